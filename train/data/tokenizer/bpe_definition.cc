@@ -186,7 +186,7 @@ BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_vi
     if (line.starts_with("#version")) continue;
     definition.merges.push_back(split_merge(line, definition.merges.size() + 1, source));
   }
-  add_tokens(definition, options.added_tokens);
+  add_stated_tokens(definition, options.stated_tokens, options.added_tokens, source);
   set_gpt2_parts(definition, options.add_prefix_space, options.trim_offsets);
   return definition;
 }

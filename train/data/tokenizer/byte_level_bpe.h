@@ -17,6 +17,7 @@ struct BpeFileOptions {
   bool trim_offsets = false;
   // Added in this order; a token of the vocabulary keeps its id. What GPT-2 adds is the default.
   std::vector<AddedToken> added_tokens = {{.content = "<|endoftext|>"}};
+  StatedTokens stated_tokens = {};  // before those
 };
 
 class ByteLevelBpe final : public TokenizerBase {

@@ -1,7 +1,9 @@
 #include "shoal/train/data/tokenizer/definition.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/section.h"
@@ -209,6 +211,56 @@ void check_added_ids(const TokenizerDefinition& definition,
       corrupt_tokenizer(
           source, fmt::format("the added token '{}' claims the id {}, but its place is {}", token,
                               id, found->second));
+}
+
+namespace {
+
+void add_at_ids(TokenizerDefinition& definition, const StatedTokens& tokens,
+                const std::string& source) {
+  std::unordered_map<std::string, TokenId> ids;
+  std::map<TokenId, AddedToken> added;
+  for (std::size_t id = 0; id < definition.tokens.size(); ++id)
+    if (definition.tokens[id]) ids.emplace(*definition.tokens[id], static_cast<TokenId>(id));
+  for (const auto& [token, id] : definition.added) {
+    ids.emplace(token.content, id);
+    added.emplace(id, token);
+  }
+  check_dense(tokens.back().second, ids.size() + tokens.size(), source);
+  for (const auto& [token, id] : tokens) {
+    const auto at = static_cast<std::size_t>(id);
+    const auto [place, is_new] = ids.emplace(token.content, id);
+    if (!is_new && place->second != id)
+      corrupt_tokenizer(source, fmt::format("the token '{}' has the id {} in one file and {} in "
+                                            "another",
+                                            token.content, place->second, id));
+    const auto other = added.find(id);
+    const std::string* const held = other != added.end() ? &other->second.content
+                                    : at < definition.tokens.size() && definition.tokens[at]
+                                        ? &*definition.tokens[at]
+                                        : nullptr;
+    if (held != nullptr && *held != token.content)
+      corrupt_tokenizer(source, fmt::format("the tokens '{}' and '{}' both have the id {}", *held,
+                                            token.content, id));
+    added.insert_or_assign(id, token);
+    if (held != nullptr || at == ids.size() - 1) continue;
+    // Hugging Face's add_tokens gives another id, so the vocabulary holds the token, for files that
+    // this tokenizer is saved in.
+    if (at >= definition.tokens.size()) definition.tokens.resize(at + 1);
+    definition.tokens[at] = token.content;
+  }
+  definition.added.clear();
+  for (auto& [id, token] : added) definition.added.emplace_back(std::move(token), id);
+}
+
+}  // namespace
+
+void add_stated_tokens(TokenizerDefinition& definition, const StatedTokens& stated,
+                       std::vector<AddedToken> others, const std::string& source) {
+  if (!stated.empty()) add_at_ids(definition, stated, source);
+  std::unordered_set<std::string_view> done;
+  for (const auto& [token, id] : stated) done.insert(token.content);
+  std::erase_if(others, [&](const AddedToken& token) { return done.contains(token.content); });
+  add_tokens(definition, others);
 }
 
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens) {

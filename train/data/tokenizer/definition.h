@@ -92,6 +92,11 @@ void read_post_processor(const nlohmann::json& value, const std::string& where,
                          const std::string& source, TokenizerDefinition& definition);
 // Gives each token the vocabulary's id or the next free one, as Hugging Face's add_tokens does.
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens);
+// Gives each of `stated` the id that a file states for it: corrupt_data if another token has this
+// id, or the vocabulary has the token under another one. Then those of `others` that are not
+// stated, by add_tokens().
+void add_stated_tokens(TokenizerDefinition& definition, const StatedTokens& stated,
+                       std::vector<AddedToken> others, const std::string& source);
 // corrupt_data where an added token did not get the id that a file claims for it.
 void check_added_ids(const TokenizerDefinition& definition,
                      const std::vector<std::pair<std::string_view, TokenId>>& claimed,

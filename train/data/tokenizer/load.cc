@@ -1,20 +1,20 @@
 #include "shoal/train/data/tokenizer/load.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
+#include "shoal/train/data/tokenizer/side_files.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 
 namespace shoal {
@@ -22,21 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-constexpr std::array<const char*, 7> kRoles = {"bos_token",  "eos_token", "pad_token", "unk_token",
-                                               "mask_token", "cls_token", "sep_token"};
-
-// What the files beside the vocabulary say of special tokens.
-struct Config {
-  RoleNames roles;
-  std::vector<AddedToken> special;  // the roles' tokens, once each
-  bool add_prefix_space = false;
-  // Of BERT's, under transformers' names.
-  bool do_lower_case = true, tokenize_chinese_chars = true;
-  std::optional<bool> strip_accents;  // not said: as do_lower_case
-  // Of spiece.model's.
-  SpieceOptions spiece;
-};
 
 std::optional<SpieceOptions::Family> family_named(std::string_view name) {
   using Family = SpieceOptions::Family;
@@ -46,79 +31,6 @@ std::optional<SpieceOptions::Family> family_named(std::string_view name) {
   if (starts("XLNet") || name == "xlnet") return Family::xlnet;
   if (starts("Gemma") || starts("gemma")) return Family::gemma;
   return std::nullopt;
-}
-
-AddedToken special_token(const json& value) {
-  AddedToken token;
-  if (value.is_string()) {
-    token.content = value.get<std::string>();
-    return token;
-  }
-  token.content = value.at("content").get<std::string>();
-  token.single_word = value.value("single_word", false);
-  token.lstrip = value.value("lstrip", false);
-  token.rstrip = value.value("rstrip", false);
-  token.normalized = value.value("normalized", false);
-  token.special = value.value("special", true);
-  return token;
-}
-
-// added_tokens_decoder of tokenizer_config.json: tokens by id.
-void read_added_tokens(const json& tokens, const fs::path& path, SpieceOptions& options) {
-  std::map<TokenId, AddedToken> by_id;
-  for (const auto& [key, token] : tokens.items()) {
-    TokenId id = -1;
-    const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (problem != std::errc() || end != key.data() + key.size())
-      throw_error(ErrorCode::corrupt_data, "{}: '{}' in added_tokens_decoder is not a token id",
-                  path.string(), key);
-    by_id[id] = special_token(token);
-  }
-  options.added_tokens.clear();
-  for (const auto& [id, token] : by_id) options.added_tokens.emplace_back(token, id);
-}
-
-Config read_config(const fs::path& directory) {
-  Config config;
-  // tokenizer_config.json is the newer file: what it says wins.
-  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
-    const fs::path path = directory / name;
-    if (!fs::exists(path)) continue;
-    const json file = read_json_file(path.string());
-    try {
-      for (const char* role : kRoles) {
-        if (!file.contains(role) || file[role].is_null()) continue;
-        const AddedToken token = special_token(file[role]);
-        config.roles[role] = token.content;
-        std::erase_if(config.special, [&](const auto& t) { return t.content == token.content; });
-        config.special.push_back(token);
-        std::erase_if(config.spiece.special_tokens, [&](const auto& t) { return t.first == role; });
-        config.spiece.special_tokens.emplace_back(role, token);
-      }
-      config.add_prefix_space = file.value("add_prefix_space", config.add_prefix_space);
-      config.do_lower_case = file.value("do_lower_case", config.do_lower_case);
-      config.tokenize_chinese_chars =
-          file.value("tokenize_chinese_chars", config.tokenize_chinese_chars);
-      if (file.contains("strip_accents") && !file["strip_accents"].is_null())
-        config.strip_accents = file["strip_accents"].get<bool>();
-      if (file.contains("do_lower_case")) config.spiece.do_lower_case = config.do_lower_case;
-      config.spiece.keep_accents = file.value("keep_accents", config.spiece.keep_accents);
-      config.spiece.extra_ids = file.value("extra_ids", config.spiece.extra_ids);
-      const auto boolean = [&](const char* key, bool& value) {
-        if (file.contains(key) && !file[key].is_null()) value = file[key].get<bool>();
-      };
-      boolean("add_bos_token", config.spiece.add_bos_token);
-      boolean("add_eos_token", config.spiece.add_eos_token);
-      boolean("legacy", config.spiece.legacy);
-      if (file.contains("add_prefix_space") && !file["add_prefix_space"].is_null())
-        config.spiece.add_prefix_space = file["add_prefix_space"].get<bool>();
-      if (file.contains("added_tokens_decoder"))
-        read_added_tokens(file["added_tokens_decoder"], path, config.spiece);
-    } catch (const json::exception& error) {
-      throw_error(ErrorCode::corrupt_data, "{}: {}", path.string(), error.what());
-    }
-  }
-  return config;
 }
 
 // Where no file names the special tokens, those that GPT-2 and RoBERTa have under their usual
@@ -137,51 +49,60 @@ std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
 bool is_byte_level(const json& file) {
   const std::function<bool(const json&)> is = [&](const json& step) {
     if (!step.is_object()) return false;
-    const auto type = step.find("type"), list = step.find("pretokenizers");
-    if (type != step.end() && *type == "ByteLevel") return true;
-    return list != step.end() && list->is_array() && std::any_of(list->begin(), list->end(), is);
+    const json *type = find_field(step, "type"), *list = find_field(step, "pretokenizers");
+    if (type != nullptr && *type == "ByteLevel") return true;
+    return list != nullptr && list->is_array() && std::any_of(list->begin(), list->end(), is);
   };
-  return file.contains("pre_tokenizer") && is(file["pre_tokenizer"]);
+  const json* const step = find_field(file, "pre_tokenizer");
+  return step != nullptr && is(*step);
 }
 
 std::shared_ptr<const Tokenizer> from_tokenizer_json(const std::string& path,
-                                                     const Config& config) {
+                                                     const SideFiles& files) {
   const json file = parse_json(read_text_file(path), path);
-  const json* model = file.is_object() && file.contains("model") ? &file["model"] : nullptr;
-  const bool is_object = model != nullptr && model->is_object();
-  const json type = is_object && model->contains("type") ? (*model)["type"] : json();
-  if (type == "WordPiece") return make_word_piece(parse_word_piece(file, path), path, config.roles);
+  static const json kNothing;
+  const json* const found = find_field(file, "model");
+  const json& model = found == nullptr ? kNothing : *found;
+  const json type = field_or(model, "type", json());
+  const RoleNames roles = names_of(files.named);
+  const auto with_all_tokens = [&](auto definition) {
+    add_missing_side_tokens(definition, files, path);
+    return definition;
+  };
+  if (type == "WordPiece")
+    return make_word_piece(with_all_tokens(parse_word_piece(file, path)), path, roles);
   // Old files do not say; a list of tokens with scores is a unigram model's.
-  const bool has_scores = is_object && model->contains("vocab") && (*model)["vocab"].is_array();
-  if (type == "Unigram" || (type.is_null() && has_scores))
-    return make_sentence_piece(parse_sentence_piece(file, path), path, config.roles);
-  if (type == "BPE" && !is_byte_level(file))
-    return make_sentence_piece(parse_sentence_piece(file, path), path, config.roles);
-  return make_byte_level_bpe(parse_bpe(file, path), path, config.roles);
+  const json* const vocab = find_field(model, "vocab");
+  const bool has_scores = vocab != nullptr && vocab->is_array();
+  if (type == "Unigram" || (type.is_null() && has_scores) ||
+      (type == "BPE" && !is_byte_level(file)))
+    return make_sentence_piece(with_all_tokens(parse_sentence_piece(file, path)), path, roles);
+  return make_byte_level_bpe(with_all_tokens(parse_bpe(file, path)), path, roles);
 }
 
-// Which class of transformers the files beside a SentencePiece model name, if any does.
+// The class that tokenizer_config.json names, else the model_type of config.json, else nothing.
+std::string class_or_type(const fs::path& directory, const SideFiles& files) {
+  const std::string path = (directory / "config.json").string();
+  if (!files.tokenizer_class.empty() || !path_exists(path)) return files.tokenizer_class;
+  const json config = read_json_file(path);
+  std::string type;
+  if (config.is_object()) JsonFields(config, path).text("model_type", type);
+  return type;
+}
+
+// Which family of transformers the files beside a SentencePiece model name, if any does.
 std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory,
-                                                   SpieceModel::Type type) {
-  for (const auto& [name, key] : {std::pair("tokenizer_config.json", "tokenizer_class"),
-                                  std::pair("config.json", "model_type")}) {
-    const fs::path path = directory / name;
-    if (!fs::exists(path)) continue;
-    const json file = read_json_file(path.string());
-    if (!file.is_object() || !file.contains(key) || file[key].is_null()) continue;
-    if (!file[key].is_string())
-      throw_error(ErrorCode::corrupt_data, "{}: {} is {}", path.string(), key, file[key].dump());
-    const auto family_name = file[key].get<std::string>();
-    const auto family = family_named(family_name);
-    if (type == SpieceModel::Type::bpe || (family && *family != SpieceOptions::Family::gemma))
-      return family;
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("{}: a unigram model for '{}' is not supported", path.string(), family_name),
-        "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
-        "that transformers saves");
-  }
-  return std::nullopt;
+                                                   const SideFiles& files, SpieceModel::Type type) {
+  const std::string name = class_or_type(directory, files);
+  const auto family = family_named(name);
+  if (name.empty() || type == SpieceModel::Type::bpe ||
+      (family && *family != SpieceOptions::Family::gemma))
+    return family;
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("{}: a unigram model for '{}' is not supported", directory.string(), name),
+      "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
+      "that transformers saves");
 }
 
 // The ranks of OpenAI's tiktoken, as Llama 3's own tokenizer.model holds them: base64, space, rank.
@@ -192,35 +113,120 @@ bool is_tiktoken(std::string_view model) {
          line.find_first_not_of("0123456789", space + 1) == std::string_view::npos;
 }
 
-std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, Config config) {
+std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, const SideFiles& files) {
   const std::string source = path.string(), bytes = read_text_file(source);
   if (is_tiktoken(bytes))
     throw Error(ErrorCode::unavailable,
                 fmt::format("{} holds tiktoken's ranks, not a SentencePiece model", source),
                 "give the tokenizer.json that lies beside it in Hugging Face's directories");
   SpieceModel model = read_spiece_model(bytes, source);
-  config.spiece.family = spiece_family(path.parent_path(), model.type);
-  if (model.type == SpieceModel::Type::bpe)
-    for (const auto& [role, token] : spiece_special_tokens(model, config.spiece))
-      config.roles[role] = token.content;
-  return make_sentence_piece(spiece_definition(std::move(model), source, config.spiece), source,
-                             config.roles);
+  SpieceOptions options = files.spiece;
+  options.family = spiece_family(path.parent_path(), files, model.type);
+  options.add_bos_token = files.add_bos_token.value_or(options.add_bos_token);
+  options.add_eos_token = files.add_eos_token.value_or(options.add_eos_token);
+  options.special_tokens = files.named;
+  options.stated_tokens = files.stated;
+  options.extra_tokens = files.extra;
+  const RoleNames roles = names_of(
+      model.type == SpieceModel::Type::bpe ? spiece_special_tokens(model, options) : files.named);
+  return make_sentence_piece(spiece_definition(std::move(model), source, options), source, roles);
 }
 
-std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const Config& config) {
+std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const SideFiles& files) {
   WordPieceFileOptions options;
-  options.normalize.lowercase = config.do_lower_case;
-  options.normalize.strip_accents = config.strip_accents.value_or(config.do_lower_case);
-  options.normalize.handle_chinese_chars = config.tokenize_chinese_chars;
-  const auto name = [&](const char* role, std::string& token) {
-    if (const auto named = config.roles.find(role); named != config.roles.end())
-      token = named->second;
+  options.normalize.lowercase = files.do_lower_case;
+  options.normalize.strip_accents = files.strip_accents.value_or(files.do_lower_case);
+  options.normalize.handle_chinese_chars = files.tokenize_chinese_chars;
+  const NamedTokens named = named_or(files.named, {{"unk_token", {.content = "[UNK]"}},
+                                                   {"sep_token", {.content = "[SEP]"}},
+                                                   {"pad_token", {.content = "[PAD]"}},
+                                                   {"cls_token", {.content = "[CLS]"}},
+                                                   {"mask_token", {.content = "[MASK]"}}});
+  const RoleNames roles = names_of(named);
+  options.unk_token = roles.at("unk_token");
+  options.cls_token = roles.at("cls_token");
+  options.sep_token = roles.at("sep_token");
+  options.stated_tokens = with_roles(files.stated, named);
+  options.special_tokens = tokens_without_ids(files, named);
+  return make_word_piece(parse_vocab_txt(read_text_file(path), path, options), path, roles);
+}
+
+// The roles' tokens of GPT2Tokenizer and RobertaTokenizer.
+NamedTokens bpe_tokens(bool roberta) {
+  const AddedToken bos{.content = roberta ? "<s>" : "<|endoftext|>"};
+  const AddedToken eos{.content = roberta ? "</s>" : "<|endoftext|>"};
+  if (!roberta) return {{"bos_token", bos}, {"eos_token", eos}, {"unk_token", bos}};
+  return {{"bos_token", bos},
+          {"eos_token", eos},
+          {"unk_token", {.content = "<unk>"}},
+          {"sep_token", eos},
+          {"pad_token", {.content = "<pad>"}},
+          {"cls_token", bos},
+          {"mask_token", {.content = "<mask>"}}};
+}
+
+// RobertaTokenizer's post-processor.
+json roberta_json(const BpeDefinition& definition, const RoleNames& roles) {
+  const auto pair = [&](const char* role) {
+    const std::string& token = roles.at(role);
+    const auto found = std::ranges::find_if(
+        definition.added, [&](const auto& added) { return added.first.content == token; });
+    return json::array({token, found->second});
   };
-  name("unk_token", options.unk_token);
-  name("cls_token", options.cls_token);
-  name("sep_token", options.sep_token);
-  if (!config.special.empty()) options.special_tokens = config.special;
-  return make_word_piece(parse_vocab_txt(read_text_file(path), path, options), path, config.roles);
+  return {{"type", "RobertaProcessing"},
+          {"sep", pair("sep_token")},
+          {"cls", pair("cls_token")},
+          {"trim_offsets", true},
+          {"add_prefix_space", definition.add_prefix_space}};
+}
+
+// What transformers puts around texts: RoBERTa's tokens, or of another those that
+// tokenizer_config.json asks for.
+void add_bpe_template(BpeDefinition& definition, const SideFiles& files, const RoleNames& roles,
+                      bool roberta, const std::string& source) {
+  std::vector<TemplatePart> single, pair;
+  const auto put = [&](const char* role, bool wanted, int type) {
+    if (const auto token = roles.find(role); wanted && token != roles.end()) {
+      if (type == 0) single.push_back({token->second, type});
+      pair.push_back({token->second, type});
+    }
+  };
+  for (const int type : {0, 1}) {
+    put("bos_token", files.add_bos_token.value_or(false), type);
+    if (type == 0) single.push_back({"A"});
+    pair.push_back({type == 0 ? "A" : "B", type});
+    put("eos_token", files.add_eos_token.value_or(false), type);
+  }
+  if (roberta)
+    definition.post_processor = roberta_json(definition, roles);
+  else if (single.size() > 1)
+    definition.post_processor = template_json(definition, source, single, pair);
+  else
+    return;
+  read_post_processor(definition.post_processor, "post_processor", source, definition);
+}
+
+// vocab.json and merges.txt. The roles' tokens are those of the class that a file names; where none
+// does, the usual ones that the vocabulary has.
+std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory,
+                                                       const std::string& vocab,
+                                                       const std::string& merges,
+                                                       const SideFiles& files) {
+  const std::string source = directory.string(), name = class_or_type(directory, files);
+  const bool roberta = name.starts_with("Roberta") || name == "roberta";
+  const bool gpt2 = name.starts_with("GPT2") || name == "gpt2";
+  const NamedTokens named =
+      roberta || gpt2 ? named_or(files.named, bpe_tokens(roberta)) : files.named;
+  BpeFileOptions options;
+  options.add_prefix_space = files.add_prefix_space;
+  options.stated_tokens = with_roles(files.stated, named);
+  options.added_tokens = tokens_without_ids(files, named);
+  BpeDefinition definition =
+      parse_vocab_and_merges(read_text_file(vocab), read_text_file(merges), source, options);
+  if (named.empty()) add_tokens(definition, usual_tokens(definition));
+  const RoleNames roles = names_of(named);
+  add_bpe_template(definition, files, roles, roberta, source);
+  return make_byte_level_bpe(std::move(definition), source, roles);
 }
 
 }  // namespace
@@ -231,28 +237,22 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   const bool is_directory = fs::is_directory(place);
   const fs::path directory = is_directory ? place : place.parent_path();
   const fs::path whole = is_directory ? place / "tokenizer.json" : place;
-  const Config config = read_config(directory);
-  if (!is_directory && place.extension() == ".txt") return from_vocab_txt(path, config);
-  if (!is_directory && place.extension() == ".model") return from_spiece_model(place, config);
-  if (fs::exists(whole)) return from_tokenizer_json(whole.string(), config);
+  const SideFiles files = read_side_files(directory);
+  if (!is_directory && place.extension() == ".txt") return from_vocab_txt(path, files);
+  if (!is_directory && place.extension() == ".model") return from_spiece_model(place, files);
+  if (fs::exists(whole)) return from_tokenizer_json(whole.string(), files);
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
   const fs::path word_pieces = place / "vocab.txt";
-  if (fs::exists(word_pieces)) return from_vocab_txt(word_pieces.string(), config);
+  if (fs::exists(word_pieces)) return from_vocab_txt(word_pieces.string(), files);
   for (const char* name : {"spiece.model", "tokenizer.model"})
-    if (fs::exists(place / name)) return from_spiece_model(place / name, config);
+    if (fs::exists(place / name)) return from_spiece_model(place / name, files);
   if (!fs::exists(vocab) || !fs::exists(merges))
     throw Error(ErrorCode::not_found,
                 fmt::format("'{}' holds no tokenizer.json, no vocab.json with merges.txt, no "
                             "vocab.txt, no spiece.model and no tokenizer.model",
                             path),
                 "give the directory that a tokenizer was saved in");
-  BpeFileOptions options;
-  options.add_prefix_space = config.add_prefix_space;
-  options.added_tokens = config.special;
-  BpeDefinition definition = parse_vocab_and_merges(read_text_file(vocab.string()),
-                                                    read_text_file(merges.string()), path, options);
-  if (config.special.empty()) add_tokens(definition, usual_tokens(definition));
-  return make_byte_level_bpe(std::move(definition), path, config.roles);
+  return from_vocab_and_merges(place, vocab.string(), merges.string(), files);
 }
 
 std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& vocab_path,
@@ -271,12 +271,14 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
     throw_error(ErrorCode::io, "cannot make the directory '{}': {}", directory, failure.message());
   const TokenRoles& roles = tokenizer.roles();
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
-  const std::array<std::optional<TokenId>, 7> ids = {
-      roles.bos, roles.eos, roles.pad ? roles.pad : padding, roles.unk, roles.mask,
-      roles.cls, roles.sep};
-  for (std::size_t i = 0; i < kRoles.size(); ++i)
-    if (const auto token = ids[i] ? tokenizer.id_to_token(*ids[i]) : std::nullopt)
-      map[kRoles[i]] = *token;
+  for (const auto& [role, id] : {std::pair{"bos_token", roles.bos},
+                                 {"eos_token", roles.eos},
+                                 {"pad_token", roles.pad ? roles.pad : padding},
+                                 {"unk_token", roles.unk},
+                                 {"mask_token", roles.mask},
+                                 {"cls_token", roles.cls},
+                                 {"sep_token", roles.sep}})
+    if (const auto token = id ? tokenizer.id_to_token(*id) : std::nullopt) map[role] = *token;
   nlohmann::ordered_json config = map;
   config["clean_up_tokenization_spaces"] = false;
   if (model_max_length > 0) config["model_max_length"] = model_max_length;

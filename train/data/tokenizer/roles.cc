@@ -1,8 +1,44 @@
 #include "shoal/train/data/tokenizer/roles.h"
 
+#include <algorithm>
+#include <set>
+#include <string_view>
+
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
+
+const std::vector<const char*>& role_names() {
+  static const std::vector<const char*> names = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                 "pad_token", "cls_token", "mask_token"};
+  return names;
+}
+
+NamedTokens named_or(const NamedTokens& named, const NamedTokens& usual) {
+  NamedTokens all;
+  for (const char* role : role_names())
+    for (const NamedTokens* tokens : {&named, &usual}) {
+      const auto found =
+          std::ranges::find_if(*tokens, [&](const auto& token) { return token.first == role; });
+      if (found == tokens->end()) continue;
+      all.push_back(*found);
+      break;
+    }
+  return all;
+}
+
+StatedTokens with_roles(StatedTokens stated, const NamedTokens& named) {
+  std::set<std::string_view> special;
+  for (const auto& [role, token] : named) special.insert(token.content);
+  for (auto& [token, id] : stated) token.special |= special.contains(token.content);
+  return stated;
+}
+
+RoleNames names_of(const NamedTokens& tokens) {
+  RoleNames names;
+  for (const auto& [role, token] : tokens) names[role] = token.content;
+  return names;
+}
 
 TokenRoles find_roles(const Tokenizer& tokenizer, const RoleNames& names, const std::string& source,
                       const UsualNames& usual) {

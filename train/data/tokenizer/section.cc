@@ -75,7 +75,7 @@ TokenId Section::id_of(const nlohmann::json& value, const std::string& what) con
 
 void Section::nothing_else() const {
   for (const auto& [key, value] : object_.items())
-    if (std::find(known_.begin(), known_.end(), key) == known_.end())
+    if (!value.is_null() && std::find(known_.begin(), known_.end(), key) == known_.end())
       unsupported_tokenizer(source_, fmt::format("'{}' in {}", key, where_));
 }
 

@@ -31,7 +31,8 @@ struct SpieceOptions {
   bool add_bos_token = true, add_eos_token = false;
   std::optional<bool> add_prefix_space = {};  // absent: as the model says
   bool legacy = false;
-  std::vector<std::pair<AddedToken, TokenId>> added_tokens = {};  // by id
+  StatedTokens stated_tokens = {};
+  std::vector<AddedToken> extra_tokens = {};  // without id or role; they come last
 };
 
 class SentencePiece final : public TokenizerBase {

@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/io/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/roles.h"
 #include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
@@ -91,15 +92,27 @@ json normalizer_of(const SpieceModel& model, bool gemma) {
 
 }  // namespace
 
-std::map<std::string, AddedToken> spiece_special_tokens(const SpieceModel& model,
-                                                        const SpieceOptions& options) {
-  std::map<std::string, AddedToken> tokens;
-  for (const auto& [role, id] :
-       {std::pair("bos_token", model.bos), std::pair("eos_token", model.eos),
-        std::pair("unk_token", model.unknown), std::pair("pad_token", model.pad)})
-    if (id >= 0) tokens[role] = {.content = *model.tokens[static_cast<std::size_t>(id)]};
-  if (is_gemma(options)) tokens["mask_token"] = {.content = "<mask>"};
-  for (const auto& [role, token] : options.special_tokens) tokens[role] = token;
+NamedTokens spiece_special_tokens(const SpieceModel& model, const SpieceOptions& options) {
+  NamedTokens tokens;
+  const auto piece = [&](std::int64_t id) {
+    return AddedToken{.content = *model.tokens[static_cast<std::size_t>(id)]};
+  };
+  for (const char* role : role_names()) {
+    const std::string_view name = role;
+    const std::int64_t id = name == "bos_token"   ? model.bos
+                            : name == "eos_token" ? model.eos
+                            : name == "unk_token" ? model.unknown
+                            : name == "pad_token" ? model.pad
+                                                  : -1;
+    const auto named = std::ranges::find_if(options.special_tokens,
+                                            [&](const auto& token) { return token.first == name; });
+    if (named != options.special_tokens.end())
+      tokens.push_back(*named);
+    else if (id >= 0)
+      tokens.emplace_back(name, piece(id));
+    else if (is_gemma(options) && name == "mask_token")
+      tokens.emplace_back(name, AddedToken{.content = "<mask>"});
+  }
   return tokens;
 }
 
@@ -108,7 +121,12 @@ SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::stri
   SentencePieceDefinition definition;
   const bool gemma = is_gemma(options);
   const bool prefix = !gemma && options.add_prefix_space.value_or(model.add_dummy_prefix);
-  const auto special = spiece_special_tokens(model, options);
+  const NamedTokens special = spiece_special_tokens(model, options);
+  const auto token_of = [&](std::string_view role) -> const std::string* {
+    for (const auto& [name, token] : special)
+      if (name == role) return &token.content;
+    return nullptr;
+  };
   const bool spells_all = spells_every_byte(model);
   definition.bpe = BpeParts{merges_of(model, source),
                             {.unk_token = {},
@@ -117,24 +135,17 @@ SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::stri
                              .characters = true,
                              .byte_fallback = true}};
   // What is spelled by bytes is never unknown. Else transformers would drop such characters.
-  if (!spells_all || gemma) definition.bpe->model.unk_token = special.at("unk_token").content;
+  if (!spells_all || gemma) definition.bpe->model.unk_token = *token_of("unk_token");
   definition.normalizer = normalizer_of(model, gemma);
   definition.tokens = std::move(model.tokens);
 
-  // Those that the model lacks get the next ids, in this order.
-  std::vector<AddedToken> added = std::move(model.added), named;
-  std::vector<std::pair<std::string_view, TokenId>> claimed;
-  for (const auto& [token, id] : options.added_tokens) {
-    named.push_back(token);
-    claimed.emplace_back(token.content, id);
-  }
-  added.insert(added.end(), named.begin(), named.end());
-  add_tokens(definition, added);
-  check_added_ids(definition, claimed, source);
-  added.clear();
-  for (const auto& [role, token] : special) added.push_back(token);
-  added.insert(added.end(), named.begin(), named.end());
-  add_tokens(definition, added);
+  // Those that the model lacks and no file gives an id get the next ones, in this order.
+  std::vector<AddedToken> others;
+  for (const auto& [role, token] : special) others.push_back(token);
+  others.insert(others.end(), options.extra_tokens.begin(), options.extra_tokens.end());
+  add_tokens(definition, model.added);
+  add_stated_tokens(definition, with_roles(options.stated_tokens, special), std::move(others),
+                    source);
 
   // What stands first after a normalization need not have stood at the text's front.
   const bool always = options.legacy || !definition.normalizer.is_null();
@@ -155,15 +166,15 @@ SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::stri
   definition.decoder = {{"type", "Sequence"}, {"decoders", steps}};
 
   std::vector<TemplatePart> single, pair;
-  const auto bos = special.find("bos_token"), eos = special.find("eos_token");
+  const std::string *const bos = token_of("bos_token"), *const eos = token_of("eos_token");
   for (const int type : {0, 1}) {
     const auto put = [&, type](const std::string& token) {
       if (type == 0) single.push_back({token, type});
       pair.push_back({token, type});
     };
-    if (options.add_bos_token && bos != special.end()) put(bos->second.content);
+    if (options.add_bos_token && bos != nullptr) put(*bos);
     put(type == 0 ? "A" : "B");
-    if (options.add_eos_token && eos != special.end()) put(eos->second.content);
+    if (options.add_eos_token && eos != nullptr) put(*eos);
   }
   definition.post_processor = template_json(definition, source, single, pair);
   read_sentence_piece_parts(source, definition);

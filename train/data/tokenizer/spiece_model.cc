@@ -6,6 +6,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/roles.h"
 #include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 
@@ -18,8 +19,6 @@ using Family = SpieceOptions::Family;
 constexpr int kMostExtraIds = 10'000;  // each is a token; T5 has 100
 
 // A family's special tokens in the order in which transformers adds them, by role.
-using NamedTokens = std::vector<std::pair<std::string, AddedToken>>;
-
 NamedTokens special_tokens(Family family) {
   const auto named = [](const char* role, const char* content) {
     return std::pair<std::string, AddedToken>(role, {.content = content});
@@ -86,10 +85,7 @@ SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& 
   definition.scores = std::move(model.scores);
   definition.unknown = static_cast<TokenId>(model.unknown);
 
-  NamedTokens named = special_tokens(family);
-  for (const auto& [role, token] : options.special_tokens)
-    for (auto& [own_role, own] : named)
-      if (own_role == role) own = token;
+  const NamedTokens named = named_or(options.special_tokens, special_tokens(family));
   std::vector<AddedToken> added;
   for (const auto& [role, token] : named) added.push_back(token);
   // The model's own come last, and what they say of a token's surroundings counts.
@@ -113,7 +109,13 @@ SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& 
       definition.tokens.emplace_back(added.back().content);
       definition.scores.push_back(0);
     }
-  add_tokens(definition, added);
+  added.insert(added.end(), options.extra_tokens.begin(), options.extra_tokens.end());
+  add_stated_tokens(definition, with_roles(options.stated_tokens, named), std::move(added), source);
+  if (definition.tokens.size() != definition.scores.size())
+    unsupported_tokenizer(source,
+                          fmt::format("a unigram model with {} tokens and a token of the "
+                                      "id {} (the ids between are of no token)",
+                                      definition.scores.size(), definition.tokens.size() - 1));
 
   definition.normalizer = normalizer_of(family, options, model.charsmap);
   const json metaspace = {{"type", "Metaspace"},

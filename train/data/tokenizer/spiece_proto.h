@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/train/data/tokenizer/roles.h"
 #include "shoal/train/data/tokenizer/sentence_piece.h"
 
 namespace shoal {
@@ -35,8 +36,7 @@ SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& 
                                           const SpieceOptions& options);
 SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
                                               const SpieceOptions& options);
-// Of a BPE model, by role ("bos_token"): its own that its trainer gave a role, or the options'.
-std::map<std::string, AddedToken> spiece_special_tokens(const SpieceModel& model,
-                                                        const SpieceOptions& options);
+// Of a BPE model: its own that its trainer gave a role, or the options'.
+NamedTokens spiece_special_tokens(const SpieceModel& model, const SpieceOptions& options);
 
 }  // namespace shoal

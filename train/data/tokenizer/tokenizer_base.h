@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shoal/train/data/tokenizer/tokenizer.h"
@@ -21,6 +22,9 @@ struct AddedToken {
   bool normalized = false;   // matched in the second pass, in normalized text
   bool special = true;       // left out by decode(skip_special_tokens)
 };
+
+// Added tokens with the ids that a file states for them, by id.
+using StatedTokens = std::vector<std::pair<AddedToken, TokenId>>;
 
 class TokenizerImpl;
 

@@ -16,12 +16,13 @@ namespace shoal {
 struct WordPieceFileOptions {
   BertNormalizerOptions normalize;
   std::string unk_token = "[UNK]", cls_token = "[CLS]", sep_token = "[SEP]";
-  // Found in text before anything else; each has to stand in the vocabulary.
+  // Found in text before anything else; of those that the vocabulary lacks, each gets the next id.
   std::vector<AddedToken> special_tokens = {{.content = "[PAD]"},
                                             {.content = "[UNK]"},
                                             {.content = "[CLS]"},
                                             {.content = "[SEP]"},
                                             {.content = "[MASK]"}};
+  StatedTokens stated_tokens = {};
 };
 
 // decode() gives words with one space between them; what was normalized away does not come back.

@@ -94,14 +94,16 @@ WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::strin
     if (line.ends_with('\r')) line.remove_suffix(1);
     definition.tokens.emplace_back(line);
   }
+  add_stated_tokens(definition, options.stated_tokens, options.special_tokens, source);
   const auto id_of = [&](const std::string& token) {
+    for (const auto& [added, id] : definition.added)
+      if (added.content == token) return id;
     const auto found = std::find(definition.tokens.begin(), definition.tokens.end(), token);
     if (found == definition.tokens.end())
       corrupt_tokenizer(source, fmt::format("the vocabulary lacks '{}'", token));
     return static_cast<TokenId>(found - definition.tokens.begin());
   };
   const TokenId cls = id_of(options.cls_token), sep = id_of(options.sep_token);
-  add_tokens(definition, options.special_tokens);
   definition.normalize = options.normalize;
   definition.unk_token = options.unk_token;
   definition.sequence = SequenceTemplate::bert(cls, sep);

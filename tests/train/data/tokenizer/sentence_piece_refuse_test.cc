@@ -155,10 +155,12 @@ TEST(SpieceModel, BadFilesOfLlamaAreRefused) {
   refused("{}", kBad, "tokenizer.model");
   write_file_atomically(model, good);
   refused(R"({"tokenizer_class": "T5Tokenizer"})", kNo, "of the type BPE for ALBERT, T5 or XLNet");
-  refused(R"({"add_bos_token": 1})", kBad, "tokenizer_config.json: ");
-  refused(R"({"added_tokens_decoder": {"x": {"content": "y"}}})", kBad, "'x' in added_tokens_dec");
-  refused(R"({"added_tokens_decoder": {"600": {"content": "[y]"}}})", kBad,
-          "'[y]' claims the id 600, but its place is 420");
+  refused(R"({"add_bos_token": 1})", ErrorCode::invalid_argument,
+          "tokenizer_config.json has add_bos_token: 1, where true or false is expected");
+  refused(R"({"added_tokens_decoder": {"x": {"content": "y"}}})", kBad,
+          "added_tokens_decoder: 'x' is not a token id");
+  refused(R"({"added_tokens_decoder": {"0": {"content": "[y]"}}})", kBad,
+          "the tokens '<unk>' and '[y]' both have the id 0");
 }
 
 TEST(SpieceModel, AClassThatShoalDoesNotKnowIsNamed) {
@@ -168,7 +170,8 @@ TEST(SpieceModel, AClassThatShoalDoesNotKnowIsNamed) {
                         R"({"tokenizer_class": "MBartTokenizer"})");
   expect_refused([&] { load_tokenizer(folder.path()); }, kNo, "'MBartTokenizer' is not supported");
   write_file_atomically(folder / "tokenizer_config.json", R"({"tokenizer_class": 3})");
-  expect_refused([&] { load_tokenizer(folder.path()); }, kBad, "tokenizer_class is 3");
+  expect_refused([&] { load_tokenizer(folder.path()); }, ErrorCode::invalid_argument,
+                 "has tokenizer_class: 3, where a string is expected");
 }
 
 }  // namespace

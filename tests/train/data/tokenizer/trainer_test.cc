@@ -134,17 +134,16 @@ TEST(LoadTokenizer, SaysWhatIsMissing) {
   }
 }
 
-TEST(LoadTokenizer, ARoleThatNamesNoTokenIsAnError) {
+// As transformers does.
+TEST(LoadTokenizer, ARolesTokenThatIsMissingGetsTheNextId) {
   const Folder folder;
   write_file_atomically(folder / "tokenizer.json",
                         read_text_file(testing::golden_path("tokenizer/plain.json")));
   write_file_atomically(folder / "tokenizer_config.json", R"({"eos_token": "<nope>"})");
-  try {
-    load_tokenizer(folder / "");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("eos_token is '<nope>', which the tokenizer"));
-  }
+  const auto plain = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
+  const auto tokenizer = load_tokenizer(folder / "");
+  EXPECT_EQ(tokenizer->roles().eos, plain->max_id() + 1);
+  EXPECT_EQ(tokenizer->id_to_token(plain->max_id() + 1), "<nope>");
 }
 
 }  // namespace

@@ -1,0 +1,210 @@
+#include "shoal/train/data/tokenizer/side_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <unordered_set>
+
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/data/tokenizer/section.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char *kFurther = "additional_special_tokens", *kExtra = "extra_special_tokens";
+
+// One of the files. Missing: an empty object.
+struct File {
+  explicit File(const std::filesystem::path& path_in)
+      : path(path_in.string()),
+        json(path_exists(path) ? read_json_file(path) : nlohmann::json::object()),
+        fields(json, path) {}
+  std::string path;
+  nlohmann::json json;
+  JsonFields fields;
+};
+
+// A token as text, or as an object with its flags. transformers matches a token in normalized text
+// unless it is special or `normalized` says otherwise.
+AddedToken token_of(const json& value, bool special, const std::string& where) {
+  AddedToken token;
+  token.special = special;
+  if (value.is_string()) {
+    token.content = value.get<std::string>();
+  } else {
+    const JsonFields fields(value, where);
+    if (!fields.has("content")) fields.fail("has no content");
+    fields.text("content", token.content);
+    fields.boolean("single_word", token.single_word);
+    fields.boolean("lstrip", token.lstrip);
+    fields.boolean("rstrip", token.rstrip);
+    fields.boolean("special", token.special);
+    token.normalized = !token.special;
+    fields.boolean("normalized", token.normalized);
+  }
+  if (token.content.empty()) corrupt_tokenizer(where, "a special token has no content");
+  return token;
+}
+
+// A role's token is special, whatever `special` says beside it.
+AddedToken role_token(const json& value, const std::string& where) {
+  AddedToken token = token_of(value, true, where);
+  token.special = true;
+  return token;
+}
+
+TokenId stated_id(std::string_view text, const std::string& where) {
+  TokenId id = -1;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (problem != std::errc() || end != text.data() + text.size() || id < 0)
+    corrupt_tokenizer(where, fmt::format("'{}' is not a token id", text));
+  return id;
+}
+
+void read_roles(const File& file, bool wins, std::map<std::string, AddedToken>& roles) {
+  for (const char* role : role_names())
+    if (const json* value = file.fields.find(role); value != nullptr)
+      if (wins || !roles.contains(role))
+        roles.insert_or_assign(role, role_token(*value, fmt::format("{}, {}", file.path, role)));
+}
+
+// The lists `keys`, or objects of tokens by name; before them any "..._token" without a role that
+// is a text.
+void read_extra(const File& file, std::initializer_list<const char*> keys,
+                std::vector<AddedToken>& extra) {
+  const auto add = [&](const json& value, std::string_view key) {
+    AddedToken token = role_token(value, fmt::format("{}, {}", file.path, key));
+    const auto same = [&](const AddedToken& other) { return other.content == token.content; };
+    if (std::ranges::none_of(extra, same)) extra.push_back(std::move(token));
+  };
+  for (const auto& [key, value] : file.json.items())
+    if (key.ends_with("_token") && value.is_string() &&
+        std::ranges::none_of(role_names(), [&](const char* role) { return key == role; }))
+      add(value, key);
+  for (const char* key : keys) {
+    const json* const list = file.fields.find(key);
+    if (list == nullptr) continue;
+    if (!list->is_array() && !list->is_object()) file.fields.wrong(key, *list, "a list of tokens");
+    for (const json& value : *list) add(value, key);
+  }
+}
+
+StatedTokens in_order(const std::map<TokenId, AddedToken>& by_id) {
+  StatedTokens tokens;
+  for (const auto& [id, token] : by_id) tokens.emplace_back(token, id);
+  return tokens;
+}
+
+// added_tokens_decoder: {"5": {"content": "<x>", ...}}.
+void read_decoder(const File& config, SideFiles& files) {
+  const json* const tokens = config.fields.find("added_tokens_decoder");
+  if (tokens == nullptr) return;
+  const std::string where = config.path + ", added_tokens_decoder";
+  if (!tokens->is_object()) corrupt_tokenizer(where, "not an object of id: token");
+  std::map<TokenId, AddedToken> by_id;
+  for (const auto& [key, value] : tokens->items())
+    if (!value.is_null()) by_id[stated_id(key, where)] = token_of(value, false, where);
+  files.stated = in_order(by_id);
+}
+
+// added_tokens.json: {"<x>": 5}. A token is special if it has a role or is an extra one.
+void read_added(const File& file, const std::map<std::string, AddedToken>& roles,
+                SideFiles& files) {
+  std::set<std::string> special;
+  for (const auto& [role, token] : roles) special.insert(token.content);
+  for (const AddedToken& token : files.extra) special.insert(token.content);
+  std::map<TokenId, AddedToken> by_id;
+  for (const auto& [content, value] : file.json.items()) {
+    if (value.is_null()) continue;
+    if (!value.is_number_integer())
+      corrupt_tokenizer(file.path, fmt::format("the id of '{}' is {}", content, value.dump()));
+    const TokenId id = stated_id(value.dump(), file.path);
+    const bool is_special = special.contains(content);
+    if (const auto [place, is_new] = by_id.try_emplace(
+            id, AddedToken{.content = content, .normalized = !is_special, .special = is_special});
+        !is_new)
+      corrupt_tokenizer(file.path, fmt::format("the tokens '{}' and '{}' both have the id {}",
+                                               place->second.content, content, id));
+  }
+  files.stated = in_order(by_id);
+}
+
+void read_options(const JsonFields& fields, SideFiles& files) {
+  const auto optional = [&](const char* key, std::optional<bool>& value) {
+    bool given = false;
+    fields.boolean(key, given);
+    if (fields.has(key)) value = given;
+  };
+  fields.boolean("add_prefix_space", files.add_prefix_space);
+  fields.boolean("do_lower_case", files.do_lower_case);
+  fields.boolean("tokenize_chinese_chars", files.tokenize_chinese_chars);
+  optional("strip_accents", files.strip_accents);
+  optional("do_lower_case", files.spiece.do_lower_case);
+  fields.boolean("keep_accents", files.spiece.keep_accents);
+  fields.integer("extra_ids", files.spiece.extra_ids);
+  optional("add_bos_token", files.add_bos_token);
+  optional("add_eos_token", files.add_eos_token);
+  fields.boolean("legacy", files.spiece.legacy);
+  optional("add_prefix_space", files.spiece.add_prefix_space);
+  fields.text("tokenizer_class", files.tokenizer_class);
+}
+
+}  // namespace
+
+SideFiles read_side_files(const std::filesystem::path& directory) {
+  SideFiles files;
+  const File config(directory / "tokenizer_config.json"),
+      map(directory / "special_tokens_map.json");
+  read_options(map.fields, files);
+  read_options(config.fields, files);
+  const bool has_ids = config.fields.has("added_tokens_decoder");
+  std::map<std::string, AddedToken> roles;
+  read_roles(config, true, roles);
+  read_roles(map, !has_ids, roles);  // transformers takes the map's where the other has no ids
+  // Of two names, the second is transformers 5's. A token that only the map's first list has is not
+  // special to it if added_tokens.json has its id.
+  read_extra(config, {kFurther, kExtra}, files.extra);
+  read_extra(map, {kExtra}, files.extra);
+  if (has_ids)
+    read_decoder(config, files);
+  else
+    read_added(File(directory / "added_tokens.json"), roles, files);
+  read_extra(map, {kFurther}, files.extra);
+  for (const char* role : role_names())
+    if (const auto found = roles.find(role); found != roles.end())
+      files.named.emplace_back(found->first, found->second);
+  return files;
+}
+
+std::vector<AddedToken> tokens_without_ids(const SideFiles& files, const NamedTokens& named) {
+  std::vector<AddedToken> tokens;
+  for (const auto& [role, token] : named) tokens.push_back(token);
+  tokens.insert(tokens.end(), files.extra.begin(), files.extra.end());
+  return tokens;
+}
+
+void add_missing_side_tokens(TokenizerDefinition& definition, const SideFiles& files,
+                             const std::string& source) {
+  std::unordered_set<std::string_view> wanted;
+  for (const auto& [token, id] : files.stated) wanted.insert(token.content);
+  for (const auto& [role, token] : files.named) wanted.insert(token.content);
+  for (const AddedToken& token : files.extra) wanted.insert(token.content);
+  for (const auto& [token, id] : definition.added) wanted.erase(token.content);
+  for (const auto& token : definition.tokens) {
+    if (wanted.empty()) return;
+    if (token) wanted.erase(*token);
+  }
+  SideFiles missing = files;
+  std::erase_if(missing.stated, [&](const auto& t) { return !wanted.contains(t.first.content); });
+  std::erase_if(missing.named, [&](const auto& t) { return !wanted.contains(t.second.content); });
+  std::erase_if(missing.extra, [&](const auto& t) { return !wanted.contains(t.content); });
+  add_stated_tokens(definition, with_roles(missing.stated, missing.named),
+                    tokens_without_ids(missing, missing.named), source);
+}
+
+}  // namespace shoal
