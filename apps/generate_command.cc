@@ -4,6 +4,7 @@
 #include <set>
 
 #include "commands.h"
+#include "local_model.h"
 #include "run_setup.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -142,7 +143,7 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Causa
 }
 
 int generate(Options options) {
-  const std::string directory = model_directory(options.model);
+  const std::string directory = model_directory(local_model(options.model));
   if (!options.input_ids.empty()) {
     SHOAL_CHECK(!options.has_prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");

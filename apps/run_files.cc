@@ -1,17 +1,15 @@
 #include "run_files.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
+#include "local_model.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/metrics/glue.h"
@@ -27,52 +25,6 @@ bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
-
-std::string variable(const std::string& name) {
-  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
-  return value == nullptr ? "" : value;
-}
-
-// SageMaker puts each input channel of a job into a directory.
-std::optional<std::string> channel(const std::string& name) {
-  std::string upper = name;
-  for (char& c : upper)
-    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  const std::string said = variable("SM_CHANNEL_" + upper);
-  if (!said.empty() && is_there(said)) return said;
-  const std::string usual = "/opt/ml/input/data/" + name;
-  if (!name.empty() && is_there(usual)) return usual;
-  return std::nullopt;
-}
-
-void refuse_remote(const std::string& option, const std::string& name) {
-  if (!name.starts_with("s3://")) return;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("{} is {}, and objects are not read", option, name),
-              "copy it to a directory, or make it a channel of the job");
-}
-
-fs::path hub_cache() {
-  if (const std::string cache = variable("HF_HUB_CACHE"); !cache.empty()) return cache;
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  return fs::path(variable("HOME")) / ".cache/huggingface/hub";
-}
-
-// models--ORG--NAME/snapshots/REVISION, of the revision that refs/main names.
-std::optional<std::string> in_hub_cache(const std::string& name) {
-  std::string folder = "models--";
-  for (const char c : name) folder += c == '/' ? std::string("--") : std::string(1, c);
-  const fs::path model = hub_cache() / folder;
-  if (!is_there(model / "refs/main")) return std::nullopt;
-  std::string revision = read_text_file((model / "refs/main").string());
-  while (!revision.empty() && std::isspace(static_cast<unsigned char>(revision.back())) != 0)
-    revision.pop_back();
-  const fs::path snapshot = model / "snapshots" / revision;
-  if (!is_there(snapshot)) return std::nullopt;
-  return snapshot.string();
-}
-
-std::string last_part(const std::string& name) { return fs::path(name).filename().string(); }
 
 // Of GLUE's tasks and run_ner's.
 std::string task_named(const std::string& task_name) {
@@ -91,13 +43,13 @@ bool is_encoder(const ModelArguments& model) {
       !model.model_name_or_path.empty() ? model.model_name_or_path : model.config_name;
   if (!is_there(directory + "/config.json")) return false;
   const nlohmann::json config = read_json_file(directory + "/config.json");
-  const nlohmann::json* const type = find_field(config, "model_type");
+  const nlohmann::json* type = find_field(config, "model_type");
   return type != nullptr && type->is_string() && is(type->get<std::string>());
 }
 
 // Empty: the name does not say.
 std::string task_of_dataset(const std::string& dataset, const ModelArguments& model) {
-  const std::string name = last_part(dataset);
+  const std::string name = last_part_of(dataset);
   if (name.starts_with("squad")) return "question-answering";
   if (name.starts_with("conll")) return "token-classification";
   if (name == "glue") return "text-classification";
@@ -186,7 +138,7 @@ class Finder {
       say_task(task_named(a_.data.task_name), "task_name is " + a_.data.task_name);
     } else if (const std::string task = task_of_dataset(dataset, a_.model); !task.empty()) {
       say_task(task, "dataset_name is " + dataset);
-      if (last_part(dataset) == "squad_v2") a_.data.version_2_with_negative = true;
+      if (last_part_of(dataset) == "squad_v2") a_.data.version_2_with_negative = true;
     }
   }
 
@@ -206,7 +158,7 @@ class Finder {
       return;  // they are named
     } else if (!named.dataset_name.empty()) {
       refuse_remote("dataset_name", named.dataset_name);
-      const auto there = channel(last_part(named.dataset_name));
+      const auto there = sagemaker_channel(last_part_of(named.dataset_name));
       if (!is_there(named.dataset_name) && !there)
         throw Error(ErrorCode::not_found,
                     fmt::format("dataset_name {}: there is neither such a directory or file, nor "
@@ -216,7 +168,7 @@ class Finder {
       bases_ = {is_there(named.dataset_name) ? named.dataset_name : *there};
     } else {
       for (const char* name : {"train", "training", "validation", "test"})
-        if (const auto there = channel(name)) bases_.emplace_back(*there);
+        if (const auto there = sagemaker_channel(name)) bases_.emplace_back(*there);
       of_channels_ = true;
       return;
     }
@@ -264,7 +216,8 @@ class Finder {
           notices_.push_back(fmt::format("{}: {}", part.option, (base / name).string()));
           return (base / name).string();
         }
-    if (&part == &kValidation && of_channels_ && channel("test")) return some(kTest, kind, split);
+    if (&part == &kValidation && of_channels_ && sagemaker_channel("test"))
+      return some(kTest, kind, split);
     if (&part == &kValidation)
       notices_.push_back(fmt::format("there is no {} in {}; looked for {}", part.option,
                                      fmt::join(bases_text(), ", "), fmt::join(names, ", ")));
@@ -318,20 +271,18 @@ void declare_options(OptionSet& options, NamedData& named) {
               {.help = "a directory in it: wikitext-103-v1"});
 }
 
-std::string local_model(const std::string& name) {
-  if (name.empty() || is_there(name)) return name;
-  refuse_remote("the model", name);
-  if (const auto there = channel(last_part(name))) return *there;
-  if (const auto there = in_hub_cache(name)) return *there;
-  return name;
-}
-
 void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
   for (std::string* name : {&arguments.model.model_name_or_path, &arguments.model.tokenizer_name}) {
     std::string found = local_model(*name);
     if (found != *name) notices.push_back(fmt::format("{}: {}", *name, found));
     *name = std::move(found);
   }
+  const std::string& tokenizer = arguments.model.tokenizer_name;
+  if (!tokenizer.empty() && !is_there(tokenizer))
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("tokenizer_name {}: {}", tokenizer, not_found_anywhere(tokenizer)),
+        "give a directory, a tokenizer.json, a vocab.txt or a *.model; nothing is downloaded");
 }
 
 void find_files(RunArguments& arguments, std::vector<std::string>& notices) {

@@ -11,13 +11,8 @@ namespace shoal::app {
 
 void declare_options(OptionSet& options, NamedData& named);
 
-// A directory for the name of a model or tokenizer: the path itself; SageMaker's channel of that
-// name (SM_CHANNEL_NAME, /opt/ml/input/data/NAME); or what Hugging Face's cache has under it
-// (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub). The name as it is where there is none:
-// what reads it says so. s3://: unavailable.
-std::string local_model(const std::string& name);
-
-// Both names of the arguments, of model and tokenizer; says in `notices` what was found.
+// Both names of the arguments, of model and tokenizer; says in `notices` what was found. not_found
+// where the tokenizer is nowhere; a model may be what another rank of the host finds.
 void name_models(RunArguments& arguments, std::vector<std::string>& notices);
 
 // Fills what was left out of `arguments`, after name_models(): the task, where task_name,

@@ -9,16 +9,19 @@
 #include <vector>
 
 #include "failures.h"
+#include "local_model.h"
 #include <fmt/ranges.h>
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 namespace shoal::app {
 namespace {
@@ -61,34 +64,23 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
 // A configuration without model_type is a GPT-2's.
 bool is_decoder(const nlohmann::json& config) {
   if (!config.is_object()) return false;
-  const nlohmann::json type = field_or(config, "model_type", nlohmann::json("gpt2"));
-  return type.is_string() &&
+  const nlohmann::json* type = find_field(config, "model_type");
+  if (type == nullptr) return true;
+  return type->is_string() &&
          std::ranges::count(nn::causal_lm_types(),
-                            std::string_view(type.get_ref<const std::string&>())) > 0;
+                            std::string_view(type->get_ref<const std::string&>())) > 0;
 }
 
 // With every field that the model knows, which overrides may then name.
 nlohmann::json completed(const nlohmann::json& config, const std::string& source) {
-  const bool decoder = is_decoder(config);
-  nlohmann::json all = decoder
-                           ? nn::complete_causal_lm_config(config, source)
-                           : nlohmann::json(nn::EncoderConfig::from_json(config, source)
-                                                .to_json(nn::EncoderTask::masked_lm, "float32"));
-  // A decoder's classes stand beside what it knows as a language model.
-  for (const char* name : {"num_labels", "id2label", "label2id", "problem_type",
-                           "classifier_dropout", "hidden_dropout"})
-    if (const auto* value = decoder ? find_field(config, name) : nullptr) all[name] = *value;
-  if (const auto* classes = find_field(config, "architectures"))
-    all["architectures"] = *classes;
-  else
-    all.erase("architectures");
-  return all;
+  if (is_decoder(config)) return nn::complete_causal_lm_config(config, source);
+  return nn::completed_config(config, nn::EncoderConfig::from_json(config, source).known_fields());
 }
 
 bool is_known(const nlohmann::json& config) {
-  const nlohmann::json* const type = find_field(config, "model_type");
-  if (type == nullptr || is_decoder(config)) return true;
-  return std::ranges::any_of(kEncoders, [&](const char* known) { return *type == known; });
+  if (is_decoder(config)) return true;
+  const nlohmann::json& type = config["model_type"];
+  return std::ranges::any_of(kEncoders, [&](const char* known) { return type == known; });
 }
 
 void check_model_type(const nlohmann::json& config, const std::string& source) {
@@ -112,6 +104,21 @@ nlohmann::json config_of_type(const std::string& type) {
               did_you_mean(type, names));
 }
 
+// A configuration that does not say its model's type is of the one that the option says; one that
+// says another is refused.
+nlohmann::json with_type(nlohmann::json config, const std::string& model_type,
+                         const std::string& source) {
+  if (model_type.empty() || !config.is_object()) return config;
+  config_of_type(model_type);  // a type that there is not, in the option's words
+  const nlohmann::json* said = find_field(config, "model_type");
+  if (said == nullptr)
+    config["model_type"] = model_type;
+  else
+    SHOAL_CHECK(*said == model_type, "model_type is {}, but {} is of a model of type {}",
+                model_type, source, said->dump());
+  return config;
+}
+
 nlohmann::json new_config(const ModelArguments& arguments, std::string& source) {
   const std::string& name = arguments.config_name;
   nlohmann::json config;
@@ -119,9 +126,9 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
     source = name;
     if (fs::is_directory(name)) source += "/config.json";
     if (exists(source))
-      config = completed(read_json_file(source), source);
+      config = with_type(read_json_file(source), arguments.model_type, source);
     else
-      config = nn::Gpt2Config::preset(name).to_json("float32");
+      config = nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm);
   } else if (!arguments.model_type.empty()) {
     source = "model_type " + arguments.model_type;
     config = completed(config_of_type(arguments.model_type), source);
@@ -131,9 +138,9 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
                 "llama, bert, roberta, distilbert or albert");
   }
   if (arguments.config_overrides.empty()) return config;
-  config = overridden(std::move(config), arguments.config_overrides, source);
+  config = overridden(completed(config, source), arguments.config_overrides, source);
   source = "config_overrides";
-  return completed(config, source);
+  return config;
 }
 
 TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
@@ -150,6 +157,15 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
   return *said;
 }
 
+std::string no_model_in(const std::string& path) {
+  std::string text = "it has neither config.json nor a complete checkpoint-N";
+  const auto all = list_checkpoints(path);
+  if (!all.empty() && is_transformers_checkpoint(all.back().path))
+    text += fmt::format("; {} is one of transformers' Trainer, which can be given itself",
+                        all.back().path);
+  return text;
+}
+
 }  // namespace
 
 std::string model_directory(const std::string& path) {
@@ -157,8 +173,7 @@ std::string model_directory(const std::string& path) {
   if (const auto newest = newest_checkpoint(path, nullptr)) return newest->path;
   throw Error(ErrorCode::not_found,
               fmt::format("{} is no model: {}", path,
-                          exists(path) ? "it has neither config.json nor a complete checkpoint-N"
-                                       : "there is no such directory"),
+                          exists(path) ? no_model_in(path) : not_found_anywhere(path)),
               "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
@@ -192,7 +207,7 @@ ChosenModel choose_model(const ModelArguments& arguments) {
                 "config_overrides changes a new model; {} has its configuration",
                 arguments.model_name_or_path);
     model.source = model.initial_weights + "/config.json";
-    model.config = read_json_file(model.source);
+    model.config = with_type(read_json_file(model.source), arguments.model_type, model.source);
   } else {
     model.config = new_config(arguments, model.source);
     model.takes_vocabulary = arguments.config_name.empty() &&
@@ -201,10 +216,6 @@ ChosenModel choose_model(const ModelArguments& arguments) {
   check_model_type(model.config, model.source);
   if (!model.initial_weights.empty())
     nn::check_sizes(model.config, model.source, model.initial_weights);
-  const nlohmann::json type = field_or(model.config, "model_type", nlohmann::json());
-  SHOAL_CHECK(arguments.model_type.empty() || type == arguments.model_type,
-              "model_type is {}, but {} is of a model of type {}", arguments.model_type,
-              model.source, type.dump());
   model.kind = kind_of(arguments, model);
   check_task(model.kind, model.config, model.source);
   return model;

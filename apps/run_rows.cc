@@ -100,9 +100,8 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
 }
 
 void ClassifiedRows::name_labels(nlohmann::json& config) const {
-  set_labels(config, {});
   if (regression()) {
-    config["num_labels"] = 1;
+    set_labels(config, LabelSet(std::vector<std::string>{"LABEL_0"}));
     config["problem_type"] = "regression";
     return;
   }

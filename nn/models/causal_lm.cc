@@ -11,6 +11,7 @@
 #include "shoal/nn/models/inference.h"
 #include "shoal/nn/models/llama/config.h"
 #include "shoal/nn/models/llama/model.h"
+#include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json_fields.h"
 
@@ -23,7 +24,8 @@ struct Family {
   std::unique_ptr<CausalLm> (*make)(const nlohmann::json& config, std::string_view source);
   std::unique_ptr<DecoderTrunk> (*make_trunk)(const nlohmann::json& config,
                                               std::string_view source);
-  nlohmann::json (*complete)(const nlohmann::json& config, std::string_view source);
+  nlohmann::json (*known)(const nlohmann::json& config, std::string_view source, DecoderHead head);
+  void (*spell_plainly)(nlohmann::json& config);  // null: the known fields have one name each
 };
 
 template <class Model, class Trunk, class Config>
@@ -36,9 +38,14 @@ Family family(std::string_view model_type) {
       [](const nlohmann::json& config, std::string_view source) -> std::unique_ptr<DecoderTrunk> {
         return std::make_unique<Trunk>(Config::from_json(config, source));
       },
-      [](const nlohmann::json& config, std::string_view source) -> nlohmann::json {
-        return Config::from_json(config, source).to_json("float32");
-      }};
+      [](const nlohmann::json& config, std::string_view source, DecoderHead head)
+          -> nlohmann::json { return Config::from_json(config, source).known_fields(head); },
+      [] {
+        if constexpr (requires(nlohmann::json& json) { Config::spell_plainly(json); })
+          return &Config::spell_plainly;
+        else
+          return nullptr;
+      }()};
 }
 
 const std::vector<Family>& families() {
@@ -74,7 +81,15 @@ std::unique_ptr<CausalLm> make_causal_lm(const nlohmann::json& config, std::stri
 }
 
 nlohmann::json complete_causal_lm_config(const nlohmann::json& config, std::string_view source) {
-  return family_of(config, source).complete(config, source);
+  const Family& family = family_of(config, source);
+  nlohmann::json plain = config;
+  if (family.spell_plainly != nullptr) family.spell_plainly(plain);
+  return completed_config(std::move(plain), family.known(config, source, DecoderHead::causal_lm));
+}
+
+nlohmann::json known_decoder_fields(const nlohmann::json& config, std::string_view source,
+                                    DecoderHead head) {
+  return family_of(config, source).known(config, source, head);
 }
 
 std::unique_ptr<HeadedDecoder> make_headed_decoder(const nlohmann::json& config,

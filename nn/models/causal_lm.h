@@ -52,8 +52,11 @@ class CausalLm : public Decoder {
 
 // Of a config.json by its model_type (none: gpt2); `source` names it in messages.
 std::unique_ptr<CausalLm> make_causal_lm(const nlohmann::json& config, std::string_view source);
-// The same with every field that the model knows, as it would be written.
+// The same with every field that the model knows, which overrides may name.
 nlohmann::json complete_causal_lm_config(const nlohmann::json& config, std::string_view source);
+// The fields that the model knows, alone: what two configurations of one model agree in.
+nlohmann::json known_decoder_fields(const nlohmann::json& config, std::string_view source,
+                                    DecoderHead head);
 // The model_types of these: gpt2, llama.
 const std::vector<std::string_view>& causal_lm_types();
 

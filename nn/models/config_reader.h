@@ -1,6 +1,9 @@
 // Fields of a Hugging Face config.json, for the configurations of this room.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::nn {
@@ -12,6 +15,16 @@ inline constexpr std::int64_t kMostLayers = 10'000, kMostLabels = 32'768;
 class ConfigReader : public JsonFields {
  public:
   using JsonFields::JsonFields;
+
+  // An id, or a list of them, of which `out` gets the first: transformers' eos_token_id.
+  void first_integer(const char* key, std::optional<std::int64_t>& out) const {
+    const nlohmann::json* value = find(key);
+    if (value == nullptr || !value->is_array()) return optional_integer(key, out);
+    for (const nlohmann::json& id : *value)
+      if (!id.is_number_integer()) wrong(key, *value, "a token id or a list of them");
+    out.reset();
+    if (!value->empty()) out = value->front().get<std::int64_t>();
+  }
 
   // Fields whose every value but these is something this model does not compute.
   void refuse_true(const char* key) const {

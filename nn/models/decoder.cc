@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal::nn {
@@ -42,21 +44,21 @@ std::string Decoder::describe() const {
   return text + fmt::format(", {} {}", labels.num_labels, numbers ? "numbers" : "labels");
 }
 
-nlohmann::ordered_json Decoder::configuration(DType dtype) const {
-  return trunk().to_json(torch_name(dtype), head_kind());
-}
-
 LoadReport Decoder::load(const std::string& directory, const AssignParameter& assign) {
   const DecoderTrunk& model = trunk();
   const DecoderHead head = head_kind();
   const std::string_view base = model.base_name(head);
-  const auto candidates = [&model, base](const std::string& parameter) {
+  keep_generation_config(directory);
+  const Parameter* const table = model.embeddings().front()->parameters().front();
+  const auto candidates = [&model, base, table](const std::string& parameter) {
     std::vector<std::string> names{parameter};
     const auto bare = below(parameter, base);
     if (!bare) return names;
     for (const std::string_view other : model.base_names())
       if (other != base) names.push_back(fmt::format("{}.{}", other, *bare));
     names.emplace_back(*bare);
+    // A tied table may be there as the head's weight alone.
+    if (model.tied() && parameter == table->name()) names.emplace_back("lm_head.weight");
     return names;
   };
   const auto ignored = [&model, head](std::string_view tensor) {
@@ -72,14 +74,21 @@ LoadReport Decoder::load(const std::string& directory, const AssignParameter& as
                       assign);
 }
 
+void Decoder::keep_generation_config(const std::string& directory) {
+  const std::string path = directory + "/generation_config.json";
+  if (head_kind() == DecoderHead::causal_lm && path_exists(path))
+    generation_config_ = read_text_file(path);
+}
+
 std::vector<std::string> Decoder::save_config(const std::string& directory, DType dtype) const {
-  const auto write = [&](const char* name, const nlohmann::ordered_json& json) {
-    write_file_atomically(fmt::format("{}/{}", directory, name), json.dump(2) + "\n");
+  const auto write = [&](const char* name, const std::string& text) {
+    write_file_atomically(fmt::format("{}/{}", directory, name), text);
   };
-  const nlohmann::ordered_json config = configuration(dtype);
-  write("config.json", config);
+  const nlohmann::ordered_json config = trunk().to_json(torch_name(dtype), head_kind());
+  write("config.json", config.dump(2) + "\n");
   if (head_kind() != DecoderHead::causal_lm) return {"config.json"};
-  write("generation_config.json", generation_config(config));
+  write("generation_config.json",
+        generation_config_.empty() ? generation_config(config).dump(2) + "\n" : generation_config_);
   return {"config.json", "generation_config.json"};
 }
 

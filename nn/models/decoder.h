@@ -30,7 +30,10 @@ class DecoderTrunk : public Module {
   virtual std::optional<std::int64_t> padding() const = 0;
   virtual bool tied() const = 0;  // the language model's head to the embedding
   virtual const DecoderLabels& labels() const = 0;
-  // config.json as transformers writes it for the head's class. `dtype`: of the saved tensors.
+  // Every field of config.json that the model knows, for the head's class.
+  virtual nlohmann::ordered_json known_fields(DecoderHead head) const = 0;
+  // config.json as transformers writes it for the head's class: the one that was read, with what
+  // has changed. `dtype`: of the saved tensors.
   virtual nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const = 0;
   // Where transformers puts the trunk below a head ("model"), and every place where files may have
   // it; its token classifier's name ("score").
@@ -61,9 +64,12 @@ class Decoder : public Chain {
   std::int64_t vocabulary() const { return trunk().vocabulary(); }
   std::int64_t positions() const { return trunk().positions(); }
   std::string describe() const;  // "llama for sequence classification, 2 layers ..., 3 labels"
-  nlohmann::ordered_json configuration(DType dtype) const;  // as save_config() writes it
-  // As load_weights(), under the names that files may have. The head may be missing.
+  // As load_weights(), under the names that files may have, and keep_generation_config(). The head
+  // may be missing.
   LoadReport load(const std::string& directory, const AssignParameter& assign);
+  // save_config() writes the directory's generation_config.json as it is there, if there is one.
+  // For a language model; transformers keeps it of no other.
+  void keep_generation_config(const std::string& directory);
   // Writes config.json, for a language model generation_config.json too, and returns their names;
   // `dtype` is that of the weights beside them.
   std::vector<std::string> save_config(const std::string& directory, DType dtype) const;
@@ -85,6 +91,7 @@ class Decoder : public Chain {
 
  private:
   bool gradient_checkpointing_ = false;
+  std::string generation_config_;  // the text of the file that was read; empty: there was none
 };
 
 }  // namespace shoal::nn

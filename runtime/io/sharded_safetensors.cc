@@ -1,5 +1,7 @@
 #include "shoal/runtime/io/sharded_safetensors.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -39,6 +41,15 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
     files.emplace(tensor, file.get<std::string>());
   }
   return files;
+}
+
+// What transformers once saved as a buffer and computes today. An index of such a time lists it,
+// whether or not the files beside it were written without; transformers passes over both.
+bool is_old_buffer(std::string_view tensor) {
+  constexpr std::array kEndings = {"rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                   ".position_ids", ".token_type_ids"};
+  return std::ranges::any_of(kEndings,
+                             [&](std::string_view ending) { return tensor.ends_with(ending); });
 }
 
 std::int64_t bytes_of(const SafetensorsEntry& entry) {
@@ -118,13 +129,16 @@ ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
   for (const auto& [tensor, shard] : weight_map) {
     const auto [place, is_new] = opened.try_emplace(shard, set.files_.size());
     if (is_new) set.files_.push_back(SafetensorsFile::open(fs::path(file).parent_path() / shard));
-    if (!set.files_[place->second]->contains(tensor))
+    if (!set.files_[place->second]->contains(tensor)) {
+      if (is_old_buffer(tensor)) continue;
       throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is not in {}", file, tensor, shard);
+    }
     set.where_.emplace(tensor, place->second);
   }
   for (const auto& [shard, number] : opened)
     for (const SafetensorsEntry& entry : set.files_[number]->entries()) {
       const auto listed = set.where_.find(entry.name);
+      if (listed == set.where_.end() && is_old_buffer(entry.name)) continue;
       if (listed == set.where_.end())
         throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' of {} is not listed", file,
                     entry.name, shard);

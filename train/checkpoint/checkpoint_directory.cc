@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 namespace shoal {
 namespace fs = std::filesystem;
@@ -111,6 +112,7 @@ std::optional<std::string> checkpoint_problem(const std::string& path, bool chec
   const std::string marker = path + "/" + std::string(kCompleteMarker);
   std::error_code error;
   if (!fs::is_directory(path, error)) return "it is not a directory";
+  if (is_transformers_checkpoint(path)) return why_not_resumed(path);
   if (!fs::exists(marker, error))
     return fmt::format("it has no {} marker: writing it was interrupted", kCompleteMarker);
   try {

@@ -18,6 +18,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/checkpoint/trainer_state.h"
+#include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 namespace shoal {
 namespace {
@@ -68,8 +69,9 @@ class Converter {
   }
 
   Conversion run() {
-    const bool resumes =
-        options_.optimizer && fs::exists(options_.from + "/" + std::string(kState));
+    const bool resumes = options_.optimizer &&
+                         fs::exists(options_.from + "/" + std::string(kState)) &&
+                         !is_transformers_checkpoint(options_.from);
     const std::int64_t step = resumes ? read_trainer_state(options_.from).global_step : 0;
     CheckpointTransaction transaction(options_.to, step);
     carry(transaction.directory(), resumes);
@@ -99,6 +101,8 @@ class Converter {
     if (!fs::is_directory(o.from))
       throw_error(ErrorCode::not_found, "{} is not a directory", o.from);
     check_target();
+    // Of transformers' there are the weights alone.
+    if (is_transformers_checkpoint(o.from)) return;
     if (fs::exists(o.from + "/" + std::string(kCompleteMarker)) ||
         fs::exists(o.from + "/" + std::string(kState)))
       if (const auto problem = checkpoint_problem(o.from, true))
@@ -143,8 +147,10 @@ class Converter {
   // transformers loads in the dtype that the configuration names.
   void set_dtype(const std::string& path) const {
     auto config = parse_ordered_json(read_text_file(path), path);
-    const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
-    config[key] = torch_name(*options_.dtype);
+    const bool newer = config.contains("dtype");  // its name in transformers 5; some have both
+    if (newer) config["dtype"] = torch_name(*options_.dtype);
+    if (!newer || config.contains("torch_dtype"))
+      config["torch_dtype"] = torch_name(*options_.dtype);
     write_file_atomically(path, config.dump(2) + "\n");
   }
 

@@ -13,6 +13,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/checkpoint/trainer_state.h"
+#include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 namespace shoal {
 namespace {
@@ -150,6 +151,11 @@ class Inspection {
   }
 
   void read_state() {
+    if (is_transformers_checkpoint(directory_)) {
+      out_.notes.emplace_back(
+          "transformers' Trainer wrote it: a run can start from its weights, not resume");
+      return;
+    }
     if (!has("trainer_state.json")) return;
     if (out_.kind == CheckpointKind::huggingface) out_.kind = CheckpointKind::trainer;
     try {
@@ -163,7 +169,8 @@ class Inspection {
 
   // A run's checkpoint counts only with its marker; other directories may have none.
   void check_marker(bool checksums) {
-    if (!has(kCompleteMarker) && !has("trainer_state.json")) {
+    if (!has(kCompleteMarker) &&
+        (!has("trainer_state.json") || is_transformers_checkpoint(directory_))) {
       if (checksums) out_.notes.emplace_back("there are no checksums to verify");
       return;
     }

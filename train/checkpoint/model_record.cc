@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -10,7 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal {
 namespace {
@@ -43,16 +44,31 @@ constexpr std::array<std::string_view, 24> kOfNoNumber = {"architectures",
 
 bool is_dropout(std::string_view field) { return field.find("drop") != field.npos; }
 
+// Of another kind of model, or with a value that this build refuses, the file as it is: it differs
+// in what it says.
+nlohmann::json as_known(const nlohmann::json& file, const nlohmann::json& configuration,
+                        const KnownFields& known, const std::string& path) {
+  const nlohmann::json *there = find_field(file, "model_type"),
+                       *here = find_field(configuration, "model_type");
+  if (there != nullptr && here != nullptr && *there != *here) return file;
+  try {
+    return known(file, path);
+  } catch (const Error&) {
+    return file;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> check_same_model(const std::string& directory,
-                                          const nlohmann::json& configuration) {
+                                          const nlohmann::json& configuration,
+                                          const KnownFields& known) {
   const std::string path = directory + "/config.json";
-  std::error_code unknown;
-  if (!configuration.is_object() || !std::filesystem::exists(path, unknown)) return {};
-  const nlohmann::json saved = read_json_file(path);
-  if (!saved.is_object())
+  if (!configuration.is_object() || !path_exists(path)) return {};
+  const nlohmann::json file = read_json_file(path);
+  if (!file.is_object())
     throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", path);
+  const nlohmann::json saved = as_known(file, configuration, known, path);
   std::vector<std::string> others, dropouts;
   for (const auto& [field, here] : configuration.items()) {
     const auto there = saved.find(field);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/kernels/checks.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -9,12 +11,10 @@
 
 namespace shoal {
 
-CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model, nlohmann::json configuration,
+CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model,
                            std::shared_ptr<const Tokenizer> tokenizer,
                            const CausalLmOptions& options)
-    : model_(std::move(model)),
-      configuration_(std::move(configuration)),
-      tokenizer_(std::move(tokenizer)) {
+    : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
   model_->set_gradient_checkpointing(options.gradient_checkpointing);
   if (tokenizer_)
     SHOAL_CHECK(tokenizer_->max_id() < vocabulary(),
@@ -24,8 +24,16 @@ CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model, nlohmann::json c
 
 CausalLmTask::CausalLmTask(const nn::Gpt2Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                            const CausalLmOptions& options)
-    : CausalLmTask(std::make_unique<nn::Gpt2>(config), config.to_json("float32"),
-                   std::move(tokenizer), options) {}
+    : CausalLmTask(std::make_unique<nn::Gpt2>(config), std::move(tokenizer), options) {}
+
+nlohmann::json CausalLmTask::configuration() const {
+  return model_->trunk().known_fields(nn::DecoderHead::causal_lm);
+}
+
+nlohmann::json CausalLmTask::configuration_of(const nlohmann::json& other,
+                                              std::string_view source) const {
+  return nn::known_decoder_fields(other, source, nn::DecoderHead::causal_lm);
+}
 
 std::int64_t CausalLmTask::count_targets(const Batch& batch) const {
   const std::int64_t rows = batch.labels.shape()[0], length = batch.labels.shape()[1];
@@ -71,6 +79,10 @@ nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& in
 
 nn::LoadReport CausalLmTask::load(const std::string& directory, const Assign& assign) {
   return model_->load(directory, assign);
+}
+
+void CausalLmTask::keep_files_of(const std::string& directory) {
+  model_->keep_generation_config(directory);
 }
 
 void CausalLmTask::save(const std::string& directory, const ValueOf& value) const {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
@@ -18,11 +18,10 @@ struct CausalLmOptions {
 
 class CausalLmTask final : public Task {
  public:
-  // `configuration`: of `model`, as nn::complete_causal_lm_config() has it. `tokenizer`, if any, is
-  // saved beside the weights.
-  CausalLmTask(std::unique_ptr<nn::CausalLm> model, nlohmann::json configuration,
-               std::shared_ptr<const Tokenizer> tokenizer = nullptr,
-               const CausalLmOptions& options = {});
+  // `tokenizer`, if any, is saved beside the weights.
+  explicit CausalLmTask(std::unique_ptr<nn::CausalLm> model,
+                        std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                        const CausalLmOptions& options = {});
   explicit CausalLmTask(const nn::Gpt2Config& config,
                         std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                         const CausalLmOptions& options = {});
@@ -31,13 +30,16 @@ class CausalLmTask final : public Task {
   nn::Module& module() override { return *model_; }
   nn::Chain* chain() override { return model_.get(); }
   std::string describe() const override { return model_->describe(); }
-  nlohmann::json configuration() const override { return configuration_; }
+  nlohmann::json configuration() const override;
+  nlohmann::json configuration_of(const nlohmann::json& other,
+                                  std::string_view source) const override;
   std::int64_t vocabulary() const override { return model_->vocabulary(); }
   std::int64_t positions() const override { return model_->positions(); }
   std::int64_t count_targets(const Batch& batch) const override;
   nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
   nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) override;
   nn::LoadReport load(const std::string& directory, const Assign& assign) override;
+  void keep_files_of(const std::string& directory) override;
   void save(const std::string& directory, const ValueOf& value) const override;
   void save_setup(const std::string& directory) const override;
 
@@ -45,7 +47,6 @@ class CausalLmTask final : public Task {
   void save_tokenizer_to(const std::string& directory) const;
 
   std::unique_ptr<nn::CausalLm> model_;
-  nlohmann::json configuration_;
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 

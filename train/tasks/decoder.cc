@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -21,7 +22,14 @@ DecoderWithHead::DecoderWithHead(std::unique_ptr<nn::HeadedDecoder> model,
                 tokenizer_->max_id(), vocabulary());
 }
 
-nlohmann::json DecoderWithHead::configuration() const { return model_->configuration(DType::f32); }
+nlohmann::json DecoderWithHead::configuration() const {
+  return model_->trunk().known_fields(model_->head_kind());
+}
+
+nlohmann::json DecoderWithHead::configuration_of(const nlohmann::json& other,
+                                                 std::string_view source) const {
+  return nn::known_decoder_fields(other, source, model_->head_kind());
+}
 
 TargetForm DecoderWithHead::target_form() const {
   const nn::DecoderHead head = model_->head_kind();

@@ -28,6 +28,8 @@ class DecoderWithHead final : public Task {
   nn::Chain* chain() override { return model_.get(); }
   std::string describe() const override { return model_->describe(); }
   nlohmann::json configuration() const override;
+  nlohmann::json configuration_of(const nlohmann::json& other,
+                                  std::string_view source) const override;
   std::int64_t vocabulary() const override { return model_->vocabulary(); }
   std::int64_t positions() const override { return model_->positions(); }
   bool predicts_tokens() const override { return false; }

@@ -36,8 +36,11 @@ std::string EncoderWithHead::describe() const {
   return text;
 }
 
-nlohmann::json EncoderWithHead::configuration() const {
-  return config().to_json(head(), "float32");
+nlohmann::json EncoderWithHead::configuration() const { return config().known_fields(); }
+
+nlohmann::json EncoderWithHead::configuration_of(const nlohmann::json& other,
+                                                 std::string_view source) const {
+  return nn::EncoderConfig::from_json(other, source).known_fields();
 }
 
 std::int64_t EncoderWithHead::positions() const {

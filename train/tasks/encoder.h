@@ -28,6 +28,8 @@ class EncoderWithHead final : public Task {
   nn::Chain* chain() override { return &model_; }
   std::string describe() const override;
   nlohmann::json configuration() const override;
+  nlohmann::json configuration_of(const nlohmann::json& other,
+                                  std::string_view source) const override;
   std::int64_t vocabulary() const override { return config().vocab_size; }
   std::int64_t positions() const override;
   bool predicts_tokens() const override { return head() == nn::EncoderTask::masked_lm; }

@@ -83,8 +83,7 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
   check_task(kind, config, source);
   if (kind == TaskKind::causal_lm)
     return std::make_unique<CausalLmTask>(
-        nn::make_causal_lm(config, source), nn::complete_causal_lm_config(config, source),
-        std::move(tokenizer),
+        nn::make_causal_lm(config, source), std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
   if (is_decoder(model_type_of(config)))
     return std::make_unique<DecoderWithHead>(

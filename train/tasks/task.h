@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -22,9 +23,12 @@ class Task {
   // The same as a chain of units, which pipelines and sharding need; null: it is none.
   virtual nn::Chain* chain() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
-  // The model's configuration with every field that it knows, as config.json has it; null: it is
-  // not known, and runs that go on from a checkpoint compare tensors only.
+  // The fields of config.json that the model knows, each with its value; null: they are not known,
+  // and runs that go on from a checkpoint compare tensors only.
   virtual nlohmann::json configuration() const;
+  // The same of another config.json of this kind of model; `source` names it in messages.
+  virtual nlohmann::json configuration_of(const nlohmann::json& config,
+                                          std::string_view source) const;
   virtual std::int64_t vocabulary() const = 0;
   virtual std::int64_t positions() const = 0;  // of the longest sample
   // Whether exp(loss) is a perplexity.
@@ -47,6 +51,9 @@ class Task {
   // which keeps what it has. Returns which were, and which the model has no place for.
   using Assign = std::function<void(nn::Parameter&, const ConstView&)>;
   virtual nn::LoadReport load(const std::string& directory, const Assign& assign) = 0;
+  // Has save() write what a Hugging Face directory has besides config.json and weights
+  // (generation_config.json) as it is there. load() does so too.
+  virtual void keep_files_of(const std::string& /*directory*/) {}
 
   // Writes a Hugging Face directory's files into `directory`, which exists; `value` gives each
   // parameter's numbers, whole, and is asked for one after the other: what it gives must stay until

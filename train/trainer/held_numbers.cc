@@ -115,6 +115,7 @@ nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::K
   if (is_in_parts(directory)) {
     const auto checkpoint = ShardedCheckpoint::open(directory);
     nn::LoadReport report;
+    task.keep_files_of(directory);
     report.unexpected = check_fits(checkpoint, task.module(), directory);
     read_parts(checkpoint, into, kernels.stream());
     return report;

@@ -9,6 +9,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/model_record.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/checkpoint/transformers_checkpoint.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
@@ -36,6 +37,14 @@ void check_output_directory(const TrainingArguments& arguments) {
   if (arguments.overwrite_output_dir || !begins_anew(arguments.resume_from_checkpoint)) return;
   const auto all = list_checkpoints(arguments.output_dir);
   if (all.empty()) return;
+  if (std::ranges::all_of(all, &is_transformers_checkpoint, &CheckpointInfo::path))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} holds checkpoints of transformers' Trainer, which no run goes on "
+                            "from",
+                            arguments.output_dir),
+                fmt::format("begin with the weights of the last, --model_name_or_path {}, and give "
+                            "another --output_dir",
+                            all.back().path));
   throw Error(
       ErrorCode::invalid_argument,
       fmt::format("{} holds {} checkpoint{} already", arguments.output_dir, all.size(),
@@ -214,7 +223,10 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
             fmt::format("cannot resume from {}: it is no checkpoint of a run (no {})", asked,
                         kStateFile),
             "start a new run with --model_name_or_path " + asked});
-  if (const auto problem = problem_of(asked))
+  if (const auto problem = problem_of(asked); problem && is_transformers_checkpoint(asked))
+    refuse(
+        {ErrorCode::invalid_argument, fmt::format("cannot resume from {}: {}", asked, *problem)});
+  else if (problem)
     refuse({ErrorCode::corrupt_data, fmt::format("cannot resume from {}: {}", asked, *problem),
             "--resume_from_checkpoint true takes the newest that is whole"});
   agree_on_step(read_trainer_state(asked).global_step);
@@ -296,7 +308,10 @@ bool Trainer::Impl::resume() {
 
 void Trainer::Impl::load_checkpoint(const std::string& directory) {
   TrainerState saved = read_trainer_state(directory);
-  for (const std::string& dropout : check_same_model(directory, parts.task->configuration()))
+  const auto known = [this](const nlohmann::json& config, std::string_view source) {
+    return parts.task->configuration_of(config, source);
+  };
+  for (const std::string& dropout : check_same_model(directory, parts.task->configuration(), known))
     say(fmt::format("warning: {}: the run will differ from an unbroken one", dropout));
   engine->load_weights(directory);
   engine->load_optimizer(directory, saved.optimizer_steps);

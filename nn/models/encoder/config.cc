@@ -1,11 +1,13 @@
 #include "shoal/nn/models/encoder/config.h"
 
 #include <array>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/encoder/family.h"
+#include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/io/json.h"
 
 namespace shoal::nn {
@@ -25,16 +27,13 @@ std::string_view class_suffix(EncoderTask task) {
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
 }
 
+// Two labels without names are what transformers takes where nothing is said.
 void name_labels(const EncoderConfig& config, nlohmann::ordered_json& json) {
-  const auto labels = static_cast<std::size_t>(config.num_labels);
-  if (json.contains("id2label") ? json["id2label"].size() == labels : labels == 2) return;
-  nlohmann::ordered_json names = nlohmann::ordered_json::object(), ids = names;
-  for (std::size_t i = 0; i < labels; ++i) {
-    names[std::to_string(i)] = fmt::format("LABEL_{}", i);
-    ids[fmt::format("LABEL_{}", i)] = i;
+  if (config.num_labels == 2) return;
+  for (std::int64_t i = 0; i < config.num_labels; ++i) {
+    json["id2label"][std::to_string(i)] = fmt::format("LABEL_{}", i);
+    json["label2id"][fmt::format("LABEL_{}", i)] = i;
   }
-  json["id2label"] = names;
-  json["label2id"] = ids;
 }
 
 }  // namespace
@@ -84,8 +83,8 @@ EncoderConfig EncoderConfig::from_json(const nlohmann::json& json, std::string_v
   read.optional_integer("pad_token_id", config.pad_token_id);
   read.boolean("tie_word_embeddings", config.tie_word_embeddings);
   read.integer("num_labels", config.num_labels);
-  if (const auto* names = read.find("id2label"); names != nullptr && names->is_object())
-    config.num_labels = static_cast<std::int64_t>(names->size());
+  if (const nlohmann::json* names = read.find("id2label"); names && names->is_object())
+    config.num_labels = std::ssize(*names);
   read.text("problem_type", config.problem_type);
   encoder_family(type).read(read, config);
   read.refuse_true("is_decoder");
@@ -109,14 +108,9 @@ EncoderConfig EncoderConfig::from_file(const std::string& path) {
   return from_json(read_json_file(path), path);
 }
 
-nlohmann::ordered_json EncoderConfig::to_json(EncoderTask task, std::string_view dtype) const {
+nlohmann::ordered_json EncoderConfig::known_fields() const {
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
-  if (!source.empty()) out = parse_ordered_json(source, "the configuration");
-  const EncoderFamily& family = encoder_family(model_type);
-  out["architectures"] = {family.class_prefix + std::string(class_suffix(task))};
   out["model_type"] = model_type;
-  out.erase("dtype");  // the newer name
-  out["torch_dtype"] = dtype;
   out["vocab_size"] = vocab_size;
   out["max_position_embeddings"] = max_position_embeddings;
   out["initializer_range"] = initializer_range;
@@ -124,9 +118,20 @@ nlohmann::ordered_json EncoderConfig::to_json(EncoderTask task, std::string_view
       pad_token_id ? nlohmann::ordered_json(*pad_token_id) : nlohmann::ordered_json();
   out["tie_word_embeddings"] = tie_word_embeddings;
   if (!problem_type.empty()) out["problem_type"] = problem_type;
-  family.write(*this, out);
+  encoder_family(model_type).write(*this, out);
   name_labels(*this, out);
   return out;
+}
+
+nlohmann::ordered_json EncoderConfig::to_json(EncoderTask task, std::string_view dtype) const {
+  const nlohmann::ordered_json now = known_fields();
+  return written_config(
+      {.read = source,
+       .architecture = encoder_family(model_type).class_prefix + std::string(class_suffix(task)),
+       .dtype = dtype},
+      source.empty() ? now
+                     : from_json(parse_json(source, "config.json"), "config.json").known_fields(),
+      now);
 }
 
 void EncoderConfig::check() const {

@@ -40,7 +40,7 @@ struct EncoderConfig {
   bool tie_word_embeddings = true;
   std::int64_t num_labels = 2;
   std::string problem_type{};  // empty: as num_labels says
-  std::string source{};        // the file's text: what has no field here is written back
+  std::string source{};        // the text of the config.json that was read; empty: there was none
 
   // The family's defaults.
   static EncoderConfig of(std::string_view model_type);
@@ -49,7 +49,10 @@ struct EncoderConfig {
   // throws and is named.
   static EncoderConfig from_json(const nlohmann::json& json, std::string_view name);
   static EncoderConfig from_file(const std::string& path);
-  // As transformers writes it for the task's class. `dtype`: of the saved tensors ("float32").
+  // Every field that the model knows.
+  nlohmann::ordered_json known_fields() const;
+  // As transformers writes it for the task's class: `source` with what has changed. `dtype`: of the
+  // saved tensors ("float32").
   nlohmann::ordered_json to_json(EncoderTask task, std::string_view dtype) const;
 
   void check() const;  // sizes that cannot be: invalid_argument with the numbers

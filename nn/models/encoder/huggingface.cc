@@ -17,6 +17,11 @@ void add_ending(std::vector<std::string>& names, std::string_view from, std::str
       names.push_back(names[i].substr(0, names[i].size() - from.size()) + std::string(to));
 }
 
+// What a tied decoder's weight is called.
+std::vector<std::string> decoder_names(const EncoderFamily& family) {
+  return {family.lm_head + ".weight", family.lm_head + ".decoder.weight"};
+}
+
 // Of a decoder that is not tied, transformers computes with the alias and leaves the other alone.
 std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
                                        const std::string& parameter) {
@@ -25,6 +30,9 @@ std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
     if (name == parameter) names.insert(tied ? names.end() : names.begin(), alias);
   if (const std::string prefix = family.base + "."; parameter.starts_with(prefix))
     names.push_back(parameter.substr(prefix.size()));
+  // A tied table may be there as the decoder's weight alone.
+  if (tied && parameter == family.base + ".embeddings.word_embeddings.weight")
+    for (const std::string& name : decoder_names(family)) names.push_back(name);
   add_ending(names, "LayerNorm.weight", "LayerNorm.gamma");
   add_ending(names, "LayerNorm.bias", "LayerNorm.beta");
   return names;
@@ -39,7 +47,7 @@ bool is_ignored(const Encoder& model, std::string_view tensor) {
   for (const auto& [name, alias] : family.aliases)
     if (tensor == name || tensor == alias) return true;
   return model.config().tie_word_embeddings &&
-         (tensor == family.lm_head + ".weight" || tensor == family.lm_head + ".decoder.weight");
+         std::ranges::count(decoder_names(family), tensor) > 0;
 }
 
 // Embeddings and layers: without them a directory is of another model.

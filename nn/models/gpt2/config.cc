@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/config_reader.h"
+#include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
 
@@ -47,7 +48,7 @@ Gpt2Config Gpt2Config::from_json(const nlohmann::json& object, std::string_view 
   read.boolean("scale_attn_by_inverse_layer_idx", config.scale_attn_by_inverse_layer_idx);
   read.boolean("tie_word_embeddings", config.tie_word_embeddings);
   read.optional_integer("bos_token_id", config.bos_token_id);
-  read.optional_integer("eos_token_id", config.eos_token_id);
+  read.first_integer("eos_token_id", config.eos_token_id);
   read.optional_integer("pad_token_id", config.pad_token_id);
   config.labels = DecoderLabels::read(read);
   // reorder_and_upcast_attn asks for scores in f32: they always are here.
@@ -62,6 +63,7 @@ Gpt2Config Gpt2Config::from_json(const nlohmann::json& object, std::string_view 
   } catch (const Error& error) {
     read.fail(fmt::format("does not describe a GPT-2: {}", error.message()));
   }
+  config.source = object.dump();
   return config;
 }
 
@@ -69,15 +71,12 @@ Gpt2Config Gpt2Config::from_file(const std::string& path) {
   return from_json(read_json_file(path), path);
 }
 
-nlohmann::ordered_json Gpt2Config::to_json(std::string_view dtype, DecoderHead head) const {
+nlohmann::ordered_json Gpt2Config::known_fields(DecoderHead head) const {
   const auto or_null = [](const std::optional<std::int64_t>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   nlohmann::ordered_json out;
   out["activation_function"] = activation_function;
-  out["architectures"] = {head == DecoderHead::causal_lm
-                              ? std::string("GPT2LMHeadModel")
-                              : fmt::format("GPT2{}", class_suffix(head))};
   out["attn_pdrop"] = attn_pdrop;
   out["bos_token_id"] = or_null(bos_token_id);
   out["embd_pdrop"] = embd_pdrop;
@@ -97,11 +96,23 @@ nlohmann::ordered_json Gpt2Config::to_json(std::string_view dtype, DecoderHead h
   out["scale_attn_by_inverse_layer_idx"] = scale_attn_by_inverse_layer_idx;
   out["scale_attn_weights"] = scale_attn_weights;
   out["tie_word_embeddings"] = tie_word_embeddings;
-  out["torch_dtype"] = dtype;
   out["use_cache"] = true;
   out["vocab_size"] = vocab_size;
   labels.write(head, out);
   return out;
+}
+
+nlohmann::ordered_json Gpt2Config::to_json(std::string_view dtype, DecoderHead head) const {
+  const nlohmann::ordered_json now = known_fields(head);
+  return written_config(
+      {.read = source,
+       .architecture = head == DecoderHead::causal_lm ? std::string("GPT2LMHeadModel")
+                                                      : fmt::format("GPT2{}", class_suffix(head)),
+       .dtype = dtype},
+      source.empty()
+          ? now
+          : from_json(parse_json(source, "config.json"), "config.json").known_fields(head),
+      now);
 }
 
 void Gpt2Config::check() const {

@@ -23,6 +23,7 @@ struct Gpt2Config {
   bool tie_word_embeddings = true;
   std::optional<std::int64_t> bos_token_id = 50256, eos_token_id = 50256, pad_token_id;
   DecoderLabels labels{};
+  std::string source{};  // the text of the config.json that was read; empty: there was none
 
   // "gpt2" (124M), "gpt2-medium" (355M), "gpt2-large" (774M), "gpt2-xl" (1.5B).
   static Gpt2Config preset(std::string_view name);
@@ -31,7 +32,10 @@ struct Gpt2Config {
   // quantization_config ...) throws and is named; fields that change nothing are passed over.
   static Gpt2Config from_json(const nlohmann::json& json, std::string_view name);
   static Gpt2Config from_file(const std::string& path);
-  // As transformers writes it, for the head's class. `dtype`: of the saved tensors ("float32").
+  // Every field that the model knows.
+  nlohmann::ordered_json known_fields(DecoderHead head) const;
+  // As transformers writes it, for the head's class: `source` with what has changed. `dtype`: of
+  // the saved tensors ("float32").
   nlohmann::ordered_json to_json(std::string_view dtype,
                                  DecoderHead head = DecoderHead::causal_lm) const;
 

@@ -1,6 +1,7 @@
 #include "shoal/nn/models/gpt2/model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -104,17 +105,24 @@ std::string Gpt2Transformer::describe() const {
                      config_.n_positions);
 }
 
+nlohmann::ordered_json Gpt2Transformer::known_fields(DecoderHead head) const {
+  return config_.known_fields(head);
+}
+
 nlohmann::ordered_json Gpt2Transformer::to_json(std::string_view dtype, DecoderHead head) const {
   return config_.to_json(dtype, head);
 }
 
-// Causal-mask buffers of older versions: h.N.attn.bias, h.N.attn.masked_bias.
+// Causal-mask buffers of older versions: h.N.attn.bias, h.N.attn.masked_bias, and those of the
+// cross-attention that is not there.
 bool Gpt2Transformer::is_buffer(std::string_view bare) const {
   if (!bare.starts_with("h.")) return false;
   const std::string_view rest = bare.substr(2);
   const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
   const std::string_view tail = rest.substr(digits);
-  return digits > 0 && (tail == ".attn.bias" || tail == ".attn.masked_bias");
+  constexpr std::array kTails = {".attn.bias", ".attn.masked_bias", ".crossattention.bias",
+                                 ".crossattention.masked_bias"};
+  return digits > 0 && std::ranges::count(kTails, tail) > 0;
 }
 
 Value Gpt2Transformer::embed(Context& context, const Tensor& ids, std::int64_t first_position,

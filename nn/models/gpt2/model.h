@@ -45,6 +45,7 @@ class Gpt2Transformer final : public DecoderTrunk {
   std::optional<std::int64_t> padding() const override { return config_.pad_token_id; }
   bool tied() const override { return config_.tie_word_embeddings; }
   const DecoderLabels& labels() const override { return config_.labels; }
+  nlohmann::ordered_json known_fields(DecoderHead head) const override;
   nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const override;
   std::string_view base_name(DecoderHead /*head*/) const override { return "transformer"; }
   std::vector<std::string_view> base_names() const override { return {"transformer"}; }

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/config_reader.h"
+#include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal::nn {
 namespace {
@@ -59,13 +61,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   read.boolean("token_classification_bias", token_bias);
   if (!token_bias) read.fail("has token_classification_bias: false, which is not supported");
   // Llama 3 has a list of them; generation here stops at the tokenizer's.
-  if (const auto* ends = read.find("eos_token_id"); ends != nullptr && ends->is_array()) {
-    config.eos_token_id.reset();
-    if (!ends->empty() && ends->front().is_number_integer())
-      config.eos_token_id = ends->front().get<std::int64_t>();
-  } else {
-    read.optional_integer("eos_token_id", config.eos_token_id);
-  }
+  read.first_integer("eos_token_id", config.eos_token_id);
   for (const char* key : {"rope_parameters", "rope_scaling"})
     if (const auto* found = read.find(key))
       read_rotary(*found, fmt::format("{}, {}", name, key), config);
@@ -80,17 +76,15 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   } catch (const Error& error) {
     read.fail(fmt::format("does not describe a Llama: {}", error.message()));
   }
+  config.source = object.dump();
   return config;
 }
 
-nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype, DecoderHead head) const {
+nlohmann::ordered_json LlamaConfig::known_fields(DecoderHead head) const {
   const auto or_null = [](const std::optional<std::int64_t>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   nlohmann::ordered_json out;
-  out["architectures"] = {head == DecoderHead::causal_lm
-                              ? std::string("LlamaForCausalLM")
-                              : fmt::format("Llama{}", class_suffix(head))};
   out["attention_bias"] = attention_bias;
   out["attention_dropout"] = attention_dropout;
   out["bos_token_id"] = or_null(bos_token_id);
@@ -122,11 +116,38 @@ nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype, DecoderHead 
   }
   out["rope_theta"] = rope_theta;
   out["tie_word_embeddings"] = tie_word_embeddings;
-  out["torch_dtype"] = dtype;
   out["use_cache"] = true;
   out["vocab_size"] = vocab_size;
   labels.write(head, out);
   return out;
+}
+
+nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype, DecoderHead head) const {
+  const nlohmann::ordered_json now = known_fields(head);
+  const nlohmann::ordered_json before =
+      source.empty()
+          ? now
+          : from_json(parse_json(source, "config.json"), "config.json").known_fields(head);
+  nlohmann::ordered_json out = written_config(
+      {.read = source,
+       .architecture = head == DecoderHead::causal_lm ? std::string("LlamaForCausalLM")
+                                                      : fmt::format("Llama{}", class_suffix(head)),
+       .dtype = dtype},
+      before, now);
+  if (before["rope_theta"] != now["rope_theta"] || before["rope_scaling"] != now["rope_scaling"]) {
+    out.erase("rope_parameters");
+    for (const char* name : {"rope_theta", "rope_scaling"}) out[name] = now[name];
+  }
+  return out;
+}
+
+void LlamaConfig::spell_plainly(nlohmann::json& json) {
+  const nlohmann::json* parameters = find_field(json, "rope_parameters");
+  if (parameters == nullptr) return;
+  nlohmann::json scaling = *parameters;
+  scaling.erase("rope_theta");
+  json["rope_scaling"] = std::move(scaling);
+  json.erase("rope_parameters");
 }
 
 void LlamaConfig::check() const {

@@ -32,15 +32,22 @@ struct LlamaConfig {
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
   std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id;
   DecoderLabels labels{};
+  std::string source{};  // the text of the config.json that was read; empty: there was none
 
   // `name` is the file's, for messages. A field of the wrong type, another model_type, or a value
   // that would change the numbers in a way Shoal lacks (hidden_act, a rope_type,
   // quantization_config
   // ...) throws and is named; fields that change nothing are passed over.
   static LlamaConfig from_json(const nlohmann::json& json, std::string_view name);
-  // As transformers writes it, for the head's class. `dtype`: of the saved tensors ("float32").
+  // Every field that the model knows.
+  nlohmann::ordered_json known_fields(DecoderHead head) const;
+  // As transformers writes it, for the head's class: `source` with what has changed. `dtype`: of
+  // the saved tensors ("float32").
   nlohmann::ordered_json to_json(std::string_view dtype,
                                  DecoderHead head = DecoderHead::causal_lm) const;
+
+  // Says rotary positions under the names of known_fields(), where transformers 5 has one object.
+  static void spell_plainly(nlohmann::json& json);
 
   void check() const;  // sizes that cannot be: invalid_argument with the numbers
   std::int64_t key_heads() const {

@@ -72,6 +72,10 @@ std::string LlamaTrunk::describe() const {
                      config_.key_heads(), config_.vocab_size, config_.max_position_embeddings);
 }
 
+nlohmann::ordered_json LlamaTrunk::known_fields(DecoderHead head) const {
+  return config_.known_fields(head);
+}
+
 nlohmann::ordered_json LlamaTrunk::to_json(std::string_view dtype, DecoderHead head) const {
   return config_.to_json(dtype, head);
 }

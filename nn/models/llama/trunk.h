@@ -42,6 +42,7 @@ class LlamaTrunk final : public DecoderTrunk {
   std::optional<std::int64_t> padding() const override { return config_.pad_token_id; }
   bool tied() const override { return config_.tie_word_embeddings; }
   const DecoderLabels& labels() const override { return config_.labels; }
+  nlohmann::ordered_json known_fields(DecoderHead head) const override;
   nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const override;
   // LlamaForQuestionAnswering alone calls it "transformer".
   std::string_view base_name(DecoderHead head) const override {

@@ -355,6 +355,29 @@ TEST_F(Sharded, HostileIndexesAreRefused) {
   EXPECT_THAT(problem_of_index("{"), HasSubstr("parse error"));
 }
 
+// Of an old index and newer files, or the other way round: transformers computes these today.
+TEST_F(Sharded, OldBuffersMayBeInTheIndexOrInTheFilesAlone) {
+  write_sharded_safetensors(directory, tensors(), 24);
+  const std::string one = "model-00001-of-00002.safetensors",
+                    two = "model-00002-of-00002.safetensors";
+  const std::string weights =
+      R"({"weight_map":{"a":")" + one + R"(","b":")" + two + R"(","c":")" + two + "\"";
+  for (const char* buffer : {"model.layers.0.self_attn.rotary_emb.inv_freq", "h.0.attn.bias",
+                             "transformer.h.11.attn.masked_bias", "bert.embeddings.position_ids"}) {
+    EXPECT_EQ(problem_of_index(weights + ",\"" + buffer + "\":\"" + one + "\"}}"), "") << buffer;
+    EXPECT_THAT(ShardedSafetensors::open(directory).names(), ElementsAre("a", "b", "c"));
+  }
+  EXPECT_THAT(problem_of_index(weights + ",\"h.0.attn.c_attn.bias\":\"" + one + "\"}}"),
+              HasSubstr("tensor 'h.0.attn.c_attn.bias' is not in"));
+  auto more = tensors();
+  more.push_back({"h.0.attn.bias", more[0].view});
+  write_sharded_safetensors(directory, more, 24);
+  const auto both = nlohmann::json::parse(read_text_file(index()));
+  auto less = both;
+  less["weight_map"].erase("h.0.attn.bias");
+  EXPECT_EQ(problem_of_index(less.dump()), "");
+}
+
 TEST_F(Sharded, EmptyDirectoryIsTold) {
   try {
     (void)ShardedSafetensors::open(directory);

@@ -31,7 +31,10 @@ class ModelRecord : public ::testing::Test {
   std::vector<std::string> check(const nlohmann::json& change) const {
     nlohmann::json here = kSaved;
     here.update(change);
-    return check_same_model(directory.path(), here);
+    return check_same_model(directory.path(), here, as_it_is);
+  }
+  static nlohmann::json as_it_is(const nlohmann::json& config, std::string_view /*path*/) {
+    return config;
   }
   const testing::TemporaryDirectory directory;
 };
@@ -63,8 +66,8 @@ TEST_F(ModelRecord, PassesOverWhatIsNotComputedWith) {
                      {"architectures", {"Other"}},
                      {"a_new_field", 3}}),
               IsEmpty());
-  EXPECT_THAT(check_same_model(directory.path(), nlohmann::json()), IsEmpty());
-  EXPECT_THAT(check_same_model(directory / "without", kSaved), IsEmpty());
+  EXPECT_THAT(check_same_model(directory.path(), nlohmann::json(), as_it_is), IsEmpty());
+  EXPECT_THAT(check_same_model(directory / "without", kSaved, as_it_is), IsEmpty());
 }
 
 TEST_F(ModelRecord, SaysWhereDropoutChanges) {
@@ -101,7 +104,8 @@ std::vector<Model> models() {
 
 class RecordOfTask : public ::testing::TestWithParam<Model> {};
 
-// Whatever the task, what it says of its model is what its checkpoints have.
+// Whatever the task, what it says of its model is what its checkpoints have, also in fields that
+// one of the two leaves to their defaults.
 TEST_P(RecordOfTask, IsWhatItsCheckpointsHave) {
   const Model& model = GetParam();
   const testing::TemporaryDirectory directory;
@@ -110,14 +114,25 @@ TEST_P(RecordOfTask, IsWhatItsCheckpointsHave) {
     config[model.epsilon] = epsilon;
     return make_task(model.kind, config, "config.json", nullptr);
   };
-  const auto saves = task_of(1e-5);
+  const auto check = [&](const Task& task) {
+    return check_same_model(directory.path(), task.configuration(),
+                            [&](const nlohmann::json& config, std::string_view source) {
+                              return task.configuration_of(config, source);
+                            });
+  };
+  const auto saves = task_of(1e-4);
   saves->save_setup(directory.path());
-  EXPECT_EQ(saves->configuration(), read_json_file(directory / "config.json"));
-  EXPECT_THAT(check_same_model(directory.path(), saves->configuration()), IsEmpty());
-  EXPECT_THAT(test::error_text([&] {
-                (void)check_same_model(directory.path(), task_of(1e-6)->configuration());
-              }),
-              HasSubstr(std::string(model.epsilon) + " is 1e-05 in "));
+  EXPECT_EQ(saves->configuration(),
+            saves->configuration_of(read_json_file(directory / "config.json"), "config.json"));
+  EXPECT_THAT(check(*saves), IsEmpty());
+  const auto plain = make_task(model.kind, model.config, "config.json", nullptr);
+  const auto smaller = task_of(1e-7);
+  for (const Task* other : {smaller.get(), plain.get()})
+    EXPECT_THAT(test::error_text([&] { (void)check(*other); }),
+                HasSubstr(std::string(model.epsilon) + " is 0.0001 in "));
+  plain->save_setup(directory.path());
+  EXPECT_THAT(test::error_text([&] { (void)check(*saves); }),
+              HasSubstr(std::string(model.epsilon) + " is 1e-"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, RecordOfTask, ::testing::ValuesIn(models()),

@@ -14,6 +14,7 @@
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
+#include "shoal/train/data/tokenizer/saved_files.h"
 #include "shoal/train/data/tokenizer/side_files.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 
@@ -229,9 +230,7 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory
   return make_byte_level_bpe(std::move(definition), source, roles);
 }
 
-}  // namespace
-
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
+std::shared_ptr<const Tokenizer> opened(const std::string& path) {
   const fs::path place(path);
   if (!fs::exists(place)) throw_error(ErrorCode::not_found, "there is no tokenizer at '{}'", path);
   const bool is_directory = fs::is_directory(place);
@@ -253,6 +252,14 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
                             path),
                 "give the directory that a tokenizer was saved in");
   return from_vocab_and_merges(place, vocab.string(), merges.string(), files);
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
+  const auto tokenizer = std::const_pointer_cast<Tokenizer>(opened(path));  // nobody has it yet
+  tokenizer->keep_files_read(tokenizer_files_at(path));
+  return tokenizer;
 }
 
 std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& vocab_path,

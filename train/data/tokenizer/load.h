@@ -22,10 +22,13 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
                                                           const std::string& merges_path,
                                                           const BpeFileOptions& options = {});
 
-// Writes tokenizer.json, the kind's own files (vocab.json and merges.txt, or vocab.txt;
-// SentencePiece has none), tokenizer_config.json and special_tokens_map.json into `directory`, made
-// if missing; each file atomically. transformers' AutoTokenizer opens it. `model_max_length` 0: not
-// said. `padding`: the token that fills samples up, where the tokenizer names none.
+// Writes the files that the tokenizer was read from (Tokenizer::files_read()) into `directory`, as
+// they were, and of tokenizer.json, the kind's own files (vocab.json and merges.txt, or vocab.txt;
+// SentencePiece has none), tokenizer_config.json and special_tokens_map.json those that are not
+// among them. `directory` is made if missing; each file is written atomically. transformers'
+// AutoTokenizer opens it. `model_max_length`, for a tokenizer_config.json of ours; 0: not said.
+// `padding`: the token that fills samples up, where the tokenizer names none: the one thing that
+// changes in a file that was read.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
                     std::int64_t model_max_length = 0, std::optional<TokenId> padding = {});
 

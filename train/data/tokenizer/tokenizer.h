@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace shoal {
@@ -99,9 +100,16 @@ class Tokenizer {
     std::string name, text;
   };
   virtual std::vector<File> files() const = 0;
+  // The files that it was read from and those beside them that say more of it, byte for byte:
+  // save_tokenizer() writes them as they were. Empty: it was made here.
+  const std::vector<File>& files_read() const { return files_read_; }
+  void keep_files_read(std::vector<File> files) { files_read_ = std::move(files); }
 
   // SHA-256 (hex) of everything that decides the ids: two tokenizers with one hash agree.
   virtual const std::string& hash() const = 0;
+
+ private:
+  std::vector<File> files_read_;
 };
 
 // Encodes texts[i] into result[i] on at most `threads` threads; the result does not depend on

@@ -1,0 +1,215 @@
+// `shoal train` on a Hugging Face directory: what it read, it saves as it was.
+#include <filesystem>
+#include <map>
+
+#include "apps/shoal_task_fixture.h"
+#include "support/golden.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// A family's tiny model, with fields and files that Shoal knows nothing of.
+class Directories : public ShoalOnTasks {
+ protected:
+  void prepare(const std::string& golden) {
+    fs::create_directories(model());
+    const std::string from = testing::golden_path(golden);
+    fs::copy_file(from + "/model.safetensors", model() + "/model.safetensors");
+    config_ = json_of(from + "/config.json");
+    config_["a_field_of_tomorrow"] = {{"list", {1, nullptr}}};
+    config_["_name_or_path"] = "ann/tiny";
+    config_["eos_token_id"] = {2, 3};
+    config_["pad_token_id"] = config_["model_type"] == "roberta" ? 1 : 0;
+    if (config_["model_type"] == "roberta") std::swap(words_[0], words_[1]);
+    write("config.json", config_.dump());
+    files_ = {{"generation_config.json", "{\"eos_token_id\": [2,3],  \"top_k\": 7}\n"},
+              {"tokenizer_config.json",
+               R"({"tomorrow":  [null], "pad_token": "[PAD]", "mask_token": "[MASK]",)"
+               R"( "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"})"},
+              {"special_tokens_map.json", "{ }"},
+              {"chat_template.jinja", "{{ messages }}"}};
+    for (const std::string& word : words_) files_["vocab.txt"] += word + "\n";
+    for (const auto& [name, text] : files_) write(name, text);
+    const std::string text = sentences(60);
+    std::ofstream(mine_ / "train.txt") << text;
+    std::ofstream rows(mine_ / "train.tsv");
+    rows << "sentence\tlabel\n";
+    for (int i = 0; i < 16; ++i)
+      rows << "the water " << i << "\t" << (i % 2 ? "fine" : "awful") << "\n";
+  }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(model() + "/" + name) << text;
+  }
+  std::string model() const { return mine_ / "model"; }
+  std::vector<std::string> words(const std::string& task,
+                                 const std::vector<std::string>& more = {}) const {
+    return overlaid(
+        {"train", "--model_name_or_path", model(), "--task", task, "--train_file",
+         mine_ / (task == "text-classification" ? "train.tsv" : "train.txt"), "--block_size", "8",
+         "--max_steps", "1", "--learning_rate", "0", "--per_device_train_batch_size", "2",
+         "--save_strategy", "no", "--output_dir", out()},
+        more);
+  }
+  // Every file as it was, and of config.json all but `changed` and what the weights' class says.
+  void expect_kept(const std::string& directory, const std::string& architecture,
+                   const json& changed = json::object()) const {
+    for (const auto& [name, text] : files_)
+      if (name != "generation_config.json" || architecture.find("LM") != std::string::npos) {
+        EXPECT_EQ(text_of(directory + "/" + name), text) << directory << ": " << name;
+      }
+    json expected = config_;
+    expected.update(changed);
+    expected["architectures"] = {architecture};
+    expected[expected.contains("dtype") ? "dtype" : "torch_dtype"] = "float32";
+    EXPECT_EQ(json_of(directory + "/config.json"), expected) << directory;
+  }
+
+  json config_;
+  std::map<std::string, std::string> files_;
+  std::vector<std::string> words_{"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".",   "##s",
+                                  "the",   "water", "shoal", "swims", "in",     "cold"};
+};
+
+struct Family {
+  const char *golden, *language_model, *classifier;
+};
+void PrintTo(const Family& family, std::ostream* out) { *out << family.golden; }
+
+class DirectoriesOf : public Directories, public ::testing::WithParamInterface<Family> {};
+
+TEST_P(DirectoriesOf, AreKeptThroughCheckpointsResumesAndExports) {
+  const Family& family = GetParam();
+  prepare(family.golden);
+  const std::string name = family.golden;
+  const bool decoder = name.starts_with("gpt2") || name.starts_with("llama");
+  if (!decoder) files_.erase("generation_config.json");
+  const std::string task = decoder ? "causal-lm" : "masked-lm";
+  const auto trained = shoal(words(task, {"--save_strategy", "steps", "--save_steps", "1"}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  expect_kept(out(), family.language_model);
+  const std::string checkpoint = out() + "/checkpoint-1";
+  expect_kept(checkpoint, family.language_model);
+  const auto resumed = shoal(words(task, {"--max_steps", "2", "--resume_from_checkpoint", "true"}));
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  expect_kept(out(), family.language_model);
+  const auto converted = shoal({"checkpoint", "convert", checkpoint, mine_ / "converted"});
+  ASSERT_EQ(converted.status, 0) << converted.err;
+  expect_kept(mine_ / "converted", family.language_model);
+
+  const auto classifies = shoal(words("text-classification", {"--output_dir", mine_ / "classes"}));
+  ASSERT_EQ(classifies.status, 0) << classifies.err;
+  json changed = {{"id2label", {{"0", "awful"}, {"1", "fine"}}},
+                  {"label2id", {{"awful", 0}, {"fine", 1}}},
+                  {"problem_type", "single_label_classification"}};
+  expect_kept(mine_ / "classes", family.classifier, changed);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, DirectoriesOf,
+    ::testing::Values(
+        Family{"gpt2/tiny", "GPT2LMHeadModel", "GPT2ForSequenceClassification"},
+        Family{"llama/tied", "LlamaForCausalLM", "LlamaForSequenceClassification"},
+        Family{"encoders/bert", "BertForMaskedLM", "BertForSequenceClassification"},
+        Family{"encoders/roberta", "RobertaForMaskedLM", "RobertaForSequenceClassification"},
+        Family{"encoders/distilbert", "DistilBertForMaskedLM",
+               "DistilBertForSequenceClassification"},
+        Family{"encoders/albert", "AlbertForMaskedLM", "AlbertForSequenceClassification"}),
+    [](const auto& test) {
+      std::string name = test.param.golden;
+      std::ranges::replace(name, '/', '_');
+      return name;
+    });
+
+// A rank holds a part of each tensor, or of the layers; checkpoints are in parts.
+TEST_F(Directories, AreKeptByRanksThatShareAModel) {
+  prepare("llama/tied");
+  for (const char* layout : {R"({"tensor_parallel_degree": 2, "ddp": true})",
+                             R"({"pipeline_parallel_degree": 2, "microbatches": 2, "ddp": true})",
+                             R"({"sharded_data_parallel_degree": 2, "ddp": true})"}) {
+    const std::string to = mine_ / fmt::format("out{}", fs::hash_value(layout));
+    const auto ranks =
+        on_ranks(2, words("causal-lm", {"--mp_parameters", layout, "--save_strategy", "steps",
+                                        "--save_steps", "1", "--output_dir", to}));
+    for (const auto& rank : ranks) ASSERT_EQ(rank.status, 0) << layout << rank.err;
+    expect_kept(to, "LlamaForCausalLM");
+    expect_kept(to + "/checkpoint-1", "LlamaForCausalLM");
+    const auto resumed = shoal(
+        words("causal-lm", {"--max_steps", "2", "--resume_from_checkpoint", to + "/checkpoint-1",
+                            "--per_device_train_batch_size", "4", "--output_dir", to + "-on"}));
+    ASSERT_EQ(resumed.status, 0) << resumed.err;
+    expect_kept(to + "-on", "LlamaForCausalLM");
+  }
+}
+
+TEST_F(Directories, WithoutAModelTypeOpenBesideTheOption) {
+  prepare("gpt2/tiny");
+  json without = config_;
+  without["model_type"] = nullptr;
+  write("config.json", without.dump());
+  const auto trained = shoal(words("causal-lm", {"--model_type", "gpt2"}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  expect_kept(out(), "GPT2LMHeadModel");
+  expect_refused(shoal(words("masked-lm", {"--model_type", "bret"})), "did you mean bert?");
+  write("config.json", config_.dump());
+  expect_refused(shoal(words("masked-lm", {"--model_type", "bert"})),
+                 "model_type is bert, but " + model() + "/config.json is of a model of type");
+}
+
+TEST_F(Directories, OfTheHubAreFoundOrTheFolderIsNamed) {
+  prepare("gpt2/tiny");
+  const std::string folder = mine_ / "cache/huggingface/hub/models--ann--tiny";
+  ProgramOptions options;
+  for (const char* name : {"HF_HUB_CACHE=", "HUGGINGFACE_HUB_CACHE=", "HF_HOME="})
+    options.environment.emplace_back(name);
+  options.environment.push_back("XDG_CACHE_HOME=" + (mine_ / "cache"));
+  const auto named = words("causal-lm", {"--model_name_or_path", "ann/tiny"});
+  expect_refused(shoal(named, options), folder);
+  expect_refused(
+      shoal(overlaid(named, {"--model_name_or_path", model(), "--tokenizer_name", "ann/tiny"}),
+            options),
+      folder);
+  expect_refused(shoal({"generate", "-m", "ann/tiny", "-p", "x"}, options), folder);
+  fs::create_directories(folder + "/snapshots");
+  fs::create_directories(folder + "/refs");
+  std::ofstream(folder + "/refs/main") << "0a1b";
+  fs::rename(model(), folder + "/snapshots/0a1b");
+  const auto found = shoal(named, options);
+  EXPECT_EQ(found.status, 0) << found.err;
+}
+
+// By name, and where output_dir holds one.
+TEST_F(Directories, OfTransformersTrainerAreNamedAsSuch) {
+  prepare("gpt2/tiny");
+  const std::string theirs = mine_ / "theirs/checkpoint-5";
+  fs::create_directories(mine_ / "theirs");
+  fs::rename(model(), theirs);
+  std::ofstream(theirs + "/trainer_state.json") << R"({"global_step": 5, "log_history": []})";
+  std::ofstream(theirs + "/optimizer.pt") << "PK";
+  const auto begin = words("causal-lm", {"--model_name_or_path", theirs});
+  const std::string remedy = "--model_name_or_path " + theirs;
+  const auto named = shoal(overlaid(begin, {"--resume_from_checkpoint", theirs}));
+  expect_refused(named, "checkpoint of transformers' Trainer");
+  EXPECT_THAT(named.err, HasSubstr(remedy));
+  const auto beside = shoal(overlaid(begin, {"--output_dir", mine_ / "theirs"}));
+  expect_refused(beside, "another --output_dir");
+  EXPECT_THAT(beside.err, HasSubstr(remedy));
+  expect_refused(shoal(overlaid(begin, {"--model_name_or_path", mine_ / "theirs"})),
+                 theirs + " is one of transformers' Trainer");
+  const auto trained = shoal(begin);
+  EXPECT_EQ(trained.status, 0) << trained.err;
+  const auto converted = shoal({"checkpoint", "convert", theirs, mine_ / "converted"});
+  EXPECT_EQ(converted.status, 0) << converted.err;
+  const auto inspected = shoal({"checkpoint", "inspect", theirs});
+  EXPECT_EQ(inspected.status, 0) << inspected.out;
+  EXPECT_THAT(inspected.out, HasSubstr("transformers' Trainer wrote it"));
+  const auto newest = shoal(
+      overlaid(begin, {"--resume_from_checkpoint", "true", "--output_dir", mine_ / "theirs"}));
+  EXPECT_THAT(newest.out + newest.err,
+              ::testing::AllOf(HasSubstr("of transformers' Trainer"), HasSubstr(remedy)));
+}
+
+}  // namespace
+}  // namespace shoal

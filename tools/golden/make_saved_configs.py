@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""tests/golden/saved_configs.json: config.json files of each family with fields that Shoal does not know, and what
+transformers' from_pretrained() and save_pretrained() make of them. PyTorch is not needed."""
+import json
+import tempfile
+from pathlib import Path
+
+import transformers
+
+OUT = Path(__file__).resolve().parents[2] / "tests" / "golden" / "saved_configs.json"
+UNKNOWN = {"a_field_of_tomorrow": {"list": [1, None, 2.5], "text": "as it was"}, "eos_token_id": [2, 3, 5],
+           "task_specific_params": {"text-generation": {"do_sample": True}}}
+ENCODER = dict(hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20, vocab_size=37,
+               max_position_embeddings=20, pad_token_id=1)
+LLAMA = dict(model_type="llama", hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=4, vocab_size=37, max_position_embeddings=32)
+SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+           "rope_type": "llama3", "a_factor_of_tomorrow": 7}
+READ = {
+    "gpt2": dict(model_type="gpt2", n_embd=12, n_layer=2, n_head=3, n_positions=24, vocab_size=37, torch_dtype="bfloat16"),
+    "llama_4": dict(LLAMA, rope_theta=500.0, rope_scaling=SCALING, torch_dtype="bfloat16"),
+    "llama_5": dict(LLAMA, rope_parameters=dict(SCALING, rope_theta=500.0), dtype="bfloat16"),
+    "bert": dict(ENCODER, model_type="bert", classifier_dropout=None,
+                 id2label={"0": "bad", "1": "so so", "2": "good"}, label2id={"bad": 0, "so so": 1, "good": 2}),
+    "roberta": dict(ENCODER, model_type="roberta", type_vocab_size=1),
+    "distilbert": dict(model_type="distilbert", dim=12, n_layers=2, n_heads=3, hidden_dim=20, vocab_size=37,
+                       max_position_embeddings=20, pad_token_id=0, tie_weights_=True),
+    "albert": dict(ENCODER, model_type="albert", embedding_size=8, num_hidden_groups=2, down_scale_factor=1),
+}
+
+
+def saved(config):
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        again = Path(folder) / "again"
+        transformers.AutoConfig.from_pretrained(folder).save_pretrained(again)
+        return json.loads((again / "config.json").read_text())
+
+
+cases = {}
+for name, fields in READ.items():
+    config = dict(fields, transformers_version="4.40.0", **UNKNOWN)
+    cases[name] = {"read": config, "saved": saved(config)}
+OUT.write_text(json.dumps({"transformers": transformers.__version__, "cases": cases}, indent=1, sort_keys=True) + "\n")
