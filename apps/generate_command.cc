@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/kernels/emulation.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/huggingface.h"
@@ -69,6 +70,8 @@ struct LoadedModel {
         held(built(directory)),
         model(*held) {
     context.mode = nn::Mode::evaluate;
+    if (const std::string why = kernels::emulation(*kernels, DType::bf16); bf16 && !why.empty())
+      log::warn("bf16 is emulated ({}): f32 is faster; leave --bf16 out", why);
     model.materialize(context, bf16 ? DType::bf16 : DType::f32);
     if (find_shards(directory).ranks > 0) {
       load_parts(directory, model);

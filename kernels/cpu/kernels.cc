@@ -6,6 +6,7 @@
 #include "shoal/kernels/cpu/families.h"
 #include "shoal/kernels/cpu/instruction_set.h"
 #include "shoal/kernels/cpu/onednn.h"
+#include "shoal/kernels/emulation.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
@@ -14,7 +15,7 @@ namespace shoal::kernels {
 namespace {
 
 // Families are made when they are first asked for, so a table costs nothing until it is used.
-class CpuKernels final : public Kernels {
+class CpuKernels final : public Kernels, public Emulates {
  public:
   explicit CpuKernels(const CpuKernelOptions& options) {
     limit_instruction_set();
@@ -69,6 +70,9 @@ class CpuKernels final : public Kernels {
                        hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()),
                        gemm.implementation(DType::bf16), version->major, version->minor,
                        version->patch, room_.threads, room_.threads == 1 ? "" : "s");
+  }
+  std::string emulates(DType dtype) const override {
+    return dtype == DType::bf16 ? bf16_emulation() : std::string();
   }
 
  private:

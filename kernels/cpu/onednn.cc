@@ -5,9 +5,9 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "shoal/kernels/cpu/instruction_set.h"
 #include "shoal/kernels/cpu/narrow_product.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/base/log.h"
 
 namespace shoal::kernels {
 namespace {
@@ -168,17 +168,17 @@ void OneDnnGemm::run(const GemmProblem& problem, const void* a, const void* b, c
 }
 
 bool OneDnnGemm::multiplies_bf16() {
-  if (!multiplies_bf16_) {
-    multiplies_bf16_ = implementation(DType::bf16) != kThroughF32;
-    if (!*multiplies_bf16_)
-      log::once(log::Level::warn, "bf16 products",
-                "this machine has no products of bf16 (they need AVX-512): they run in f32 on "
-                "copies, so training in f32 is faster");
-  }
+  if (!multiplies_bf16_) multiplies_bf16_ = bf16_emulation().empty();
   return *multiplies_bf16_;
 }
 
+std::string bf16_emulation() {
+  if (allows_avx512_bf16()) return {};  // as does every processor with AMX
+  return "this processor has no AVX512_BF16 or AMX, so that products of bf16 run in f32 on copies";
+}
+
 std::string OneDnnGemm::implementation(DType dtype) {
+  if (dtype == DType::bf16 && !multiplies_bf16()) return kThroughF32;
   const Team team(room_.threads);
   GemmProblem problem;
   problem.m = problem.n = problem.k = 256;
@@ -186,7 +186,6 @@ std::string OneDnnGemm::implementation(DType dtype) {
   try {
     return primitive(problem).description.impl_info_str();
   } catch (const dnnl::error& error) {
-    if (dtype == DType::bf16 && error.status == dnnl_unimplemented) return kThroughF32;
     throw_error(ErrorCode::internal, "oneDNN refuses products of {}: {}", to_string(dtype),
                 error.what());
   }

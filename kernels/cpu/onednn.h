@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -34,8 +35,9 @@ class OneDnnGemm {
   // m, n, k, groups >= 1. `bias` is read when has_bias.
   void run(const GemmProblem& problem, const void* a, const void* b, const void* bias, void* c);
 
-  // Whether oneDNN multiplies bf16 on this machine: 2.6.3 refuses without AVX-512. Asked of oneDNN
-  // once; a no is logged, since the caller then computes through f32 copies.
+  // Whether oneDNN multiplies bf16 on this machine by instructions for it. Elsewhere the caller
+  // computes through f32 copies: 2.6.3 refuses without AVX-512, and with AVX-512 that lacks bf16
+  // its products take 2.4 times as long as f32's.
   bool multiplies_bf16();
   // What this machine runs products of a dtype with, as oneDNN names it: "brg:avx512_core_bf16",
   // or "through f32".
@@ -60,5 +62,8 @@ class OneDnnGemm {
   Buffer scratchpad_;
   std::optional<bool> multiplies_bf16_;
 };
+
+// Kernels::emulates(bf16) of the instructions that oneDNN may use, which ONEDNN_MAX_CPU_ISA limits.
+std::string bf16_emulation();
 
 }  // namespace shoal::kernels

@@ -4,13 +4,14 @@
 
 #include "shoal/kernels/cuda/attention_cudnn.h"
 #include "shoal/kernels/cuda/families.h"
+#include "shoal/kernels/emulation.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::kernels {
 namespace {
 
 // Families are made when they are first asked for.
-class CudaKernels final : public Kernels {
+class CudaKernels final : public Kernels, public Emulates {
  public:
   explicit CudaKernels(const CudaKernelOptions& options)
       : options_(options), room_(options.device, options.memory) {}
@@ -62,6 +63,12 @@ class CudaKernels final : public Kernels {
                 fmt::format("bf16 needs compute capability 8.0, and {} has {}.{}",
                             to_string(room_.device()), capability / 10, capability % 10),
                 "train in f16 with --fp16 true, or in f32");
+  }
+  std::string emulates(DType dtype) const override {
+    const int capability = room_.capability();
+    if (dtype != DType::bf16 || capability >= 80) return {};
+    return fmt::format("{} has compute capability {}.{}, and bf16 needs 8.0",
+                       to_string(room_.device()), capability / 10, capability % 10);
   }
 
  private:

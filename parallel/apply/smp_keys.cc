@@ -123,7 +123,7 @@ constexpr std::array kKeys = {
     SmpKey{"fp16", "", version1, SmpFlag{&SmpRaw::fp16}, "false",
            "the run's `fp16`, which must be equal"},
     SmpKey{"bf16", "", version1, SmpFlag{&SmpRaw::bf16}, "false",
-           "the run's `bf16`, which must be equal; not with `fp16`"},
+           "the run's `bf16`, which must be equal, or `auto`, which these decide; not with `fp16`"},
     SmpKey{"fp16_params", "", version1, SmpFlag{&SmpRaw::fp16_params}, "false",
            "deprecated in SMP: true only beside `fp16`, which has weights in fp16"},
     SmpKey{"static_loss_scale", "", ours,

@@ -221,6 +221,24 @@ Option boolean_option(std::string name, Field* field, const OptionRules& rules) 
   return option;
 }
 
+constexpr const char* kAuto = "auto";
+
+Option automatic_option(std::string name, bool* field, bool* automatic, const OptionRules& rules) {
+  Option option = boolean_option(std::move(name), field, rules);
+  option.accepts = "true, false or auto";
+  if (*automatic) option.default_value = kAuto;
+  option.normalise = [](const Json& value) -> Maybe {
+    if (value.is_string() && lower(trimmed(value.get_ref<const std::string&>())) == kAuto)
+      return Json(kAuto);
+    return read_boolean(value);
+  };
+  option.store = [field, automatic](const Json& value) {
+    *automatic = value == kAuto;
+    if (!*automatic) store(*field, value);
+  };
+  return option;
+}
+
 template <typename Field>
 Option string_option(std::string name, Field* field, const OptionRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "TEXT", "text",
@@ -249,6 +267,10 @@ OptionSet::Section& OptionSet::Section::boolean(std::string name, bool* field,
 OptionSet::Section& OptionSet::Section::boolean(std::string name, std::optional<bool>* field,
                                                 const OptionRules& rules) {
   SHOAL_DECLARE(boolean_option(std::move(name), field, rules));
+}
+OptionSet::Section& OptionSet::Section::boolean_or_auto(std::string name, bool* field,
+                                                        bool* automatic, const OptionRules& rules) {
+  SHOAL_DECLARE(automatic_option(std::move(name), field, automatic, rules));
 }
 OptionSet::Section& OptionSet::Section::integer(std::string name, std::int64_t* field,
                                                 const IntegerRules& rules) {

@@ -97,6 +97,9 @@ class OptionSet::Section {
   Section& boolean(std::string name, bool* field, const OptionRules& rules = {});
   Section& boolean(std::string name, std::optional<bool>* field, const OptionRules& rules = {});
   // 5e8 and 3.0 are integers; 3.5 is not.
+  // "auto" too, which `automatic` then is; the field keeps its default.
+  Section& boolean_or_auto(std::string name, bool* field, bool* automatic,
+                           const OptionRules& rules = {});
   Section& integer(std::string name, std::int64_t* field, const IntegerRules& rules = {});
   Section& integer(std::string name, int* field, const IntegerRules& rules = {});
   Section& integer(std::string name, std::optional<std::int64_t>* field,

@@ -64,6 +64,7 @@ nlohmann::ordered_json TrainerState::to_json() const {
         {"threads", layout.threads},
         {"instruction_set", layout.instruction_set}}},
   };
+  if (!compute_dtype.empty()) json["shoal"]["compute_dtype"] = compute_dtype;
   if (!stream.is_null()) json["shoal"]["stream"] = stream;
   if (!data.empty()) json["shoal"]["data"] = data;
   if (evaluations_without_gain > 0)
@@ -107,6 +108,7 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
       read(own, "loss_scale_shift_left", state.loss_scale_shift_left);
       read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
     }
+    if (own.contains("compute_dtype")) read(own, "compute_dtype", state.compute_dtype);
     if (own.contains("stream")) read(own, "stream", state.stream);
     if (own.contains("data")) read(own, "data", state.data);
     SHOAL_CHECK(state.data.is_object(), "'data' is not an object");

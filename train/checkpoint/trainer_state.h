@@ -46,6 +46,7 @@ struct TrainerState {
   std::int64_t loss_scale_good_steps = 0, loss_scale_shift_left = 1;
   std::int64_t loss_scale_overflows_at_minimum = 0;
   WorldLayout layout;
+  std::string compute_dtype;  // "f32", "bf16", "f16"; empty in files of before 2026-11-28
 
   nlohmann::ordered_json to_json() const;
   // corrupt_data, naming `source` and the field.

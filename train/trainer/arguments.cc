@@ -46,7 +46,9 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
              .help = "stop after the first step that ends later; null: no limit"})
       .integer("seed", &a.seed, {.min = 0, .help = "of initial weights and dropout"})
       .integer("data_seed", &a.data_seed, {.min = 0, .help = "of the order of samples; null: seed"})
-      .boolean("bf16", &a.bf16, {.help = "bfloat16 weights and activations, f32 masters"})
+      .boolean_or_auto("bf16", &a.bf16, &a.bf16_auto,
+                       {.help = "bfloat16 weights and activations, f32 masters; auto: where the "
+                                "processor or GPU has instructions for it, else f32"})
       .boolean("fp16", &a.fp16, {.help = "float16 weights and activations, f32 masters"})
       .real("grad_scaler_init_scale", &a.grad_scaler_init_scale,
             {.min = 0,
@@ -416,6 +418,11 @@ void check_arguments(const TrainingArguments& a) {
   };
   // mp_parameters, which speak of both too, are refused for either's word.
   if (a.bf16 && a.fp16 && a.mp_parameters.empty()) refuse("bf16 and fp16 are both set; choose one");
+  if (a.bf16_auto && a.fp16) refuse("bf16 is auto and fp16 is set; choose one");
+  if (a.bf16_auto && a.stochastic_rounding)
+    refuse(
+        "stochastic_rounding is of bf16 parameters, and with bf16 auto they may be f32; set bf16 "
+        "true");
   if (a.stochastic_rounding && a.optim == Optim::sgd)
     refuse("stochastic_rounding is true, but optim is sgd; adamw and lamb have it");
   if (a.grad_scaler_backoff_factor >= 1)

@@ -63,6 +63,9 @@ struct TrainingArguments {
 
   // --- precision and memory
   bool bf16 = false, fp16 = false;
+  // bf16 where every rank's processor or GPU has instructions for it, else f32; a run that goes on
+  // from a checkpoint computes as the checkpoint's did. The Trainer decides, and sets bf16.
+  bool bf16_auto = false;
   // Of fp16, under the names of accelerate's GradScalerKwargs.
   double grad_scaler_init_scale = 65536, grad_scaler_growth_factor = 2;
   double grad_scaler_backoff_factor = 0.5;

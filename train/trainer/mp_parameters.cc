@@ -16,7 +16,7 @@ parallel::RunValues run_values(const TrainingArguments& a) {
   return {
       .training = a.do_train,
       .fp16 = said("fp16", a.fp16, defaults.fp16),
-      .bf16 = said("bf16", a.bf16, defaults.bf16),
+      .bf16 = a.bf16_auto ? std::nullopt : said("bf16", a.bf16, defaults.bf16),
       .gradient_checkpointing =
           said("gradient_checkpointing", a.gradient_checkpointing, defaults.gradient_checkpointing),
       .activation_offloading =
@@ -30,6 +30,7 @@ parallel::RunValues run_values(const TrainingArguments& a) {
 void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.fp16 = smp.fp16.value_or(a.fp16);
   a.bf16 = smp.bf16.value_or(a.bf16);
+  if (smp.bf16 || a.fp16) a.bf16_auto = false;
   a.gradient_checkpointing = smp.checkpoint_group > 0;
   a.activation_offloading = smp.offload_activations;
   a.max_grad_norm = smp.max_grad_norm.value_or(a.max_grad_norm);
@@ -45,8 +46,8 @@ void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
 // Evaluation computes in the precision of training; where nothing is trained, in what it asks for.
 void take_full_eval(TrainingArguments& a) {
   const auto take = [&a](bool asked, const char* name, bool& here, bool other) {
-    if (!asked || here) return;
-    if (a.do_train || other)
+    if (!asked || here || (a.bf16_auto && &here == &a.bf16)) return;
+    if (a.do_train || other || a.bf16_auto)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{}_full_eval is true, but the run computes in {}", name,
                               other ? "the other half precision" : "f32"),
@@ -94,7 +95,7 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
     });
   collect([&] { take_full_eval(a); });
   collect([&] {
-    if (a.stochastic_rounding && !a.bf16)
+    if (a.stochastic_rounding && !a.bf16 && !a.bf16_auto)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("stochastic_rounding is true, but parameters are {}; it is of bf16 "
                               "parameters, which then have no f32 masters",
@@ -103,6 +104,15 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
   });
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
   return a;
+}
+
+void settle_bf16(TrainingArguments& a, bool bf16) {
+  a.bf16 = bf16;
+  a.bf16_auto = false;
+  if (!a.model_parallel) return;
+  parallel::SmpParameters smp = *a.model_parallel;
+  smp.bf16 = bf16;
+  a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
 }
 
 collectives::CommunicatorOptions communicator_options(const TrainingArguments& a) {

@@ -16,6 +16,9 @@ void note_given(const OptionSet& options, TrainingArguments& arguments);
 // come back as they are. Throws with every problem, one a line.
 TrainingArguments resolve_arguments(TrainingArguments arguments);
 
+// What bf16_auto comes to, in resolved arguments.
+void settle_bf16(TrainingArguments& arguments, bool bf16);
+
 // How a run's communicator is to be made: ddp_backend (else SHOAL_BACKEND), rules, fixed order; the
 // stream is for whoever makes the kernels. Of resolved arguments. invalid_argument where a pipeline
 // is to run over nccl.

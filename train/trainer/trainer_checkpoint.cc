@@ -67,6 +67,7 @@ void Trainer::Impl::snapshot_and_write() {
   state.loss_scale_shift_left = scaling.shift_left;
   state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
+  state.compute_dtype = to_string(compute_dtype(args));
   state.data = data_options();
   state.stream = streams() ? stream_of_all().to_json() : nlohmann::json();
   std::vector<std::string> keep = {path};  // a higher number may be another run's
@@ -324,6 +325,9 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   };
   changed("the global batch", saved.global_batch_size, plan->global_batch);
   changed("seed", saved.seed, state.seed);
+  if (!saved.compute_dtype.empty())
+    changed("the type computed in", std::string_view(saved.compute_dtype),
+            to_string(compute_dtype(args)));
   changed("the number of steps", saved.max_steps, plan->total_steps);
   compare_data(saved, directory);
   if (saved.layout.ranks != ranks() || saved.layout.instruction_set != parts.kernels->describe())

@@ -115,6 +115,9 @@ struct Trainer::Impl {
   void prepare_training();
   TrainResult train();
 
+  // trainer_precision.cc
+  void settle_precision();  // what bf16 auto comes to; a word where bf16 is emulated
+
   // trainer_batch_size.cc
   void find_batch_size();  // args' from then on, and the loader's
   std::int64_t first_batch_size();
