@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/train/data/prepare.h"
+#include "shoal/train/data/token_shards.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
@@ -27,8 +28,23 @@ struct Options {
   std::string document = "line", split = "last";
 };
 
+// A file stands for itself, whatever its ending; a directory, a pattern or @FILE for the text files
+// that it names.
+void expand(std::vector<std::string>& names, const SourceRegistry& sources) {
+  std::vector<std::string> files;
+  for (const std::string& name : names) {
+    std::vector<std::string> found = {name};
+    if (name.starts_with('@') || !sources.is_one(name))
+      found = expand_shards({name}, sources, {".txt", ".jsonl", ".json"});
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  names = std::move(files);
+}
+
 int prepare(Options options) {
   add_sources(options.prepare.sources);
+  expand(options.prepare.inputs, options.prepare.sources);
+  expand(options.prepare.validation_inputs, options.prepare.sources);
   const auto tokenizer = load_tokenizer(options.tokenizer);
   options.prepare.document = options.document == "line"        ? Document::line
                              : options.document == "paragraph" ? Document::paragraph
@@ -67,11 +83,16 @@ void add_data(CLI::App& app, Action& action) {
   auto* command = group->add_subcommand("prepare", "Text to token files, once");
   auto o = std::make_shared<Options>();
   o->prepare.threads = 0;
-  command->add_option("inputs", o->prepare.inputs, ".txt or .jsonl files")->required();
+  command
+      ->add_option("inputs", o->prepare.inputs,
+                   ".txt, .jsonl or .json files, directories, patterns, @FILE with a name a line, "
+                   "here or in s3://")
+      ->required();
   command->add_option("--tokenizer,-t", o->tokenizer, "directory or tokenizer.json")->required();
   command->add_option("--output,-o", o->prepare.output_directory, "directory for token files")
       ->required();
-  command->add_option("--validation", o->prepare.validation_inputs, "files of the validation set");
+  command->add_option("--validation", o->prepare.validation_inputs,
+                      "files of the validation set, likewise");
   command
       ->add_option("--validation-fraction", o->prepare.validation_fraction,
                    "share of the documents for validation, where no files are given")
@@ -82,7 +103,7 @@ void add_data(CLI::App& app, Action& action) {
   command->add_option("--document", o->document, "what a document of a .txt is")
       ->check(CLI::IsMember({"line", "paragraph", "file"}))
       ->capture_default_str();
-  command->add_option("--text-field", o->prepare.text_field, "of .jsonl records")
+  command->add_option("--text-field", o->prepare.text_field, "of .jsonl and .json records")
       ->capture_default_str();
   command
       ->add_option("--add-special-tokens,--add_special_tokens", o->prepare.add_special_tokens,

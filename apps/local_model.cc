@@ -77,7 +77,7 @@ std::string hub_cache() {
 std::string last_part_of(const std::string& name) { return fs::path(name).filename().string(); }
 
 void refuse_remote(const std::string& option, const std::string& name) {
-  if (!name.starts_with("s3://")) return;
+  if (is_local(name)) return;
   throw Error(ErrorCode::unavailable,
               fmt::format("{} is {}, and objects are not read", option, name),
               "copy it to a directory, or make it a channel of the job");

@@ -286,6 +286,10 @@ void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
 }
 
 void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
+  DataArguments& data = arguments.data;
+  for (std::string* file : {&data.train_file, &data.validation_file, &data.test_file,
+                            &data.validation_mismatched_file, &data.test_mismatched_file})
+    *file = local_path(*file);
   Finder(arguments, notices).find();
 }
 

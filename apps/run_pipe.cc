@@ -56,8 +56,7 @@ PipeOptions pipe_options(const std::string& train_file, const RunSetup& setup, c
                                   to_string(setup.kind), fmt::join(possible, " and ")),
                 "FastFile mode streams the same objects as files");
   name.resize(name.size() - ending.size());
-  const bool rows = ending == ".csv";
-  return {.prefix = name, .ending = ending, .has_header = rows, .has_quotes = rows};
+  return {.prefix = name, .ending = ending, .has_rows = ending == ".csv"};
 }
 
 // A piece's tokens lie in a file without a name, which goes with the dataset.

@@ -7,7 +7,6 @@
 
 #include "task_data.h"
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -94,7 +93,7 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
   if (columns.label.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: there is no column '{}'; it has {}", path, data.label_column_name,
-                            fmt::join(rows->columns(), ", ")),
+                            rows->column_list()),
                 "give label_column_name, or column_names where the file has no header line");
   labels_ = discover_labels(*rows, columns.label);
 }
@@ -170,7 +169,7 @@ std::shared_ptr<const Dataset> ClassifiedRows::open(const Opening& opening,
                                       .bad = bad};
     SHOAL_CHECK(!options.columns.label.empty() || opening.may_lack_answers,
                 "{}: there is no column '{}'; it has {}", opening.path, data_.label_column_name,
-                fmt::join(file->columns(), ", "));
+                file->column_list());
     if (!regression() && !model_labels_.empty())
       if (auto ids = labels_.ids_in(model_labels_)) options.model_ids = std::move(*ids);
     rows = std::make_shared<TextClassificationDataset>(std::move(file), opening.tokenizer, options);

@@ -342,6 +342,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   setup.initial_weights = model.initial_weights;
   check_data(a, model.kind);
   check_streaming(a);
+  check_one_file(a, model.kind, setup.sources);
   setup.tokenizer = tokenizer_of(a, model);
   if (!setup.tokenizer && model.kind != TaskKind::causal_lm)
     throw Error(ErrorCode::invalid_argument,

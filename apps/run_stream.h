@@ -16,6 +16,10 @@ namespace shoal::app {
 // What a stream cannot do; before anything is built.
 void check_streaming(const RunArguments& arguments);
 
+// The options that take one file name one, where this task can read it; the error says what reads
+// several.
+void check_one_file(const RunArguments& arguments, TaskKind kind, const SourceRegistry& sources);
+
 // How text becomes tokens, and where they stay.
 void set_preparation(PrepareOptions& options, const RunArguments& arguments, const RunSetup& setup,
                      int threads);

@@ -6,6 +6,7 @@
 #include "task_data.h"
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/data/json_records.h"
 #include "shoal/train/data/records.h"
 #include "shoal/train/metrics/entities.h"
 #include "shoal/train/tasks/token_classification/tagged_dataset.h"
@@ -13,9 +14,7 @@
 namespace shoal::app {
 namespace {
 
-bool has_columns(const std::string& path) {
-  return path.ends_with(".jsonl") || path.ends_with(".json") || path.ends_with(".csv");
-}
+bool has_columns(const std::string& path) { return is_json_path(path) || path.ends_with(".csv"); }
 
 class TaggedWords final : public TaskData {
  public:

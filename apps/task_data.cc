@@ -1,6 +1,7 @@
 #include "task_data.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
@@ -56,10 +57,10 @@ LabelSet labels_in(const nlohmann::json& config) {
   if (names == nullptr || !names->is_object()) return {};
   std::vector<std::string> all(names->size());
   for (const auto& [id, name] : names->items()) {
-    std::size_t at = all.size();
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (id == std::to_string(i)) at = i;
-    if (at == all.size() || !name.is_string()) return {};
+    std::size_t at = 0;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), at);
+    if (error != std::errc() || at >= all.size() || id != std::to_string(at) || !name.is_string())
+      return {};
     all[at] = name.get<std::string>();
     if (all[at] == "LABEL_" + id) return {};
   }

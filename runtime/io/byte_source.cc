@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include <fcntl.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal {
@@ -121,17 +121,20 @@ std::shared_ptr<ByteSource> SourceRegistry::open(const std::string& uri) const {
   return scheme != nullptr ? scheme->open(uri) : open_file(local_path(uri));
 }
 
+bool SourceRegistry::is_one(const std::string& name) const {
+  if (find(name) != nullptr) return name.find_first_of("*?[") == name.npos && !name.ends_with('/');
+  const std::string path = local_path(name);
+  const FileKind kind = file_kind(path);
+  if (kind == FileKind::directory) return false;
+  return kind != FileKind::absent || path.find_first_of("*?[") == path.npos;
+}
+
 std::vector<std::string> SourceRegistry::match(const std::string& pattern) const {
   const Scheme* scheme = find(pattern);
   const std::string path = scheme != nullptr ? pattern : local_path(pattern);
-  const std::size_t wild = path.find_first_of("*?[");
-  std::error_code unknown;
-  const auto status =
-      scheme == nullptr ? std::filesystem::status(path, unknown) : std::filesystem::file_status();
-  const bool is_directory = scheme != nullptr ? wild == path.npos && path.ends_with('/')
-                                              : std::filesystem::is_directory(status);
-  // A name that is there is no pattern, whatever letters it has.
-  if (!is_directory && (wild == path.npos || std::filesystem::exists(status))) return {path};
+  if (is_one(pattern)) return {path};
+  const bool is_directory =
+      scheme != nullptr ? path.find_first_of("*?[") == path.npos : shoal::is_directory(path);
   const std::string wanted = !is_directory ? path : path.ends_with('/') ? path + "*" : path + "/*";
   std::vector<std::string> names;
   if (scheme == nullptr) {

@@ -43,6 +43,9 @@ class SourceRegistry {
   void add(std::string scheme, Opener opener, Lister lister = {});
   // An unknown scheme: unavailable, naming the schemes there are.
   std::shared_ptr<ByteSource> open(const std::string& uri) const;
+  // Whether the name stands for itself: no directory of this machine, no prefix that ends with '/'
+  // elsewhere, no pattern (of whatever letters, a name that is there is none).
+  bool is_one(const std::string& name) const;
   // The names that match: of a pattern (*, ?, [..], which pass over no '/'), of a directory or a
   // prefix that ends with '/', the files in it, not below; of any other name, itself, whether it is
   // there or not. Sorted; a pattern that nothing matches: not_found.

@@ -125,6 +125,10 @@ std::vector<DirectoryEntry> list_tree(const std::string& directory) {
 }
 
 void make_directories(const std::string& path) {
+  if (path.find("://") != path.npos)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("cannot make the directory {}: it is not on this machine", path),
+                "give a local directory, and copy it there afterwards");
   std::error_code error;
   fs::create_directories(path, error);
   check(error, "make the directory", path);

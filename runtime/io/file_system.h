@@ -47,6 +47,7 @@ std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory
 // are listed and not entered. not_found if the directory is absent.
 std::vector<DirectoryEntry> list_tree(const std::string& directory);
 
+// invalid_argument for a name with "scheme://".
 void make_directories(const std::string& path);
 // Returns whether there was something to remove. remove_file: a file, link or empty directory.
 bool remove_file(const std::string& path);

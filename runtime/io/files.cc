@@ -29,14 +29,23 @@ std::string_view kind_of(mode_t mode) {
   return "a device";
 }
 
+// For a path that no file of this machine has: where it comes from perhaps.
+std::string remedy_for(const std::string& path) {
+  if (path.find("://") != path.npos)
+    return "only files of this machine are read here: copy it to one first";
+  if (path.find_first_of("*?[") != path.npos)
+    return "no pattern is expanded here: give each file by its name";
+  return {};
+}
+
 }  // namespace
 
 int open_regular_file(const std::string& path, int flags) {
   // Without O_NONBLOCK, a named pipe that no process writes would keep open() waiting for ever.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
   if (descriptor < 0)
-    throw_error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io, "cannot open {}: {}", path,
-                std::strerror(errno));
+    throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
+                fmt::format("cannot open {}: {}", path, std::strerror(errno)), remedy_for(path));
   struct stat status{};
   const int failed = ::fstat(descriptor, &status) != 0 ? errno : 0;
   if (failed == 0 && S_ISREG(status.st_mode)) return descriptor;

@@ -1,5 +1,6 @@
 #include "shoal/runtime/io/json.h"
 
+#include <algorithm>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -80,6 +81,14 @@ class DocumentBuilder {
     if (const std::size_t nul = text_.find('\0'); nul != text_.npos && nul + 1 == at)
       throw_error(ErrorCode::corrupt_data, "{}: a NUL byte within the JSON document, at byte {}",
                   name_, nul);
+    const std::string_view rest =
+        text_.substr(std::min(at - std::min<std::size_t>(at, 1), text_.size()));
+    for (const std::string_view number : {"NaN", "Infinity"})
+      if (rest.starts_with(number))
+        throw Error(ErrorCode::corrupt_data,
+                    fmt::format("{}: {} at byte {}, which Python writes but JSON does not have",
+                                name_, number, at - 1),
+                    "write null in its place, or leave the field out");
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the number.
     std::string_view what = problem.what();
     if (const auto end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);

@@ -126,5 +126,25 @@ TEST_F(ShoalS3Rows, OfTaggedWords) {
   expect_same("token-classification", {"--label_list", "O,B-FISH"});
 }
 
+// A folder and a pattern there are the files in them.
+TEST_F(ShoalS3Rows, OfTextArePreparedAsTheSameFilesHereAre) {
+  put_shard("a.txt", sentences(20));
+  put_shard("b.json", R"([{"text": "the fish"}, {"text": "asks"}])");
+  aws_.put_object("bucket/there/c.md", "no text");
+  std::vector<std::vector<std::string>> found;
+  for (const std::string& from : {mine_ / "here", std::string("s3://bucket/there/"),
+                                  std::string("s3://bucket/the*/*.[tj]*")}) {
+    const std::string out = mine_ / fmt::format("tokens-{}", found.size());
+    const auto made = shoal({"data", "prepare", from, "-t", *data_ / "tok", "-o", out},
+                            {.environment = aws_.environment()});
+    ASSERT_EQ(made.status, 0) << made.err;
+    found.emplace_back();
+    for (const auto& entry : std::filesystem::directory_iterator(out))
+      found.back().push_back(entry.path().filename().string());
+    EXPECT_EQ(found.back().size(), 1U);
+    EXPECT_EQ(found.back(), found.front()) << from;
+  }
+}
+
 }  // namespace
 }  // namespace shoal

@@ -1,17 +1,17 @@
 #include "shoal/train/data/documents.h"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/text_lines.h"
+#include "shoal/train/data/json_records.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 
 namespace shoal {
 namespace {
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == line.npos; }
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == line.npos; }
 
 }  // namespace
 
@@ -20,7 +20,9 @@ DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& op
       field_(options.text_field),
       document_(options.document) {
   text_ = {reinterpret_cast<const char*>(source_.bytes.data()), source_.bytes.size()};
-  is_json_lines_ = path.ends_with(".jsonl") || path.ends_with(".json");
+  is_json_ = is_json_path(path);
+  is_array_ = is_json_ && JsonRecords(text_, source_.name).is_array();
+  has_carriage_returns_ = !is_json_ && text_.find('\r') != text_.npos;
   if (first_invalid_utf8(text_) >= 0) {
     if (!options.repair_utf8)
       check_utf8(text_, path, "let `shoal data prepare --repair-utf8` replace such bytes");
@@ -30,41 +32,52 @@ DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& op
 
 void DocumentSource::for_each(
     const std::function<void(std::string_view, std::int64_t)>& document) const {
-  if (document_ == PrepareOptions::Document::file && !is_json_lines_) {
+  if (is_json_) {
+    JsonRecords records(text_, source_.name);
+    for (JsonRecords::Raw record; records.next(record);) document(record.text, record.number);
+  } else if (document_ == PrepareOptions::Document::file) {
     if (!text_.empty()) document(text_, 1);
-    return;
+  } else if (document_ == PrepareOptions::Document::paragraph) {
+    for_each_paragraph(document);
+  } else {
+    std::int64_t number = 0;
+    std::string_view unused;
+    TextLines lines(text_);
+    for (std::size_t begin = 0; lines.next(unused); begin = lines.position())
+      document(text_.substr(begin, lines.position() - begin), ++number);
   }
-  const bool paragraphs = document_ == PrepareOptions::Document::paragraph && !is_json_lines_;
-  std::size_t begin = 0;     // of the document
-  bool has_text = false;     // paragraph: a line that is not blank was met,
-  bool after_blank = false;  // and a blank one after it: the next text starts another
-  std::int64_t line_number = 0, first_line = 1;
-  for (std::size_t at = 0; at < text_.size();) {
-    const std::size_t end = std::min(text_.find('\n', at), text_.size() - 1) + 1;
-    const std::string_view line = text_.substr(at, end - at);
-    ++line_number;
-    if (!paragraphs) {
-      if (!is_json_lines_ || !is_blank(line)) document(line, line_number);
-    } else if (is_blank(line)) {
-      after_blank = has_text;
-    } else {
-      if (after_blank) {
-        document(text_.substr(begin, at - begin), first_line);
-        begin = at;
-        first_line = line_number;
-      }
-      has_text = true;
-      after_blank = false;
-    }
-    at = end;
-  }
-  if (paragraphs && has_text) document(text_.substr(begin), first_line);
 }
 
-std::string DocumentSource::text_of(std::string_view raw, std::int64_t line) const {
+void DocumentSource::for_each_paragraph(
+    const std::function<void(std::string_view, std::int64_t)>& document) const {
+  std::size_t begin = 0;     // of the paragraph
+  bool has_text = false;     // a line that is not blank was met,
+  bool after_blank = false;  // and a blank one after it: the next text starts another
+  std::int64_t number = 0, first_line = 1;
+  std::string_view line;
+  TextLines lines(text_);
+  for (std::size_t at = 0; lines.next(line); at = lines.position()) {
+    ++number;
+    if (is_blank(line)) {
+      after_blank = has_text;
+      continue;
+    }
+    if (after_blank) {
+      document(text_.substr(begin, at - begin), first_line);
+      begin = at;
+      first_line = number;
+    }
+    has_text = true;
+    after_blank = false;
+  }
+  if (has_text) document(text_.substr(begin), first_line);
+}
+
+std::string DocumentSource::text_of(std::string_view raw, std::int64_t number) const {
   std::string text = repair_ ? repair_utf8(raw) : std::string(raw);
-  if (!is_json_lines_) return text;
-  const std::string place = fmt::format("{}, line {}", source_.name, line);
+  if (!is_json_) return has_carriage_returns_ ? with_newlines(text) : text;
+  const std::string place =
+      fmt::format("{}, {} {}", source_.name, is_array_ ? "record" : "line", number);
   const nlohmann::json record = parse_json(text, place);
   if (!record.is_object() || !record.contains(field_) || !record[field_].is_string())
     throw Error(ErrorCode::corrupt_data,

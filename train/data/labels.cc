@@ -21,20 +21,13 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::vector<std::string> lower(std::vector<std::string> texts) {
-  for (std::string& text : texts) text = lower(std::move(text));
-  return texts;
-}
-
 }  // namespace
 
 LabelSet::LabelSet(std::vector<std::string> names) : names_(std::move(names)) {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     SHOAL_CHECK(!names_[i].empty(), "labels: class {} has an empty name", i);
-    const auto before =
-        std::find(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(i), names_[i]);
-    SHOAL_CHECK(before == names_.begin() + static_cast<std::ptrdiff_t>(i),
-                "labels: classes {} and {} are both called '{}'", before - names_.begin(), i,
+    const auto [before, is_new] = ids_.emplace(names_[i], static_cast<std::int32_t>(i));
+    SHOAL_CHECK(is_new, "labels: classes {} and {} are both called '{}'", before->second, i,
                 names_[i]);
     numbers_are_ids_ = numbers_are_ids_ && !whole_number(names_[i]);
   }
@@ -57,8 +50,7 @@ const std::string& LabelSet::name(std::int64_t id) const {
 }
 
 std::optional<std::int32_t> LabelSet::find(std::string_view text) const {
-  const auto named = std::find(names_.begin(), names_.end(), text);
-  if (named != names_.end()) return static_cast<std::int32_t>(named - names_.begin());
+  if (const auto named = ids_.find(std::string(text)); named != ids_.end()) return named->second;
   if (!numbers_are_ids_) return std::nullopt;
   const auto id = whole_number(text);
   if (!id || *id < 0 || *id >= size()) return std::nullopt;
@@ -78,12 +70,14 @@ std::int32_t LabelSet::need(std::string_view text, std::string_view place) const
 
 std::optional<std::vector<std::int32_t>> LabelSet::ids_in(const LabelSet& model) const {
   if (model.size() != size()) return std::nullopt;
-  const std::vector<std::string> theirs = lower(model.names_);
+  std::unordered_map<std::string, std::int32_t> theirs;
+  for (std::size_t id = 0; id < model.names_.size(); ++id)
+    theirs.emplace(lower(model.names_[id]), static_cast<std::int32_t>(id));
   std::vector<std::int32_t> ids;
-  for (const std::string& name : lower(names_)) {
-    const auto found = std::find(theirs.begin(), theirs.end(), name);
+  for (const std::string& name : names_) {
+    const auto found = theirs.find(lower(name));
     if (found == theirs.end()) return std::nullopt;
-    ids.push_back(static_cast<std::int32_t>(found - theirs.begin()));
+    ids.push_back(found->second);
   }
   return ids;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace shoal {
@@ -34,6 +35,7 @@ class LabelSet {
 
  private:
   std::vector<std::string> names_;
+  std::unordered_map<std::string, std::int32_t> ids_;  // of the names
   bool numbers_are_ids_ = true;
 };
 

@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/named_pipe.h"
+#include "shoal/train/data/csv.h"
 
 namespace shoal {
 namespace {
@@ -21,14 +22,29 @@ class NoSamples final : public Dataset {
   }
 };
 
-// `text` without the lines that are `header`.
+// The place behind the first end of a record at or behind `at`, which moves there; npos where the
+// text has none. A "\r" in the last place may be one half of "\r\n": more text decides. `rows`: the
+// records are CSV.
+std::size_t record_end(std::string_view text, std::size_t& at, CsvReader* rows) {
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '\r' && at + 1 == text.size()) break;
+    if (c == '\r' && text[at + 1] == '\n') continue;
+    if (rows != nullptr ? rows->take(c) == CsvReader::Meaning::line_end : c == '\n' || c == '\r')
+      return ++at;
+  }
+  return std::string_view::npos;
+}
+
+// The rows of `text` without those that are `header`.
 std::string without(std::string_view header, std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
-    if (text.substr(0, end) != header) kept += text.substr(0, end);
-    text.remove_prefix(end);
+  CsvReader rows;
+  for (std::size_t begin = 0, at = 0; begin < text.size();) {
+    const std::size_t end = std::min(record_end(text, at, &rows), text.size());
+    if (const std::string_view row = text.substr(begin, end - begin); row != header) kept += row;
+    begin = end;
   }
   return kept;
 }
@@ -66,20 +82,18 @@ class PipeShards::Reader {
  private:
   // Behind the first record that ends at or after the piece's bytes.
   std::optional<std::size_t> find_end() {
-    for (; scanned_ < pending_.size(); ++scanned_) {
-      const char letter = pending_[scanned_];
-      if (options_.has_quotes && letter == '"') in_quotes_ = !in_quotes_;
-      if (letter != '\n' || in_quotes_) continue;
-      if (options_.has_header && header_.empty()) header_ = pending_.substr(0, scanned_ + 1);
-      if (static_cast<std::int64_t>(scanned_) + 1 >= options_.piece_bytes) return ++scanned_;
+    for (;;) {
+      const std::size_t end = record_end(pending_, scanned_, options_.has_rows ? &rows_ : nullptr);
+      if (end == std::string::npos) return std::nullopt;
+      if (options_.has_rows && header_.empty()) header_ = pending_.substr(0, end);
+      if (static_cast<std::int64_t>(end) >= options_.piece_bytes) return end;
     }
-    return std::nullopt;
   }
   std::string cut(std::size_t end) {
     std::string piece = pending_.substr(0, end);
     pending_.erase(0, end);
     scanned_ = 0;
-    in_quotes_ = false;
+    rows_ = {};
     return header_.empty() ? piece : header_ + without(header_, piece);
   }
   std::optional<std::string> last() {
@@ -98,7 +112,8 @@ class PipeShards::Reader {
   std::int64_t epoch_ = 0;
   std::string pending_, header_;
   std::size_t scanned_ = 0;
-  bool in_quotes_ = false, ended_ = false;
+  CsvReader rows_;
+  bool ended_ = false;
 };
 
 PipeShards::PipeShards(PipeOptions options, Opening opening)

@@ -14,10 +14,10 @@ namespace shoal {
 
 struct PipeOptions {
   std::string prefix;
-  std::string ending;       // of its pieces' names, for messages: ".jsonl"
-  bool has_header = false;  // the first line says what the others are: every piece gets it, and
-                            // where it comes again, with the next file, it is left out
-  bool has_quotes = false;  // between quotation marks a line's end is text (CSV)
+  std::string ending;  // of its pieces' names, for messages: ".jsonl"
+  // The records are a CSV's rows: the first says what the others are. Every piece gets it, and
+  // where it comes again, with the next file, it is left out.
+  bool has_rows = false;
   std::int64_t piece_bytes = std::int64_t{16} << 20U;  // in memory at a time, twice
   double wait_seconds = 600;                           // for a pipe to be there
 };

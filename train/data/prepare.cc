@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Part of the key: to be raised when the same inputs would give other files.
-constexpr std::string_view kFormat = "shoal data 2";
+constexpr std::string_view kFormat = "shoal data 3";
 
 void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
   SHOAL_CHECK(!options.inputs.empty(), "prepare: no input files");
@@ -75,7 +75,7 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
   for (const Sources* const sources : {&inputs, &validation}) {
     hash.add(fmt::format("{} files\n", sources->size()));
     for (const DocumentSource& source : *sources) {
-      hash.add(source.is_json_lines() ? "jsonl " : "text ");
+      hash.add(source.is_json() ? "jsonl " : "text ");
       hash.add(to_hex(sha256(source.text())));
     }
   }
@@ -148,12 +148,15 @@ class Tokenization {
   // sink(ids) for each document of `sources`, in order.
   void run(const Sources& sources, const std::function<void(std::span<const TokenId>)>& sink) {
     for (const DocumentSource& source : sources) {
+      const std::int64_t before = done_;
       source.for_each([&](std::string_view raw, std::int64_t line) {
         pending_.push_back({raw, line});
         pending_bytes_ += static_cast<std::int64_t>(raw.size());
         if (pending_bytes_ >= kBatch) flush(source, sink);
       });
       flush(source, sink);
+      done_ = before + source.bytes();  // with what lies between records
+      report();
     }
   }
   void set_total(std::int64_t bytes) { total_ = bytes; }
@@ -212,6 +215,9 @@ class Tokenization {
     done_ += pending_bytes_;
     pending_.clear();
     pending_bytes_ = 0;
+    report();
+  }
+  void report() const {
     if (options_.progress) options_.progress(std::min(done_, total_), total_);
   }
 

@@ -13,7 +13,7 @@
 namespace shoal {
 
 struct PrepareOptions {
-  std::vector<std::string> inputs;             // .txt, or .jsonl with `text_field`; in this order
+  std::vector<std::string> inputs;             // .txt; .jsonl, .json with `text_field`
   std::vector<std::string> validation_inputs;  // if any, these are the validation set
   std::string output_directory;                // made if missing; holds the token files
 

@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
+#include <unordered_set>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/text_lines.h"
+#include "shoal/train/data/csv.h"
+#include "shoal/train/data/json_records.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 
 namespace shoal {
@@ -20,7 +26,7 @@ RecordFormat format_of(const std::string& path) {
   const std::string ending = std::filesystem::path(path).extension();
   if (ending == ".tsv" || ending == ".txt") return RecordFormat::tsv;
   if (ending == ".csv") return RecordFormat::csv;
-  if (ending == ".jsonl" || ending == ".json") return RecordFormat::json_lines;
+  if (is_json_path(path)) return RecordFormat::json;
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: rows of an unknown format", path),
               "name the file .tsv, .csv or .jsonl");
 }
@@ -29,40 +35,75 @@ std::string scalar_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-Record::Field json_field(const std::string& name, const nlohmann::json& value) {
-  if (!value.is_array()) return {name, scalar_text(value), {}, false};
-  Record::Field field{name, "", {}, true};
-  for (const nlohmann::json& item : value) field.list.push_back(scalar_text(item));
-  return field;
-}
-
 // Before anything reads it: parsers would speak of their own troubles.
-void check_text(std::string_view text, const std::string& place) {
+void check_text(std::string_view text, const std::string& place, const char* unit) {
   const std::int64_t at = first_invalid_utf8(text);
   if (at < 0) return;
   throw Error(
       ErrorCode::corrupt_data,
       fmt::format(
-          "{}: byte 0x{:02x} at offset {} of the line is not UTF-8", place,
-          static_cast<unsigned>(static_cast<unsigned char>(text[static_cast<std::size_t>(at)])),
-          at),
+          "{}: byte 0x{:02x} at offset {} of the {} is not UTF-8", place,
+          static_cast<unsigned>(static_cast<unsigned char>(text[static_cast<std::size_t>(at)])), at,
+          unit),
       "convert the file: iconv -f ITS-ENCODING -t UTF-8 (UTF-16 or ISO-8859-1, most often)");
+}
+
+std::vector<std::string> split_at_tabs(std::string_view text) {
+  std::vector<std::string> fields;
+  fields.reserve(1 + static_cast<std::size_t>(std::ranges::count(text, '\t')));
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('\t', at), text.size());
+    fields.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return fields;
+}
+
+Record json_record(std::string_view text, std::string place, const char* unit) {
+  check_text(text, place, unit);
+  const nlohmann::json value = parse_json(text, place);
+  if (!value.is_object())
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("{}: {} where an object with fields is wanted", place, value.type_name()),
+        value.is_array() ? "if the whole file is one array, name it .json" : "");
+  std::vector<std::string> names, texts;
+  Record::Lists lists;
+  for (const auto& [name, item] : value.items()) {
+    if (item.is_null()) continue;
+    if (item.is_array()) {
+      std::vector<std::string>& list = lists[names.size()];
+      list.reserve(item.size());
+      for (const nlohmann::json& one : item) list.push_back(scalar_text(one));
+    }
+    names.push_back(name);
+    texts.push_back(item.is_array() ? std::string() : scalar_text(item));
+  }
+  return {std::move(place), std::make_shared<const std::vector<std::string>>(std::move(names)),
+          std::move(texts), std::move(lists)};
+}
+
+void check_names(const std::vector<std::string>& names, const std::string& path) {
+  std::unordered_set<std::string_view> met;
+  for (const std::string& name : names)
+    if (!name.empty() && !met.insert(name).second)
+      throw Error(ErrorCode::corrupt_data,
+                  fmt::format("{}: two columns are called '{}'", path, name),
+                  "give one of them another name");
 }
 
 }  // namespace
 
-const Record::Field* Record::find(std::string_view name) const {
-  const auto found = std::find_if(fields_.begin(), fields_.end(),
-                                  [&](const Field& field) { return field.name == name; });
-  return found == fields_.end() ? nullptr : &*found;
+std::size_t Record::find(std::string_view name) const {
+  return static_cast<std::size_t>(std::find(names_->begin(), names_->end(), name) -
+                                  names_->begin());
 }
 
-const Record::Field& Record::need(std::string_view name) const {
-  if (const Field* field = find(name)) return *field;
-  std::vector<std::string> names;
-  for (const Field& field : fields_) names.push_back(field.name);
+std::size_t Record::need(std::string_view name) const {
+  const std::size_t field = find(name);
+  if (field < names_->size()) return field;
   throw Error(ErrorCode::not_found, fmt::format("{}: there is no field '{}'", place_, name),
-              names_there_are(name, names));
+              names_there_are(name, *names_));
 }
 
 void Record::wrong(std::string_view name, std::string_view text, const char* wanted) const {
@@ -70,9 +111,9 @@ void Record::wrong(std::string_view name, std::string_view text, const char* wan
 }
 
 const std::string& Record::text(std::string_view name) const {
-  const Field& field = need(name);
-  if (field.is_list) wrong(name, "a list", "a text");
-  return field.text;
+  const std::size_t field = need(name);
+  if (lists_.contains(field)) wrong(name, "a list", "a text");
+  return texts_[field];
 }
 
 double Record::number(std::string_view name) const {
@@ -96,53 +137,116 @@ std::int64_t Record::integer(std::string_view name) const {
 }
 
 const std::vector<std::string>& Record::list(std::string_view name) const {
-  const Field& field = need(name);
-  if (!field.is_list) wrong(name, field.text, "a list");
-  return field.list;
+  const std::size_t field = need(name);
+  const auto list = lists_.find(field);
+  if (list == lists_.end()) wrong(name, texts_[field], "a list");
+  return list->second;
 }
+
+// Finds the rows of a file in one pass.
+class RecordFile::Reader {
+ public:
+  explicit Reader(const RecordFile& file)
+      : text_(file.text_),
+        is_csv_(file.format_ == RecordFormat::csv),
+        at_(text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0),
+        lines_(text_, at_) {
+    if (file.format_ == RecordFormat::json) json_.emplace(text_, file.path());
+  }
+
+  bool is_array() const { return json_ && json_->is_array(); }
+
+  // The next row that is not blank.
+  bool next(Row& row) { return json_ ? next_json(row) : is_csv_ ? next_csv(row) : next_line(row); }
+
+ private:
+  std::size_t offset_of(std::string_view part) const {
+    return static_cast<std::size_t>(part.data() - text_.data());
+  }
+  bool next_json(Row& row) {
+    JsonRecords::Raw raw;
+    if (!json_->next(raw)) return false;
+    const std::size_t begin = offset_of(raw.text);
+    row = {begin, begin + raw.text.size(), raw.number};
+    return true;
+  }
+  // Of TSV: a line of tabs has empty fields.
+  bool next_line(Row& row) {
+    std::string_view line;
+    while (lines_.next(line)) {
+      ++line_;
+      if (line.empty()) continue;
+      const std::size_t begin = offset_of(line);
+      row = {begin, begin + line.size(), line_};
+      return true;
+    }
+    return false;
+  }
+  bool next_csv(Row& row) {
+    while (at_ < text_.size()) {
+      row = {at_, text_.size(), ++line_};
+      bool is_blank = true;
+      pass_row(row, is_blank);
+      if (!is_blank) return true;
+    }
+    return false;
+  }
+  void pass_row(Row& row, bool& is_blank) {
+    CsvReader reader;
+    while (at_ < text_.size()) {
+      const char c = text_[at_++];
+      const bool ends_line =
+          c == '\n' || (c == '\r' && (at_ == text_.size() || text_[at_] != '\n'));
+      if (reader.take(c) == CsvReader::Meaning::line_end) {
+        row.end = at_ - 1;
+        if (!ends_line) ++at_;
+        return;
+      }
+      if (ends_line) ++line_;
+      if (c != ' ' && c != '\t') is_blank = false;
+    }
+  }
+
+  std::string_view text_;
+  bool is_csv_;
+  std::size_t at_;  // of a CSV: where the next row begins
+  TextLines lines_;
+  std::int64_t line_ = 0;
+  std::optional<JsonRecords> json_;
+};
 
 RecordFile::RecordFile(std::shared_ptr<MappedFile> map)
     : map_(std::move(map)),
       text_(reinterpret_cast<const char*>(map_->bytes().data()), map_->bytes().size()),
       format_(format_of(map_->path())) {}
 
-std::size_t RecordFile::text_begin() const {
-  return text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-}
-
 std::vector<std::string> RecordFile::first_fields(const std::string& path) {
-  const RecordFile file(MappedFile::open(path));
-  std::size_t at = file.text_begin();
-  std::int64_t line = 1;
+  RecordFile file(MappedFile::open(path));
+  Reader reader(file);
+  file.is_array_ = reader.is_array();
   Row row{};
-  if (!file.next_row(at, line, row)) return {};
-  if (file.format_ != RecordFormat::json_lines) return file.split(row);
-  std::vector<std::string> names;
-  for (const Record::Field& field : file.fields_of(row)) names.push_back(field.name);
-  return names;
+  if (!reader.next(row)) return {};
+  return file.format_ == RecordFormat::json ? file.read(row).names() : file.split(row);
 }
 
 RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
     : RecordFile(MappedFile::open(path)) {
-  columns_ = options.columns;
-  std::size_t at = text_begin();
-  std::int64_t line = 1;
+  Reader reader(*this);
+  is_array_ = reader.is_array();
+  std::vector<std::string> names = options.columns;
   Row row{};
-  if (format_ != RecordFormat::json_lines && columns_.empty()) {
-    if (!next_row(at, line, row))
+  if (format_ != RecordFormat::json && names.empty()) {
+    if (!reader.next(row))
       throw Error(ErrorCode::corrupt_data,
                   fmt::format("{} is empty: it has no line that names the fields", path),
                   "its first line must name the columns, as: sentence, label");
-    columns_ = split(row);
+    names = split(row);
   }
-  for (auto name = columns_.begin(); name != columns_.end(); ++name)
-    if (!name->empty() && std::find(columns_.begin(), name, *name) != name)
-      throw Error(ErrorCode::corrupt_data,
-                  fmt::format("{}: two columns are called '{}'", path, *name),
-                  "give one of them another name");
-  while (next_row(at, line, row)) {
+  check_names(names, path);
+  columns_ = std::make_shared<const std::vector<std::string>>(std::move(names));
+  while (reader.next(row)) {
     try {
-      const Record record(place_of(row), fields_of(row));
+      const Record record = read(row);
       for (const std::string& name : options.needed) record.check(name);
       rows_.push_back(row);
     } catch (const Error& error) {
@@ -150,92 +254,53 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
       if (skipped_++ == 0) first_skipped_ = error.message();
     }
   }
-  if (format_ == RecordFormat::json_lines && !rows_.empty() && columns_.empty())
-    for (const Record::Field& field : fields_of(rows_.front())) columns_.push_back(field.name);
+  if (format_ == RecordFormat::json && !rows_.empty() && columns_->empty())
+    columns_ = std::make_shared<const std::vector<std::string>>(read(rows_.front()).names());
 }
 
-// The next row that is not blank. In a CSV, a line's end between quotation marks is text.
-bool RecordFile::next_row(std::size_t& at, std::int64_t& line, Row& row) const {
-  while (at < text_.size()) {
-    row = {at, at, line};
-    bool quoted = false;
-    for (; at < text_.size(); ++at) {
-      if (format_ == RecordFormat::csv && text_[at] == '"') quoted = !quoted;
-      if (text_[at] != '\n') continue;
-      ++line;
-      if (!quoted) break;
-    }
-    row.end = at++;
-    if (row.end > row.begin && text_[row.end - 1] == '\r') --row.end;
-    const std::string_view whole = text_.substr(row.begin, row.end - row.begin);
-    // A TSV's tabs are empty fields.
-    const char* blank = format_ == RecordFormat::tsv ? "" : " \t";
-    if (whole.find_first_not_of(blank) != std::string_view::npos) return true;
-  }
-  return false;
+std::string RecordFile::column_list() const {
+  constexpr std::size_t kShown = 12;
+  const std::vector<std::string>& names = *columns_;
+  const std::size_t shown = std::min(kShown, names.size());
+  std::string list = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) list += fmt::format(" and {} more", names.size() - shown);
+  return list;
 }
 
 std::string RecordFile::place_of(const Row& row) const {
-  return fmt::format("{}, line {}", map_->path(), row.line);
+  return fmt::format("{}, {} {}", map_->path(), is_array_ ? "record" : "line", row.number);
 }
 
+// The fields of a row that is not JSON.
 std::vector<std::string> RecordFile::split(const Row& row) const {
   const std::string_view text = text_.substr(row.begin, row.end - row.begin);
-  check_text(text, place_of(row));
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (format_ == RecordFormat::tsv) {
-      if (c == '\t')
-        fields.emplace_back();
-      else
-        fields.back() += c;
-    } else if (c == '"') {
-      if (quoted && i + 1 < text.size() && text[i + 1] == '"')
-        fields.back() += text[++i];  // two stand for one
-      else
-        quoted = !quoted;
-    } else if (c == ',' && !quoted) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  if (quoted)
+  check_text(text, place_of(row), "line");
+  if (format_ == RecordFormat::tsv) return split_at_tabs(text);
+  bool is_open = false;
+  std::vector<std::string> fields = split_csv(text, is_open);
+  if (is_open)
     throw_error(ErrorCode::corrupt_data, "{}: a quotation that the rest of the file does not end",
                 place_of(row));
   return fields;
 }
 
-std::vector<Record::Field> RecordFile::fields_of(const Row& row) const {
-  std::vector<Record::Field> fields;
-  if (format_ == RecordFormat::json_lines) {
-    const std::string place = place_of(row);
-    const std::string_view text = text_.substr(row.begin, row.end - row.begin);
-    check_text(text, place);
-    const nlohmann::json value = parse_json(text, place);
-    if (!value.is_object())
-      throw_error(ErrorCode::corrupt_data, "{}: {} where an object with fields is wanted", place,
-                  value.type_name());
-    for (const auto& [name, item] : value.items())
-      if (!item.is_null()) fields.push_back(json_field(name, item));
-    return fields;
-  }
+Record RecordFile::read(const Row& row) const {
+  std::string place = place_of(row);
+  if (format_ == RecordFormat::json)
+    return json_record(text_.substr(row.begin, row.end - row.begin), std::move(place),
+                       is_array_ ? "record" : "line");
   std::vector<std::string> texts = split(row);
-  if (texts.size() != columns_.size())
-    throw_error(ErrorCode::corrupt_data, "{}: {} fields where there are {} columns", place_of(row),
-                texts.size(), columns_.size());
-  for (std::size_t i = 0; i < texts.size(); ++i)
-    fields.push_back({columns_[i], std::move(texts[i]), {}, false});
-  return fields;
+  if (texts.size() != columns_->size())
+    throw_error(ErrorCode::corrupt_data, "{}: {} fields where there are {} columns", place,
+                texts.size(), columns_->size());
+  return {std::move(place), columns_, std::move(texts)};
 }
 
 Record RecordFile::get(std::int64_t row) const {
   if (row < 0 || row >= size())
     throw_error(ErrorCode::invalid_argument, "row {} of {} in {}", row, size(), map_->path());
-  const Row& at = rows_[static_cast<std::size_t>(row)];
-  return {place_of(at), fields_of(at)};
+  return read(rows_[static_cast<std::size_t>(row)]);
 }
 
 }  // namespace shoal

@@ -1,7 +1,8 @@
-// Rows with named fields from a file: GLUE's TSV, CSV (RFC 4180), JSON lines.
+// Rows with named fields from a file: GLUE's TSV, CSV, JSON records.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@
 
 namespace shoal {
 
-enum class RecordFormat { tsv, csv, json_lines };
+enum class RecordFormat { tsv, csv, json };
 enum class BadRecords {
   stop,
   skip
@@ -25,21 +26,23 @@ struct RecordOptions {
   BadRecords bad = BadRecords::stop;
 };
 
-// One row. A field of a JSON line may be a list of texts (tokens, tags); numbers and truth values
+using ColumnNames = std::shared_ptr<const std::vector<std::string>>;
+
+// One row. A field of a JSON record may be a list of texts (tokens, tags); numbers and truth values
 // are their JSON text; null is a missing field.
 class Record {
  public:
-  struct Field {
-    std::string name, text;
-    std::vector<std::string> list;
-    bool is_list = false;
-  };
-
-  Record(std::string place, std::vector<Field> fields)
-      : place_(std::move(place)), fields_(std::move(fields)) {}
+  using Lists = std::map<std::size_t, std::vector<std::string>>;  // by the field's number
+  // As many texts as names. The text of a field that is a list is not used.
+  Record(std::string place, ColumnNames names, std::vector<std::string> texts, Lists lists = {})
+      : place_(std::move(place)),
+        names_(std::move(names)),
+        texts_(std::move(texts)),
+        lists_(std::move(lists)) {}
 
   const std::string& place() const { return place_; }  // "train.tsv, line 7", for messages
-  bool has(std::string_view name) const { return find(name) != nullptr; }
+  const std::vector<std::string>& names() const { return *names_; }
+  bool has(std::string_view name) const { return find(name) < names_->size(); }
   void check(std::string_view name) const {
     need(name);
   }  // throws as text() does for a missing one
@@ -51,31 +54,35 @@ class Record {
   const std::vector<std::string>& list(std::string_view name) const;
 
  private:
-  const Field* find(std::string_view name) const;
-  const Field& need(std::string_view name) const;
+  std::size_t find(std::string_view name) const;  // names().size(): there is none
+  std::size_t need(std::string_view name) const;
   [[noreturn]] void wrong(std::string_view name, std::string_view text, const char* wanted) const;
 
   std::string place_;
-  std::vector<Field> fields_;
+  ColumnNames names_;
+  std::vector<std::string> texts_;
+  Lists lists_;
 };
 
 // The file is mapped, looked through once, and its rows are read where they are asked for.
 class RecordFile {
  public:
-  // The format by the file's ending: .tsv or .txt, .csv, .jsonl or .json (one object a line). A
-  // byte order mark is passed over, blank lines are too. A bad row (another number of fields than
-  // the header has, an open quotation, JSON that is no object, text that is not UTF-8, a needed
-  // field missing) is corrupt_data with its line, or skipped and counted, as the options say.
+  // The format by the file's ending: .tsv or .txt (tabs, no quotation), .csv (csv.h), .jsonl or
+  // .json (json_records.h). "\n", "\r\n" or "\r" ends a line. A byte order mark is passed over,
+  // blank lines are too. A bad row (another number of fields than the header has, an open
+  // quotation, JSON that is no object, text that is not UTF-8, a needed field missing) is
+  // corrupt_data with its line, or skipped and counted, as the options say.
   explicit RecordFile(const std::string& path, const RecordOptions& options = {});
 
   // Of a file's first row: a TSV's or CSV's fields, which may be a header; the names of a JSON
-  // line's, in alphabetical order. Empty where there is none.
+  // record's, in alphabetical order. Empty where there is none.
   static std::vector<std::string> first_fields(const std::string& path);
 
   const std::string& path() const { return map_->path(); }
   RecordFormat format() const { return format_; }
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
-  const std::vector<std::string>& columns() const { return columns_; }  // of JSON: the first row's
+  const std::vector<std::string>& columns() const { return *columns_; }  // of JSON: the first row's
+  std::string column_list() const;  // the first of them, for messages: "a, b, c and 7 more"
   // Any thread. 0 <= row < size(), else invalid_argument.
   Record get(std::int64_t row) const;
   // Rows left out, and what was wrong with the first of them.
@@ -83,21 +90,21 @@ class RecordFile {
   const std::string& first_skipped() const { return first_skipped_; }
 
  private:
+  class Reader;
   struct Row {
     std::size_t begin, end;  // bytes, without the line's end
-    std::int64_t line;       // from 1
+    std::int64_t number;     // of its first line, or of an array's record, from 1
   };
   explicit RecordFile(std::shared_ptr<MappedFile> map);
-  std::size_t text_begin() const;
-  bool next_row(std::size_t& at, std::int64_t& line, Row& row) const;
   std::vector<std::string> split(const Row& row) const;
-  std::vector<Record::Field> fields_of(const Row& row) const;
+  Record read(const Row& row) const;
   std::string place_of(const Row& row) const;
 
   std::shared_ptr<MappedFile> map_;
   std::string_view text_;
   RecordFormat format_;
-  std::vector<std::string> columns_;
+  bool is_array_ = false;  // of JSON
+  ColumnNames columns_;
   std::vector<Row> rows_;
   std::int64_t skipped_ = 0;
   std::string first_skipped_;

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/token_file.h"
 
@@ -29,15 +30,13 @@ bool is_description(std::string_view name) {
 
 // One a line; blank lines and comments are passed over.
 std::vector<std::string> names_in(const WholeSource& list) {
-  std::string_view text(reinterpret_cast<const char*>(list.bytes.data()), list.bytes.size());
+  const std::string_view text(reinterpret_cast<const char*>(list.bytes.data()), list.bytes.size());
   std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    const std::size_t first = line.find_first_not_of(" \t\r");
+  std::string_view line;
+  for (TextLines lines(text); lines.next(line);) {
+    const std::size_t first = line.find_first_not_of(" \t");
     if (first == line.npos || line[first] == '#') continue;
-    line = line.substr(first, line.find_last_not_of(" \t\r") + 1 - first);
+    line = line.substr(first, line.find_last_not_of(" \t") + 1 - first);
     SHOAL_CHECK(line[0] != '@', "{}: a list cannot name another, {}", list.name, line);
     names.emplace_back(line);
   }

@@ -282,10 +282,12 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
 
 void declare_options(OptionSet& options, DataArguments& arguments) {
   options.section("data", "Data")
-      .string("train_file", &arguments.train_file,
-              {.help = ".txt, .jsonl, or tokens from `shoal data prepare` (.shoaltok); for "
-                       "text-classification .tsv, .csv, .jsonl; for question-answering SQuAD's "
-                       ".json; for token-classification columns of words and tags, .jsonl, .csv"})
+      .string(
+          "train_file", &arguments.train_file,
+          {.help = ".txt, .jsonl, .json (a record a line, or an array), or tokens from `shoal data "
+                   "prepare` (.shoaltok); for text-classification .tsv, .csv, .jsonl, .json; for "
+                   "question-answering SQuAD's .json; for token-classification columns of words "
+                   "and tags, .jsonl, .json, .csv"})
       .string("validation_file", &arguments.validation_file,
               {.help = "the same kinds", .aliases = {"eval_file"}})
       .string("test_file", &arguments.test_file, {.help = "what to predict (do_predict)"})

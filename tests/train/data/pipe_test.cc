@@ -183,8 +183,7 @@ TEST_F(PipeTest, PiecesEndWithARecordAndBeginWithTheHeader) {
   std::vector<std::string> pieces;
   PipeOptions options{.prefix = directory_ / "rows",
                       .ending = ".csv",
-                      .has_header = true,
-                      .has_quotes = true,
+                      .has_rows = true,
                       .piece_bytes = 20};
   const PipeShards rows(options, [&](const std::string& text, const std::string& name) {
     pieces.push_back(text);

@@ -61,14 +61,14 @@ using Texts = std::vector<std::string>;
 TEST_F(PrepareTest, DocumentsAreLinesParagraphsOrFiles) {
   auto options = with("a.txt", "one\r\n\ntwo\n  \n\nthree\nmore");
   EXPECT_EQ(documents(prepare_data(*tokenizer_, options).train.path),
-            Texts({"one\r\n", "\n", "two\n", "  \n", "\n", "three\n", "more"}));
+            Texts({"one\n", "\n", "two\n", "  \n", "\n", "three\n", "more"}));
   options.document = PrepareOptions::Document::paragraph;
   EXPECT_EQ(documents(prepare_data(*tokenizer_, options).train.path),
-            Texts({"one\r\n\n", "two\n  \n\n", "three\nmore"}));
+            Texts({"one\n\n", "two\n  \n\n", "three\nmore"}));
   options.document = PrepareOptions::Document::file;
   options.append_eos = true;
   EXPECT_EQ(documents(prepare_data(*tokenizer_, options).train.path),
-            Texts({"one\r\n\ntwo\n  \n\nthree\nmore<|endoftext|>"}));
+            Texts({"one\n\ntwo\n  \n\nthree\nmore<|endoftext|>"}));
 }
 
 // What was prepared is found again only by who asks for the same tokens.

@@ -2,6 +2,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/utf8.h"
@@ -178,11 +179,8 @@ BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_vi
   check_utf8(merges_txt, source);
   constexpr std::size_t kShortest = 4;  // "a b\n"
   definition.merges.reserve(merges_txt.size() / kShortest);
-  while (!merges_txt.empty()) {
-    const std::size_t end = std::min(merges_txt.find('\n'), merges_txt.size());
-    std::string_view line = merges_txt.substr(0, end);
-    merges_txt.remove_prefix(std::min(end + 1, merges_txt.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
+  std::string_view line;
+  for (TextLines lines(merges_txt); lines.next(line);) {
     if (line.starts_with("#version")) continue;
     definition.merges.push_back(split_merge(line, definition.merges.size() + 1, source));
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/utf8.h"
@@ -87,13 +88,8 @@ WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::strin
   WordPieceDefinition definition;
   check_utf8(vocab_txt, source);
   definition.tokens.reserve(static_cast<std::size_t>(std::ranges::count(vocab_txt, '\n')) + 1);
-  while (!vocab_txt.empty()) {
-    const std::size_t end = std::min(vocab_txt.find('\n'), vocab_txt.size());
-    std::string_view line = vocab_txt.substr(0, end);
-    vocab_txt.remove_prefix(std::min(end + 1, vocab_txt.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    definition.tokens.emplace_back(line);
-  }
+  std::string_view line;
+  for (TextLines lines(vocab_txt); lines.next(line);) definition.tokens.emplace_back(line);
   add_stated_tokens(definition, options.stated_tokens, options.special_tokens, source);
   const auto id_of = [&](const std::string& token) {
     for (const auto& [added, id] : definition.added)

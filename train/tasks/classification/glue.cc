@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/data/json_records.h"
 
 namespace shoal {
 namespace {
@@ -117,7 +118,7 @@ GlueLayout glue_layout(const std::string& path, const GlueTask& task) {
   const bool has_texts =
       !layout.columns.first.empty() && (files.second.empty() || !layout.columns.second.empty());
   if (has_texts) return layout;
-  const bool is_json = path.ends_with(".jsonl") || path.ends_with(".json");
+  const bool is_json = is_json_path(path);
   if (const auto found = headerless(files, there.size()); found && !is_json) return *found;
   Names wanted = {files.first[0]};
   if (!files.second.empty()) wanted.push_back(files.second[0]);

@@ -40,7 +40,7 @@ TextColumns default_columns(const RecordFile& rows) {
   for (const std::string& name : names)
     if (name != "label") texts.push_back(name);
   SHOAL_CHECK(!texts.empty(), "{}: no column but 'label'", rows.path());
-  if (texts.size() > 1 && rows.format() == RecordFormat::json_lines)
+  if (texts.size() > 1 && rows.format() == RecordFormat::json)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: '{}' and {} more fields could be the text", rows.path(), texts[0],
                             texts.size() - 1),

@@ -7,6 +7,8 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/text_lines.h"
+#include "shoal/train/data/json_records.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 
 namespace shoal {
@@ -24,17 +26,19 @@ std::vector<std::string_view> columns_of(std::string_view line) {
   return columns;
 }
 
-bool ends_sentence(std::string_view line) {
-  return line.find_first_not_of(" \t") == line.npos || line.starts_with("-DOCSTART-");
-}
+// Of a line without blanks behind.
+bool ends_sentence(std::string_view line) { return line.empty() || line.starts_with("-DOCSTART-"); }
 
-// The line that begins at `at`, which moves behind it.
-std::string_view next_line(std::string_view all, std::size_t& at) {
-  const std::size_t end = std::min(all.find('\n', at), all.size());
-  std::string_view line = all.substr(at, end - at);
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  at = end + 1;
-  return line;
+// Python's str.rstrip(), which readers of CoNLL's files apply to a line or its tag: ASCII white
+// space, and no-break and ideographic spaces.
+std::string_view without_blanks_behind(std::string_view text) {
+  for (;;) {
+    const std::size_t size = text.size();
+    text = text.substr(0, text.find_last_not_of(" \t\r\n\v\f") + 1);
+    for (const std::string_view space : {"\xC2\xA0", "\xE3\x80\x80"})
+      if (text.ends_with(space)) text.remove_suffix(space.size());
+    if (text.size() == size) return text;
+  }
 }
 
 std::string_view text_of(const MappedFile& map) {
@@ -51,8 +55,9 @@ class ColumnReader {
 
   void read(std::string_view all) {
     std::int64_t number = 1;
-    for (std::size_t at = 0; at < all.size(); ++number) {
-      const std::string_view line = next_line(all, at);
+    std::string_view line;
+    for (TextLines lines(all); lines.next(line); ++number) {
+      line = without_blanks_behind(line);
       if (ends_sentence(line))
         finish();
       else
@@ -110,7 +115,7 @@ std::vector<std::string> split_at_spaces(std::string_view text) {
 
 TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options) {
   const auto field = [&](const std::string& name) {
-    return lists ? record.list(name) : split_at_spaces(record.text(name));
+    return lists ? record.list(name) : split_at_spaces(without_blanks_behind(record.text(name)));
   };
   TaggedSentence sentence{field(options.words_field), {}, record.place()};
   if (!options.has_tags) return sentence;
@@ -118,6 +123,7 @@ TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOpt
   if (sentence.words.size() != sentence.tags.size())
     throw_error(ErrorCode::corrupt_data, "{}: {} words but {} tags", record.place(),
                 sentence.words.size(), sentence.tags.size());
+  for (std::string& tag : sentence.tags) tag.resize(without_blanks_behind(tag).size());
   return sentence;
 }
 
@@ -125,7 +131,7 @@ void read_rows(const std::string& path, const TaggedTextOptions& options, Tagged
   const RecordFile rows(path, {.needed = {options.words_field}, .bad = options.bad});
   text.skipped = rows.skipped();
   text.first_skipped = rows.first_skipped();
-  const bool lists = rows.format() == RecordFormat::json_lines;
+  const bool lists = rows.format() == RecordFormat::json;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     try {
       text.sentences.push_back(sentence_of(rows.get(i), lists, options));
@@ -140,7 +146,7 @@ void read_rows(const std::string& path, const TaggedTextOptions& options, Tagged
 
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options) {
   TaggedText text;
-  if (path.ends_with(".jsonl") || path.ends_with(".json") || path.ends_with(".csv"))
+  if (is_json_path(path) || path.ends_with(".csv"))
     read_rows(path, options, text);
   else
     ColumnReader(text, options, path).read(text_of(*MappedFile::open(path)));
@@ -153,8 +159,9 @@ TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& op
 std::vector<std::string> first_word_columns(const std::string& path) {
   const auto map = MappedFile::open(path);
   const std::string_view all = text_of(*map);
-  for (std::size_t at = 0; at < all.size();) {
-    const std::string_view line = next_line(all, at);
+  std::string_view line;
+  for (TextLines lines(all); lines.next(line);) {
+    line = without_blanks_behind(line);
     if (ends_sentence(line)) continue;
     const auto columns = columns_of(line);
     return {columns.begin(), columns.end()};

@@ -29,11 +29,11 @@ struct TaggedText {
   std::string first_skipped;
 };
 
-// .jsonl and .json: a sentence a line, two lists. .csv: a sentence a row, spaces between its words
-// and between its tags. Every other ending: a word a line, the first of its columns, the tag the
-// last; a tab or spaces between them; a blank line or -DOCSTART- ends a sentence. A sentence is bad
-// where a line has no tag, the lists differ in length, or the text is not UTF-8: corrupt_data with
-// file and line, or left out and counted.
+// .jsonl and .json: a sentence a record, two lists. .csv: a sentence a row, spaces between its
+// words and between its tags. Every other ending: a word a line, the first of its columns, the tag
+// the last; a tab or spaces between them; a blank line or -DOCSTART- ends a sentence. Blanks behind
+// a tag are not part of it. A sentence is bad where a line has no tag, the lists differ in length,
+// or the text is not UTF-8: corrupt_data with file and line, or left out and counted.
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options = {});
 
 // The columns of the first word of a file that has a word a line; empty: there is none.

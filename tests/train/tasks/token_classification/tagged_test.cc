@@ -51,6 +51,30 @@ TEST_F(TaggedTest, ReadsConllsColumns) {
   EXPECT_EQ(discover_tags(text).names(), Words({"B-LOC", "B-ORG", "I-LOC", "O"}));
 }
 
+TEST_F(TaggedTest, ReadsTheColumnsThatConll2003sScriptReads) {
+  for (const json& one :
+       json::parse(read_text_file(testing::golden_path("records.json"))).at("tags")) {
+    json sentences = json::array();
+    for (const TaggedSentence& sentence : read("a.conll", one["text"]).sentences)
+      sentences.push_back({sentence.words, sentence.tags});
+    EXPECT_EQ(sentences, one["sentences"]) << one;
+  }
+}
+
+TEST_F(TaggedTest, BlanksBehindATagAreNotPartOfIt) {
+  for (const auto& [name, text] :
+       {std::pair{"a.conll", "EU\tB-ORG \t\r\nx\tO\xC2\xA0\r\n"},
+        {"a.tsv", "EU B-ORG\t\nx O \n\xC2\xA0\n"},
+        {"a.jsonl", R"({"tokens": ["EU", "x"], "ner_tags": ["B-ORG \r", "O\u00a0"]})"},
+        {"a.json", R"([{"tokens": ["EU", "x"], "ner_tags": ["B-ORG ", "O\t"]}])"},
+        {"a.csv", "tokens,ner_tags\nEU x,\"B-ORG O \t\"\n"}}) {
+    const TaggedText read_text = read(name, text);
+    ASSERT_EQ(read_text.sentences.size(), 1u) << name;
+    EXPECT_EQ(read_text.sentences[0].words, Words({"EU", "x"})) << name;
+    EXPECT_EQ(read_text.sentences[0].tags, Words({"B-ORG", "O"})) << name;
+  }
+}
+
 TEST_F(TaggedTest, ReadsJsonLines) {
   const TaggedText text = read("a.jsonl", R"({"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]})"
                                           "\n"

@@ -1,0 +1,193 @@
+// Rows and lines of files, against Python's csv, pandas and datasets
+// (tools/golden/make_records.py).
+#include <functional>
+
+#include "support/error_text.h"
+#include "support/golden.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/train/data/documents.h"
+#include "shoal/train/data/records.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using Texts = std::vector<std::string>;
+
+class RecordFiles : public ::testing::Test {
+ protected:
+  static json golden(const char* part) {
+    return read_json_file(testing::golden_path("records.json")).at(part);
+  }
+  std::string file(const std::string& name, const std::string& text) {
+    write_file_atomically(folder_ / name, text);
+    return folder_ / name;
+  }
+  static json rows_of(const RecordFile& rows) {
+    json all = json::array();
+    for (std::int64_t i = 0; i < rows.size(); ++i) {
+      const Record record = rows.get(i);
+      json row = json::array();
+      for (const std::string& name : rows.columns()) row.push_back(record.text(name));
+      all.push_back(std::move(row));
+    }
+    return all;
+  }
+  testing::TemporaryDirectory folder_;
+};
+
+TEST_F(RecordFiles, OfCsvAndTsvHaveTheRowsOfPandas) {
+  for (const char* format : {"csv", "tsv"}) {
+    for (const json& one : golden(format)) {
+      const std::string path = file(std::string("a.") + format, one["text"]);
+      if (one["rows"].is_null()) {
+        EXPECT_THROW(RecordFile rows(path), Error) << one;
+        continue;
+      }
+      const RecordFile rows(path);
+      EXPECT_EQ(rows.columns(), one["columns"].get<Texts>()) << one;
+      EXPECT_EQ(rows_of(rows), one["rows"]) << one;
+    }
+  }
+}
+
+TEST_F(RecordFiles, OfRandomCsvHaveTheRowsOfPythonsCsv) {
+  for (const json& one : golden("rows")) {
+    const RecordFile rows(file("a.csv", one["text"]),
+                          {.columns = {"a", "b"}, .bad = BadRecords::skip});
+    EXPECT_EQ(rows_of(rows), one["rows"]) << one;
+  }
+}
+
+// The line of each row, whatever ends lines and whatever quotations hold.
+TEST_F(RecordFiles, OfCsvCountLines) {
+  for (const std::string end : {"\n", "\r", "\r\n"}) {
+    std::string text;
+    for (const char* line : {"a,b", "1,\"x", "\"\"y", "z\"", "", "2,3", "4,5,6"})
+      text += line + end;
+    const RecordFile rows(file("a.csv", text), {.bad = BadRecords::skip});
+    EXPECT_EQ(rows.get(0).place(), (folder_ / "a.csv") + ", line 2");
+    EXPECT_EQ(rows.get(1).place(), (folder_ / "a.csv") + ", line 6");
+    EXPECT_EQ(rows.first_skipped(),
+              (folder_ / "a.csv") + ", line 7: 3 fields where there are 2 columns");
+  }
+}
+
+TEST_F(RecordFiles, OfJsonHaveTheRecordsOfDatasets) {
+  for (const json& one : golden("json")) {
+    const std::string path = file(one["name"], one["text"]);
+    if (one["rows"].is_null()) {
+      EXPECT_THROW(RecordFile rows(path), Error) << one;
+      continue;
+    }
+    const RecordFile rows(path);
+    ASSERT_EQ(rows.size(), std::ssize(one["rows"])) << one;
+    for (std::int64_t i = 0; i < rows.size(); ++i) {
+      const json& row = one["rows"][static_cast<std::size_t>(i)];
+      const Record record = rows.get(i);
+      EXPECT_EQ(record.names().size(), row.size()) << one;
+      for (const auto& [name, value] : row.items()) {
+        const auto text = [](const json& item) {
+          return item.is_string() ? item.get<std::string>() : item.dump();
+        };
+        if (!value.is_array()) {
+          EXPECT_EQ(record.text(name), text(value)) << one;
+          continue;
+        }
+        Texts list;
+        for (const json& item : value) list.push_back(text(item));
+        EXPECT_EQ(record.list(name), list) << one;
+      }
+    }
+  }
+}
+
+TEST_F(RecordFiles, OfAnArrayNameItsRecordsAndLines) {
+  const std::string path = file("a.json", "[\n  {\"a\": 1},\n  {\"a\":\n 2, }, 3,\n {\"b\": 4}]");
+  const std::string place = path + ", record 2: ";
+  EXPECT_THAT(test::error_text([&] { RecordFile rows(path); }), HasSubstr(place));
+  const RecordFile rows(path, {.needed = {"a"}, .bad = BadRecords::skip});
+  EXPECT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows.skipped(), 3);
+  EXPECT_EQ(rows.get(0).place(), path + ", record 1");
+  EXPECT_EQ(RecordFile::first_fields(path), Texts({"a"}));
+  for (const auto& [text, problem] :
+       {std::pair{"[\n{\"a\": 1},\n{\"a\": 2}", ", line 3: the file ends within its array"},
+        {"[\n{\"a\": 1}\n]\n{\"a\": 2}", ", line 4: the array of records has ended"},
+        {"[\n{\"a\": 1},\n]", ", line 3: a record is missing in front of it"}})
+    EXPECT_THAT(
+        test::error_text([&] { RecordFile(file("b.json", text), {.bad = BadRecords::skip}); }),
+        HasSubstr(problem));
+  EXPECT_EQ(RecordFile(file("e.json", " [ ] \n")).size(), 0);
+}
+
+TEST_F(RecordFiles, OfJsonLinesThatAreAnArraySaySo) {
+  for (const char* text : {"[{\"a\": 1}]", "\n[\n{\"a\": 1},\n{\"a\": 2}\n]\n"})
+    for (const BadRecords bad : {BadRecords::stop, BadRecords::skip})
+      EXPECT_THAT(test::error_text([&] { RecordFile rows(file("a.jsonl", text), {.bad = bad}); }),
+                  HasSubstr("a.jsonl is one JSON array, where a .jsonl has a record on each line; "
+                            "name it .json"));
+  // A bad first line is a bad row.
+  EXPECT_EQ(RecordFile(file("b.jsonl", "[1]\n{\"a\": 1}\n"), {.bad = BadRecords::skip}).size(), 1);
+}
+
+TEST_F(RecordFiles, OfJsonWithPythonsNumbersSayHowToWriteThem) {
+  const char* const remedy =
+      ", which Python writes but JSON does not have; write null in its place, or leave the field "
+      "out";
+  for (const std::string number : {"NaN", "Infinity"}) {
+    EXPECT_THAT(test::error_text(
+                    [&] { RecordFile(file("a.jsonl", "{\"a\": 1}\n{\"a\": " + number + "}\n")); }),
+                HasSubstr("a.jsonl, line 2: " + number + " at byte 6" + remedy));
+    EXPECT_THAT(
+        test::error_text([&] { RecordFile(file("a.json", "[{\"a\": [-" + number + "]}]")); }),
+        HasSubstr("a.json, record 1: " + number + " at byte 8" + remedy));
+    const DocumentSource source(file("b.jsonl", "{}"), {});
+    EXPECT_THAT(test::error_text([&] { source.text_of("{\"text\": " + number + "}", 1); }),
+                HasSubstr(remedy));
+  }
+}
+
+TEST_F(RecordFiles, OfTextHaveTheLinesOfDatasets) {
+  for (const json& one : golden("text")) {
+    PrepareOptions options;
+    const DocumentSource source(file("a.txt", one["text"]), options);
+    Texts lines;
+    source.for_each([&](std::string_view raw, std::int64_t number) {
+      lines.push_back(source.needs_text_of() ? source.text_of(raw, number) : std::string(raw));
+      EXPECT_EQ(number, std::ssize(lines));
+    });
+    EXPECT_EQ(lines, one["lines"].get<Texts>()) << one;
+  }
+}
+
+TEST_F(RecordFiles, OfJsonTextsAreLinesOrAnArray) {
+  for (const auto& [name, text] :
+       {std::pair{"a.jsonl", "{\"text\": \"x\"}\r\r{\"text\": \"y\\r\\n\"}"},
+        {"a.json", "{\"text\": \"x\"}\n{\"text\": \"y\\r\\n\"}\n"},
+        {"b.json", "[{\"text\": \"x\"},\n{\"text\": \"y\\r\\n\"}]"}}) {
+    const DocumentSource source(file(name, text), {});
+    Texts texts;
+    source.for_each([&](std::string_view raw, std::int64_t number) {
+      texts.push_back(source.text_of(raw, number));
+    });
+    EXPECT_EQ(texts, Texts({"x", "y\r\n"})) << name;
+  }
+  const DocumentSource wrong(file("c.json", "[{\"text\": \"x\"}, {\"t\": 1}]"), {});
+  EXPECT_THAT(test::error_text([&] { wrong.text_of("{\"t\": 1}", 2); }),
+              HasSubstr("c.json, record 2: not an object with the string 'text'"));
+  EXPECT_THAT(test::error_text([&] { DocumentSource source(file("d.jsonl", "[{}]"), {}); }),
+              HasSubstr("name it .json"));
+}
+
+}  // namespace
+}  // namespace shoal

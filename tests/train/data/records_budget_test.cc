@@ -1,0 +1,121 @@
+// Files of rows stay within a parser's budget on inputs made to hurt.
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
+#include "support/temporary_directory.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/train/data/documents.h"
+#include "shoal/train/data/labels.h"
+#include "shoal/train/data/records.h"
+
+namespace shoal {
+namespace {
+
+using testing::within_budget;
+
+std::string times(std::string_view text, std::size_t count) {
+  std::string all;
+  all.reserve(text.size() * count);
+  for (std::size_t i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+std::string columns(std::size_t count, char between) {
+  std::string all;
+  for (std::size_t i = 0; i < count; ++i) all += fmt::format("{}{}", i, between);
+  all.back() = '\n';
+  return all;
+}
+
+class RecordsBudget : public ::testing::Test {
+ protected:
+  void expect_within(const std::string& name, const std::string& ending, const std::string& text,
+                     const RecordOptions& options = {}) {
+    const std::string path = folder_ / ("a" + ending);
+    write_file_atomically(path, text);
+    within_budget(text.size(), name, [&] {
+      const RecordFile rows(path, options);
+      if (rows.size() > 0) rows.get(rows.size() - 1).text("no such field");
+    });
+  }
+  testing::TemporaryDirectory folder_;
+};
+
+TEST_F(RecordsBudget, OfManyColumns) {
+  constexpr std::size_t kCount = 60'000;
+  expect_within("names of columns", ".csv", columns(kCount, ',') + columns(kCount, ','));
+  expect_within("names of columns", ".tsv", columns(kCount, '\t') + columns(kCount, '\t'));
+  expect_within("two columns of one name", ".csv", "0," + columns(kCount, ','));
+  const std::string commas = times(",", 500'000) + "\n", tabs = times("\t", 500'000) + "\n";
+  expect_within("columns without names", ".csv", commas + commas);
+  expect_within("columns without names", ".tsv", tabs + tabs);
+  std::string fields;
+  for (std::size_t i = 0; i < kCount; ++i) fields += fmt::format("{}\"{}\":1", i ? "," : "{", i);
+  expect_within("fields", ".jsonl", fields + "}\n" + fields + "}\n");
+}
+
+TEST_F(RecordsBudget, OfManyMarks) {
+  constexpr std::size_t kCount = 500'000;
+  const RecordOptions skip{.bad = BadRecords::skip};
+  expect_within("marks", ".csv", "a\n" + times("\"", 2 * kCount), skip);
+  expect_within("marks in a field", ".csv", "a\nx" + times("\"", 2 * kCount), skip);
+  expect_within("an open quotation", ".csv", "a\n\"" + times("x\n", kCount), skip);
+  expect_within("commas in a quotation", ".csv", "a\n\"" + times(",", kCount) + "\"\n", skip);
+  expect_within("empty quotations", ".csv", "a\n" + times("\"\"\n", kCount), skip);
+}
+
+TEST_F(RecordsBudget, OfManyLines) {
+  constexpr std::size_t kCount = 500'000;
+  for (const std::string ending : {".csv", ".tsv", ".jsonl"})
+    for (const std::string end : {"\n", "\r", "\r\n", " \n"}) {
+      const std::string first = ending == ".jsonl" ? "{}\n" : "a\n";
+      expect_within("blank lines", ending, first + times(end, kCount), {.bad = BadRecords::skip});
+    }
+  expect_within("\\r before the only \\n", ".tsv", "a\n" + times("b\r", kCount) + "\n");
+  expect_within("short rows", ".csv", times("a\n", kCount));
+  expect_within("short records", ".jsonl", times("{}\n", kCount));
+}
+
+TEST_F(RecordsBudget, OfJsonArrays) {
+  constexpr std::size_t kCount = 300'000;
+  expect_within("short records", ".json", "[" + times("{},", kCount) + "{}]");
+  expect_within("an array that does not end", ".json", "[" + times("{},", kCount));
+  expect_within("lines before the array breaks", ".json", "[{}" + times("\n", kCount) + "] x");
+  expect_within("brackets", ".json", times("[", kCount));
+  expect_within("marks", ".json", "[" + times("\"", kCount));
+  expect_within("a list", ".json", "[{\"a\":[" + times("1,", kCount) + "1]}]");
+}
+
+TEST_F(RecordsBudget, OfDocumentsAndLabels) {
+  constexpr std::size_t kCount = 500'000;
+  for (const std::string& text :
+       {times("\r", kCount), times("x\r", kCount) + "\n", times("\n", kCount)})
+    for (const auto document : {PrepareOptions::Document::line, PrepareOptions::Document::paragraph,
+                                PrepareOptions::Document::file}) {
+      const std::string path = folder_ / "a.txt";
+      write_file_atomically(path, text);
+      within_budget(text.size(), "lines", [&] {
+        PrepareOptions options;
+        options.document = document;
+        const DocumentSource source(path, options);
+        std::size_t bytes = 0;
+        source.for_each([&](std::string_view raw, std::int64_t number) {
+          bytes += source.needs_text_of() ? source.text_of(raw, number).size() : raw.size();
+        });
+      });
+    }
+  std::vector<std::string> names;
+  std::size_t bytes = 0;
+  for (int i = 0; i < 60'000; ++i) bytes += names.emplace_back(fmt::format("name {}", i)).size();
+  within_budget(2 * bytes, "labels", [&] {
+    const LabelSet labels = LabelSet::discover(names);
+    for (const std::string& name : names) labels.need(name, "a.csv, line 1");
+    EXPECT_TRUE(labels.ids_in(labels));
+  });
+}
+
+}  // namespace
+}  // namespace shoal
