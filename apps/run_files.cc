@@ -10,6 +10,7 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/metrics/glue.h"

@@ -100,6 +100,35 @@ std::string read_text_file(const std::string& path, std::int64_t limit) {
   return read_all(*open_file(path), limit);
 }
 
+namespace {
+
+// Files, not directories. A directory that cannot be read is an error: its files may match.
+std::vector<std::string> local_matches(const std::string& pattern) {
+  struct Found : ::glob_t {
+    ~Found() { ::globfree(this); }
+  } found{};
+  static thread_local std::string unreadable;
+  unreadable.clear();
+  const int result = ::glob(
+      pattern.c_str(), GLOB_MARK | GLOB_ERR,
+      [](const char* path, int error) {
+        if (error == ENOENT || error == ENOTDIR) return 0;
+        unreadable = fmt::format("{}: {}", path, std::strerror(error));
+        return 1;
+      },
+      &found);
+  if (result != 0 && result != GLOB_NOMATCH)
+    throw_error(ErrorCode::io, "cannot list {}: {}", pattern,
+                unreadable.empty() ? "out of memory" : unreadable);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < found.gl_pathc; ++i)
+    if (std::string name = found.gl_pathv[i]; !name.ends_with('/'))
+      names.push_back(std::move(name));
+  return names;
+}
+
+}  // namespace
+
 void SourceRegistry::add(std::string scheme, Opener opener, Lister lister) {
   schemes_.insert_or_assign(std::move(scheme), Scheme{std::move(opener), std::move(lister)});
 }
@@ -138,12 +167,7 @@ std::vector<std::string> SourceRegistry::match(const std::string& pattern) const
   const std::string wanted = !is_directory ? path : path.ends_with('/') ? path + "*" : path + "/*";
   std::vector<std::string> names;
   if (scheme == nullptr) {
-    ::glob_t found{};
-    if (::glob(wanted.c_str(), GLOB_MARK, nullptr, &found) == 0)
-      for (std::size_t i = 0; i < found.gl_pathc; ++i)
-        if (std::string name = found.gl_pathv[i]; !name.ends_with('/'))
-          names.push_back(std::move(name));
-    ::globfree(&found);
+    names = local_matches(wanted);
   } else {
     if (!scheme->list)
       throw Error(ErrorCode::unavailable,

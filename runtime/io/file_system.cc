@@ -1,7 +1,10 @@
 #include "shoal/runtime/io/file_system.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -40,7 +43,9 @@ bool read_directory(const std::string& directory, std::vector<DirectoryEntry>& e
   for (const fs::directory_iterator end; it != end;) {
     std::string path = it->path().string();
     const FileKind kind = file_kind(path);
-    entries.push_back({it->path().filename().string(), std::move(path), kind});
+    const bool link = it->is_symlink(error);
+    if (!says_absent(error)) check(error, "look at", path);
+    entries.push_back({it->path().filename().string(), std::move(path), kind, link});
     it.increment(error);
     check(error, "list the directory", directory);
   }
@@ -58,10 +63,7 @@ void add_below(const std::string& directory, const std::string& prefix,
   sort_by_name(level);
   for (DirectoryEntry& entry : level) {
     const std::string path = entry.path, name = prefix + entry.name;
-    std::error_code error;
-    const bool link = fs::is_symlink(fs::symlink_status(path, error));
-    if (!says_absent(error)) check(error, "look at", path);
-    const bool enter = entry.kind == FileKind::directory && !link;
+    const bool enter = entry.kind == FileKind::directory && !entry.is_link;
     entry.name = name;
     all.push_back(std::move(entry));
     if (enter) add_below(path, name + "/", all);
@@ -124,14 +126,17 @@ std::vector<DirectoryEntry> list_tree(const std::string& directory) {
   return all;
 }
 
-void make_directories(const std::string& path) {
+void make_directories(const std::string& path, std::string remedy) {
   if (path.find("://") != path.npos)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("cannot make the directory {}: it is not on this machine", path),
                 "give a local directory, and copy it there afterwards");
   std::error_code error;
   fs::create_directories(path, error);
-  check(error, "make the directory", path);
+  if (error)
+    throw Error(ErrorCode::io,
+                fmt::format("cannot make the directory {}: {}", path, error.message()),
+                std::move(remedy));
 }
 
 bool remove_file(const std::string& path) {
@@ -156,11 +161,46 @@ void rename_path(const std::string& from, const std::string& to) {
   if (error) throw_error(ErrorCode::io, "cannot rename {} to {}: {}", from, to, error.message());
 }
 
+void write_file(const std::string& path, std::string_view bytes) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), std::ssize(bytes));
+  file.close();
+  if (!file)
+    throw_error(ErrorCode::io, "cannot write {}: {}", path,
+                std::generic_category().message(errno != 0 ? errno : EIO));
+}
+
+void copy_file(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  if (error) throw_error(ErrorCode::io, "cannot copy {} to {}: {}", from, to, error.message());
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  if (!path_exists(a) || !path_exists(b)) return false;
+  std::error_code error;
+  const bool same = fs::equivalent(a, b, error);
+  if (says_absent(error)) return false;
+  if (error) throw_error(ErrorCode::io, "cannot compare {} with {}: {}", a, b, error.message());
+  return same;
+}
+
 std::string canonical_path(const std::string& path) {
   std::error_code error;
   const fs::path canonical = fs::weakly_canonical(fs::absolute(path), error);
   check(error, "resolve", path);
   return canonical.string();
+}
+
+std::string temporary_directory() {
+  std::error_code error;
+  const fs::path directory = fs::temp_directory_path(error);
+  if (error)
+    throw Error(ErrorCode::io,
+                fmt::format("cannot make a directory for temporary files: {}", error.message()),
+                "set TMPDIR to a directory that can be written to");
+  return directory.string();
 }
 
 std::int64_t free_bytes(const std::string& path) {

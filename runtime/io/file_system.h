@@ -38,6 +38,7 @@ struct DirectoryEntry {
   std::string name;  // within the directory that was listed: "a" or, from list_tree, "a/b"
   std::string path;  // the listed directory + "/" + name
   FileKind kind = FileKind::absent;  // absent: a dangling link, or removed since it was listed
+  bool is_link = false;              // `kind` is what the link leads to
 };
 
 // Sorted by name. list_directory: not_found if the directory is absent. The other: empty then.
@@ -47,15 +48,24 @@ std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory
 // are listed and not entered. not_found if the directory is absent.
 std::vector<DirectoryEntry> list_tree(const std::string& directory);
 
-// invalid_argument for a name with "scheme://".
-void make_directories(const std::string& path);
+// `remedy`: what the user can do where it fails. invalid_argument for a name with "scheme://".
+void make_directories(const std::string& path, std::string remedy = {});
 // Returns whether there was something to remove. remove_file: a file, link or empty directory.
 bool remove_file(const std::string& path);
 bool remove_tree(const std::string& path);
 // Without a sync; rename_and_sync (files.h) survives a crash.
 void rename_path(const std::string& from, const std::string& to);
+// The bytes of a file without a sync, as a probe or a temporary file needs; what lasts goes through
+// write_file_atomically (files.h). An older file is overwritten.
+void write_file(const std::string& path, std::string_view bytes);
+// A regular file's bytes; `to` is replaced.
+void copy_file(const std::string& from, const std::string& to);
+// Both are there, and are one file or directory.
+bool is_same_file(const std::string& a, const std::string& b);
 // Links resolved as far as the path exists; the rest made absolute and normal.
 std::string canonical_path(const std::string& path);
+// Where temporary files go: TMPDIR, or /tmp.
+std::string temporary_directory();
 // Bytes that an unprivileged process can still write on the file system that holds `path`.
 std::int64_t free_bytes(const std::string& path);
 

@@ -1,9 +1,10 @@
 #include "shoal/runtime/io/files.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 
 namespace shoal {
 namespace {
@@ -36,6 +38,15 @@ std::string remedy_for(const std::string& path) {
   if (path.find_first_of("*?[") != path.npos)
     return "no pattern is expanded here: give each file by its name";
   return {};
+}
+
+std::string random_letters() {
+  std::array<unsigned char, 8> drawn{};
+  if (::getentropy(drawn.data(), drawn.size()) != 0)
+    throw_error(ErrorCode::io, "cannot draw a random name: {}", std::strerror(errno));
+  std::string letters;
+  for (const unsigned char one : drawn) letters += static_cast<char>('a' + one % 26);
+  return letters;
 }
 
 }  // namespace
@@ -92,31 +103,41 @@ void MappedFile::will_need(std::size_t offset, std::size_t length) const noexcep
 AtomicFile::AtomicFile(std::string path, std::int64_t expected_bytes)
     : path_(std::move(path)), expected_(expected_bytes) {
   SHOAL_CHECK(expected_bytes >= 0, "{}: {} bytes expected", path_, expected_bytes);
-  temporary_ = path_ + ".tmp-XXXXXX";
-  descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
-  if (descriptor_ < 0) {
-    const int error = errno;
-    temporary_.clear();
-    fail("create", error);
-  }
-  // mkostemp makes files private to the user; a replaced file keeps its mode, a new one gets what
-  // open() would have given. umask() can only be read by setting it, which is not thread-safe, so
-  // the usual 0644 stands for it.
-  struct stat old{};
-  const mode_t mode = ::stat(path_.c_str(), &old) == 0 ? (old.st_mode & 0777) : 0644;
-  (void)::fchmod(descriptor_, mode);
-  if (expected_ > 0) {
-    const int error = ::posix_fallocate(descriptor_, 0, expected_);
-    // A file system that cannot reserve is no obstacle; one without room is.
-    if (error == ENOSPC || error == EFBIG || error == EDQUOT) fail("reserve room for", error);
-  }
+  create();
+  if (expected_ == 0) return;
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(descriptor_, 0, expected_);
+  // A file system that cannot reserve is no obstacle.
+  if (error != 0 && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
+    fail("reserve room for", error);
+}
+
+// open() takes the umask off a new file's mode, which mkostemp() would make private to the user. A
+// replaced file keeps its mode.
+void AtomicFile::create() {
+  struct stat old{}, made{};
+  const bool replaces = ::stat(path_.c_str(), &old) == 0;
+  if (!replaces && errno != ENOENT && errno != ENOTDIR) fail("look at", errno);
+  const mode_t mode = replaces ? old.st_mode & 0777 : 0666;
+  std::string name;
+  do {
+    name = path_ + ".tmp-" + random_letters();
+    descriptor_ = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
+  if (descriptor_ < 0) fail("create", errno);
+  temporary_ = std::move(name);
+  if (!replaces) return;
+  if (::fstat(descriptor_, &made) != 0) fail("look at the new", errno);
+  if ((made.st_mode & 0777) != mode && ::fchmod(descriptor_, mode) != 0)
+    fail("keep the mode of", errno);
 }
 
 AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (!temporary_.empty())
+    best_effort("remove a temporary file", [this] { remove_file(temporary_); });
   temporary_.clear();
 }
 
@@ -124,10 +145,10 @@ void AtomicFile::fail(const char* step, int error) {
   discard();
   std::string room;
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    std::error_code ignored;
-    const auto space = std::filesystem::space(directory_of(path_), ignored);
-    room = fmt::format(" ({} bytes were to be written{})", std::max(expected_, written_),
-                       ignored ? std::string() : fmt::format(", {} are free", space.available));
+    std::string free;
+    best_effort("ask for the free space",
+                [&] { free = fmt::format(", {} are free", free_bytes(directory_of(path_))); });
+    room = fmt::format(" ({} bytes were to be written{})", std::max(expected_, written_), free);
   }
   throw Error(ErrorCode::io,
               fmt::format("cannot {} {}: {}{}", step, path_, std::strerror(error), room),

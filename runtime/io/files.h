@@ -43,7 +43,8 @@ class MappedFile {
 // Replaces `path` whole or not at all: bytes go to a temporary file in the same directory;
 // commit() syncs it, renames it over `path` and syncs the directory. Without commit(), or after an
 // error, the temporary is removed and the old file is as it was. Errors of any step: io with the
-// path, the reason, and for a full disk the bytes that were to be written. Not thread-safe.
+// path, the reason, and for a full disk the bytes that were to be written. A new file has the mode
+// that the umask leaves of 0666, a replaced one keeps its own. Not thread-safe.
 class AtomicFile {
  public:
   // `expected_bytes`, if known, is reserved first, so that a full disk is noticed at once.
@@ -59,6 +60,7 @@ class AtomicFile {
   void commit();
 
  private:
+  void create();
   void discard() noexcept;
   [[noreturn]] void fail(const char* step, int error_number);
   std::string path_, temporary_;

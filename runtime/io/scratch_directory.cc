@@ -6,8 +6,10 @@
 #include <system_error>
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 
 namespace shoal {
 namespace {
@@ -29,44 +31,42 @@ std::string make_below(const fs::path& parent, const std::string& name, const st
   return pattern;
 }
 
-void remove_left_behind(const fs::path& parent, const std::string& name) {
+// Another process may remove them at the same time.
+void remove_left_behind(const std::string& parent, const std::string& name) {
   const auto old = fs::file_time_type::clock::now() - kLeftBehind;
-  std::error_code ignored;
-  for (fs::directory_iterator it(parent, ignored), end; !ignored && it != end;
-       it.increment(ignored)) {
-    const std::string found = it->path().filename().string();
-    std::error_code gone;  // another process does the same
-    if (found.size() == name.size() + kDrawn && found.starts_with(name) && !it->is_symlink(gone) &&
-        it->is_directory(gone) &&
-        (it->status(gone).permissions() & fs::perms::mask) == fs::perms::owner_all &&
-        it->last_write_time(gone) < old && !gone)
-      fs::remove_all(it->path(), gone);
+  for (const DirectoryEntry& entry : list_directory_if_there(parent)) {
+    if (entry.name.size() != name.size() + kDrawn || !entry.name.starts_with(name) ||
+        entry.is_link || entry.kind != FileKind::directory)
+      continue;
+    struct stat status{};
+    if (::stat(entry.path.c_str(), &status) != 0 || (status.st_mode & 07777) != 0700) continue;
+    const auto changed = modification_time(entry.path);
+    if (changed && *changed < old) remove_tree(entry.path);
   }
 }
 
 }  // namespace
 
 ScratchDirectory::ScratchDirectory() {
-  const char* const remedy = "set TMPDIR to a directory that can be written to";
-  std::error_code problem;
-  const fs::path parent = fs::temp_directory_path(problem);
-  if (problem) refuse(problem.message(), remedy);
-  path_ = make_below(parent, "shoal-", remedy);
+  path_ = make_below(temporary_directory(), "shoal-",
+                     "set TMPDIR to a directory that can be written to");
 }
 
 ScratchDirectory::ScratchDirectory(const std::string& parent, const std::string& name) {
-  std::error_code problem;
-  fs::create_directories(parent, problem);
-  if (problem) refuse(parent + ": " + problem.message(), {});
+  try {
+    make_directories(parent);
+  } catch (const Error& problem) {
+    refuse(problem.message(), {});
+  }
   // The parent may be a directory of the user's: a name that nobody else gives, and mkdtemp's mode.
   const std::string prefix = ".shoal-" + name + "-";
-  remove_left_behind(parent, prefix);
+  best_effort("remove temporary files that were left behind",
+              [&] { remove_left_behind(parent, prefix); });
   path_ = make_below(parent, prefix, {});
 }
 
 ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  best_effort("remove a directory of temporary files", [this] { remove_tree(path_); });
 }
 
 }  // namespace shoal

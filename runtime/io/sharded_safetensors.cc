@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 
 namespace shoal {
@@ -78,12 +79,12 @@ void write_values(const std::string& path, std::vector<SafetensorsEntry> entries
 std::string find_in_directory(const fs::path& directory) {
   const std::string single = directory / "model.safetensors";
   const std::string index = directory / "model.safetensors.index.json";
-  if (fs::exists(single)) return single;
-  if (fs::exists(index)) return index;
+  if (path_exists(single)) return single;
+  if (path_exists(index)) return index;
   std::string found;
   for (const char* other :
        {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"})
-    if (found.empty() && fs::exists(directory / other)) found = other;
+    if (found.empty() && path_exists(directory / other)) found = other;
   throw Error(ErrorCode::not_found,
               fmt::format("{} holds neither model.safetensors nor its index{}", directory.string(),
                           found.empty() ? "" : ", but " + found + ", which is not read"),
@@ -116,7 +117,7 @@ std::string shard_file_name(std::string_view stem, std::size_t index, std::size_
 }
 
 ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
-  const std::string file = fs::is_directory(path) ? find_in_directory(path) : path;
+  const std::string file = is_directory(path) ? find_in_directory(path) : path;
   ShardedSafetensors set;
   if (!file.ends_with(kIndexSuffix)) {
     set.files_.push_back(SafetensorsFile::open(file));
@@ -224,11 +225,7 @@ std::vector<std::string> write_sharded_safetensors(
   const std::string index_name = fmt::format("{}{}", stem, kIndexSuffix),
                     single_name = shard_file_name(stem, 0, 1);
   const std::string stale = directory + "/" + (shards.size() > 1 ? single_name : index_name);
-  std::error_code problem;
-  fs::remove(stale, problem);
-  if (problem)
-    throw_error(ErrorCode::io, "cannot remove {}, which is of an earlier save: {}", stale,
-                problem.message());
+  remove_file(stale);
   return written;
 }
 

@@ -12,18 +12,24 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal {
 namespace {
 
+[[noreturn]] void fail(const char* step, const std::string& path) {
+  throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, std::strerror(errno));
+}
+
 // Bytes up to and with the last newline; 0 when there is none.
-std::int64_t end_of_last_line(int descriptor, std::int64_t size) {
+std::int64_t end_of_last_line(int descriptor, std::int64_t size, const std::string& path) {
   std::array<char, 65536> block;
   while (size > 0) {
     const std::int64_t start = std::max<std::int64_t>(0, size - std::ssize(block));
     const ssize_t count =
         ::pread(descriptor, block.data(), static_cast<std::size_t>(size - start), start);
-    if (count != size - start) return size;  // unreadable: leave it as it is
+    if (count < 0) fail("read", path);
+    if (count != size - start) return size;  // another writer: leave it as it is
     for (std::int64_t i = count; i > 0; --i)
       if (block[static_cast<std::size_t>(i - 1)] == '\n') return start + i;
     size = start;
@@ -36,22 +42,28 @@ std::int64_t end_of_last_line(int descriptor, std::int64_t size) {
 JsonLinesWriter::JsonLinesWriter(std::string path, Mode mode) : path_(std::move(path)) {
   const int flags =
       O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (mode == Mode::truncate ? O_TRUNC : 0);
-  descriptor_ = ::open(path_.c_str(), flags, 0644);
-  if (descriptor_ < 0)
-    throw_error(ErrorCode::io, "cannot open {}: {}", path_, std::strerror(errno));
-  struct stat status{};
-  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return;
-  const std::int64_t whole = end_of_last_line(descriptor_, status.st_size);
-  if (whole < status.st_size && ::ftruncate(descriptor_, whole) != 0) {
-    const int error = errno;
+  descriptor_ = ::open(path_.c_str(), flags, 0666);
+  if (descriptor_ < 0) fail("open", path_);
+  try {
+    drop_unfinished_line();
+  } catch (...) {
     ::close(descriptor_);
-    throw_error(ErrorCode::io, "cannot drop the unfinished line of {}: {}", path_,
-                std::strerror(error));
+    throw;
   }
 }
 
+void JsonLinesWriter::drop_unfinished_line() {
+  struct stat status{};
+  if (::fstat(descriptor_, &status) != 0) fail("look at", path_);
+  if (!S_ISREG(status.st_mode) || status.st_size == 0) return;
+  const std::int64_t whole = end_of_last_line(descriptor_, status.st_size, path_);
+  if (whole < status.st_size && ::ftruncate(descriptor_, whole) != 0)
+    fail("drop the unfinished line of", path_);
+}
+
 JsonLinesWriter::~JsonLinesWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  // A network's disk may report here that what was written is lost.
+  if (::close(descriptor_) != 0) log::warn("cannot close {}: {}", path_, std::strerror(errno));
 }
 
 void JsonLinesWriter::write(const nlohmann::ordered_json& record) {
@@ -62,7 +74,7 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& record) {
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t count = ::write(descriptor_, line.data() + done, line.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_error(ErrorCode::io, "cannot write {}: {}", path_, std::strerror(errno));
+    if (count < 0) fail("write", path_);
     done += static_cast<std::size_t>(count);
   }
 }

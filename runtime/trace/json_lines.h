@@ -24,6 +24,8 @@ class JsonLinesWriter {
   const std::string& path() const { return path_; }
 
  private:
+  void drop_unfinished_line();
+
   std::mutex mutex_;
   std::string path_;
   int descriptor_ = -1;

@@ -43,6 +43,24 @@ TEST(FileSystem, KindsAreToldApart) {
   EXPECT_THAT(error_text([&] { file_bytes(directory.path()); }), HasSubstr("not a regular file"));
 }
 
+TEST(FileSystem, WritesCopiesAndCompares) {
+  const TemporaryDirectory directory;
+  write_file(directory / "a", "one");
+  write_file(directory / "a", "two");
+  copy_file(directory / "a", directory / "b");
+  EXPECT_EQ(file_bytes(directory / "b"), 3);
+  fs::create_symlink("a", directory / "link");
+  EXPECT_TRUE(is_same_file(directory / "a", directory / "link"));
+  EXPECT_FALSE(is_same_file(directory / "a", directory / "b"));
+  EXPECT_FALSE(is_same_file(directory / "a", directory / "absent"));
+  EXPECT_TRUE(list_directory(directory.path()).back().is_link);
+  EXPECT_THAT(error_text([&] { write_file(directory / "absent/c", "text"); }),
+              HasSubstr("cannot write " + directory / "absent/c: No such file"));
+  EXPECT_THAT(error_text([] { write_file("/dev/full", "text"); }), HasSubstr("No space left"));
+  EXPECT_THAT(error_text([&] { copy_file(directory / "absent", directory / "c"); }),
+              HasSubstr("No such file"));
+}
+
 // A loop of links fails with ELOOP for every user, root included.
 TEST(FileSystem, AnErrorIsNotTakenForAbsence) {
   const TemporaryDirectory directory;

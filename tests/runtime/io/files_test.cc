@@ -102,6 +102,13 @@ TEST_F(Files, RegistryChoosesByScheme) {
   EXPECT_THAT(error.what(), HasSubstr("file, s3"));
 }
 
+TEST_F(Files, APatternInADirectoryThatCannotBeReadIsAnError) {
+  fs::create_symlink("loop", directory + "/loop");
+  for (const char* pattern : {"/loop", "/loop/", "/loop/*.txt"})
+    EXPECT_THAT(error_of([&] { (void)SourceRegistry().match(directory + pattern); }).what(),
+                HasSubstr("Too many levels"));
+}
+
 TEST_F(Files, MapsWholeFiles) {
   std::ofstream(path) << std::string(10'001, 'x') + "y";
   const auto map = MappedFile::open(path);
@@ -136,6 +143,32 @@ TEST_F(Files, AtomicFileReplacesOnCommitOnly) {
   EXPECT_EQ(status.st_mode & 0777, 0640u) << "the mode stays";
   EXPECT_THROW(file.commit(), Error);
   EXPECT_THROW(file.write("x"), Error);
+}
+
+// umask() is the process's: a child sets it.
+int mode_under_umask(mode_t mask, const std::string& path) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::umask(mask);
+    write_file_atomically(path, "text");
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  struct stat made{};
+  EXPECT_EQ(::stat(path.c_str(), &made), 0);
+  return static_cast<int>(made.st_mode & 07777);
+}
+
+TEST_F(Files, ANewFileHasTheModeThatTheUmaskLeaves) {
+  for (const auto& [mask, mode] : {std::pair{0077, 0600}, {0022, 0644}, {0002, 0664}, {0027, 0640}})
+    EXPECT_EQ(mode_under_umask(static_cast<mode_t>(mask), path + std::to_string(mask)), mode);
+  for (const int mode : {0600, 0644, 0666, 0440}) {  // which a replaced one keeps
+    write_file_atomically(path, "old");
+    ::chmod(path.c_str(), static_cast<mode_t>(mode));
+    EXPECT_EQ(mode_under_umask(0077, path), mode);
+    EXPECT_EQ(read_text_file(path), "text");
+  }
 }
 
 TEST_F(Files, ReadersSeeOneVersionOrTheOther) {

@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
@@ -169,6 +171,26 @@ TEST(JsonLines, OneRecordALineAndResumesAfterACut) {
   std::ofstream(path) << std::string(200'000, 'x');  // no line at all
   JsonLinesWriter(path).write({{"a", 1}});
   EXPECT_EQ(slurp(path), "{\"a\":1}\n");
+  std::filesystem::remove(path);
+}
+
+TEST(JsonLines, HonoursTheUmask) {
+  const std::string path = temporary("umask.jsonl");
+  for (const auto& [mask, mode] : {std::pair{0077, 0600}, {0002, 0664}}) {
+    std::filesystem::remove(path);
+    if (const pid_t child = ::fork(); child == 0) {
+      ::umask(static_cast<mode_t>(mask));
+      {
+        JsonLinesWriter writer(path);
+      }
+      ::_exit(0);
+    } else {
+      ::waitpid(child, nullptr, 0);
+    }
+    struct stat made{};
+    EXPECT_EQ(::stat(path.c_str(), &made), 0);
+    EXPECT_EQ(made.st_mode & 0777, static_cast<mode_t>(mode));
+  }
   std::filesystem::remove(path);
 }
 

@@ -1,0 +1,127 @@
+#include "support/failing_path.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace {
+
+struct Failure {
+  int error = 0, calls = 0;
+};
+
+std::mutex mutex;
+std::atomic<int> count{0};  // of failures: what no test breaks costs nothing
+std::map<std::string, Failure>& failures() {
+  static std::map<std::string, Failure> all;
+  return all;
+}
+
+bool fails(const char* path) {
+  if (count == 0 || path == nullptr) return false;
+  const std::scoped_lock lock(mutex);
+  const auto found = failures().find(path);
+  if (found == failures().end()) return false;
+  ++found->second.calls;
+  errno = found->second.error;
+  return true;
+}
+
+template <typename Function>
+Function real(const char* name) {
+  return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+}
+
+mode_t mode_of(int flags, va_list rest) {
+  // mode_t is promoted to unsigned.
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0;
+}
+
+}  // namespace
+
+namespace shoal::test {
+
+FailingPath::FailingPath(std::string path, int error) : path_(std::move(path)) {
+  const std::scoped_lock lock(mutex);
+  failures()[path_] = {error, 0};
+  ++count;
+}
+
+FailingPath::~FailingPath() {
+  const std::scoped_lock lock(mutex);
+  failures().erase(path_);
+  --count;
+}
+
+int FailingPath::calls() const {
+  const std::scoped_lock lock(mutex);
+  return failures().at(path_).calls;
+}
+
+}  // namespace shoal::test
+
+// The executable's definitions come before those of libc, for shared libraries too.
+extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  static const auto next = real<int (*)(const char*, int, ...)>("open");
+  return fails(path) ? -1 : next(path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  static const auto next = real<int (*)(const char*, int, ...)>("open64");
+  return fails(path) ? -1 : next(path, flags, mode);
+}
+
+int openat(int directory, const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  static const auto next = real<int (*)(int, const char*, int, ...)>("openat");
+  return fails(path) ? -1 : next(directory, path, flags, mode);
+}
+
+DIR* opendir(const char* path) {
+  static const auto next = real<DIR* (*)(const char*)>("opendir");
+  return fails(path) ? nullptr : next(path);
+}
+
+int stat(const char* __restrict path, struct stat* __restrict status) noexcept {
+  static const auto next = real<int (*)(const char*, struct stat*)>("stat");
+  return fails(path) ? -1 : next(path, status);
+}
+
+int stat64(const char* __restrict path, struct stat64* __restrict status) noexcept {
+  static const auto next = real<int (*)(const char*, struct stat64*)>("stat64");
+  return fails(path) ? -1 : next(path, status);
+}
+
+int remove(const char* path) noexcept {
+  static const auto next = real<int (*)(const char*)>("remove");
+  return fails(path) ? -1 : next(path);
+}
+
+int unlink(const char* path) noexcept {
+  static const auto next = real<int (*)(const char*)>("unlink");
+  return fails(path) ? -1 : next(path);
+}
+
+}  // extern "C"
