@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/checkpoint/transformers_checkpoint.h"
@@ -21,14 +21,17 @@ constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kTemporaryPrefix = "tmp-checkpoint-";
 constexpr std::string_view kReplaced = ".replaced";
 
+// The new checkpoint is in place: a failure here costs room until the next start, and no more.
+void remove_replaced(const std::string& path) {
+  best_effort("remove the checkpoint that was replaced", [&] { remove_tree(path); });
+}
+
 // Paths relative to `directory`, sorted; the marker left out.
 std::vector<std::string> files_below(const std::string& directory) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
-    if (!entry.is_regular_file()) continue;
-    std::string name = fs::relative(entry.path(), directory).generic_string();
-    if (name != kCompleteMarker) names.push_back(std::move(name));
-  }
+  for (const DirectoryEntry& entry : list_tree(directory))
+    if (entry.kind == FileKind::regular && entry.name != kCompleteMarker)
+      names.push_back(entry.name);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -43,9 +46,11 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-void remove_tree(const std::string& path) noexcept {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
+// A checkpoint with such an error is damaged. Any other error (io, out_of_memory, ...) says nothing
+// about the checkpoint: the next attempt may read it.
+bool says_damaged(ErrorCode code) {
+  return code == ErrorCode::corrupt_data || code == ErrorCode::invalid_argument ||
+         code == ErrorCode::not_found;
 }
 
 void check_listed_file(const std::string& directory, const nlohmann::json& entry, bool checksums) {
@@ -54,11 +59,9 @@ void check_listed_file(const std::string& directory, const nlohmann::json& entry
   SHOAL_CHECK(name.find("..") == std::string::npos && !name.starts_with('/'),
               "the marker names a file outside, '{}'", name);
   const std::string path = directory + "/" + name;
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  SHOAL_CHECK(!error, "{} is missing", name);
-  SHOAL_CHECK(static_cast<std::int64_t>(size) == bytes, "{} has {} bytes instead of {}", name, size,
-              bytes);
+  const std::optional<std::int64_t> size = file_bytes(path);
+  SHOAL_CHECK(size, "{} is missing", name);
+  SHOAL_CHECK(*size == bytes, "{} has {} bytes instead of {}", name, *size, bytes);
   if (checksums)
     SHOAL_CHECK(to_hex(sha256_of_file(path)) == entry.at("sha256").get<std::string>(),
                 "{} does not match its checksum", name);
@@ -94,12 +97,9 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
-  std::error_code error;
-  for (fs::directory_iterator it(output_dir, error), end; !error && it != end;
-       it.increment(error)) {
-    const auto step = step_of(it->path().filename().string());
-    std::error_code not_a_directory;
-    if (step && it->is_directory(not_a_directory)) found.push_back({*step, it->path().string()});
+  for (DirectoryEntry& entry : list_directory_if_there(output_dir)) {
+    const auto step = step_of(entry.name);
+    if (step && entry.kind == FileKind::directory) found.push_back({*step, std::move(entry.path)});
   }
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.path < b.path;
@@ -110,10 +110,9 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
 std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
                                               const ChecksumShare& share) {
   const std::string marker = path + "/" + std::string(kCompleteMarker);
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return "it is not a directory";
+  if (!is_directory(path)) return "it is not a directory";
   if (is_transformers_checkpoint(path)) return why_not_resumed(path);
-  if (!fs::exists(marker, error))
+  if (!path_exists(marker))
     return fmt::format("it has no {} marker: writing it was interrupted", kCompleteMarker);
   try {
     const nlohmann::json content = read_json_file(marker);
@@ -125,11 +124,23 @@ std::optional<std::string> checkpoint_problem(const std::string& path, bool chec
     for (std::size_t i = 0; i < mine.size(); ++i)
       check_listed_file(path, files.at(i), checksums && mine[i]);
   } catch (const Error& problem) {
+    if (!says_damaged(problem.code())) throw;
     return problem.what();
   } catch (const nlohmann::json::exception& problem) {
     return fmt::format("its {} marker cannot be read: {}", kCompleteMarker, problem.what());
   }
   return std::nullopt;
+}
+
+Error none_is_whole(const std::string& output_dir, const std::vector<DamagedCheckpoint>& damaged,
+                    std::string remedy) {
+  std::string each;
+  for (const DamagedCheckpoint& one : damaged)
+    each += fmt::format("{}{}: {}", each.empty() ? "" : "; ",
+                        fs::path(one.path).filename().string(), one.reason);
+  return {ErrorCode::corrupt_data,
+          fmt::format("{} has checkpoints and none is whole ({})", output_dir, each),
+          std::move(remedy)};
 }
 
 std::optional<CheckpointInfo> newest_checkpoint(
@@ -156,8 +167,7 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
     });
     if (kept || &info == &all.back()) continue;
     // The marker goes first: a removal that is cut short leaves something that does not count.
-    std::error_code ignored;
-    fs::remove(info.path + "/" + std::string(kCompleteMarker), ignored);
+    remove_file(info.path + "/" + std::string(kCompleteMarker));
     remove_tree(info.path);
     removed.push_back(info.path);
     --excess;
@@ -169,10 +179,8 @@ namespace {
 
 std::vector<std::string> names_of_unfinished(const std::string& output_dir) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
-    if (it->path().filename().string().starts_with(kTemporaryPrefix))
-      names.push_back(it->path().filename().string());
+  for (DirectoryEntry& entry : list_directory_if_there(output_dir))
+    if (entry.name.starts_with(kTemporaryPrefix)) names.push_back(std::move(entry.name));
   return names;
 }
 
@@ -214,17 +222,13 @@ CheckpointTransaction::CheckpointTransaction(const std::string& path, std::int64
 }
 
 void CheckpointTransaction::make_temporary(std::string_view what) {
-  std::error_code error;
-  fs::remove_all(temporary_, error);
-  fs::create_directories(temporary_, error);
-  if (error)
-    throw Error(ErrorCode::io,
-                fmt::format("cannot make the directory {}: {}", temporary_, error.message()),
-                fmt::format("choose another {} or its permissions", what));
+  remove_tree(temporary_);
+  make_directories(temporary_, fmt::format("choose another {} or its permissions", what));
 }
 
 CheckpointTransaction::~CheckpointTransaction() {
-  if (!committed_) remove_tree(temporary_);
+  if (!committed_)
+    best_effort("remove an unfinished checkpoint", [this] { remove_tree(temporary_); });
 }
 
 std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed,
@@ -241,7 +245,7 @@ std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed,
   for (const std::string& name : names) {
     const auto known = std::ranges::find(sealed, name, &SealedFile::name);
     const SealedFile file = known != sealed.end() ? *known : seal_file(temporary_, name);
-    const auto bytes = static_cast<std::int64_t>(fs::file_size(temporary_ + "/" + name));
+    const std::int64_t bytes = file_bytes(temporary_ + "/" + name).value_or(0);
     if (bytes != file.bytes)
       throw_error(ErrorCode::corrupt_data, "{}/{} has {} bytes, and {} for the rank that wrote it",
                   temporary_, name, bytes, file.bytes);
@@ -250,23 +254,13 @@ std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed,
   for (const SealedFile& file : elsewhere)
     marker["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"sha256", to_hex(file.sha256)}});
-  const std::string replaced = take_place();
-  try {
-    write_file_atomically(final_ + "/" + std::string(kCompleteMarker), marker.dump(1) + "\n");
-    sync_directory(final_);
-  } catch (...) {
-    // Without its marker it does not count; the older one of this step comes back if there was one.
-    remove_tree(final_);
-    std::error_code error;
-    if (fs::exists(replaced, error)) fs::rename(replaced, final_, error);
-    throw;
-  }
-  remove_tree(replaced);
+  write_file_atomically(temporary_ + "/" + std::string(kCompleteMarker), marker.dump(1) + "\n");
+  remove_replaced(take_place());
   return final_;
 }
 
 std::string CheckpointTransaction::commit_part() {
-  remove_tree(take_place());
+  remove_replaced(take_place());
   return final_;
 }
 
@@ -275,12 +269,18 @@ std::string CheckpointTransaction::commit_part() {
 std::string CheckpointTransaction::take_place() {
   sync_directory(temporary_);
   std::string replaced = temporary_ + std::string(kReplaced);
-  std::error_code error;
-  if (fs::exists(final_, error)) {
+  const bool replaces = path_exists(final_);
+  if (replaces) {
     remove_tree(replaced);
     rename_and_sync(final_, replaced);
   }
-  rename_and_sync(temporary_, final_);
+  try {
+    rename_and_sync(temporary_, final_);
+  } catch (...) {
+    if (replaces)
+      best_effort("put the older checkpoint back", [&] { rename_path(replaced, final_); });
+    throw;
+  }
   committed_ = true;
   return replaced;
 }

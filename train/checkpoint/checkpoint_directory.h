@@ -1,9 +1,12 @@
-// checkpoint-N/ directories: written beside, synced, renamed, marked last (decision 13).
+// checkpoint-N/ directories: written beside, synced, marked, renamed last (decision 13).
 //
 //   <output_dir>/tmp-checkpoint-N.<rank>/   being written; ignored and later removed
 //   <output_dir>/checkpoint-N/              renamed into place
 //   <output_dir>/checkpoint-N/COMPLETE      JSON: every file with its bytes and SHA-256. Without
 //                                           it, or where it does not fit, the rest does not count.
+// A checkpoint is damaged where files are missing or do not fit. An error of the file system (EIO,
+// EACCES, ESTALE, ...) says nothing about it: every function here throws io then.
+//
 // One rank has the transaction; others may write files of their own into its directory, seal them,
 // and are done before it commits. Readers may be others. Calls block on the file system.
 #pragma once
@@ -16,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/sealed_file.h"
 
 namespace shoal {
@@ -47,6 +51,13 @@ struct ChecksumShare {
 std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
                                               const ChecksumShare& share = {});
 
+struct DamagedCheckpoint {
+  std::string path, reason;
+};
+// There are checkpoints and none is whole: corrupt_data, with the reason of each.
+Error none_is_whole(const std::string& output_dir, const std::vector<DamagedCheckpoint>& damaged,
+                    std::string remedy);
+
 // The complete one of the highest step. Each newer one that is not complete is told to `skipped`
 // (path and reason), then passed over.
 std::optional<CheckpointInfo> newest_checkpoint(
@@ -75,8 +86,8 @@ class CheckpointTransaction {
   CheckpointTransaction& operator=(const CheckpointTransaction&) = delete;
 
   const std::string& directory() const { return temporary_; }  // put the files here
-  // Syncs every file, renames the directory into place (an older one of this step is replaced),
-  // and writes the marker. Returns the final path. io when any of it fails. `sealed`: files that
+  // Syncs every file, writes the marker, and renames the directory into place (an older one of this
+  // step is replaced). Returns the final path. io when any of it fails. `sealed`: files that
   // their writers have read already; corrupt_data where one is not there with these bytes.
   // `elsewhere`: files of this checkpoint that lie in another host's directory of this name, until
   // the two are put together; the marker names them too.

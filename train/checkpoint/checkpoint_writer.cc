@@ -9,6 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "shoal/runtime/io/file_system.h"
+
 namespace shoal {
 
 // One mutex guards everything; it is never held while a job runs.
@@ -63,6 +65,8 @@ CheckpointWriter::~CheckpointWriter() {
   }
   impl_->changed.notify_all();
   impl_->thread.join();
+  if (impl_->error)
+    best_effort("write a checkpoint", [this] { std::rethrow_exception(impl_->error); });
 }
 
 void CheckpointWriter::submit(std::function<void()> job) {

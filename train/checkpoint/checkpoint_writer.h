@@ -11,7 +11,8 @@ namespace shoal {
 class CheckpointWriter {
  public:
   CheckpointWriter();
-  ~CheckpointWriter();  // waits for the job in flight; its error is lost, so call finish() first
+  // Waits for the job in flight. An error that no call has rethrown is logged.
+  ~CheckpointWriter();
 
   // Waits for the job in flight, rethrows its error, then starts `job`.
   void submit(std::function<void()> job);

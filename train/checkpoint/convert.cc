@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <map>
 
 #include <fmt/ranges.h>
@@ -12,6 +11,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
@@ -70,7 +70,7 @@ class Converter {
 
   Conversion run() {
     const bool resumes = options_.optimizer &&
-                         fs::exists(options_.from + "/" + std::string(kState)) &&
+                         path_exists(options_.from + "/" + std::string(kState)) &&
                          !is_transformers_checkpoint(options_.from);
     const std::int64_t step = resumes ? read_trainer_state(options_.from).global_step : 0;
     CheckpointTransaction transaction(options_.to, step);
@@ -98,13 +98,12 @@ class Converter {
     SHOAL_CHECK(
         !o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16,
         "weights are not converted to {}", to_string(*o.dtype));
-    if (!fs::is_directory(o.from))
-      throw_error(ErrorCode::not_found, "{} is not a directory", o.from);
+    if (!is_directory(o.from)) throw_error(ErrorCode::not_found, "{} is not a directory", o.from);
     check_target();
     // Of transformers' there are the weights alone.
     if (is_transformers_checkpoint(o.from)) return;
-    if (fs::exists(o.from + "/" + std::string(kCompleteMarker)) ||
-        fs::exists(o.from + "/" + std::string(kState)))
+    if (path_exists(o.from + "/" + std::string(kCompleteMarker)) ||
+        path_exists(o.from + "/" + std::string(kState)))
       if (const auto problem = checkpoint_problem(o.from, true))
         throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", o.from, *problem),
                     "`shoal checkpoint inspect --verify` shows what is there");
@@ -112,7 +111,7 @@ class Converter {
 
   void check_target() const {
     const std::string& to = options_.to;
-    if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
+    if (path_exists(to) && !(is_directory(to) && list_directory(to).empty()))
       throw Error(ErrorCode::invalid_argument, fmt::format("{} exists already", to),
                   "nothing is overwritten: choose another name, or remove it");
   }
@@ -121,19 +120,18 @@ class Converter {
   void carry(const std::string& directory, bool resumes) {
     const std::string from = options_.setup.empty() ? options_.from : options_.setup;
     bool has_config = false;
-    for (const auto& entry : fs::directory_iterator(from)) {
-      const std::string name = entry.path().filename();
-      if (!entry.is_regular_file() || is_weights(name) || name == kCompleteMarker || name == kState)
+    for (const auto& [name, path, kind, is_link] : list_directory(from)) {
+      if (kind != FileKind::regular || is_weights(name) || name == kCompleteMarker ||
+          name == kState)
         continue;
-      fs::copy_file(entry.path(), directory + "/" + name);
+      copy_file(path, directory + "/" + name);
       out_.carried.push_back(name);
       if (name != "config.json") continue;
       has_config = true;
       if (options_.dtype) set_dtype(directory + "/" + name);
     }
     if (resumes) {
-      fs::copy_file(options_.from + "/" + std::string(kState),
-                    directory + "/" + std::string(kState));
+      copy_file(options_.from + "/" + std::string(kState), directory + "/" + std::string(kState));
       out_.carried.emplace_back(kState);
     }
     std::ranges::sort(out_.carried);

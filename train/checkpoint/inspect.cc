@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
@@ -52,7 +53,9 @@ class Inspection {
   CheckpointContents contents() && { return std::move(out_); }
 
  private:
-  bool has(std::string_view name) const { return fs::exists(directory_ + "/" + std::string(name)); }
+  bool has(std::string_view name) const {
+    return path_exists(directory_ + "/" + std::string(name));
+  }
   CheckpointFile& file_named(const std::string& path) {
     const std::string name = fs::path(path).filename();
     const auto found = std::ranges::find(out_.files, name, &CheckpointFile::name);
@@ -61,14 +64,11 @@ class Inspection {
   }
 
   void list_files() {
-    std::error_code error;
-    if (!fs::is_directory(directory_, error))
+    if (!is_directory(directory_))
       throw_error(ErrorCode::not_found, "{} is not a directory", directory_);
-    for (const auto& entry : fs::directory_iterator(directory_))
-      if (entry.is_regular_file())
-        out_.files.push_back(
-            {entry.path().filename(), static_cast<std::int64_t>(entry.file_size())});
-    std::ranges::sort(out_.files, {}, &CheckpointFile::name);
+    for (const DirectoryEntry& entry : list_directory(directory_))
+      if (entry.kind == FileKind::regular)
+        out_.files.push_back({entry.name, file_bytes(entry.path).value_or(0)});
   }
 
   void read_shards(const FoundShards& shards) {

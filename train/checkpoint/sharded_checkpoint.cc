@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <filesystem>
 
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -124,19 +124,15 @@ void write_shard(const std::string& directory, int rank, int ranks,
 
 FoundShards find_shards(const std::string& directory) {
   FoundShards found;
-  std::error_code problem;
-  std::filesystem::directory_iterator entry(directory, problem);
-  for (; !problem && entry != std::filesystem::directory_iterator(); entry.increment(problem)) {
+  for (const DirectoryEntry& entry : list_directory_if_there(directory)) {
     int rank = 0, of = 0;
-    if (!parse_name(entry->path().filename(), rank, of)) continue;
+    if (!parse_name(entry.name, rank, of)) continue;
     if (found.ranks != 0 && of != found.ranks)
       throw_error(ErrorCode::corrupt_data, "{} holds shards of {} and of {} ranks: two saves",
                   directory, found.ranks, of);
     found.ranks = of;
-    found.paths[rank] = entry->path();
+    found.paths[rank] = entry.path;
   }
-  if (problem && problem != std::errc::no_such_file_or_directory)
-    throw_error(ErrorCode::io, "cannot list {}: {}", directory, problem.message());
   return found;
 }
 
@@ -211,8 +207,7 @@ ShardedCheckpoint ShardedCheckpoint::open_full(const std::string& directory) {
   checkpoint.directory_ = directory;
   checkpoint.files_ = ShardedSafetensors::open(directory).files();
   const std::string optimizer = directory + "/" + std::string(kOptimizerStateFile);
-  if (std::filesystem::exists(optimizer))
-    checkpoint.files_.push_back(SafetensorsFile::open(optimizer));
+  if (path_exists(optimizer)) checkpoint.files_.push_back(SafetensorsFile::open(optimizer));
   for (const auto& file : checkpoint.files_)
     for (const SafetensorsEntry& entry : file->entries()) {
       const Shape shape{std::span<const std::int64_t>(entry.sizes)};

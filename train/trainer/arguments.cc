@@ -199,8 +199,10 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
                         "metric_for_best_model; null: never"})
       .real("early_stopping_threshold", &a.early_stopping_threshold,
             {.min = 0, .help = "better by no more than this does not count"})
-      .string("resume_from_checkpoint", &a.resume_from_checkpoint,
-              {.help = "true: the newest complete one in output_dir, if any; or a path"})
+      .string(
+          "resume_from_checkpoint", &a.resume_from_checkpoint,
+          {.help =
+               "true: the newest whole one in output_dir, if it holds any checkpoint; or a path"})
       .boolean("ignore_data_skip", &a.ignore_data_skip,
                {.help = "resume at the start of the epoch instead of the sample"});
   options.section("system", "Loading and ranks")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -11,13 +10,13 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 
 namespace shoal {
 namespace {
 
-namespace fs = std::filesystem;
 using collectives::Communicator;
 using collectives::ReduceOp;
 
@@ -36,10 +35,14 @@ bool anybody(Communicator& c, bool mine) {
   return flag != 0;
 }
 
+void put_probe(const std::string& directory, const std::string& probe) {
+  make_directories(directory, "choose another --output_dir or its permissions");
+  write_file(probe, "seen");
+}
+
 bool appears(const std::string& path) {
-  std::error_code ignored;
   for (int look = 0; look < kLooks; ++look) {
-    if (fs::exists(path, ignored)) return true;
+    if (path_exists(path)) return true;
     std::this_thread::sleep_for(kBetweenLooks);
   }
   return false;
@@ -50,12 +53,10 @@ nlohmann::json listed(Communicator& c, int root, const std::string& path) {
   std::string text;
   if (c.rank() == root) {
     nlohmann::json files = nlohmann::json::array();
-    std::error_code error;
-    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
-         it.increment(error))
-      if (it->is_regular_file(error))
-        files.push_back({{"name", fs::relative(it->path(), path).generic_string()},
-                         {"bytes", it->file_size()}});
+    if (path_exists(path))
+      for (const DirectoryEntry& entry : list_tree(path))
+        if (entry.kind == FileKind::regular)
+          files.push_back({{"name", entry.name}, {"bytes", file_bytes(entry.path).value_or(0)}});
     text = files.dump();
   }
   text.resize(static_cast<std::size_t>(told(c, std::ssize(text), root)));
@@ -69,7 +70,7 @@ void spread(Communicator& c, int root, const std::string& file, std::int64_t byt
   std::optional<AtomicFile> copy;
   if (c.rank() == root) source = open_file(file);
   if (lacks) {
-    fs::create_directories(fs::path(file).parent_path());
+    make_directories(std::filesystem::path(file).parent_path());
     copy.emplace(file, bytes);
   }
   std::vector<std::byte> chunk;
@@ -99,17 +100,17 @@ DirectoryOwners find_owners(Communicator& c, const std::string& path) {
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string probe = fmt::format("{}/tmp-checkpoint-seen-by-rank-{}-{}", path, owner,
                                           told(c, static_cast<std::int64_t>(now), owner));
-    std::error_code ignored;
-    if (c.rank() == owner) {
-      fs::create_directories(path, ignored);
-      std::ofstream(probe) << owner;
-    }
+    // Rank 0 cannot go on without the directory. Another rank may have nothing to write.
+    if (c.rank() == owner && owner == 0) put_probe(path, probe);
+    if (c.rank() == owner && owner != 0)
+      best_effort(fmt::format("write on the host of rank {}", owner),
+                  [&] { put_probe(path, probe); });
     c.barrier()->wait();
     const bool is_open = owners.of_rank[static_cast<std::size_t>(c.rank())] < 0;
     std::vector<std::int64_t> sees(size, 0);
     sees[static_cast<std::size_t>(c.rank())] = c.rank() == owner || (is_open && appears(probe));
     c.all_reduce(sees.data(), sees.data(), c.size(), DType::i64, ReduceOp::sum)->wait();
-    if (c.rank() == owner) fs::remove(probe, ignored);
+    if (c.rank() == owner) best_effort("remove a probe", [&] { remove_file(probe); });
     for (std::size_t rank = 0; rank < size; ++rank)
       if (sees[rank] != 0 && owners.of_rank[rank] < 0) owners.of_rank[rank] = owner;
   }
@@ -125,10 +126,7 @@ void gather_files(Communicator& c, const DirectoryOwners& owners, const std::str
     for (const nlohmann::json& entry : listed(c, owner, path)) {
       const std::string file = path + "/" + entry.at("name").get<std::string>();
       const auto bytes = entry.at("bytes").get<std::int64_t>();
-      std::error_code absent;
-      const bool lacks =
-          takes && c.rank() != owner &&
-          (!fs::exists(file, absent) || static_cast<std::int64_t>(fs::file_size(file)) != bytes);
+      const bool lacks = takes && c.rank() != owner && file_bytes(file) != bytes;
       if (anybody(c, lacks)) spread(c, owner, file, bytes, lacks);
     }
   }

@@ -9,6 +9,7 @@
 
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
@@ -19,10 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_in_parts(const std::string& directory) {
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(directory, missing))
-    if (entry.path().filename().string().starts_with("shard-")) return true;
-  return false;
+  return std::ranges::any_of(list_directory_if_there(directory), [](const DirectoryEntry& entry) {
+    return entry.name.starts_with("shard-");
+  });
 }
 
 // A tensor that is whole in `whole`, into a part of it.
@@ -137,7 +137,7 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
     return read_parts(checkpoint, into, kernels.stream());
   }
   const std::string file_name(kOptimizerStateFile), path = directory + "/" + file_name;
-  if (!fs::exists(path)) refuse_without_optimizer(directory, file_name);
+  if (!path_exists(path)) refuse_without_optimizer(directory, file_name);
   const auto file = SafetensorsFile::open(path);
   for (const HeldNumbers& part : into) {
     const Tensor saved = file->tensor(part.held.name);

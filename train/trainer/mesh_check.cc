@@ -5,6 +5,7 @@
 #include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
@@ -17,13 +18,11 @@ void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int 
   // Whatever units cost, a partition by hand fits the model or does not.
   parallel::choose_partition(smp, parallel::count_units(chain));
   const std::filesystem::path file = smp.partition.file;
-  std::error_code unknown;
-  if (!smp.partition.load && std::filesystem::is_directory(file, unknown))
+  if (!smp.partition.load && is_directory(file))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("partition_file is {}, which is a directory", file.string()),
                 "name a file in it, or leave partition_file out: nothing needs the file");
-  if (!smp.partition.load && file.has_parent_path() &&
-      !std::filesystem::is_directory(file.parent_path(), unknown))
+  if (!smp.partition.load && file.has_parent_path() && !is_directory(file.parent_path()))
     throw Error(ErrorCode::not_found,
                 fmt::format("partition_file is {}, and there is no directory {}", file.string(),
                             file.parent_path().string()),

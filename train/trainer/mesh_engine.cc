@@ -1,12 +1,12 @@
 #include "shoal/train/trainer/mesh_engine.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <sstream>
 
 #include "shoal/collectives/watch.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/trainer/directories.h"
 #include "shoal/train/trainer/log_format.h"
@@ -17,7 +17,6 @@
 namespace shoal {
 namespace {
 
-namespace fs = std::filesystem;
 using parallel::Microbatch;
 
 // Of steps whose inputs and graphs are kept.
@@ -137,8 +136,7 @@ std::string MeshEngine::kept_cut() const {
       static_cast<std::size_t>(smp_.pipeline) * static_cast<std::size_t>(smp_.chunks);
   std::vector<std::int64_t> counts(stages, 0);
   const std::string path = parts_.continues + "/" + kPartitionFile;
-  std::error_code unknown;
-  if (!parts_.continues.empty() && fs::exists(path, unknown)) try {
+  if (!parts_.continues.empty() && path_exists(path)) try {
       parallel::SmpParameters from_file = smp_;
       from_file.partition.file = path;
       from_file.partition.load = true;
@@ -146,6 +144,7 @@ std::string MeshEngine::kept_cut() const {
       for (std::size_t stage = 0; stage < stages; ++stage)
         counts[stage] = cut.stages[stage].last - cut.stages[stage].first;
     } catch (const Error& other) {
+      if (other.code() == ErrorCode::io) throw;
       parts_.say(fmt::format("the model is cut anew: {}", other.what()));
     }
   if (mesh_.world().size() > 1)
@@ -568,12 +567,8 @@ void MeshEngine::save_model(const std::string& directory) {
   const std::string in_parts = directory + "/tmp-checkpoint-model.0";
   const DirectoryOwners owners = find_owners(beside(), directory);
   if (owners.is_owner(world.rank())) {
-    std::error_code error;
-    fs::remove_all(in_parts, error);
-    fs::create_directories(in_parts, error);
-    if (error)
-      throw Error(ErrorCode::io, fmt::format("cannot make {}: {}", in_parts, error.message()),
-                  "choose another --output_dir or its permissions");
+    remove_tree(in_parts);
+    make_directories(in_parts, "choose another --output_dir or its permissions");
   }
   world.host().barrier()->wait();
   std::vector<HeldNumbers> written = weights(Which::written);
@@ -582,8 +577,10 @@ void MeshEngine::save_model(const std::string& directory) {
   write_held(in_parts, world.rank(), world.size(), written);
   world.host().barrier()->wait();
   gather_files(beside(), owners, in_parts, true);
-  std::error_code ignored;
-  if (owners.is_owner(world.rank()) && world.rank() != 0) fs::remove_all(in_parts, ignored);
+  const auto clean_up = [&] {
+    best_effort("remove the parts of a saved model", [&] { remove_tree(in_parts); });
+  };
+  if (owners.is_owner(world.rank()) && world.rank() != 0) clean_up();
   if (world.rank() != 0) return;
   const auto checkpoint = ShardedCheckpoint::open(in_parts);
   Tensor whole;
@@ -595,7 +592,7 @@ void MeshEngine::save_model(const std::string& directory) {
                     whole.view());
     return whole.const_view();
   });
-  fs::remove_all(in_parts, ignored);
+  clean_up();
 }
 
 }  // namespace shoal

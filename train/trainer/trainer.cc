@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/memory_record.h"
@@ -46,8 +46,10 @@ void Trainer::Impl::begin() {
     SHOAL_CHECK(made != nullptr, "model_init made no task");
     parts.task = made.get();
   }
-  engine =
-      make_engine({args, parts, [this](const std::string& line) { say(line); }, will_continue()});
+  guarded([this] {
+    engine =
+        make_engine({args, parts, [this](const std::string& line) { say(line); }, will_continue()});
+  });
   share = engine->data_share();
   plan.reset();
   pending.clear();
@@ -474,12 +476,7 @@ TrainResult Trainer::Impl::train() {
         "once all are put together, as SageMaker does");
   if (owners.is_owner(parts.communicator->rank())) remove_unfinished_checkpoints(args.output_dir);
   if (is_main()) {
-    std::error_code error;
-    std::filesystem::create_directories(args.output_dir, error);
-    if (error)
-      throw Error(ErrorCode::io,
-                  fmt::format("cannot make output_dir {}: {}", args.output_dir, error.message()),
-                  "choose another --output_dir or its permissions");
+    make_directories(args.output_dir, "choose another --output_dir or its permissions");
     if (!metrics_file)
       metrics_file = std::make_unique<JsonLinesWriter>(
           args.output_dir + "/metrics.jsonl",

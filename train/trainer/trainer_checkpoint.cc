@@ -5,6 +5,7 @@
 #include "shoal/collectives/reduction.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/model_record.h"
@@ -187,13 +188,7 @@ void Trainer::Impl::finish_writing() {
 
 void Trainer::Impl::save_model(const std::string& directory) {
   settle();
-  if (is_main()) {
-    std::error_code error;
-    std::filesystem::create_directories(directory, error);
-    if (error)
-      throw Error(ErrorCode::io, fmt::format("cannot make {}: {}", directory, error.message()),
-                  "choose another --output_dir or its permissions");
-  }
+  if (is_main()) make_directories(directory, "choose another --output_dir or its permissions");
   engine->save_model(directory);
   if (ranks() > 1) parts.communicator->host().barrier()->wait();
 }
@@ -210,14 +205,13 @@ std::string Trainer::Impl::will_continue() const {
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   const std::string& asked = args.resume_from_checkpoint;
   if (wants_newest(asked)) return newest_to_resume();
-  std::error_code unknown;
   if (begins_anew(asked)) {
     check_output_directory(args);
     agree_on_step(-1);  // and everybody has looked
     return std::nullopt;
   }
   // A file that one rank sees alone is found out below, when ranks compare steps.
-  std::int64_t seen = std::filesystem::exists(asked + "/" + kStateFile, unknown) ? 1 : 0;
+  std::int64_t seen = path_exists(asked + "/" + kStateFile) ? 1 : 0;
   sum(&seen, 1);
   if (seen == 0)
     refuse({ErrorCode::not_found,
@@ -237,14 +231,26 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
 std::optional<std::string> Trainer::Impl::newest_to_resume() {
   if (is_main()) restore_replaced_checkpoints(args.output_dir);
   agree_on_step(0);  // nobody looks before
-  auto all = list_checkpoints(args.output_dir);
-  for (; !all.empty(); all.pop_back()) {
+  std::vector<DamagedCheckpoint> damaged;
+  const auto say_damaged = [&] {
+    for (const DamagedCheckpoint& one : damaged)
+      say(fmt::format("warning: {} is passed over: {}", one.path, one.reason));
+  };
+  for (auto all = list_checkpoints(args.output_dir); !all.empty(); all.pop_back()) {
     agree_on_step(all.back().step);
     const auto problem = problem_of(all.back().path);
-    if (!problem) return all.back().path;
-    say(fmt::format("warning: {} is passed over: {}", all.back().path, *problem));
+    if (!problem) {
+      say_damaged();
+      return all.back().path;
+    }
+    damaged.push_back({all.back().path, *problem});
   }
   agree_on_step(-1);
+  if (!damaged.empty() && !args.overwrite_output_dir)
+    refuse(none_is_whole(args.output_dir, damaged,
+                         "bring the missing files back, or begin at step 0 and remove these with "
+                         "--overwrite_output_dir true"));
+  say_damaged();
   say(fmt::format("no complete checkpoint in {}: training begins at step 0", args.output_dir));
   return std::nullopt;
 }
@@ -272,6 +278,14 @@ void Trainer::Impl::agree_on_step(std::int64_t step) {
            "on every host"});
 }
 
+void Trainer::Impl::end_others(const std::exception& why) noexcept {
+  if (engine) return engine->abort(why);
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  if (ranks() == 1 || (error != nullptr && error->code() == ErrorCode::aborted)) return;
+  best_effort("tell the other ranks why this one ends",
+              [&] { parts.communicator->abort(error != nullptr ? error->message() : why.what()); });
+}
+
 void Trainer::Impl::refuse(const Error& error) const {
   if (is_main()) throw Error(error);
   throw Error(ErrorCode::aborted, error.what());
@@ -285,17 +299,14 @@ bool Trainer::Impl::resume() {
     if (is_main() && args.overwrite_output_dir)
       for (const CheckpointInfo& info : list_checkpoints(args.output_dir)) {
         say(fmt::format("removing {} (overwrite_output_dir)", info.path));
-        std::error_code ignored;
-        std::filesystem::remove_all(info.path, ignored);
+        remove_tree(info.path);
       }
     return false;
   }
   load_checkpoint(*path);
   last_checkpoint = *path;
   // One from elsewhere is saved again where this run's checkpoints go.
-  std::error_code ignored;
-  if (std::filesystem::equivalent(*path, checkpoint_path(args.output_dir, state.global_step),
-                                  ignored))
+  if (is_same_file(*path, checkpoint_path(args.output_dir, state.global_step)))
     last_checkpoint_step = state.global_step;
   say(fmt::format("resuming from {} at step {}", *path, state.global_step));
   if (const auto all = list_checkpoints(args.output_dir);

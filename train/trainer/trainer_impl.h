@@ -80,13 +80,14 @@ struct Trainer::Impl {
   void say(const std::string& line) {
     each_callback([&](TrainerCallback& c) { c.on_message(line); });
   }
+  void end_others(const std::exception& why) noexcept;  // and say why this rank ends
   // work(); where it throws on this rank, the others' waits end too.
   template <typename Work>
   decltype(auto) guarded(Work&& work) {
     try {
       return work();
     } catch (const std::exception& why) {
-      engine->abort(why);
+      end_others(why);
       throw;
     }
   }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/failing_path.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -94,6 +95,45 @@ TEST(CheckpointDirectory, PassesOverDamagedOnesAndSaysWhy) {
                                    HasSubstr("part/more.bin is missing")));
   // Sizes alone do not see changed bytes.
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-3", false), std::nullopt);
+}
+
+// An error says nothing about the checkpoint: an older one must not take its place.
+TEST(CheckpointDirectory, AnErrorIsNotDamage) {
+  const TemporaryDirectory output;
+  for (const int step : {1, 2}) save(output.path(), step);
+  for (const int error : {EIO, EACCES, ESTALE})
+    for (const char* name :
+         {"", "/checkpoint-2", "/checkpoint-2/COMPLETE", "/checkpoint-2/model.bin"}) {
+      const std::string path = output.path() + name;
+      const test::FailingPath broken(path, error);
+      EXPECT_THAT(error_of([&] { newest_checkpoint(output.path(), nullptr); }),
+                  ::testing::AllOf(HasSubstr(path), HasSubstr(std::strerror(error))));
+    }
+  for (const auto& call :
+       std::vector<std::function<void()>>{[&] { rotate_checkpoints(output.path(), 1, {}); },
+                                          [&] { remove_unfinished_checkpoints(output.path()); },
+                                          [&] { restore_replaced_checkpoints(output.path()); }}) {
+    const test::FailingPath broken(output.path(), EIO);
+    EXPECT_THAT(error_of(call), HasSubstr(std::strerror(EIO)));
+  }
+  const test::FailingPath marker(output / "checkpoint-1/COMPLETE", EIO);
+  EXPECT_THAT(error_of([&] { rotate_checkpoints(output.path(), 1, {}); }),
+              HasSubstr("cannot remove " + output / "checkpoint-1/COMPLETE"));
+}
+
+// A writer that is killed at any moment leaves no checkpoint-N without its marker.
+TEST(CheckpointDirectory, IsMarkedBeforeItHasItsName) {
+  const TemporaryDirectory output;
+  std::string text;
+  {
+    CheckpointTransaction transaction(output.path(), 1, 0);
+    write_file_atomically(transaction.directory() + "/model.bin", "model");
+    const test::FailingPath broken(output / "checkpoint-1", EIO);  // the rename's turn
+    text = error_of([&] { transaction.commit(); });
+    EXPECT_EQ(checkpoint_problem(transaction.directory(), true), std::nullopt);
+  }
+  EXPECT_THAT(text, HasSubstr(std::strerror(EIO)));
+  EXPECT_THAT(names(output.path()), IsEmpty());
 }
 
 TEST(CheckpointDirectory, RefusesHostileMarkers) {

@@ -165,17 +165,19 @@ TEST(TrainerResume, ALossScaleThatWasNotDynamicIsNotTaken) {
   EXPECT_GT(state.loss_scale, 1000) << "gradients of a scale of 1 are lost in f16";
 }
 
-TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
+TEST(TrainerResume, AnIncompleteCheckpointIsNotOverwrittenUnasked) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 2;
   std::filesystem::create_directory(output / "checkpoint-1");
   arguments.resume_from_checkpoint = "true";
+  EXPECT_THAT(error_of(arguments), HasSubstr("none is whole"));
+  EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
+  arguments.overwrite_output_dir = true;
   const auto begun = run(arguments);
   EXPECT_EQ(begun.main.losses.size(), 2U);
   EXPECT_THAT(begun.main.messages, HasSubstr("checkpoint-1 is passed over"));
   EXPECT_THAT(begun.main.messages, HasSubstr("training begins at step 0"));
-  EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
 }
 
 TEST(TrainerResume, MayBeginItsEpochAnew) {
