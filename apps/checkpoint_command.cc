@@ -1,6 +1,5 @@
 // shoal checkpoint inspect|convert
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
 #include "commands.h"
@@ -10,6 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/convert.h"
 #include "shoal/train/checkpoint/inspect.h"
@@ -26,16 +26,19 @@ struct InspectOptions {
 
 // A run's output_dir stands for its newest complete checkpoint. `say` gets what was passed over.
 std::string checkpoint_in(const std::string& directory) {
-  if (list_checkpoints(directory).empty() ||
-      std::filesystem::exists(directory + "/" + std::string(kCompleteMarker)))
+  if (!is_directory(directory) || list_checkpoints(directory).empty() ||
+      path_exists(directory + "/" + std::string(kCompleteMarker)))
     return directory;
+  std::vector<DamagedCheckpoint> damaged;
   const auto newest =
-      newest_checkpoint(directory, [](const std::string& path, const std::string& reason) {
-        terminal::print(stderr, "{} is passed over: {}\n", path, reason);
+      newest_checkpoint(directory, [&](const std::string& path, const std::string& reason) {
+        damaged.push_back({path, reason});
       });
   if (!newest)
-    throw Error(ErrorCode::not_found, fmt::format("{} has no complete checkpoint", directory),
-                "name one of its checkpoint-N directories to see what is in it");
+    throw none_is_whole(directory, damaged,
+                        "name one of its checkpoint-N directories to see what is in it");
+  for (const DamagedCheckpoint& one : damaged)
+    terminal::print(stderr, "{} is passed over: {}\n", one.path, one.reason);
   return newest->path;
 }
 

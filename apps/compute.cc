@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <utility>
+
+#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/memory_room.h"
+#include "shoal/runtime/io/file_system.h"
 
 namespace shoal::app {
 namespace {
-
-namespace fs = std::filesystem;
 
 #ifdef SHOAL_WITH_CUDA
 constexpr bool kBuiltWithCuda = true;
@@ -20,10 +20,7 @@ constexpr bool kBuiltWithCuda = false;
 #endif
 
 // The driver's control device: there from when a GPU's driver was loaded.
-bool has_nvidia_driver() {
-  std::error_code ignored;
-  return fs::exists("/dev/nvidiactl", ignored);
-}
+bool has_nvidia_driver() { return ::access("/dev/nvidiactl", F_OK) == 0; }
 
 bool hides_gpus() {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -36,8 +33,7 @@ std::string algorithm_cache() {
     return std::string(cache) + "/shoal/algorithms";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
     return std::string(home) + "/.cache/shoal/algorithms";
-  std::error_code ignored;
-  return (fs::temp_directory_path(ignored) / "shoal-algorithms").string();
+  return temporary_directory() + "/shoal-algorithms";
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // shoal diagnose DUMPS...: reads what the ranks' flight recorders wrote and says what happened.
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 
 #include "commands.h"
@@ -11,6 +10,7 @@
 #include "shoal/collectives/diagnosis/diagnose.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
 
 namespace shoal::app {
 namespace {
@@ -18,9 +18,9 @@ namespace {
 // Of a directory that several jobs wrote to (SHOAL_FLIGHT_DIR), the newest job's; else itself.
 std::string newest_job(const std::string& path) {
   std::vector<std::string> jobs;
-  for (const auto& entry : std::filesystem::directory_iterator(path))
-    if (entry.is_directory() && entry.path().filename().string().starts_with("job-"))
-      jobs.push_back(entry.path());
+  for (const DirectoryEntry& entry : list_directory(path))
+    if (entry.kind == FileKind::directory && entry.name.starts_with("job-"))
+      jobs.push_back(entry.path);
   if (jobs.empty()) return path;
   std::sort(jobs.begin(), jobs.end());
   if (jobs.size() > 1)
@@ -34,15 +34,14 @@ std::string newest_job(const std::string& path) {
 std::vector<std::string> dump_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
-    if (!std::filesystem::is_directory(path)) {
+    if (!is_directory(path)) {
       files.push_back(path);
       continue;
     }
     const auto before = files.size();
-    for (const auto& entry : std::filesystem::directory_iterator(newest_job(path))) {
-      const std::string name = entry.path().filename();
-      if (name.starts_with("flight-") && name.ends_with(".json")) files.push_back(entry.path());
-    }
+    for (const DirectoryEntry& entry : list_directory(newest_job(path)))
+      if (entry.name.starts_with("flight-") && entry.name.ends_with(".json"))
+        files.push_back(entry.path);
     if (files.size() == before)
       throw Error(ErrorCode::not_found, fmt::format("no flight-*.json in {}", path),
                   "set SHOAL_FLIGHT_DIR on every rank, so that failures are written down there");

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -18,12 +17,11 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/device.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal::app {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
@@ -127,15 +125,15 @@ std::optional<std::string> output_of(const std::string& command) {
 // Without NVML and in any build: the driver's own directory says which GPUs there are.
 std::vector<std::string> gpus_of_driver() {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end;
-       it.increment(error)) {
-    std::ifstream file(it->path() / "information");
-    std::string line;
-    while (std::getline(file, line))
-      if (line.starts_with("Model:"))
-        names.push_back(line.substr(line.find_first_not_of(" \t", 6)));
-  }
+  best_effort("ask the driver for its GPUs", [&] {
+    for (const DirectoryEntry& entry : list_directory_if_there("/proc/driver/nvidia/gpus")) {
+      std::ifstream file(entry.path + "/information");
+      std::string line;
+      while (std::getline(file, line))
+        if (line.starts_with("Model:"))
+          names.push_back(line.substr(line.find_first_not_of(" \t", 6)));
+    }
+  });
   return names;
 }
 

@@ -1,7 +1,9 @@
 // shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
 // submit, version.
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "commands.h"
 #include "core_files.h"
@@ -111,7 +113,12 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   const std::string command = argc > 1 ? std::string("shoal ") + argv[1] : "shoal";
   try {
-    return shoal::app::run(argc, argv);
+    const int status = shoal::app::run(argc, argv);
+    // Output that did not reach its file is no success. A pipe's reader may have had enough.
+    if (status == 0 && std::fflush(stdout) != 0 && errno != EPIPE)
+      shoal::throw_error(shoal::ErrorCode::io, "cannot write to standard output: {}",
+                         std::strerror(errno));
+    return status;
   } catch (const shoal::Error& error) {
     shoal::app::report_error(command, error.what());
   } catch (const std::bad_alloc&) {

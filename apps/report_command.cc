@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/report/measures.h"
@@ -75,13 +76,12 @@ nlohmann::ordered_json json_of(const report::RunLog& run) {
 
 void write_page(const std::vector<report::RunLog>& runs, const std::string& path) {
   const auto parent = std::filesystem::path(path).parent_path();
-  std::error_code unknown;
-  if (!parent.empty() && !std::filesystem::is_directory(parent, unknown))
+  if (!parent.empty() && !is_directory(parent))
     throw Error(
         ErrorCode::not_found,
         fmt::format("the page is to be {}, and there is no directory {}", path, parent.string()),
         "make the directory, or choose another --output");
-  if (std::filesystem::is_directory(path, unknown))
+  if (is_directory(path))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the page is to be {}, which is a directory", path),
                 "give --output the name of a file");

@@ -11,6 +11,7 @@
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/metrics/glue.h"
@@ -21,11 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
 
 // Of GLUE's tasks and run_ner's.
 std::string task_named(const std::string& task_name) {
@@ -42,7 +38,7 @@ bool is_encoder(const ModelArguments& model) {
   if (!model.model_type.empty()) return is(model.model_type);
   const std::string& directory =
       !model.model_name_or_path.empty() ? model.model_name_or_path : model.config_name;
-  if (!is_there(directory + "/config.json")) return false;
+  if (!path_exists(directory + "/config.json")) return false;
   const nlohmann::json config = read_json_file(directory + "/config.json");
   const nlohmann::json* type = find_field(config, "model_type");
   return type != nullptr && type->is_string() && is(type->get<std::string>());
@@ -110,7 +106,7 @@ class Finder {
     const bool evaluates = a_.training.do_eval || a_.training.eval_strategy != Interval::no ||
                            a_.training.eval_on_start;
     if (bases_.empty()) return;
-    if (fs::is_regular_file(bases_.front())) {
+    if (is_regular_file(bases_.front())) {
       fill(a_.training.do_train ? a_.data.train_file : a_.data.validation_file, bases_.front());
       return;
     }
@@ -149,24 +145,24 @@ class Finder {
     const NamedData& named = a_.named;
     if (!named.data.empty()) {
       refuse_remote("data", named.data);
-      if (!is_there(named.data))
+      if (!path_exists(named.data))
         throw Error(ErrorCode::not_found, fmt::format("data: there is no {}", named.data),
                     "give a directory or a file");
       const fs::path inside = fs::path(named.data) / named.dataset_name;
-      bases_ = {!named.dataset_name.empty() && is_there(inside) ? inside : fs::path(named.data)};
+      bases_ = {!named.dataset_name.empty() && path_exists(inside) ? inside : fs::path(named.data)};
     } else if (!data.train_file.empty() || !data.validation_file.empty() ||
                !data.test_file.empty()) {
       return;  // they are named
     } else if (!named.dataset_name.empty()) {
       refuse_remote("dataset_name", named.dataset_name);
       const auto there = sagemaker_channel(last_part_of(named.dataset_name));
-      if (!is_there(named.dataset_name) && !there)
+      if (!path_exists(named.dataset_name) && !there)
         throw Error(ErrorCode::not_found,
                     fmt::format("dataset_name {}: there is neither such a directory or file, nor "
                                 "such a channel of SageMaker",
                                 named.dataset_name),
                     "give --data DIRECTORY; nothing is downloaded");
-      bases_ = {is_there(named.dataset_name) ? named.dataset_name : *there};
+      bases_ = {path_exists(named.dataset_name) ? named.dataset_name : *there};
     } else {
       for (const char* name : {"train", "training", "validation", "test"})
         if (const auto there = sagemaker_channel(name)) bases_.emplace_back(*there);
@@ -179,7 +175,7 @@ class Finder {
     std::string short_name = config;
     if (config.ends_with("-v1")) short_name.erase(config.size() - 3);
     for (const std::string& name : {config, short_name})
-      if (const fs::path inside = bases_.front() / name; is_there(inside)) {
+      if (const fs::path inside = bases_.front() / name; path_exists(inside)) {
         bases_ = {inside};
         return;
       }
@@ -188,7 +184,7 @@ class Finder {
   bool has_rows() const {
     for (const fs::path& base : bases_)
       for (const char* ending : {".tsv", ".csv"})
-        if (is_there(base / (std::string("train") + ending))) return true;
+        if (path_exists(base / (std::string("train") + ending))) return true;
     return false;
   }
 
@@ -213,7 +209,7 @@ class Finder {
     const Names names = candidates(part, kind, a_.data);
     for (const fs::path& base : bases_)
       for (const std::string& name : names)
-        if (fs::is_regular_file(base / name)) {
+        if (is_regular_file(base / name)) {
           notices_.push_back(fmt::format("{}: {}", part.option, (base / name).string()));
           return (base / name).string();
         }
@@ -279,7 +275,7 @@ void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
     *name = std::move(found);
   }
   const std::string& tokenizer = arguments.model.tokenizer_name;
-  if (!tokenizer.empty() && !is_there(tokenizer))
+  if (!tokenizer.empty() && !path_exists(tokenizer))
     throw Error(
         ErrorCode::not_found,
         fmt::format("tokenizer_name {}: {}", tokenizer, not_found_anywhere(tokenizer)),

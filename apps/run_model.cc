@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -26,14 +26,7 @@
 namespace shoal::app {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::array kEncoders{"bert", "roberta", "distilbert", "albert"};
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
 
 // "n_layer=6,n_embd=384" over what the configuration says, typed as the field is.
 nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
@@ -124,8 +117,8 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
   nlohmann::json config;
   if (!name.empty()) {
     source = name;
-    if (fs::is_directory(name)) source += "/config.json";
-    if (exists(source))
+    if (is_directory(name)) source += "/config.json";
+    if (path_exists(source))
       config = with_type(read_json_file(source), arguments.model_type, source);
     else
       config = nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm);
@@ -169,12 +162,22 @@ std::string no_model_in(const std::string& path) {
 }  // namespace
 
 std::string model_directory(const std::string& path) {
-  if (exists(path + "/config.json")) return path;
-  if (const auto newest = newest_checkpoint(path, nullptr)) return newest->path;
-  throw Error(ErrorCode::not_found,
-              fmt::format("{} is no model: {}", path,
-                          exists(path) ? no_model_in(path) : not_found_anywhere(path)),
-              "give a directory in Hugging Face's format; nothing is downloaded");
+  if (path_exists(path + "/config.json")) return path;
+  if (is_directory(path)) {
+    std::vector<DamagedCheckpoint> damaged;
+    const auto newest =
+        newest_checkpoint(path, [&](const std::string& checkpoint, const std::string& reason) {
+          damaged.push_back({checkpoint, reason});
+        });
+    if (newest) return newest->path;
+    if (!damaged.empty())
+      throw none_is_whole(path, damaged, "give the directory of a whole checkpoint or model");
+  }
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{} is no model: {}", path,
+                  path_exists(path) ? no_model_in(path) : not_found_anywhere(path)),
+      "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
 std::string shared_model_directory(const std::string& path, const World& world, Store& store,

@@ -1,13 +1,13 @@
 // --train_file pipe://PREFIX.ENDING: a training set that comes through named pipes.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "run_stream.h"
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/train/data/pipe_shards.h"
 #include "shoal/train/data/token_shards.h"
@@ -80,7 +80,7 @@ PipeShards::Opening row_opening(std::shared_ptr<const TaskData> data, const Open
     const ScratchDirectory folder(directory, "pipe");
     Opening piece = opening;
     piece.path = folder / fs::path(name).filename().string();
-    std::ofstream(piece.path, std::ios::binary) << text;
+    write_file(piece.path, text);
     std::vector<std::string> unused;  // what was left out is told of whole files
     return data->open(piece, unused);
   };

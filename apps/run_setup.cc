@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/masking.h"
 #include "shoal/train/data/packing.h"
@@ -30,13 +30,6 @@
 
 namespace shoal::app {
 namespace {
-
-namespace fs = std::filesystem;
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
 
@@ -138,7 +131,7 @@ void check_resume(const TrainingArguments& a) {
   const std::string& from = a.resume_from_checkpoint;
   for (const char* word : {"", "true", "True", "1", "false", "False", "0"})
     if (from == word) return;
-  if (!exists(from))
+  if (!path_exists(from))
     throw Error(ErrorCode::not_found, fmt::format("resume_from_checkpoint: there is no {}", from),
                 "give a checkpoint-N directory, or true for the newest in output_dir");
 }
@@ -274,9 +267,9 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const Chose
                     (!a.data.validation_file.empty() && !is_token_file(a.data.validation_file)) ||
                     model.kind != TaskKind::causal_lm;
   if (!a.model.tokenizer_name.empty() || text) return path.empty() ? nullptr : load_tokenizer(path);
-  const bool is_there =
-      std::any_of(kTokenizerFiles.begin(), kTokenizerFiles.end(),
-                  [&](const char* name) { return !path.empty() && exists(path + "/" + name); });
+  const bool is_there = std::any_of(
+      kTokenizerFiles.begin(), kTokenizerFiles.end(),
+      [&](const char* name) { return !path.empty() && path_exists(path + "/" + name); });
   return is_there ? load_tokenizer(path) : nullptr;
 }
 
@@ -323,14 +316,16 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
 }  // namespace
 
 void make_writable(const char* option, const std::string& directory) {
-  std::error_code problem;
-  fs::create_directories(directory, problem);
-  if (!problem && ::access(directory.c_str(), W_OK | X_OK) != 0)
-    problem = std::error_code(errno, std::generic_category());
-  if (!problem) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} {}: {}", option, directory, problem.message()),
-              "choose another directory, or see that this one can be made and written");
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, directory, why),
+                "choose another directory, or see that this one can be made and written");
+  };
+  try {
+    make_directories(directory);
+  } catch (const Error& problem) {
+    refuse(problem.message());
+  }
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) refuse(std::generic_category().message(errno));
 }
 
 RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/scratch_directory.h"
@@ -95,13 +95,14 @@ class SampleShards final : public ShardSet {
     const std::string path = folder / fs::path(from).filename().string();
     {
       const WholeSource whole = open_whole(from, sources_);
-      std::ofstream file(path, std::ios::binary);
-      file.write(reinterpret_cast<const char*>(whole.bytes.data()), std::ssize(whole.bytes));
-      if (!file.flush())
+      try {
+        write_file(path, {reinterpret_cast<const char*>(whole.bytes.data()), whole.bytes.size()});
+      } catch (const Error& problem) {
         throw Error(
-            ErrorCode::io,
-            fmt::format("cannot write the {} bytes of {} to {}", whole.bytes.size(), from, path),
+            problem.code(),
+            fmt::format("{} (the {} bytes of {})", problem.message(), whole.bytes.size(), from),
             "data_cache_dir names another directory");
+      }
     }
     try {
       auto dataset = open_file(path, notices);
@@ -125,9 +126,7 @@ std::vector<fs::path> homes_of(const std::string& train_file) {
   for (std::string name : names_of_shards(train_file)) {
     if (name.starts_with('@')) name.erase(0, 1);
     if (!is_local(name)) continue;
-    std::error_code ignored;
-    const fs::path home =
-        fs::is_directory(name, ignored) ? fs::path(name) : fs::path(name).parent_path();
+    const fs::path home = is_directory(name) ? fs::path(name) : fs::path(name).parent_path();
     for (const fs::path& one : {home, home / ".."})
       if (std::find(homes.begin(), homes.end(), one) == homes.end()) homes.push_back(one);
   }
@@ -190,8 +189,7 @@ std::optional<LabelSet> given_labels(const DataArguments& data,
   if (!data.streaming) return std::nullopt;
   for (const fs::path& home : homes_of(data.train_file)) {
     const fs::path file = home / "dataset_info.json";
-    std::error_code ignored;
-    if (!fs::is_regular_file(file, ignored)) continue;
+    if (!is_regular_file(file)) continue;
     const nlohmann::json info = read_json_file(file.string());
     const nlohmann::json* const features = find_field(info, "features");
     if (features == nullptr) continue;

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -31,8 +30,6 @@
 
 namespace shoal::app {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Options {
   StudyOptions study;
@@ -83,8 +80,7 @@ std::vector<std::string> command_of(const Options& o, const StudyCell& cell,
       if (const auto at = word.find("{ranks}"); at != word.npos)
         word.replace(at, 7, std::to_string(cell.ranks));
   }
-  std::error_code unknown;
-  words.push_back(fs::read_symlink("/proc/self/exe", unknown).string());
+  words.push_back(canonical_path("/proc/self/exe"));
   words.emplace_back("train");
   words.insert(words.end(), o.train.begin(), o.train.end());
   const auto tokens = std::find(o.train.begin(), o.train.end(), "--data_cache_dir");
@@ -174,7 +170,7 @@ StudyResult measured(const StudyCell& cell, const std::string& directory) {
 
 StudyResult run_cell(const Options& o, const StudyCell& cell) {
   const std::string directory = fmt::format("{}/runs/{}", o.output, cell.name());
-  fs::create_directories(directory);
+  make_directories(directory);
   const std::string err = directory + "/stderr.txt";
   const int status = run_program(command_of(o, cell, directory), directory + "/stdout.txt", err);
   if (status != 0) {
@@ -184,8 +180,7 @@ StudyResult run_cell(const Options& o, const StudyCell& cell) {
                             why.empty() ? "it said nothing" : why),
                 fmt::format("all it said is in {}", directory));
   }
-  std::error_code ignored;
-  fs::remove(directory + "/model.safetensors", ignored);  // of no use here
+  remove_file(directory + "/model.safetensors");  // of no use here
   return measured(cell, directory);
 }
 
@@ -221,10 +216,7 @@ int scale(Options o) {
   const std::int64_t most = *std::max_element(o.study.ranks.begin(), o.study.ranks.end());
   if (o.launch == kLaunch)
     ::setenv("SHOAL_THREADS", std::to_string(std::max<std::int64_t>(1, cores / most)).c_str(), 0);
-  std::error_code failure;
-  fs::create_directories(o.output, failure);
-  if (failure)
-    throw_error(ErrorCode::io, "cannot make --output {}: {}", o.output, failure.message());
+  make_directories(o.output, "choose another --output");
 
   std::vector<std::vector<StudyResult>> results(study.cells.size());
   for (int round = 0; round < o.rounds; ++round)

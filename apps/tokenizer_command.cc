@@ -1,7 +1,6 @@
 // shoal tokenizer train | encode | decode
 #include <charconv>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/tokenizer/bpe_trainer.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/trainer/console.h"
@@ -37,10 +37,7 @@ struct TrainOptions {
 int train(const TrainOptions& options) {
   const auto began = Clock::now();
   // Before the work: a directory that cannot be written should not cost minutes.
-  std::error_code error;
-  std::filesystem::create_directories(options.output, error);
-  if (error)
-    throw_error(ErrorCode::io, "cannot make the directory {}: {}", options.output, error.message());
+  make_directories(options.output);
   std::string stage_now;
   auto bar = std::make_unique<ProgressBar>(stderr, "B");
   BpeTrainerOptions trainer_options;

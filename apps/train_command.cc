@@ -33,6 +33,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/rendezvous/threads.h"
@@ -106,8 +107,11 @@ ConsoleCallback::Options console_options(const World& world, bool quiet) {
   if (quiet) return options;
   if (const auto mpirun = own_mpirun(world)) {
     const std::string path = fmt::format("/proc/{}/fd/1", *mpirun);
-    std::error_code unknown;
-    const std::string behind = std::filesystem::read_symlink(path, unknown).string();
+    // A probe: mpirun may be another user's.
+    std::array<char, 64> target{};
+    const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+    const std::string_view behind(target.data(),
+                                  static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
     if (!behind.starts_with("/dev/pts/") && !behind.starts_with("/dev/tty")) return options;
     const int terminal = ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (terminal < 0) return options;
@@ -220,7 +224,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
 }
 
 void write_files(const std::string& directory, const std::vector<TaskData::File>& files) {
-  std::filesystem::create_directories(directory);
+  make_directories(directory);
   for (const TaskData::File& file : files)
     write_file_atomically(directory + "/" + file.name, file.text);
 }
@@ -363,7 +367,7 @@ int train_and_evaluate(const Rank& rank) {
   if (stopped_by == 0 && a.do_eval && rank.setup.eval_dataset) {
     const nlohmann::ordered_json metrics = evaluate(rank, trainer, asked);
     if (main_rank) {
-      std::filesystem::create_directories(a.output_dir);
+      make_directories(a.output_dir);
       write_results(a.output_dir, "eval", metrics);
       results.update(metrics);
     }
@@ -415,7 +419,7 @@ void set_up(Prepared& prepared, const World& world) {
   // What cannot be written should not be found out when all is done.
   if (world.rank == 0) make_writable("output_dir", a.output_dir);
   const std::filesystem::path trace = a.trace;
-  if (trace.has_parent_path() && !std::filesystem::is_directory(trace.parent_path()))
+  if (trace.has_parent_path() && !is_directory(trace.parent_path()))
     throw Error(ErrorCode::not_found,
                 fmt::format("trace is {}, and there is no directory {}", a.trace,
                             trace.parent_path().string()),

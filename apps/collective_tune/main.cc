@@ -1,8 +1,8 @@
 // shoal-collective-tune: measures algorithms here and writes the rules that gain.
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -219,9 +219,9 @@ class TableFile {
     file_ << table << std::flush;
     check();
     file_.close();
-    std::error_code error;
-    std::filesystem::rename(beside_, path_, error);
-    if (error) refuse(error.message());
+    check();
+    if (std::rename(beside_.c_str(), path_.c_str()) != 0)
+      refuse(std::generic_category().message(errno));
   }
 
  private:

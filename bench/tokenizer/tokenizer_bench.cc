@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/tokenizer/bpe_trainer.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -31,7 +31,7 @@ struct Inputs {
 
 Inputs make_inputs() {
   Inputs inputs;
-  if (std::filesystem::exists(kShared + "gpt2-vocab.json")) {
+  if (path_exists(kShared + "gpt2-vocab.json")) {
     inputs.tokenizer =
         load_vocab_and_merges(kShared + "gpt2-vocab.json", kShared + "gpt2-merges.txt");
     inputs.text = read_text_file(kShared + "wikitext2-valid.txt");
@@ -53,7 +53,7 @@ const Inputs& inputs() {
 const Inputs& word_piece_inputs() {
   static const Inputs made = [] {
     const std::string vocab = kShared + "bert-base-uncased-vocab.txt";
-    const bool real = std::filesystem::exists(vocab);
+    const bool real = path_exists(vocab);
     return Inputs{.tokenizer = load_tokenizer(real ? vocab : kGolden + "word_piece.json"),
                   .text = inputs().text,
                   .label = real ? "bert, wikitext2-valid" : "golden vocabulary of 600, genesis"};

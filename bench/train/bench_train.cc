@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::bench {
@@ -125,7 +126,7 @@ void report(const std::vector<Contestant>& contestants) {
 }
 
 int run(const Arguments& arguments) {
-  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto here = std::filesystem::path(canonical_path("/proc/self/exe")).parent_path();
   std::vector<Contestant> contestants = start(arguments, here);
   for (int round = 0; round < arguments.rounds; ++round)
     for (Contestant& contestant : contestants) {

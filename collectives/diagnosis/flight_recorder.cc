@@ -3,13 +3,13 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/file_system.h"
 
 namespace shoal::collectives {
 namespace {
@@ -163,19 +163,17 @@ nlohmann::ordered_json FlightRecorder::messages_json(std::int64_t now) const {
 }
 
 std::string FlightRecorder::dump(const std::string& directory) const noexcept {
-  try {
-    std::filesystem::create_directories(directory);
+  std::string written;
+  best_effort("write down what this rank did last", [&] {
+    make_directories(directory);
     const std::string path = directory + "/" + file_name(group_, rank_);
-    std::ofstream file(path + ".part");
     // A failure may quote bytes that are no text, or be cut in the middle of a letter.
-    file << to_json().dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-    file.close();
-    if (!file) return {};
-    std::filesystem::rename(path + ".part", path);
-    return path;
-  } catch (const std::exception&) {
-    return {};
-  }
+    write_file(path + ".part",
+               to_json().dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    rename_path(path + ".part", path);
+    written = path;
+  });
+  return written;
 }
 
 }  // namespace shoal::collectives

@@ -1,7 +1,6 @@
 // A data-parallel GPT-2 training loop from Shoal's parts.
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <string>
 
@@ -17,6 +16,7 @@
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/rendezvous/threads.h"
 
 using namespace shoal;
@@ -108,7 +108,7 @@ int train(std::int64_t steps, const std::string& out) {
   }
 
   if (!out.empty() && world.rank == 0) {  // opens with transformers' GPT2LMHeadModel
-    std::filesystem::create_directories(out);
+    make_directories(out);
     std::map<std::string, Tensor> numbers;
     for (const nn::NamedTensor& master : masters.masters()) numbers[master.name] = master.tensor;
     nn::save_gpt2(out, model,

@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 
@@ -86,13 +87,12 @@ GemmChoices::GemmChoices(const std::string& directory, std::string device,
 
 // Choices of this process win over those read: what has been used stays.
 void GemmChoices::read() {
-  std::error_code none;
-  if (!std::filesystem::exists(path_, none)) return;
   const auto ignore = [&](const std::string& why) {
     log::once(log::Level::warn, path_,
               fmt::format("products are timed anew, because {} is not used: {}", path_, why));
   };
   try {
+    if (!path_exists(path_)) return;
     const nlohmann::json file = read_json_file(path_);
     if (file.at("format") != kFormat || file.at("device") != device_ ||
         file.at("cublaslt") != version_)
@@ -117,8 +117,8 @@ std::optional<GemmChoice> GemmChoices::find(const std::string& key) {
 
 GemmChoice GemmChoices::agree(const std::string& key, const GemmChoice& choice) {
   if (!on_disk()) return choices_.try_emplace(key, choice).first->second;
-  std::error_code none;
-  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), none);
+  best_effort("keep the algorithms chosen for products",
+              [&] { make_directories(std::filesystem::path(path_).parent_path()); });
   const FileLock lock(path_ + ".lock");
   if (const auto known = find(key)) return *known;
   choices_.emplace(key, choice);

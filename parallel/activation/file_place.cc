@@ -81,7 +81,12 @@ int open_nameless(const std::string& directory) {
   // File systems without O_TMPFILE: mkostemp fills the last six characters in.
   std::string name = directory + "/shoal-activations-" + std::string(6, 'X');
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(name.c_str());
+  if (named >= 0 && ::unlink(name.c_str()) != 0) {
+    const int error = errno;
+    ::close(named);
+    errno = error;
+    return -1;
+  }
   return named;
 }
 

@@ -1,6 +1,5 @@
 // The cut of a model into stages as SMP's parameters ask for it, and its file.
 #include <algorithm>
-#include <filesystem>
 
 #include <nlohmann/json.hpp>
 
@@ -8,6 +7,7 @@
 #include "shoal/parallel/pipeline/simulate.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 
@@ -49,8 +49,7 @@ std::string counts_from(std::span<const std::string> first_units, std::span<cons
 }
 
 std::string counts_from_file(const std::string& path, std::span<const UnitCost> units) {
-  std::error_code unknown;
-  if (!std::filesystem::exists(path, unknown))
+  if (!path_exists(path))
     throw Error(ErrorCode::not_found,
                 fmt::format("load_partition is true, and there is no partition_file {}", path),
                 "a run with load_partition false writes it; every rank must see it");

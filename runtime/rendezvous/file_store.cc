@@ -2,7 +2,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -12,12 +11,12 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 
 namespace shoal {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string reason() { return std::strerror(errno); }
 
@@ -59,8 +58,7 @@ class FileStore final : public Store {
  public:
   FileStore(const std::string& directory, const std::string& job, int world_size)
       : directory_(directory + "/shoal-" + encode(job)), world_size_(world_size) {
-    std::error_code ignored;
-    fs::create_directories(directory, ignored);
+    make_directories(directory, "give a directory that every rank can write (SHOAL_STORE_DIR)");
     if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
       throw Error(ErrorCode::io,
                   fmt::format("file store: cannot create {}: {}", directory_, reason()),
@@ -84,10 +82,9 @@ class FileStore final : public Store {
         write_file(left, "left", std::to_string(count));
         return count >= world_size_;
       }();
-      std::error_code ignored;
-      if (last) fs::remove_all(directory_, ignored);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): files left behind harm nobody; the job id
-                     // is new each time
+      if (last) remove_tree(directory_);
+    } catch (const std::exception& problem) {  // harms nobody: the job id is new each time
+      log::debug("the files of {} are left behind: {}", directory_, problem.what());
     }
   }
 
@@ -217,7 +214,7 @@ class FileStore final : public Store {
     bytes.append(key).append(value);
     const auto abandon = [&](const char* step) {
       const int error = errno;
-      ::unlink(temporary.c_str());
+      best_effort("remove a temporary file", [&] { remove_file(temporary); });
       errno = error;
       fail(step, temporary);
     };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -12,6 +11,7 @@
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/rendezvous/host_lists.h"
 
@@ -109,7 +109,7 @@ std::optional<SageMakerHosts> read_sagemaker(const Variables& variables,
     const auto current = variables.text("SM_CURRENT_HOST");
     SHOAL_CHECK(current.has_value(), "SM_HOSTS is set, but SM_CURRENT_HOST is not");
     found.current = *current;
-  } else if (std::error_code ignored; std::filesystem::exists(file, ignored)) {
+  } else if (path_exists(file)) {
     const nlohmann::json config = read_json_file(file);
     SHOAL_CHECK(config.is_object() && config.contains("hosts") && config.contains("current_host") &&
                     config["current_host"].is_string(),

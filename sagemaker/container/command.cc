@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/container/launch.h"
@@ -65,11 +66,11 @@ std::string word_of(const Json& value) {
 
 std::vector<std::string> files_in(const std::string& directory) {
   std::vector<std::string> files;
-  std::error_code ignored;
-  for (fs::recursive_directory_iterator it(directory, ignored), end; !ignored && it != end;
-       it.increment(ignored))
-    if (it->is_regular_file(ignored) && !it->path().filename().string().starts_with('.'))
-      files.push_back(it->path().string());
+  if (!path_exists(directory)) return files;
+  for (const DirectoryEntry& entry : list_tree(directory))
+    if (entry.kind == FileKind::regular &&
+        !fs::path(entry.path).filename().string().starts_with('.'))
+      files.push_back(entry.path);
   std::ranges::sort(files);
   return files;
 }
@@ -210,8 +211,7 @@ TrainCommand train_command(const Contract& c, const std::string& shoal, const st
                   fmt::format("entry_point is {}, but this image runs Shoal", c.program),
                   "give a JSON file with options of `shoal train`, or no entry_point");
     file = code + "/" + c.program;
-    std::error_code ignored;
-    if (!fs::is_regular_file(file, ignored))
+    if (!is_regular_file(file))
       throw Error(ErrorCode::not_found, fmt::format("entry_point: there is no {}", file),
                   "look at source_dir, which is packed and uploaded with the job");
     command.words.push_back(file);

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
 #include <future>
 #include <memory>
@@ -20,6 +21,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/process/process.h"
 
@@ -58,7 +60,10 @@ std::string quoted(const std::string& text) {
 }
 
 std::optional<Ending> told_ending(const std::string& path) {
+  errno = 0;
   std::ifstream file(path);
+  if (!file.is_open() && errno != ENOENT)
+    throw_error(ErrorCode::io, "cannot open {}: {}", path, std::strerror(errno));
   Ending ending;
   if (!(file >> ending.status)) return std::nullopt;
   file.ignore();
@@ -107,17 +112,14 @@ void wait_for_hosts(const std::vector<std::string>& hosts, const HostRules& rule
 }
 
 bool process_runs(const std::string& name) {
-  std::error_code ignored;
-  for (std::filesystem::directory_iterator it("/proc", ignored), end; !ignored && it != end;
-       it.increment(ignored)) {
-    const std::string id = it->path().filename().string();
-    if (id.empty() || std::isdigit(static_cast<unsigned char>(id[0])) == 0) continue;
+  for (const DirectoryEntry& entry : list_directory("/proc")) {
+    if (std::isdigit(static_cast<unsigned char>(entry.name[0])) == 0) continue;
     std::string running;
-    std::getline(std::ifstream(it->path() / "comm"), running);
+    std::getline(std::ifstream(entry.path + "/comm"), running);
     if (running != name.substr(0, 15)) continue;  // what the kernel keeps of a name
     // One that has ended, and that nobody has waited for, is not running.
     std::string stat;
-    std::getline(std::ifstream(it->path() / "stat"), stat);
+    std::getline(std::ifstream(entry.path + "/stat"), stat);
     const auto end_of_name = stat.rfind(") ");
     if (end_of_name != std::string::npos && stat[end_of_name + 2] != 'Z') return true;
   }

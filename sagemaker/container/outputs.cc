@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal::sagemaker {
@@ -45,39 +45,33 @@ bool is_of_model(const std::string& name) {
 }  // namespace
 
 bool has_model_since(const std::string& output_dir, fs::file_time_type time) {
-  std::error_code error;
-  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
-    if (is_of_model(it->path().filename().string()) && it->last_write_time(error) >= time)
-      return true;
-  return false;
+  return std::ranges::any_of(list_directory_if_there(output_dir), [&](const DirectoryEntry& entry) {
+    return is_of_model(entry.name) && modification_time(entry.path) >= time;
+  });
 }
 
 std::vector<std::string> export_model(const std::string& output_dir, const std::string& model) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
-    if (it->is_regular_file(error) && !it->path().filename().string().starts_with('.'))
-      names.push_back(it->path().filename().string());
-  std::ranges::sort(names);
+  for (const DirectoryEntry& entry : list_directory_if_there(output_dir))
+    if (entry.kind == FileKind::regular && !entry.name.starts_with('.'))
+      names.push_back(entry.name);
   if (!std::ranges::any_of(names, is_of_model))
     throw Error(ErrorCode::not_found, fmt::format("there is no finished model in {}", output_dir));
-  const fs::path staging = fs::path(model) / ".shoal-export";
+  const std::string staging = model + "/.shoal-export";
   try {
-    fs::create_directories(staging);
+    make_directories(staging);
     for (const std::string& name : names)
-      fs::copy_file(fs::path(output_dir) / name, staging / name,
-                    fs::copy_options::overwrite_existing);
-    sync_directory(staging.string());
-    for (const std::string& name : names) fs::rename(staging / name, fs::path(model) / name);
-    fs::remove_all(staging);
+      copy_file(fmt::format("{}/{}", output_dir, name), fmt::format("{}/{}", staging, name));
+    sync_directory(staging);
+    for (const std::string& name : names)
+      rename_path(fmt::format("{}/{}", staging, name), fmt::format("{}/{}", model, name));
+    remove_tree(staging);
     sync_directory(model);
-  } catch (const fs::filesystem_error& problem) {
-    std::error_code ignored;
-    fs::remove_all(staging, ignored);
-    throw Error(
-        ErrorCode::io,
-        fmt::format("the model cannot be written to {}: {}", model, problem.code().message()),
-        "a larger volume_size may be needed");
+  } catch (const Error& problem) {
+    best_effort("remove a half-written model", [&] { remove_tree(staging); });
+    throw Error(ErrorCode::io,
+                fmt::format("the model cannot be written to {}: {}", model, problem.message()),
+                "a larger volume_size may be needed");
   }
   return names;
 }
@@ -107,10 +101,11 @@ std::string reason_of(std::string_view error, int status) {
 
 void write_failure(const std::string& output, std::string_view reason) noexcept {
   // What goes wrong here is nothing beside what did: the exit status says that the job failed.
-  std::error_code ignored;
-  fs::create_directories(output, ignored);
-  const fs::path path = fs::path(output) / "failure";
-  if (!fs::exists(path, ignored)) std::ofstream(path) << cut(reason);
+  best_effort("tell SageMaker why the job failed", [&] {
+    make_directories(output);
+    const std::string path = output + "/failure";
+    if (!path_exists(path)) write_file(path, cut(reason));
+  });
 }
 
 }  // namespace shoal::sagemaker

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/named_pipe.h"
 
@@ -33,11 +35,10 @@ constexpr double kFirstPipeSeconds = 600;
 class RankPipe {
  public:
   explicit RankPipe(std::string path) : path_(std::move(path)) {
-    std::error_code ignored;
-    fs::create_directories(fs::path(path_).parent_path(), ignored);
-    fs::remove(path_, ignored);
+    make_directories(fs::path(path_).parent_path());
+    remove_file(path_);
     if (::mkfifo(path_.c_str(), 0600) != 0)
-      throw_error(ErrorCode::io, "cannot make the pipe {}", path_);
+      throw_error(ErrorCode::io, "cannot make the pipe {}: {}", path_, std::strerror(errno));
   }
   ~RankPipe() {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -49,6 +50,8 @@ class RankPipe {
   void wait_for_reader(const std::atomic<bool>& stop) {
     while (descriptor_ < 0 && !stop) {
       descriptor_ = ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+      if (descriptor_ < 0 && errno != ENXIO && errno != EINTR)  // ENXIO: it is not open yet
+        throw_error(ErrorCode::io, "cannot open the pipe {}: {}", path_, std::strerror(errno));
       if (descriptor_ < 0)
         std::this_thread::sleep_for(std::chrono::milliseconds(kPollMilliseconds));
     }
@@ -76,7 +79,7 @@ class RankPipe {
 }  // namespace
 
 void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop) {
-  fs::create_directories(fs::path(channel.file).parent_path());
+  make_directories(fs::path(channel.file).parent_path());
   std::atomic<bool> stops{false}, done{false};
   std::thread watch([&] {
     while (!done) {

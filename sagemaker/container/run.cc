@@ -11,6 +11,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
@@ -53,10 +54,9 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options,
   const auto found = c.settings.find("sagemaker_submit_directory");
   if (found == c.settings.end() || !found->is_string()) return c.path("code");
   auto from = found->get<std::string>();
-  std::error_code ignored;
-  if (fs::is_directory(from, ignored)) return from;
+  if (is_directory(from)) return from;
   const std::string code = place + "/code";
-  fs::create_directories(code, ignored);
+  make_directories(code);
   if (from.starts_with("s3://")) {
     if (!options.fetch)
       throw Error(ErrorCode::unavailable,
@@ -196,7 +196,9 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   // Before there are ranks, SIGUSR1 would be passed on to nobody, and mpirun would go on.
   if (launch.role == HostRole::mpi_master)
     how.choose_stop = [rank = fs::path(options.shoal).filename().string()] {
-      return process_runs(rank) ? SIGUSR1 : SIGTERM;
+      bool runs = false;
+      best_effort("look for the ranks", [&] { runs = process_runs(rank); });
+      return runs ? SIGUSR1 : SIGTERM;
     };
   how.grace_seconds = options.grace_seconds;
   how.gives_up = [&fan_outs] { return failure_of(fan_outs).has_value(); };
@@ -258,12 +260,11 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     return 0;
   }
   say(fmt::format("host {} of {}, {}", c.current_host, c.hosts.size(), to_string(launch.role)));
-  std::error_code ignored;
-  fs::create_directories(command.output_dir, ignored);
-  fs::create_directories(c.path("output/data"), ignored);
+  make_directories(command.output_dir);
+  make_directories(c.path("output/data"));
   if (launch.role == HostRole::idle) return 0;
   if (options.trains_on_gpus && !hides_gpus(environment)) check_gpus(c, command);
-  fs::remove(ending_file(c), ignored);
+  remove_file(ending_file(c));
   FanOuts fan_outs;
   for (const PipedChannel& channel : command.pipes)
     if (channel.file.empty())

@@ -3,21 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <sstream>
 #include <string_view>
 #include <thread>
 
+#include <sys/stat.h>
+
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/sagemaker/process/process.h"
 
 namespace shoal::sagemaker {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kKind = "ssh-ed25519";
 // A message between sshd's processes has 256 KiB at most, and the words of a key are in one.
@@ -36,7 +38,7 @@ void run_or_throw(const std::vector<std::string>& words) {
 
 // The key in what ssh-keyscan wrote, "HOST ssh-ed25519 AAAA..." a line; nothing: it has none.
 std::optional<std::string> scanned_key(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(path_exists(path) ? read_text_file(path) : std::string());
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string host, kind, key;
@@ -56,23 +58,25 @@ bool is_of_login(const std::string& name) {
 }  // namespace
 
 void make_ssh_key(const HostRules& rules) {
-  std::error_code error;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} for keys of ssh cannot be made: {}", rules.keys, why),
+                "hosts of one job reach each other as root");
+  };
   // Of an earlier job on this machine. A folder with anything else in it stays, and is refused.
   for (const char* name : {"key", "key.pub", "authorized_keys", "answer"})
-    fs::remove(fs::path(rules.keys) / name, error);
-  fs::remove(rules.keys, error);
-  if (!fs::create_directory(rules.keys, error))
-    throw Error(ErrorCode::unavailable,
-                fmt::format("{} for keys of ssh cannot be made: {}", rules.keys,
-                            error ? error.message() : "it is there, with other things in it"),
-                "hosts of one job reach each other as root");
-  fs::permissions(rules.keys, fs::perms::owner_all);
+    remove_file(fmt::format("{}/{}", rules.keys, name));
+  if (path_exists(rules.keys) && (!is_directory(rules.keys) || !list_directory(rules.keys).empty()))
+    refuse("it is there, with other things in it");
+  remove_file(rules.keys);
+  if (::mkdir(rules.keys.c_str(), 0700) != 0) refuse(std::strerror(errno));
   run_or_throw(
       {rules.ssh_keygen, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key_file(rules)});
-  if (!std::ofstream(admitted_file(rules)))
-    throw Error(ErrorCode::unavailable, admitted_file(rules) + " cannot be written");
+  write_file(admitted_file(rules), "");
   // sshd reads none that others may write to.
-  fs::permissions(admitted_file(rules), fs::perms::owner_read | fs::perms::owner_write);
+  if (::chmod(admitted_file(rules).c_str(), 0600) != 0)
+    throw_error(ErrorCode::io, "cannot change the mode of {}: {}", admitted_file(rules),
+                std::strerror(errno));
 }
 
 LoginVariables login_variables(const std::vector<std::string>& variables) {
@@ -117,10 +121,9 @@ void admit_host(const std::string& host, const LoginVariables& variables, const 
                      rules.ssh_keyscan, "-T", "10", "-t", "ed25519", "-p",
                      std::to_string(rules.ssh_port), host});
     if (const auto key = scanned_key(answer)) {
-      std::ofstream file(admitted_file(rules));
-      file << "restrict" << variables.options << ' ' << kKind << ' ' << *key << '\n';
-      if (file.flush()) return;
-      throw Error(ErrorCode::unavailable, admitted_file(rules) + " cannot be written");
+      write_file(admitted_file(rules),
+                 fmt::format("restrict{} {} {}\n", variables.options, kKind, *key));
+      return;
     }
     if (stop != 0) return;
     if (deadline.passed())

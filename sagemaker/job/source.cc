@@ -5,6 +5,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/base64.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/process/process.h"
 
@@ -70,38 +71,35 @@ std::string joined(const std::string& directory, const std::string& path) {
 // What lies in a directory, in order, without .git.
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory))
-    if (const auto name = entry.path().filename().string(); name != ".git") names.push_back(name);
-  std::ranges::sort(names);
+  for (const DirectoryEntry& entry : list_directory(directory))
+    if (entry.name != ".git") names.push_back(entry.name);
   return names;
 }
 
 // Archives hold what links point to. A repository is somebody else's: none of its links may bring
 // along a file of this machine.
 void check_links(const std::string& clone) {
-  const fs::path root = fs::canonical(clone);
-  for (fs::recursive_directory_iterator it(root), end; it != end; ++it) {
-    if (it->path().filename() == ".git") it.disable_recursion_pending();
-    if (!it->is_symlink()) continue;
-    const fs::path target = fs::weakly_canonical(it->path());
+  const fs::path root = canonical_path(clone);
+  for (const DirectoryEntry& entry : list_tree(root)) {
+    if (!entry.is_link || entry.name.starts_with(".git/")) continue;
+    const fs::path target = canonical_path(entry.path);
     if (std::ranges::mismatch(root, target).in1 != root.end())
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("git_config: {} in the repository is a link to what is outside of it",
-                              it->path().lexically_relative(root).string()),
+                              entry.name),
                   "clone it yourself, look where the link leads, and give source_dir");
   }
 }
 
 void check_paths(const SourceCode& code, const std::string& directory) {
-  std::error_code ignored;
   const std::string source = joined(directory, code.source_dir);
-  if (!code.source_dir.empty() && !fs::is_directory(source, ignored))
+  if (!code.source_dir.empty() && !is_directory(source))
     throw Error(ErrorCode::not_found, fmt::format("source_dir: there is no directory {}", source));
   const std::string entry = joined(code.source_dir.empty() ? directory : source, code.entry_point);
-  if (!fs::is_regular_file(entry, ignored))
+  if (!is_regular_file(entry))
     throw Error(ErrorCode::not_found, fmt::format("entry_point: there is no file {}", entry));
   for (const std::string& path : code.dependencies)
-    if (!fs::exists(joined(directory, path), ignored))
+    if (!path_exists(joined(directory, path)))
       throw Error(ErrorCode::not_found,
                   fmt::format("dependencies: there is no {}", joined(directory, path)));
 }

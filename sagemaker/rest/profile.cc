@@ -1,10 +1,10 @@
 #include "shoal/sagemaker/rest/profile.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -33,8 +33,7 @@ std::string header_of(std::string_view line) {
 }
 
 Sections read_sections(const std::string& path) {
-  std::error_code unknown;
-  if (path.empty() || !std::filesystem::exists(path, unknown)) return {};
+  if (path.empty() || !path_exists(path)) return {};
   return parse_sections(read_text_file(path, 16 << 20), path);
 }
 

@@ -588,5 +588,13 @@ TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
               AllOf(HasSubstr("per_device_train_batch_size"), HasSubstr("lr_scheduler_type")));
 }
 
+// What was to be read is not there: that is no success.
+TEST(ShoalOutput, ThatDoesNotFitOnTheDiskIsAnError) {
+  const auto result =
+      test::run_program({"/bin/sh", "-c", "exec " SHOAL_PROGRAM " env > /dev/full"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot write to standard output: No space left on device"));
+}
+
 }  // namespace
 }  // namespace shoal

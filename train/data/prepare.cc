@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -17,6 +18,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/sha256.h"
@@ -85,14 +87,14 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
 // The split as it was prepared earlier, if it is there and whole.
 std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokenizer& tokenizer,
                                            int threads, bool warns) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
+  if (!path_exists(path)) return std::nullopt;
   try {
     const auto file = TokenFile::open(path);
     if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
     file->verify(threads);  // costs less than the key, which hashes the text
     return PreparedSplit{path, file->documents(), file->tokens()};
   } catch (const Error& damage) {
+    if (damage.code() == ErrorCode::io) throw;
     if (warns) log::warn("{}; it is prepared again", damage.message());
     return std::nullopt;
   }
@@ -105,27 +107,40 @@ class KeyLock {
   explicit KeyLock(std::string path) : path_(std::move(path)) {
     for (;;) {
       descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-      if (descriptor_ < 0) return;  // writing the tokens will say why
+      if (descriptor_ < 0) {
+        say_unlocked();
+        return;
+      }
       int result = 0;
       do {
         result = ::flock(descriptor_, LOCK_EX);
       } while (result != 0 && errno == EINTR);
       struct stat held{}, named{};
-      if (result != 0 || (::fstat(descriptor_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-                          held.st_ino == named.st_ino))
+      if (result != 0) {
+        say_unlocked();
+        return;
+      }
+      if (::fstat(descriptor_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+          held.st_ino == named.st_ino)
         return;
       ::close(descriptor_);
     }
   }
   ~KeyLock() {
     if (descriptor_ < 0) return;
-    ::unlink(path_.c_str());
+    best_effort("remove a lock", [this] { remove_file(path_); });
     ::close(descriptor_);
   }
   KeyLock(const KeyLock&) = delete;
   KeyLock& operator=(const KeyLock&) = delete;
 
  private:
+  // Two that prepare the same text write the same tokens, each whole.
+  void say_unlocked() const {
+    log::warn("{} cannot be locked ({}): another run may prepare the same text at the same time",
+              path_, std::strerror(errno));
+  }
+
   std::string path_;
   int descriptor_ = -1;
 };
@@ -352,11 +367,7 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
     return true;
   };
   if (!options.overwrite_cache && found(true)) return result;
-  std::error_code failure;
-  fs::create_directories(options.output_directory, failure);
-  if (failure)
-    throw_error(ErrorCode::io, "prepare: cannot make the directory '{}': {}",
-                options.output_directory, failure.message());
+  make_directories(options.output_directory);
   const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string());
   if (!options.overwrite_cache && found(false)) return result;  // by who held the lock before
   write_splits(tokenizer, options, inputs, validation, result);

@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 
 namespace shoal::report {
@@ -63,14 +64,14 @@ void take_record(RunLog& run, const nlohmann::json& record) {
   raise_peaks(record, "pinned_memory_peak_by_tag", run.pinned_memory_peak_by_tag);
 }
 
-// {} where there is none or it cannot be read: a report does without.
+// {} where there is none or it is damaged: a report does without.
 nlohmann::json object_in(const std::string& path) {
-  std::error_code unknown;
-  if (!fs::exists(path, unknown)) return nlohmann::json::object();
+  if (!path_exists(path)) return nlohmann::json::object();
   try {
     nlohmann::json value = read_json_file(path);
     return value.is_object() ? value : nlohmann::json::object();
-  } catch (const Error&) {
+  } catch (const Error& problem) {
+    if (problem.code() == ErrorCode::io) throw;
     return nlohmann::json::object();
   }
 }
@@ -128,18 +129,17 @@ RunLog parse_run(std::string_view metrics) {
 }
 
 RunLog read_run(const std::string& directory) {
-  std::error_code unknown;
   const char* const remedy = "give a run's output_dir, where shoal train wrote metrics.jsonl";
-  if (!fs::exists(directory, unknown))
+  if (!path_exists(directory))
     throw Error(ErrorCode::not_found, fmt::format("{} is not there", directory), remedy);
-  if (!fs::is_directory(directory, unknown))
+  if (!is_directory(directory))
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is no directory", directory), remedy);
   const std::string metrics = directory + "/metrics.jsonl";
-  if (!fs::is_regular_file(metrics, unknown)) {
+  if (!is_regular_file(metrics)) {
     std::string found;
-    for (const auto& entry : fs::directory_iterator(directory, unknown))
-      if (fs::exists(entry.path() / "metrics.jsonl", unknown)) {
-        found = entry.path().string();
+    for (const DirectoryEntry& entry : list_directory(directory))
+      if (path_exists(entry.path + "/metrics.jsonl")) {
+        found = entry.path;
         break;
       }
     throw Error(ErrorCode::not_found,
@@ -153,7 +153,7 @@ RunLog read_run(const std::string& directory) {
   run.results = object_in(directory + "/all_results.json");
   fs::path path = fs::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  if (path == "." || path == "..") path = fs::weakly_canonical(path, unknown);
+  if (path == "." || path == "..") path = canonical_path(path);
   run.name = path.filename().string();
   return run;
 }

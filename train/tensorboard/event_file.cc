@@ -3,9 +3,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/protobuf.h"
 
 namespace shoal {
@@ -43,7 +43,7 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 EventFile::EventFile(std::string path, double wall_time) : path_(std::move(path)) {
-  if (std::filesystem::exists(path_))
+  if (path_exists(path_))
     throw_error(ErrorCode::io, "'{}' exists already; event files are never appended to", path_);
   errno = 0;
   file_.open(path_, std::ios::binary);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/tensorboard/event_file.h"
 
@@ -60,11 +61,7 @@ TensorBoardCallback::~TensorBoardCallback() = default;
 void TensorBoardCallback::on_log(const nlohmann::ordered_json& record) {
   const double time = now();
   if (!file_) {
-    std::error_code failure;
-    std::filesystem::create_directories(directory_, failure);
-    if (failure)
-      throw_error(ErrorCode::io, "cannot make the directory '{}': {}", directory_,
-                  failure.message());
+    make_directories(directory_);
     file_ = std::make_unique<EventFile>(
         fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.0", directory_,
                     static_cast<std::int64_t>(time), host_name(), ::getpid()),

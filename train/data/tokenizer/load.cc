@@ -232,20 +232,20 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory
 
 std::shared_ptr<const Tokenizer> opened(const std::string& path) {
   const fs::path place(path);
-  if (!fs::exists(place)) throw_error(ErrorCode::not_found, "there is no tokenizer at '{}'", path);
-  const bool is_directory = fs::is_directory(place);
+  if (!path_exists(place)) throw_error(ErrorCode::not_found, "there is no tokenizer at '{}'", path);
+  const bool is_directory = is_directory(place);
   const fs::path directory = is_directory ? place : place.parent_path();
   const fs::path whole = is_directory ? place / "tokenizer.json" : place;
   const SideFiles files = read_side_files(directory);
   if (!is_directory && place.extension() == ".txt") return from_vocab_txt(path, files);
   if (!is_directory && place.extension() == ".model") return from_spiece_model(place, files);
-  if (fs::exists(whole)) return from_tokenizer_json(whole.string(), files);
+  if (path_exists(whole)) return from_tokenizer_json(whole.string(), files);
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
   const fs::path word_pieces = place / "vocab.txt";
-  if (fs::exists(word_pieces)) return from_vocab_txt(word_pieces.string(), files);
+  if (path_exists(word_pieces)) return from_vocab_txt(word_pieces.string(), files);
   for (const char* name : {"spiece.model", "tokenizer.model"})
-    if (fs::exists(place / name)) return from_spiece_model(place / name, files);
-  if (!fs::exists(vocab) || !fs::exists(merges))
+    if (path_exists(place / name)) return from_spiece_model(place / name, files);
+  if (!path_exists(vocab) || !path_exists(merges))
     throw Error(ErrorCode::not_found,
                 fmt::format("'{}' holds no tokenizer.json, no vocab.json with merges.txt, no "
                             "vocab.txt, no spiece.model and no tokenizer.model",
@@ -272,10 +272,7 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
                     std::int64_t model_max_length, std::optional<TokenId> padding) {
-  std::error_code failure;
-  fs::create_directories(directory, failure);
-  if (failure)
-    throw_error(ErrorCode::io, "cannot make the directory '{}': {}", directory, failure.message());
+  make_directories(directory);
   const TokenRoles& roles = tokenizer.roles();
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   for (const auto& [role, id] : {std::pair{"bos_token", roles.bos},

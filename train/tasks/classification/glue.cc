@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/json_records.h"
 
 namespace shoal {
@@ -95,9 +96,8 @@ std::vector<GlueFile> glue_files(const std::string& directory, const GlueTask& t
       candidates.push_back("msr_paraphrase_" + stem + ".txt");
     for (const fs::path& folder : {fs::path(directory), fs::path(directory) / files.folder}) {
       for (const std::string& name : candidates) {
-        std::error_code ignored;
         const bool is_new = result.empty() || result.back().part != part;
-        if (is_new && fs::is_regular_file(folder / name, ignored))
+        if (is_new && is_regular_file(folder / name))
           result.push_back({part, (folder / name).string()});
       }
     }
