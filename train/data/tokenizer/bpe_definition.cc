@@ -61,115 +61,28 @@ void read_bpe_model(const json& value, const std::string& source, TokenizerDefin
   model.nothing_else();
 }
 
-namespace {
-
-SplitBehavior behavior_of(const std::string& name, const std::string& source) {
-  if (name == "Removed") return SplitBehavior::removed;
-  if (name == "Isolated") return SplitBehavior::isolated;
-  if (name == "MergedWithPrevious") return SplitBehavior::merged_with_previous;
-  if (name == "MergedWithNext") return SplitBehavior::merged_with_next;
-  if (name == "Contiguous") return SplitBehavior::contiguous;
-  unsupported_tokenizer(source, fmt::format("the Split behavior '{}'", name));
-}
-
-struct PreTokenizerSteps {
-  std::optional<bool> byte_level_regex;  // set once ByteLevel was met
-  bool split_is_gpt2 = false;
-};
-
-// Every character is matched by GPT-2's pattern, so isolating and inverted removing agree.
-bool splits_as_gpt2(const json& step) {
-  const json& pattern = step["pattern"];
-  return pattern.is_object() && pattern.contains("Regex") && pattern["Regex"].is_string() &&
-         is_gpt2_pattern(pattern["Regex"].get<std::string>()) &&
-         (step["behavior"] == "Isolated" ||
-          (step["behavior"] == "Removed" && step["invert"] == true));
-}
-
-void read_pre_tokenizer_step(const json& value, const std::string& where, const std::string& source,
-                             BpeDefinition& definition, PreTokenizerSteps& steps) {
-  Section step(value, where, source);
-  const std::string type = step.text("type");
-  if (steps.byte_level_regex)
-    unsupported_tokenizer(source, fmt::format("{} after ByteLevel", type));
-  if (type == "ByteLevel") {
-    definition.add_prefix_space = step.boolean("add_prefix_space");
-    step.boolean("trim_offsets", true);  // of post-processors; here it says nothing
-    steps.byte_level_regex = step.boolean("use_regex", true);
-  } else if (type == "Split") {
-    SplitPattern split = read_split(step);
-    if (splits_as_gpt2(value) && definition.splits.empty() && !steps.split_is_gpt2)
-      steps.split_is_gpt2 = true;
-    else
-      definition.splits.push_back(std::move(split));
-  } else if (type == "Sequence") {
-    const json& list = step.need("pretokenizers");
-    if (!list.is_array()) step.wrong("pretokenizers", "an array");
-    for (std::size_t i = 0; i < list.size(); ++i)
-      read_pre_tokenizer_step(list[i], fmt::format("{}.pretokenizers[{}]", where, i), source,
-                              definition, steps);
-  } else {
-    unsupported_tokenizer(source, fmt::format("the pre-tokenizer '{}'", type));
-  }
-  step.nothing_else();
-}
-
-void read_pre_tokenizer(const json* value, const std::string& source, BpeDefinition& definition) {
-  if (value == nullptr) unsupported_tokenizer(source, "BPE without the pre-tokenizer ByteLevel");
-  PreTokenizerSteps steps;
-  read_pre_tokenizer_step(*value, "pre_tokenizer", source, definition, steps);
-  if (!steps.byte_level_regex)
-    unsupported_tokenizer(source, "BPE without the pre-tokenizer ByteLevel");
-  definition.gpt2_words = steps.split_is_gpt2 || *steps.byte_level_regex;
-  // GPT-2's pattern first and something else after it, or twice with a prefix space between, would
-  // need the words of one as the texts of the next.
-  if (steps.split_is_gpt2 &&
-      (!definition.splits.empty() || *steps.byte_level_regex || definition.add_prefix_space))
-    unsupported_tokenizer(source, "a pre-tokenizer that splits by GPT-2's pattern and then again");
-  definition.pre_tokenizer = *value;
-}
-
-void read_decoder(const json* value, const std::string& source, BpeDefinition& definition) {
-  if (value == nullptr) unsupported_tokenizer(source, "BPE without the decoder ByteLevel");
-  Section decoder(*value, "decoder", source);
-  if (const std::string type = decoder.text("type"); type != "ByteLevel")
-    unsupported_tokenizer(source, fmt::format("the decoder '{}'", type));
-  for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) decoder.find(key);
-  decoder.nothing_else();
-  definition.decoder = *value;
-}
-
-}  // namespace
-
-SplitPattern read_split(Section& step) {
-  Section pattern(step.need("pattern"), step.where() + ".pattern", step.source());
-  const SplitBehavior behavior = behavior_of(step.text("behavior"), step.source());
-  const bool invert = step.boolean("invert");
-  const bool is_regex = pattern.find("Regex") != nullptr;
-  const std::string text = pattern.text(is_regex ? "Regex" : "String");
-  pattern.nothing_else();
-  return is_regex ? SplitPattern::regex(text, behavior, invert, step.source())
-                  : SplitPattern::literal(text, behavior, invert);
-}
-
-BpeDefinition parse_bpe(const json& root, const std::string& source) {
-  BpeDefinition definition;
-  Section top(root, "the file", source);
-  top.find("version");
-  for (const char* key : {"truncation", "padding"}) top.find(key);  // the task's, not the text's
-  if (const json* value = top.find("normalizer"))
-    unsupported_tokenizer(source, "normalizer " + value->dump().substr(0, 80));
-  read_bpe_model(top.need("model"), source, definition, definition);
-  if (definition.model.byte_fallback) unsupported_tokenizer(source, "model.byte_fallback");
-  read_added_tokens(top.find("added_tokens"), source, definition);
-  read_pre_tokenizer(top.find("pre_tokenizer"), source, definition);
-  if (const json* post = top.find("post_processor")) {
-    read_post_processor(*post, "post_processor", source, definition);
-    definition.post_processor = *post;
-  }
-  read_decoder(top.find("decoder"), source, definition);
-  top.nothing_else();
-  return definition;
+std::optional<BpeDefinition> byte_level_of(ComposedDefinition& definition) {
+  using Kind = PreTokenizerStep::Kind;
+  const std::vector<PreTokenizerStep>& cut = definition.cut;
+  if (!definition.bpe || definition.bpe->model.byte_fallback || !definition.normalize.empty() ||
+      cut.empty() || cut.back().kind != Kind::byte_level || !definition.decode ||
+      definition.decode->size() != 1 ||
+      definition.decode->front().kind != DecoderStep::Kind::byte_level)
+    return std::nullopt;
+  const PreTokenizerStep& bytes = cut.back();
+  const bool split_is_gpt2 = cut.size() == 2 && cut[0].kind == Kind::gpt2;
+  // GPT-2's words and then those of ByteLevel: the words of one would be the texts of the other.
+  if (split_is_gpt2 && (bytes.use_regex || bytes.add_prefix_space)) return std::nullopt;
+  const auto is_split = [](const PreTokenizerStep& step) { return step.kind == Kind::split; };
+  if (!split_is_gpt2 && !std::all_of(cut.begin(), cut.end() - 1, is_split)) return std::nullopt;
+  BpeDefinition result;
+  static_cast<TokenizerDefinition&>(result) = std::move(definition);
+  static_cast<BpeParts&>(result) = *std::move(definition.bpe);
+  result.gpt2_words = split_is_gpt2 || bytes.use_regex;
+  result.add_prefix_space = bytes.add_prefix_space;
+  if (!split_is_gpt2)
+    for (std::size_t i = 0; i + 1 < cut.size(); ++i) result.splits.push_back(*cut[i].pattern);
+  return result;
 }
 
 BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,

@@ -191,11 +191,6 @@ std::shared_ptr<const ByteLevelBpe> make_byte_level_bpe(BpeDefinition definition
        .sep = {"</s>"}});
 }
 
-std::shared_ptr<const ByteLevelBpe> ByteLevelBpe::from_json(std::string_view json,
-                                                            const std::string& source) {
-  return make_byte_level_bpe(parse_bpe(parse_json(json, source), source), source);
-}
-
 std::shared_ptr<const ByteLevelBpe> ByteLevelBpe::from_vocab_and_merges(
     std::string_view vocab_json, std::string_view merges_txt, const std::string& source,
     const BpeFileOptions& options) {

@@ -22,12 +22,6 @@ struct BpeFileOptions {
 
 class ByteLevelBpe final : public TokenizerBase {
  public:
-  // From the text of a tokenizer.json. What Shoal does not do (a normalizer, dropout,
-  // byte_fallback, another model or pre-tokenizer, truncation, padding) is refused by name:
-  // `unavailable`. JSON that does not follow the format is `corrupt_data`. `source` (a path)
-  // appears in messages.
-  static std::shared_ptr<const ByteLevelBpe> from_json(std::string_view json,
-                                                       const std::string& source);
   // From the texts of vocab.json and merges.txt.
   static std::shared_ptr<const ByteLevelBpe> from_vocab_and_merges(
       std::string_view vocab_json, std::string_view merges_txt, const std::string& source,

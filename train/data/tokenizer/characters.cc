@@ -1,6 +1,7 @@
 #include "shoal/train/data/tokenizer/characters.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <unicode/normalizer2.h>
@@ -83,6 +84,20 @@ class Decomposer {
   std::size_t sorted_ = 0;  // parts before this one are in order
 };
 
+std::optional<std::uint32_t> composed_of(std::uint32_t first, std::uint32_t second) {
+  if (second < kFirstDecomposed) return std::nullopt;
+  static const icu::Normalizer2* const composer = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    const icu::Normalizer2* found = icu::Normalizer2::getNFCInstance(status);
+    SHOAL_CHECK(U_SUCCESS(status), "ICU has no NFC: {}", u_errorName(status));
+    return found;
+  }();
+  const UChar32 composed =
+      composer->composePair(static_cast<UChar32>(first), static_cast<UChar32>(second));
+  if (composed < 0 || is_newer_than_theirs(composed)) return std::nullopt;
+  return static_cast<std::uint32_t>(composed);
+}
+
 }  // namespace
 
 void append_characters(std::string_view text, std::size_t base,
@@ -125,22 +140,76 @@ void decompose(std::vector<Character>& characters, bool compatible) {
   }
 }
 
+std::size_t transform(std::vector<Character>& characters, const std::vector<Change>& changes) {
+  const std::vector<Character> from = std::exchange(characters, {});
+  characters.reserve(changes.size());
+  std::size_t at = 0;
+  for (const Change& change : changes) {
+    const bool added = change.change > 0;
+    characters.push_back({change.value, added && at == 0 ? NormalizedText::Origin{0, 0}
+                                                         : from[added ? at - 1 : at].origin});
+    if (!added) at += static_cast<std::size_t>(1 - change.change);
+  }
+  return at;
+}
+
+// unicode-normalization-alignments, recompose.rs: a starter takes up what composes with it, past
+// marks of a lower order that wait in `marks`.
+void compose(std::vector<Character>& characters, bool compatible) {
+  const std::vector<Part> parts = Decomposer(compatible).parts_of(characters);
+  std::vector<Change> changes, marks;
+  changes.reserve(parts.size());
+  std::optional<Change> starter;
+  std::uint8_t last_order = 0;  // of marks.back()
+  const auto finish = [&] {
+    if (starter) changes.push_back(*starter);
+    changes.insert(changes.end(), marks.begin(), marks.end());
+    marks.clear();
+    starter.reset();
+  };
+  for (const Part& part : parts) {
+    const Change change{part.value, part.is_first ? 0 : 1};
+    const bool blocked = !marks.empty() && last_order >= part.order;
+    const auto composed = starter && !blocked ? composed_of(starter->value, part.value)
+                                              : std::optional<std::uint32_t>();
+    if (composed) {
+      starter = Change{*composed, starter->change + change.change - 1};
+    } else if (part.order == 0) {
+      finish();
+      starter = change;
+    } else if (!starter) {
+      changes.push_back(change);
+    } else {
+      marks.push_back(change);
+      last_order = part.order;
+    }
+  }
+  finish();
+  transform(characters, changes);
+}
+
 bool is_combining_mark(std::uint32_t character) {
   return unicode::grapheme_classes()[character] & unicode::stripped_mark;
 }
 
 void lower_case(std::vector<Character>& characters) {
-  for (std::size_t at = 0; at < characters.size(); ++at) {
-    std::uint32_t& value = characters[at].value;
+  constexpr std::uint32_t kDottedI = 0x130;  // the one letter whose lower case is two characters
+  bool has_dotted = false;
+  for (Character& character : characters) {
+    std::uint32_t& value = character.value;
     if (value < 0x80) {
       if (value >= 'A' && value <= 'Z') value += 'a' - 'A';
-    } else if (value != 0x130) {
+    } else if (value != kDottedI) {
       value = unicode::lower_case(value);
-    } else {  // the one letter whose lower case is two characters
-      value = 'i';
-      const Character dot{0x307, characters[at].origin};
-      characters.insert(characters.begin() + static_cast<std::ptrdiff_t>(++at), dot);
+    } else {
+      has_dotted = true;
     }
+  }
+  if (!has_dotted) return;
+  for (const Character& character : std::exchange(characters, {})) {
+    const bool dotted = character.value == kDottedI;
+    characters.push_back({dotted ? std::uint32_t{'i'} : character.value, character.origin});
+    if (dotted) characters.push_back({0x307, character.origin});
   }
 }
 

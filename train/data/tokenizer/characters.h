@@ -28,6 +28,19 @@ void append(NormalizedText& result, const Character& character, bool origins);
 // change places, their origins stay.
 void decompose(std::vector<Character>& characters, bool compatible);
 
+// What Hugging Face calls a transformation: a character and how many it adds (1) or takes the place
+// of beyond its own (-n).
+struct Change {
+  std::uint32_t value;
+  std::int64_t change;
+};
+// NormalizedString::transform. Returns the characters of the old text that are accounted for.
+std::size_t transform(std::vector<Character>& characters, const std::vector<Change>& changes);
+
+// Decomposes and composes again (NFC, or NFKC), with the same tables; origins as decompose() has
+// them, and a character composed of several has the first one's.
+void compose(std::vector<Character>& characters, bool compatible);
+
 // Marks (Mn, Mc, Me) as Hugging Face's StripAccents has them: those of Unicode 9.
 bool is_combining_mark(std::uint32_t character);
 

@@ -13,8 +13,10 @@
 #include "shoal/train/data/tokenizer/bert_normalizer.h"
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/composed_tokenizer.h"
+#include "shoal/train/data/tokenizer/decoder.h"
 #include "shoal/train/data/tokenizer/piece_normalizer.h"
-#include "shoal/train/data/tokenizer/sentence_piece.h"
+#include "shoal/train/data/tokenizer/pre_tokenizer.h"
 #include "shoal/train/data/tokenizer/split_pattern.h"
 #include "shoal/train/data/tokenizer/word_piece.h"
 
@@ -54,32 +56,14 @@ struct WordPieceDefinition : TokenizerDefinition {
   bool cleanup = true;  // decode() takes the spaces before punctuation away
 };
 
-// How SentencePiece writes spaces: as a character of their own, in front of words.
-struct Metaspace {
-  enum class Prefix { always, first, never };  // before which words without a space one is put
-  std::string replacement = "\u2581";
-  Prefix prefix = Prefix::always;
-  bool split = true;  // words begin at each
-};
-
-// One of Hugging Face's decoders.
-struct DecoderStep {
-  enum class Kind { metaspace, replace, byte_fallback, fuse, strip };
-  Kind kind;
-  std::string pattern, content;      // metaspace, strip: `pattern` is the character
-  bool drop_first = false;           // metaspace: leave the first token's spaces out
-  std::int64_t start = 0, stop = 0;  // strip: so many at most at each end
-};
-
-struct SentencePieceDefinition : TokenizerDefinition {
+// Any normalizers, pre-tokenizers and decoders, one after the other, around a model.
+struct ComposedDefinition : TokenizerDefinition {
   std::optional<BpeParts> bpe;  // the model; absent: unigram, of which the next three are
   std::vector<double> scores;   // by id
   std::optional<TokenId> unknown;
   bool byte_fallback = false;
   std::vector<NormalizerStep> normalize;
-  bool split_white_space = false;     // words end at white space, which goes
-  std::optional<SplitPattern> split;  // or so
-  std::optional<Metaspace> metaspace;
+  std::vector<PreTokenizerStep> cut;
   std::optional<std::vector<DecoderStep>> decode;  // absent: tokens with spaces between them
 };
 
@@ -114,12 +98,13 @@ nlohmann::json template_json(const TokenizerDefinition& definition, const std::s
 // Throws corrupt_data where the post-processor adds an id of `ids` or above.
 void check_template(const SequenceTemplate& sequence, std::size_t ids, const std::string& source);
 
-// --- bpe_definition.cc, word_piece_definition.cc. Throw as ByteLevelBpe::from_json says ----------
-BpeDefinition parse_bpe(const nlohmann::json& file, const std::string& source);
+// --- bpe_definition.cc, word_piece_definition.cc -------------------------------------------------
 // The "model" of either kind of BPE; all options but `characters`.
 void read_bpe_model(const nlohmann::json& value, const std::string& source,
                     TokenizerDefinition& definition, BpeParts& parts);
-SplitPattern read_split(Section& step);  // the pre-tokenizer "Split"
+// GPT-2's shape, which ByteLevelBpe works on: no normalizer, Splits, ByteLevel last, and ByteLevel
+// to decode. Empty where `definition`, then as it was, is anything else.
+std::optional<BpeDefinition> byte_level_of(ComposedDefinition& definition);
 BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,
                                      const std::string& source, const BpeFileOptions& options);
 // The parts of a definition that has none: ByteLevel throughout, as GPT-2 has them.
@@ -129,17 +114,27 @@ WordPieceDefinition parse_word_piece(const nlohmann::json& file, const std::stri
 WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::string& source,
                                     const WordPieceFileOptions& options);
 
-// --- sentence_piece_definition.cc; spiece_proto.h has the other way ------------------------------
-// `file`: of a Unigram model, or of BPE without the byte-level alphabet.
-SentencePieceDefinition parse_sentence_piece(const nlohmann::json& file, const std::string& source);
+// --- composed_definition.cc, components.cc; spiece_proto.h has the other way ---------------------
+// `file`: of a Unigram or BPE model. Throws as tokenizer_from_json says.
+ComposedDefinition parse_composed(const nlohmann::json& file, const std::string& source);
 // The parts of a tokenizer.json that a definition holds as they stand; fill what they say.
-void read_sentence_piece_parts(const std::string& source, SentencePieceDefinition& definition);
+void read_composed_parts(const std::string& source, ComposedDefinition& definition);
+std::vector<NormalizerStep> read_normalizers(const nlohmann::json& value,
+                                             const std::string& source);
+std::vector<PreTokenizerStep> read_pre_tokenizers(const nlohmann::json& value,
+                                                  const std::string& source);
+std::vector<DecoderStep> read_decoders(const nlohmann::json& value, const std::string& source);
+// The members of a Sequence, nested ones in their place, or the one thing itself; each of them by
+// read(value, where). `list`: the key of a Sequence's members.
+void each_of(const nlohmann::json& value, const std::string& where, const char* list,
+             const std::string& source,
+             const std::function<void(const nlohmann::json&, const std::string&)>& read);
 
 // --- definition_writer.cc. Keys in the order in which Hugging Face writes them -------------------
 // `model`: the last member's text.
 std::string tokenizer_json_of(const TokenizerDefinition& definition, std::string_view model);
 std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& options);
-std::string unigram_model_json_of(const SentencePieceDefinition& definition);
+std::string unigram_model_json_of(const ComposedDefinition& definition);
 std::string vocab_json_of(const std::vector<std::optional<std::string>>& tokens);
 std::string merges_txt_of(const BpeModel& model);
 

@@ -78,7 +78,7 @@ std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& mode
   return text + "]}";
 }
 
-std::string unigram_model_json_of(const SentencePieceDefinition& definition) {
+std::string unigram_model_json_of(const ComposedDefinition& definition) {
   std::string text = R"({"type":"Unigram","unk_id":)";
   text += definition.unknown ? std::to_string(*definition.unknown) : "null";
   text += ",\"vocab\":[";

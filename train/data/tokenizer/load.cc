@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
@@ -46,39 +45,22 @@ std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
   return tokens;
 }
 
-// GPT-2's alphabet in a file of BPE: the pre-tokenizer, or one of several, writes it.
-bool is_byte_level(const json& file) {
-  const std::function<bool(const json&)> is = [&](const json& step) {
-    if (!step.is_object()) return false;
-    const json *type = find_field(step, "type"), *list = find_field(step, "pretokenizers");
-    if (type != nullptr && *type == "ByteLevel") return true;
-    return list != nullptr && list->is_array() && std::any_of(list->begin(), list->end(), is);
-  };
-  const json* const step = find_field(file, "pre_tokenizer");
-  return step != nullptr && is(*step);
-}
-
-std::shared_ptr<const Tokenizer> from_tokenizer_json(const std::string& path,
-                                                     const SideFiles& files) {
-  const json file = parse_json(read_text_file(path), path);
-  static const json kNothing;
-  const json* const found = find_field(file, "model");
-  const json& model = found == nullptr ? kNothing : *found;
-  const json type = field_or(model, "type", json());
+std::shared_ptr<const TokenizerBase> from_tokenizer_json(std::string_view text,
+                                                         const std::string& source,
+                                                         const SideFiles& files) {
+  const json file = parse_json(text, source);
   const RoleNames roles = names_of(files.named);
-  const auto with_all_tokens = [&](auto definition) {
-    add_missing_side_tokens(definition, files, path);
-    return definition;
-  };
-  if (type == "WordPiece")
-    return make_word_piece(with_all_tokens(parse_word_piece(file, path)), path, roles);
-  // Old files do not say; a list of tokens with scores is a unigram model's.
-  const json* const vocab = find_field(model, "vocab");
-  const bool has_scores = vocab != nullptr && vocab->is_array();
-  if (type == "Unigram" || (type.is_null() && has_scores) ||
-      (type == "BPE" && !is_byte_level(file)))
-    return make_sentence_piece(with_all_tokens(parse_sentence_piece(file, path)), path, roles);
-  return make_byte_level_bpe(with_all_tokens(parse_bpe(file, path)), path, roles);
+  const json* const model = find_field(file, "model");
+  if (model != nullptr && field_or(*model, "type", json()) == "WordPiece") {
+    WordPieceDefinition definition = parse_word_piece(file, source);
+    add_missing_side_tokens(definition, files, source);
+    return make_word_piece(std::move(definition), source, roles);
+  }
+  ComposedDefinition definition = parse_composed(file, source);
+  add_missing_side_tokens(definition, files, source);
+  if (auto bytes = byte_level_of(definition))
+    return make_byte_level_bpe(*std::move(bytes), source, roles);
+  return make_composed_tokenizer(std::move(definition), source, roles);
 }
 
 // The class that tokenizer_config.json names, else the model_type of config.json, else nothing.
@@ -130,7 +112,7 @@ std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, const S
   options.extra_tokens = files.extra;
   const RoleNames roles = names_of(
       model.type == SpieceModel::Type::bpe ? spiece_special_tokens(model, options) : files.named);
-  return make_sentence_piece(spiece_definition(std::move(model), source, options), source, roles);
+  return make_composed_tokenizer(spiece_definition(std::move(model), source, options), source, roles);
 }
 
 std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const SideFiles& files) {
@@ -233,13 +215,13 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory
 std::shared_ptr<const Tokenizer> opened(const std::string& path) {
   const fs::path place(path);
   if (!path_exists(place)) throw_error(ErrorCode::not_found, "there is no tokenizer at '{}'", path);
-  const bool is_directory = is_directory(place);
-  const fs::path directory = is_directory ? place : place.parent_path();
-  const fs::path whole = is_directory ? place / "tokenizer.json" : place;
+  const bool whole_directory = is_directory(place);
+  const fs::path directory = whole_directory ? place : place.parent_path();
+  const fs::path whole = whole_directory ? place / "tokenizer.json" : place;
   const SideFiles files = read_side_files(directory);
-  if (!is_directory && place.extension() == ".txt") return from_vocab_txt(path, files);
-  if (!is_directory && place.extension() == ".model") return from_spiece_model(place, files);
-  if (path_exists(whole)) return from_tokenizer_json(whole.string(), files);
+  if (!whole_directory && place.extension() == ".txt") return from_vocab_txt(path, files);
+  if (!whole_directory && place.extension() == ".model") return from_spiece_model(place, files);
+  if (path_exists(whole)) return from_tokenizer_json(read_text_file(whole.string()), whole.string(), files);
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
   const fs::path word_pieces = place / "vocab.txt";
   if (path_exists(word_pieces)) return from_vocab_txt(word_pieces.string(), files);
@@ -260,6 +242,11 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   const auto tokenizer = std::const_pointer_cast<Tokenizer>(opened(path));  // nobody has it yet
   tokenizer->keep_files_read(tokenizer_files_at(path));
   return tokenizer;
+}
+
+std::shared_ptr<const TokenizerBase> tokenizer_from_json(std::string_view json,
+                                                         const std::string& source) {
+  return from_tokenizer_json(json, source, SideFiles{});
 }
 
 std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& vocab_path,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
@@ -16,6 +17,14 @@ namespace shoal {
 // itself. not_found names what was looked for; unavailable names what the file wants and Shoal has
 // not.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
+
+// From the text of a tokenizer.json: any normalizers, pre-tokenizers and decoders that Shoal has,
+// in any order, around a BPE, Unigram or WordPiece model (docs/data.md lists them). The shapes of
+// GPT-2's, BERT's and SentencePiece's families have faster code of their own; ids do not tell. A
+// part that Shoal has not is refused by name: `unavailable`. JSON that does not follow the format
+// is `corrupt_data`. `source` (a path) appears in messages.
+std::shared_ptr<const TokenizerBase> tokenizer_from_json(std::string_view json,
+                                                         const std::string& source);
 
 // vocab.json and merges.txt under any name.
 std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& vocab_path,

@@ -15,8 +15,8 @@ std::shared_ptr<const ByteLevelBpe> make_byte_level_bpe(BpeDefinition definition
 std::shared_ptr<const WordPiece> make_word_piece(WordPieceDefinition definition,
                                                  const std::string& source,
                                                  const RoleNames& roles = {});
-std::shared_ptr<const SentencePiece> make_sentence_piece(SentencePieceDefinition definition,
-                                                         const std::string& source,
-                                                         const RoleNames& roles = {});
+std::shared_ptr<const ComposedTokenizer> make_composed_tokenizer(ComposedDefinition definition,
+                                                                 const std::string& source,
+                                                                 const RoleNames& roles = {});
 
 }  // namespace shoal

@@ -63,8 +63,12 @@ void OffsetWriter::add_token(TokenId id, const WordPlace& word, std::size_t from
 }
 
 void OffsetWriter::add_span(TokenId id, std::size_t begin, std::size_t length) {
-  add(id, {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(begin + length)},
-      text_.substr(begin, length), true);
+  add_text(id, begin, length, text_.substr(begin, length));
+}
+
+void OffsetWriter::add_text(TokenId id, std::size_t begin, std::size_t length,
+                            std::string_view as) {
+  add(id, {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(begin + length)}, as, true);
 }
 
 void OffsetWriter::add(TokenId id, TextSpan bytes, std::string_view token, bool is_added) {

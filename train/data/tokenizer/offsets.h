@@ -32,6 +32,8 @@ class OffsetWriter {
   void add_token(TokenId id, const WordPlace& word, std::size_t from, std::size_t to,
                  std::string_view token);
   void add_span(TokenId id, std::size_t begin, std::size_t length);
+  // `as`: the text whose white space is trimmed, with byte-level tokens in their alphabet.
+  void add_text(TokenId id, std::size_t begin, std::size_t length, std::string_view as);
 
  private:
   void add(TokenId id, TextSpan bytes, std::string_view token, bool is_added);

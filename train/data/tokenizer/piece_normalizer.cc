@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/characters.h"
 #include "shoal/train/data/tokenizer/graphemes.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
@@ -50,13 +51,6 @@ void replace(std::vector<Character>& characters, const NormalizerStep& step) {
   characters = std::move(result);
 }
 
-// What Hugging Face calls a transformation: a character and how many it adds (1) or takes the place
-// of beyond its own (-n).
-struct Change {
-  std::uint32_t value;
-  std::int64_t change;
-};
-
 // normalizers/precompiled.rs: clusters of fewer than six bytes are looked up whole, and what is
 // found takes the place of all of them; characters of longer ones one by one.
 std::vector<Change> changes_of(const std::vector<Character>& characters, const Charsmap& charsmap) {
@@ -98,18 +92,47 @@ std::vector<Change> changes_of(const std::vector<Character>& characters, const C
   return changes;
 }
 
-// NormalizedString::transform. Returns the characters of the old text that are accounted for.
-std::size_t transform(std::vector<Character>& characters, const std::vector<Change>& changes) {
+void replace_regex(std::vector<Character>& characters, const NormalizerStep& step) {
   const std::vector<Character> from = std::exchange(characters, {});
-  characters.reserve(changes.size());
-  std::size_t at = 0;
-  for (const Change& change : changes) {
-    const bool added = change.change > 0;
-    characters.push_back({change.value, added && at == 0 ? NormalizedText::Origin{0, 0}
-                                                         : from[added ? at - 1 : at].origin});
-    if (!added) at += static_cast<std::size_t>(1 - change.change);
+  std::string text;
+  for (const Character& character : from) append_utf8(text, character.value);
+  std::size_t at = 0, byte = 0;
+  for (const SplitRange& range : step.regex->ranges(text)) {
+    const std::size_t first = at;
+    for (; byte < range.end; ++at) byte += unicode::decode(text.data() + byte).bytes;
+    if (!range.matched)
+      characters.insert(characters.end(), from.begin() + static_cast<std::ptrdiff_t>(first),
+                        from.begin() + static_cast<std::ptrdiff_t>(at));
+    else
+      for (const char32_t c : step.content) characters.push_back({c, from[at - 1].origin});
   }
-  return at;
+}
+
+// SentencePiece's first rules of nmt_nfkc, as normalizers/unicode.rs has them.
+void clean_as_nmt(std::vector<Character>& characters) {
+  std::erase_if(characters, [](const Character& c) {
+    const std::uint32_t v = c.value;
+    return (v >= 0x1 && v <= 0x8) || v == 0xB || (v >= 0xE && v <= 0x1F) || v == 0x7F ||
+           v == 0x8F || v == 0x9F;
+  });
+  constexpr std::u32string_view kBlanks =
+      U"\t\n\f\r\u1680\u200B\u200C\u200D\u200E\u200F\u2028\u2029\u2581\uFEFF\uFFFD";
+  for (Character& c : characters)
+    if (kBlanks.find(static_cast<char32_t>(c.value)) != kBlanks.npos) c.value = ' ';
+}
+
+void write_bytes(std::vector<Character>& characters) {
+  std::vector<Character> result;
+  std::string bytes;
+  for (const Character& character : std::exchange(characters, {})) {
+    bytes.clear();
+    append_utf8(bytes, character.value);
+    for (const char byte : bytes) {
+      const std::string& letter = byte_level_alphabet()[static_cast<std::uint8_t>(byte)];
+      result.push_back({unicode::decode(letter.data()).value, character.origin});
+    }
+  }
+  characters = std::move(result);
 }
 
 void strip(std::vector<Character>& characters, const NormalizerStep& step) {
@@ -131,6 +154,19 @@ bool run_step(const NormalizerStep& step, std::vector<Character>& characters) {
     case Kind::replace:
     case Kind::replace_runs:
       replace(characters, step);
+      break;
+    case Kind::replace_regex:
+      replace_regex(characters, step);
+      break;
+    case Kind::nfc:
+    case Kind::nfkc:
+      compose(characters, step.kind == Kind::nfkc);
+      break;
+    case Kind::nmt:
+      clean_as_nmt(characters);
+      break;
+    case Kind::byte_level:
+      write_bytes(characters);
       break;
     case Kind::nfd:
     case Kind::nfkd:
@@ -161,8 +197,8 @@ bool run_step(const NormalizerStep& step, std::vector<Character>& characters) {
 }
 
 bool depends_on_neighbours(Kind kind) {
-  return kind == Kind::replace || kind == Kind::replace_runs || kind == Kind::strip ||
-         kind == Kind::prepend;
+  return kind == Kind::replace || kind == Kind::replace_runs || kind == Kind::replace_regex ||
+         kind == Kind::strip || kind == Kind::prepend;
 }
 
 std::string utf8_of(const std::vector<Character>& characters) {
@@ -225,7 +261,7 @@ bool PieceNormalizer::make_table() {
   std::string watched;  // characters whose neighbours matter
   std::string parts;    // of patterns: plain, but nothing may become one or stop being one
   for (const NormalizerStep& step : steps_) {
-    if (step.kind == Kind::prepend) return false;
+    if (step.kind == Kind::prepend || step.kind == Kind::replace_regex) return false;
     if (step.kind == Kind::strip && step.pattern.empty())
       for (char c = 1; c > 0; ++c)
         if (is_white(static_cast<std::uint32_t>(c))) watched += c;

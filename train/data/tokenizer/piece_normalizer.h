@@ -1,5 +1,4 @@
-// The normalizers that SentencePiece's converted files list, one after the other. Internal to this
-// room.
+// Hugging Face's normalizers, one after the other. Internal to this room.
 #pragma once
 
 #include <array>
@@ -11,6 +10,7 @@
 
 #include "shoal/train/data/tokenizer/charsmap.h"
 #include "shoal/train/data/tokenizer/normalized_text.h"
+#include "shoal/train/data/tokenizer/split_pattern.h"
 
 namespace shoal {
 
@@ -19,10 +19,15 @@ struct Character;
 // One of Hugging Face's normalizers.
 struct NormalizerStep {
   enum class Kind {
-    replace,       // `pattern` by `content`
-    replace_runs,  // the character `pattern`, twice or more, by `content`
+    replace,        // `pattern` by `content`
+    replace_runs,   // the character `pattern`, twice or more, by `content`
+    replace_regex,  // what `regex` matches by `content`
     nfd,
     nfkd,
+    nfc,
+    nfkc,
+    nmt,            // SentencePiece's cleaning: controls go, other white space becomes spaces
+    byte_level,     // bytes become characters of GPT-2's alphabet
     strip_accents,  // marks go
     lowercase,
     precompiled,  // `charsmap`
@@ -30,9 +35,10 @@ struct NormalizerStep {
     prepend,      // `content`, unless the text is empty
   };
   Kind kind;
-  std::u32string pattern, content;
+  std::u32string pattern = {}, content = {};
   bool left = false, right = false;
-  std::shared_ptr<const Charsmap> charsmap;
+  std::shared_ptr<const Charsmap> charsmap = {};
+  std::shared_ptr<const SplitPattern> regex = {};
 };
 
 // Thread-safe. Text of printable ASCII, which few steps change, is done by a table; the rest

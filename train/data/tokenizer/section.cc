@@ -27,9 +27,8 @@ void corrupt_tokenizer(const std::string& source, const std::string& what) {
 void unsupported_tokenizer(const std::string& source, const std::string& what) {
   throw Error(
       ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, shortened(what)),
-      "Shoal reads byte-level BPE as GPT-2, RoBERTa and Llama 3 use it, BERT's WordPiece, and "
-      "SentencePiece's models as ALBERT, T5, XLNet (unigram), Llama, Mistral and Gemma (BPE) "
-      "use them");
+      "docs/data.md lists the parts of a tokenizer.json that Shoal reads; save the tokenizer with "
+      "those");
 }
 
 Section::Section(const nlohmann::json& object, std::string where, const std::string& source)

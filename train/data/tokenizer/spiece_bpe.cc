@@ -116,9 +116,9 @@ NamedTokens spiece_special_tokens(const SpieceModel& model, const SpieceOptions&
   return tokens;
 }
 
-SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
-                                              const SpieceOptions& options) {
-  SentencePieceDefinition definition;
+ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
+                                         const SpieceOptions& options) {
+  ComposedDefinition definition;
   const bool gemma = is_gemma(options);
   const bool prefix = !gemma && options.add_prefix_space.value_or(model.add_dummy_prefix);
   const NamedTokens special = spiece_special_tokens(model, options);
@@ -177,7 +177,7 @@ SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::stri
     if (options.add_eos_token && eos != nullptr) put(*eos);
   }
   definition.post_processor = template_json(definition, source, single, pair);
-  read_sentence_piece_parts(source, definition);
+  read_composed_parts(source, definition);
   return definition;
 }
 

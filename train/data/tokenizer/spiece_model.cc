@@ -71,8 +71,8 @@ Family family_of(const SpieceModel& model, const std::string& source,
 
 }  // namespace
 
-SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& source,
-                                          const SpieceOptions& options) {
+ComposedDefinition spiece_definition(SpieceModel model, const std::string& source,
+                                     const SpieceOptions& options) {
   if (model.type == SpieceModel::Type::bpe) {
     if (options.family && *options.family != Family::gemma)
       unsupported_tokenizer(source,
@@ -80,7 +80,7 @@ SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& 
     return spiece_bpe_definition(std::move(model), source, options);
   }
   const Family family = family_of(model, source, options);
-  SentencePieceDefinition definition;
+  ComposedDefinition definition;
   definition.tokens = std::move(model.tokens);
   definition.scores = std::move(model.scores);
   definition.unknown = static_cast<TokenId>(model.unknown);
@@ -144,7 +144,7 @@ SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& 
          {"B", 1},
          {text_of("sep_token"), 1},
          {text_of("cls_token"), 2}});
-  read_sentence_piece_parts(source, definition);
+  read_composed_parts(source, definition);
   return definition;
 }
 

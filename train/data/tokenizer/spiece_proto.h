@@ -10,12 +10,12 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/train/data/tokenizer/composed_tokenizer.h"
 #include "shoal/train/data/tokenizer/roles.h"
-#include "shoal/train/data/tokenizer/sentence_piece.h"
 
 namespace shoal {
 
-struct SentencePieceDefinition;
+struct ComposedDefinition;
 
 struct SpieceModel {
   enum class Type : std::uint8_t { unigram = 1, bpe = 2 };
@@ -32,10 +32,10 @@ struct SpieceModel {
 SpieceModel read_spiece_model(std::string_view bytes, const std::string& source);
 
 // spiece_model.cc; spiece_bpe.cc for a model of that type.
-SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& source,
-                                          const SpieceOptions& options);
-SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
-                                              const SpieceOptions& options);
+ComposedDefinition spiece_definition(SpieceModel model, const std::string& source,
+                                     const SpieceOptions& options);
+ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
+                                         const SpieceOptions& options);
 // Of a BPE model: its own that its trainer gave a role, or the options'.
 NamedTokens spiece_special_tokens(const SpieceModel& model, const SpieceOptions& options);
 

@@ -18,18 +18,48 @@ struct SplitPattern::Compiled {
 
 namespace {
 
-struct Range {
-  std::size_t begin, end;
-  bool matched;
-};
+using Range = SplitRange;
 
 constexpr std::size_t kLongestPattern = 1'024, kShownPattern = 120;
 
 [[noreturn]] void refuse(const std::string& source, std::string_view what) {
   throw Error(ErrorCode::unavailable,
-              fmt::format("{}: the Split pattern holds {}, which is not supported", source, what),
+              fmt::format("{}: the pattern holds {}, which is not supported", source, what),
               "use GPT-2's pattern, or one of literals, classes, \\p{..}, \\s, \\d, groups and "
               "quantifiers");
+}
+
+// How ICU spells Oniguruma's '\' and `letter`; null where it is the same or is refused.
+const char* icu_escape(char letter) {
+  switch (letter) {
+    case 's':
+      return "\\p{White_Space}";
+    case 'S':
+      return "\\P{White_Space}";
+    case 'w':
+      return "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
+    case 'W':
+      return "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
+    case 'Z':
+      return "(?=\\n?\\z)";
+    default:
+      return nullptr;
+  }
+}
+
+// The same of what stands alone and outside of a set. Oniguruma's lines end at "\n" and nothing
+// else.
+const char* icu_anchor(char c) {
+  switch (c) {
+    case '^':
+      return "(?:\\A|(?<=\\n)(?!\\z))";
+    case '$':
+      return "(?=\\n|\\z)";
+    case '.':
+      return "[^\\n]";
+    default:
+      return nullptr;
+  }
 }
 
 // Rewrites what ICU spells otherwise (\s is White_Space here, but not in ICU) and refuses what it
@@ -41,17 +71,15 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
     const char c = pattern[i];
     const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
     if (c == '\\') {
-      if (next == 's') {
-        icu += "\\p{White_Space}";
-      } else if (next == 'S') {
-        icu += "\\P{White_Space}";
+      if (const char* spelling = icu_escape(next)) {
+        icu += spelling;
       } else if ((next == 'p' || next == 'P') && pattern.substr(i + 2).starts_with('{')) {
         const std::size_t close = std::min(pattern.find('}', i), pattern.size() - 1);
         icu += pattern.substr(i, close + 1 - i);
         i = close;
         continue;
       } else if (std::isalnum(static_cast<unsigned char>(next)) == 0 ||
-                 std::string_view("dDrntfx").find(next) != std::string_view::npos) {
+                 std::string_view("dDrntfxAz").find(next) != std::string_view::npos) {
         icu += {c, next};
       } else {
         refuse(source, fmt::format("'\\{}'", next));
@@ -64,8 +92,10 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
     if (c == ']' && set_depth > 0) --set_depth;
     if (set_depth > 0 && ((c == '&' && next == '&') || (c == '-' && next == '-')))
       refuse(source, fmt::format("the set operation '{}{}'", c, next));
-    if (set_depth == 0 && (c == '^' || c == '$' || c == '.'))
-      refuse(source, fmt::format("'{}' outside of a set", c));
+    if (const char* spelling = set_depth == 0 ? icu_anchor(c) : nullptr) {
+      icu += spelling;
+      continue;
+    }
     if (set_depth == 0 && c == '}' && next == '+') refuse(source, "'}+'");
     if (c == '(' && next == '?') {
       const std::string_view rest = pattern.substr(i + 2);
@@ -130,7 +160,7 @@ thread_local Work* Work::current_ = nullptr;
                           UErrorCode status) {
   const bool late = status == U_REGEX_STOPPED_BY_CALLER, deep = status == U_REGEX_STACK_OVERFLOW;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}: the Split pattern '{}' {} on a text of {} bytes", compiled.source,
+              fmt::format("{}: the pattern '{}' {} on a text of {} bytes", compiled.source,
                           compiled.text.substr(0, kShownPattern),
                           late   ? "takes too many steps"
                           : deep ? "needs too much memory"
@@ -185,7 +215,7 @@ std::vector<Range> ranges_of(std::string_view text, std::string_view literal) {
 }
 
 // NormalizedString::split of Hugging Face, behaviour by behaviour.
-std::vector<Range> merge(const std::vector<Range>& ranges, SplitBehavior behavior) {
+std::vector<Range> merged(const std::vector<Range>& ranges, SplitBehavior behavior) {
   std::vector<Range> result;
   bool previous_matched = false;
   switch (behavior) {
@@ -228,6 +258,16 @@ std::vector<Range> merge(const std::vector<Range>& ranges, SplitBehavior behavio
 
 }  // namespace
 
+void append_pieces(std::string_view text, const std::vector<SplitRange>& ranges,
+                   SplitBehavior behavior, std::vector<std::string_view>& pieces) {
+  const auto add = [&](const std::vector<Range>& of) {
+    for (const Range& range : of)
+      pieces.push_back(text.substr(range.begin, range.end - range.begin));
+  };
+  if (behavior == SplitBehavior::isolated) return add(ranges);
+  add(merged(ranges, behavior));
+}
+
 bool is_gpt2_pattern(std::string_view pattern) {
   constexpr std::array<std::string_view, 2> kSpellings = {
       R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
@@ -240,7 +280,10 @@ SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavio
   // A class such as \\p{L} takes ICU as long as thousands of letters.
   if (pattern.size() > kLongestPattern)
     refuse(source, fmt::format("{} bytes, more than {}", pattern.size(), kLongestPattern));
-  const std::string icu_pattern = to_icu(pattern, source);
+  // Of a run of white space only the first character can begin a match: said so, a run is not
+  // walked again from each of its characters.
+  constexpr std::string_view kBlanksAtEnd = R"(\s+$)", kOnceARun = R"((?<!\s)\s+$)";
+  const std::string icu_pattern = to_icu(pattern == kBlanksAtEnd ? kOnceARun : pattern, source);
   UErrorCode status = U_ZERO_ERROR;
   UParseError place;
   SplitPattern split;
@@ -250,8 +293,8 @@ SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavio
   compiled->pattern.reset(
       icu::RegexPattern::compile(icu::UnicodeString::fromUTF8(icu_pattern), place, status));
   if (U_FAILURE(status))
-    throw_error(ErrorCode::corrupt_data, "{}: the Split pattern '{}' does not compile: {} at {}",
-                source, pattern, u_errorName(status), place.offset);
+    throw_error(ErrorCode::corrupt_data, "{}: the pattern '{}' does not compile: {} at {}", source,
+                pattern, u_errorName(status), place.offset);
   split.compiled_ = std::move(compiled);
   split.behavior_ = behavior;
   split.invert_ = invert;
@@ -266,12 +309,16 @@ SplitPattern SplitPattern::literal(std::string text, SplitBehavior behavior, boo
   return split;
 }
 
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
-  std::vector<Range> ranges = compiled_ ? ranges_of(text, *compiled_) : ranges_of(text, literal_);
+std::vector<SplitRange> SplitPattern::ranges(std::string_view text) const {
+  std::vector<SplitRange> ranges =
+      compiled_ ? ranges_of(text, *compiled_) : ranges_of(text, literal_);
   if (invert_)
-    for (Range& range : ranges) range.matched = !range.matched;
-  for (const Range& range : merge(ranges, behavior_))
-    pieces.push_back(text.substr(range.begin, range.end - range.begin));
+    for (SplitRange& range : ranges) range.matched = !range.matched;
+  return ranges;
+}
+
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  append_pieces(text, ranges(text), behavior_, pieces);
 }
 
 }  // namespace shoal

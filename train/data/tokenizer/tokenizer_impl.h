@@ -52,8 +52,8 @@ class TokenizerImpl {
   std::string decoded(TokenId id) const;
 
   // Calls normalize(piece, its place) for what the first pass of added tokens leaves, which fills
-  // `normalized`; then part(view of normalized.text) and added(begin, end, id) from left to right,
-  // begin and end as bytes of `text` where origins are known.
+  // `normalized`; then part(view of normalized.text) and added(begin, end, id, view as it was
+  // found) from left to right, begin and end as bytes of `text` where origins are known.
   template <typename Normalize, typename Part, typename Added>
   void walk_normalized(std::string_view text, NormalizedText& normalized,
                        const Normalize& normalize, const Part& part, const Added& added) const {
@@ -63,12 +63,12 @@ class TokenizerImpl {
           normalize(piece, static_cast<std::size_t>(piece.data() - text.data()));
           added_.split_normalized(normalized.text, part, [&](std::string_view view, TokenId id) {
             const auto [begin, end] = normalized.origin_of(view);
-            added(begin, end, id);
+            added(begin, end, id, view);
           });
         },
         [&](std::string_view view, TokenId id) {
           const auto begin = static_cast<std::size_t>(view.data() - text.data());
-          added(begin, begin + view.size(), id);
+          added(begin, begin + view.size(), id, view);
         });
   }
 

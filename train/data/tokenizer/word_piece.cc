@@ -6,7 +6,6 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/added_vocabulary.h"
-#include "shoal/train/data/tokenizer/bert_unicode.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/offsets.h"
@@ -37,47 +36,6 @@ std::size_t characters_of(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return !unicode::is_continuation(c); }));
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
-}
-
-// decoders/wordpiece.rs, in its order.
-void clean_up(std::string& text) {
-  for (const auto& [from, to] :
-       std::initializer_list<std::pair<const char*, const char*>>{{" .", "."},
-                                                                  {" ?", "?"},
-                                                                  {" !", "!"},
-                                                                  {" ,", ","},
-                                                                  {" ' ", "'"},
-                                                                  {" n't", "n't"},
-                                                                  {" 'm", "'m"},
-                                                                  {" do not", " don't"},
-                                                                  {" 's", "'s"},
-                                                                  {" 've", "'ve"},
-                                                                  {" 're", "'re"}})
-    replace_all(text, from, to);
-}
-
-// Calls word(view) for each run between white space, punctuation standing alone: BertPreTokenizer.
-template <typename Word>
-void words_of(std::string_view text, const Word& word) {
-  const std::uint8_t* classes = unicode::bert_classes();
-  constexpr std::uint8_t kEnds = unicode::bert_white | unicode::bert_punctuation;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto c = unicode::decode(text.data() + at);
-    const std::uint8_t kind = classes[c.value];
-    if (kind & kEnds) {
-      if (begin < at) word(text.substr(begin, at - begin));
-      if (kind & unicode::bert_punctuation) word(text.substr(at, c.bytes));
-      begin = at + c.bytes;
-    }
-    at += c.bytes;
-  }
-  if (begin < text.size()) word(text.substr(begin));
-}
-
 }  // namespace
 
 struct WordPiece::Impl final : TokenizerImpl {
@@ -92,7 +50,7 @@ struct WordPiece::Impl final : TokenizerImpl {
         [&](std::string_view piece, std::size_t base) {
           normalizer_.normalize(piece, base, origins, workspace.normalized);
         },
-        [&](std::string_view part) { words_of(part, word); }, added);
+        [&](std::string_view part) { split_as_bert(part, word); }, added);
   }
 
   // Appends the tokens of a word to ids, and to `bytes` how long each is; one token for all of a
@@ -183,7 +141,7 @@ void WordPiece::Impl::append(std::string_view text, std::vector<TokenId>& ids) c
             [&](std::vector<TokenId>& made) { pieces_of(word, workspace.key, made, nullptr); });
         ids.insert(ids.end(), found.begin(), found.end());
       },
-      [&](std::size_t, std::size_t, TokenId id) { ids.push_back(id); });
+      [&](std::size_t, std::size_t, TokenId id, std::string_view) { ids.push_back(id); });
 }
 
 void WordPiece::Impl::encode_with_offsets(std::string_view text, Encoding& encoding) const {
@@ -201,7 +159,7 @@ void WordPiece::Impl::encode_with_offsets(std::string_view text, Encoding& encod
           offsets.add_span(workspace.ids[i], begin, end - begin);
         }
       },
-      [&](std::size_t begin, std::size_t end, TokenId id) {
+      [&](std::size_t begin, std::size_t end, TokenId id, std::string_view) {
         offsets.add_span(id, begin, end - begin);
       });
 }
@@ -218,11 +176,6 @@ std::shared_ptr<const WordPiece> make_word_piece(WordPieceDefinition definition,
                                     .mask = {"[MASK]"},
                                     .cls = {"[CLS]"},
                                     .sep = {"[SEP]"}});
-}
-
-std::shared_ptr<const WordPiece> WordPiece::from_json(std::string_view json,
-                                                      const std::string& source) {
-  return make_word_piece(parse_word_piece(parse_json(json, source), source), source);
 }
 
 std::shared_ptr<const WordPiece> WordPiece::from_vocab(std::string_view vocab_txt,
@@ -247,15 +200,7 @@ std::string WordPiece::Impl::decode_bytes(std::span<const TokenId> ids, bool ski
   bool first = true;
   for (const TokenId id : ids) {
     if (!exists(id) || (skip_special && is_skipped(id))) continue;
-    std::string token = decoded(id);
-    if (!first) {
-      if (token.starts_with(definition_.decoder_prefix))
-        token.erase(0, definition_.decoder_prefix.size());
-      else
-        token.insert(0, 1, ' ');
-    }
-    if (definition_.cleanup) clean_up(token);
-    text += token;
+    text += word_piece_text(decoded(id), first, definition_.decoder_prefix, definition_.cleanup);
     first = false;
   }
   return text;

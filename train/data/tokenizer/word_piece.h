@@ -28,10 +28,6 @@ struct WordPieceFileOptions {
 // decode() gives words with one space between them; what was normalized away does not come back.
 class WordPiece final : public TokenizerBase {
  public:
-  // As ByteLevelBpe's. Read are the parts that BERT's tokenizers have: BertNormalizer,
-  // BertPreTokenizer, WordPiece.
-  static std::shared_ptr<const WordPiece> from_json(std::string_view json,
-                                                    const std::string& source);
   static std::shared_ptr<const WordPiece> from_vocab(std::string_view vocab_txt,
                                                      const std::string& source,
                                                      const WordPieceFileOptions& options = {});

@@ -23,15 +23,34 @@ void read_model(const json& value, const std::string& source, WordPieceDefinitio
   model.nothing_else();
 }
 
+// The only member of a Sequence, or the one thing itself; null where there is none.
+struct Member {
+  const json* value = nullptr;
+  std::string where;
+};
+Member only_member(const json* value, const char* part, const char* list,
+                   const std::string& source) {
+  Member member;
+  if (value == nullptr) return member;
+  each_of(*value, part, list, source, [&](const json& each, const std::string& where) {
+    if (member.value != nullptr)
+      unsupported_tokenizer(source, fmt::format("{} after another with WordPiece", where));
+    member = {&each, where};
+  });
+  return member;
+}
+
 void read_normalizer(const json* value, const std::string& source,
                      WordPieceDefinition& definition) {
-  if (value == nullptr) {
+  if (value != nullptr) definition.normalizer = *value;
+  const Member member = only_member(value, "normalizer", "normalizers", source);
+  if (member.value == nullptr) {
     definition.normalize = {false, false, false, false};
     return;
   }
-  Section section(*value, "normalizer", source);
+  Section section(*member.value, member.where, source);
   if (const std::string type = section.text("type"); type != "BertNormalizer")
-    unsupported_tokenizer(source, fmt::format("the normalizer '{}'", type));
+    unsupported_tokenizer(source, fmt::format("the normalizer '{}' with WordPiece", type));
   definition.normalize.clean_text = section.boolean("clean_text", true);
   definition.normalize.handle_chinese_chars = section.boolean("handle_chinese_chars", true);
   definition.normalize.lowercase = section.boolean("lowercase", true);
@@ -39,21 +58,29 @@ void read_normalizer(const json* value, const std::string& source,
   definition.normalize.strip_accents =
       section.boolean("strip_accents", definition.normalize.lowercase);
   section.nothing_else();
-  definition.normalizer = *value;
 }
 
-void read_only_type(const json* value, const char* where, const char* wanted,
-                    const std::string& source) {
-  if (value == nullptr) unsupported_tokenizer(source, fmt::format("WordPiece without {}", wanted));
-  Section section(*value, where, source);
+// Of a part that is one thing of the type `wanted`.
+Section section_of(const Member& member, const char* part, const char* wanted,
+                   const std::string& source) {
+  if (member.value == nullptr)
+    unsupported_tokenizer(source, fmt::format("WordPiece without {}", wanted));
+  Section section(*member.value, member.where, source);
   if (const std::string type = section.text("type"); type != wanted)
-    unsupported_tokenizer(source, fmt::format("the {} '{}' with WordPiece", where, type));
+    unsupported_tokenizer(source, fmt::format("the {} '{}' with WordPiece", part, type));
+  return section;
+}
+
+void read_pre_tokenizer(const json* value, const std::string& source,
+                        WordPieceDefinition& definition) {
+  const Member member = only_member(value, "pre_tokenizer", "pretokenizers", source);
+  section_of(member, "pre_tokenizer", "BertPreTokenizer", source).nothing_else();
+  definition.pre_tokenizer = *value;
 }
 
 void read_decoder(const json* value, const std::string& source, WordPieceDefinition& definition) {
-  read_only_type(value, "decoder", "WordPiece", source);
-  Section section(*value, "decoder", source);
-  section.find("type");
+  const Member member = only_member(value, "decoder", "decoders", source);
+  Section section = section_of(member, "decoder", "WordPiece", source);
   definition.decoder_prefix = section.text("prefix");
   definition.cleanup = section.boolean("cleanup");
   section.nothing_else();
@@ -70,8 +97,7 @@ WordPieceDefinition parse_word_piece(const json& file, const std::string& source
   read_model(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
   read_normalizer(top.find("normalizer"), source, definition);
-  read_only_type(top.find("pre_tokenizer"), "pre_tokenizer", "BertPreTokenizer", source);
-  definition.pre_tokenizer = *top.find("pre_tokenizer");
+  read_pre_tokenizer(top.find("pre_tokenizer"), source, definition);
   if (const json* post = top.find("post_processor")) {
     read_post_processor(*post, "post_processor", source, definition);
     if (definition.trim_offsets)

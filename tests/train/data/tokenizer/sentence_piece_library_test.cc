@@ -12,8 +12,9 @@
 
 #include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/train/data/tokenizer/composed_tokenizer.h"
+#include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/piece_normalizer.h"
-#include "shoal/train/data/tokenizer/sentence_piece.h"
 #include "shoal/train/data/tokenizer/sha256.h"
 
 namespace shoal {
@@ -31,12 +32,12 @@ std::string trained_model(const char* options = "--vocab_size=300") {
   return read_text_file(folder / "model.model");
 }
 
-std::shared_ptr<const SentencePiece> read(const std::string& model) {
-  return SentencePiece::from_spiece(model, "trained",
-                                    {.family = SpieceOptions::Family::t5,
-                                     .do_lower_case = {},
-                                     .extra_ids = 0,
-                                     .special_tokens = {{"pad_token", {.content = "<s>"}}}});
+std::shared_ptr<const ComposedTokenizer> read(const std::string& model) {
+  return ComposedTokenizer::from_spiece(model, "trained",
+                                        {.family = SpieceOptions::Family::t5,
+                                         .do_lower_case = {},
+                                         .extra_ids = 0,
+                                         .special_tokens = {{"pad_token", {.content = "<s>"}}}});
 }
 
 TEST(SentencePieceLibrary, HasTheSamePiecesAndSpellsAlike) {
@@ -94,7 +95,7 @@ TEST(SentencePieceLibrary, MergesAlike) {
     const std::string model = trained_model(options);
     sentencepiece::SentencePieceProcessor theirs;
     ASSERT_TRUE(theirs.LoadFromSerializedProto(model).ok());
-    const auto ours = SentencePiece::from_spiece(model, "trained");
+    const auto ours = ComposedTokenizer::from_spiece(model, "trained");
     EXPECT_EQ(ours->vocab_size(), theirs.GetPieceSize());
     expect_same_ids(*ours, theirs, "sst2-dev.tsv");
   }
@@ -115,13 +116,10 @@ TEST(SentencePieceLibrary, NormalizesByNmtNfkcAsHuggingFace) {
   file["added_tokens"] = json::array();
   file["pre_tokenizer"] = file["decoder"] = metaspace;
   file["post_processor"] = nullptr;
-  const auto tokenizer = SentencePiece::from_json(file.dump(), "nmt_nfkc");
-  const PieceNormalizer normalize({{NormalizerStep::Kind::precompiled,
-                                    {},
-                                    {},
-                                    false,
-                                    false,
-                                    std::make_shared<const Charsmap>(*map, "nmt_nfkc")}});
+  const auto tokenizer = tokenizer_from_json(file.dump(), "nmt_nfkc");
+  const PieceNormalizer normalize(
+      {{.kind = NormalizerStep::Kind::precompiled,
+        .charsmap = std::make_shared<const Charsmap>(*map, "nmt_nfkc")}});
   testing::expect_characters(
       *tokenizer,
       [&](std::string_view text) {

@@ -1,7 +1,5 @@
 // SentencePiece's tokenizers, unigram and BPE, against Hugging Face's
-// (tools/golden/make_sentence_piece_cases.py).
-#include "shoal/train/data/tokenizer/sentence_piece.h"
-
+// (tools/golden/make_composed_tokenizer_cases.py).
 #include "golden_cases.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
@@ -9,6 +7,7 @@
 
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/train/data/tokenizer/composed_tokenizer.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/load.h"
 
@@ -52,7 +51,7 @@ void expect_single(const Tokenizer& tokenizer, const json& cases) {
 }
 
 void expect_characters(const Tokenizer& tokenizer, const json& file, const json& blocks) {
-  const PieceNormalizer normalizer(parse_sentence_piece(file, "golden").normalize);
+  const PieceNormalizer normalizer(parse_composed(file, "golden").normalize);
   testing::expect_characters(
       tokenizer,
       [&](std::string_view text) {

@@ -91,7 +91,7 @@ TEST(WordPiece, RefusesWhatItCannotDo) {
     json file = good;
     change(file);
     try {
-      WordPiece::from_json(file.dump(), "t.json");
+      tokenizer_from_json(file.dump(), "t.json");
     } catch (const Error& error) {
       return error.what();
     }

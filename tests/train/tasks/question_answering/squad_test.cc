@@ -98,7 +98,7 @@ class SquadTest : public ::testing::Test {
     json definition = json::parse(read_text_file(path));  // as make_tasks.py changes it
     definition["pre_tokenizer"]["add_prefix_space"] = false;
     definition["post_processor"]["add_prefix_space"] = false;
-    return ByteLevelBpe::from_json(definition.dump(), path);
+    return tokenizer_from_json(definition.dump(), path);
   }
   testing::TemporaryDirectory folder_;
 };

@@ -1,7 +1,9 @@
-// SentencePiece's tokenizers (Kudo and Richardson 2018) through Hugging Face. Text is normalized
-// and spaces become marks. Then the unigram ones of ALBERT, T5 and XLNet take, word by word, the
-// tokens that spell it with the highest sum of scores; the BPE ones of Llama 1 and 2, Mistral and
-// Gemma merge the characters of all of it, and write those that have no token as bytes.
+// Hugging Face's composition of normalizers, pre-tokenizers, a model and decoders, each a list of
+// any length: the byte-level BPE of Qwen, DeepSeek, SmolLM or Falcon, and SentencePiece's
+// tokenizers (Kudo and Richardson 2018). Of the latter text is normalized and spaces become marks.
+// Then the unigram ones of ALBERT, T5 and XLNet take, word by word, the tokens that spell it with
+// the highest sum of scores; the BPE ones of Llama 1 and 2, Mistral and Gemma merge the characters
+// of all of it, and write those that have no token as bytes.
 #pragma once
 
 #include <memory>
@@ -35,21 +37,15 @@ struct SpieceOptions {
   std::vector<AddedToken> extra_tokens = {};  // without id or role; they come last
 };
 
-class SentencePiece final : public TokenizerBase {
+class ComposedTokenizer final : public TokenizerBase {
  public:
-  // As ByteLevelBpe's. Read are: the models Unigram and BPE; normalizers Replace (a text, a
-  // character repeated: " {2,}", or at an end: "\\A +", " +\\z"), NFD, NFKD, StripAccents,
-  // Lowercase, Precompiled, Strip, Prepend; the pre-tokenizers WhitespaceSplit, Split and
-  // Metaspace; decoders Metaspace, Replace, ByteFallback, Fuse, Strip.
-  static std::shared_ptr<const SentencePiece> from_json(std::string_view json,
-                                                        const std::string& source);
   // From the bytes of a spiece.model or tokenizer.model, of the unigram or BPE type. What becomes
   // of it is what transformers makes of it (docs/data.md says where not).
-  static std::shared_ptr<const SentencePiece> from_spiece(std::string_view model,
-                                                          const std::string& source,
-                                                          const SpieceOptions& options = {});
+  static std::shared_ptr<const ComposedTokenizer> from_spiece(std::string_view model,
+                                                              const std::string& source,
+                                                              const SpieceOptions& options = {});
 
-  struct Impl;  // sentence_piece.cc
+  struct Impl;  // composed_tokenizer.cc
   using TokenizerBase::TokenizerBase;
 };
 

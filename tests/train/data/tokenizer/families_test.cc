@@ -1,0 +1,125 @@
+// tokenizer.json files as families of models publish them: ids, offsets and decoded text against
+// Hugging Face's (tools/golden/make_tokenizer_families.py).
+#include "golden_cases.h"
+#include "support/golden.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/characters.h"
+#include "shoal/train/data/tokenizer/composed_tokenizer.h"
+#include "shoal/train/data/tokenizer/load.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+const json& golden(const std::string& name) {
+  static std::map<std::string, json> files;
+  const auto [place, is_new] = files.try_emplace(name);
+  if (is_new) place->second = testing::read_tokenizer_golden("families/" + name + ".json");
+  return place->second;
+}
+
+json file_of(const std::string& name) {
+  const json& family = golden("families").at("families").at(name);
+  json file = family.at("file");
+  file["model"] = golden("families").at("models").at(family.at("model").get<std::string>());
+  file["model"].update(family.at("options"));
+  return file;
+}
+
+std::shared_ptr<const TokenizerBase> tokenizer_of(const json& file) {
+  return tokenizer_from_json(file.dump(), "t.json");
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> names;
+  for (const auto& [name, family] : golden("families").at("families").items())
+    names.push_back(name);
+  return names;
+}
+
+class Family : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Family, EqualsHuggingFace) {
+  const auto tokenizer = tokenizer_of(file_of(GetParam()));
+  testing::expect_cases(*tokenizer, golden("texts"), golden("cases").at(GetParam()).at("cases"));
+}
+
+TEST_P(Family, SurvivesItsOwnJson) {
+  const json file = file_of(GetParam());
+  const auto first = tokenizer_of(file);
+  const json again = json::parse(first->to_json());
+  for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
+    EXPECT_EQ(again.at(part), file.at(part)) << part;
+  EXPECT_EQ(tokenizer_of(again)->hash(), first->hash());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Family, ::testing::ValuesIn(names()),
+                         [](const auto& family) { return family.param; });
+
+class FamilyCharacters : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FamilyCharacters, AreCutAndNormalizedAsHuggingFaceDoes) {
+  const auto tokenizer = tokenizer_of(file_of(GetParam()));
+  std::uint32_t first = 0;
+  for (const json& expected : golden("cases").at(GetParam()).at("characters")) {
+    SCOPED_TRACE(fmt::format("from U+{:X}", first));
+    std::string text;
+    for (const std::uint32_t end = first + 0x8000; first < end; ++first) {
+      if (first >= 0xD800 && first < 0xE000) continue;
+      text += 'a';
+      append_utf8(text, first);
+      text += "b\n";
+    }
+    const Encoding encoding =
+        tokenizer->encode(text, {.add_special_tokens = false, .offsets = true});
+    std::vector<std::int32_t> numbers = encoding.ids;
+    const auto offsets = testing::character_offsets(encoding);
+    numbers.insert(numbers.end(), offsets.begin(), offsets.end());
+    EXPECT_EQ(testing::digest(numbers), expected.get<std::string>());
+  }
+  EXPECT_EQ(first, 0x110000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilyCharacters,
+                         ::testing::Values("command_r", "falcon", "whitespace", "bert_cut"),
+                         [](const auto& family) { return std::string(family.param); });
+
+TEST(Families, OfGpt2sShapeKeepItsFastCode) {
+  for (const auto& [name, is_fast] : std::initializer_list<std::pair<const char*, bool>>{
+           {"llama_3", true}, {"bloom", true}, {"smollm", false}, {"qwen_2", false}}) {
+    const auto tokenizer = tokenizer_of(file_of(name));
+    EXPECT_EQ(dynamic_cast<const ByteLevelBpe*>(tokenizer.get()) != nullptr, is_fast) << name;
+    EXPECT_EQ(dynamic_cast<const ComposedTokenizer*>(tokenizer.get()) == nullptr, is_fast) << name;
+  }
+}
+
+// A part that Shoal has not is named wherever it stands.
+TEST(Families, PartsThatThereAreNotAreNamed) {
+  const auto refused = [](const char* family, const char* pointer, const json& value,
+                          const std::string& text) {
+    json file = file_of(family);
+    file[json::json_pointer(pointer)] = value;
+    try {
+      tokenizer_of(file);
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unavailable);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(text));
+    }
+  };
+  refused("smollm", "/pre_tokenizer/pretokenizers/0/type", "UnicodeScripts",
+          "the pre-tokenizer 'UnicodeScripts'");
+  refused("deberta_v3", "/normalizer/normalizers/1/type", "BertNormalizer",
+          "the normalizer 'BertNormalizer'");
+  refused("gemma_3", "/decoder/decoders/1/type", "CTC", "the decoder 'CTC'");
+  refused("smollm", "/pre_tokenizer/pretokenizers/0/novelty", 1,
+          "'novelty' in pre_tokenizer.pretokenizers[0]");
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,159 @@
+#include "shoal/train/data/tokenizer/decoder.h"
+
+#include <charconv>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "shoal/train/data/tokenizer/bpe_model.h"
+#include "shoal/train/data/tokenizer/utf8.h"
+
+namespace shoal {
+namespace {
+
+std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
+  std::string result;
+  std::size_t done = 0;
+  if (from.empty()) return text;
+  for (std::size_t at = 0; (at = text.find(from, done)) != std::string::npos;
+       done = at + from.size())
+    result.append(text, done, at - done).append(to);
+  return result.append(text, done);
+}
+
+std::string replaced(const std::string& text, const SplitPattern& pattern, std::string_view to) {
+  std::string result;
+  for (const SplitRange& range : pattern.ranges(text)) {
+    if (range.matched)
+      result += to;
+    else
+      result.append(text, range.begin, range.end - range.begin);
+  }
+  return result;
+}
+
+std::optional<char> byte_of_token(const std::string& token) {  // <0x41>
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  unsigned byte = 0;
+  const auto [end, problem] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  if (problem != std::errc() || end != token.data() + 5) return std::nullopt;
+  return static_cast<char>(byte);
+}
+
+// Runs of byte tokens become the text that they spell, or one U+FFFD each.
+void join_bytes(std::vector<std::string>& tokens) {
+  std::vector<std::string> result;
+  std::string bytes;
+  const auto finish = [&] {
+    if (first_invalid_utf8(bytes) < 0)
+      result.push_back(bytes);
+    else
+      result.insert(result.end(), bytes.size(), "\uFFFD");
+    bytes.clear();
+  };
+  for (std::string& token : tokens) {
+    if (const auto byte = byte_of_token(token)) {
+      bytes += *byte;
+      continue;
+    }
+    if (!bytes.empty()) finish();
+    result.push_back(std::move(token));
+  }
+  if (!bytes.empty()) finish();
+  tokens = std::move(result);
+}
+
+std::string stripped(const std::string& text, const DecoderStep& step) {
+  const std::string& c = step.pattern;
+  std::size_t begin = 0, end = text.size();
+  for (std::int64_t i = 0; i < step.start && text.compare(begin, c.size(), c) == 0; ++i)
+    begin += c.size();
+  for (std::int64_t i = 0;
+       i < step.stop && end >= begin + c.size() && text.compare(end - c.size(), c.size(), c) == 0;
+       ++i)
+    end -= c.size();
+  return text.substr(begin, end - begin);
+}
+
+// decoders/wordpiece.rs, in its order.
+void clean_up(std::string& text) {
+  for (const auto& [from, to] :
+       std::initializer_list<std::pair<const char*, const char*>>{{" .", "."},
+                                                                  {" ?", "?"},
+                                                                  {" !", "!"},
+                                                                  {" ,", ","},
+                                                                  {" ' ", "'"},
+                                                                  {" n't", "n't"},
+                                                                  {" 'm", "'m"},
+                                                                  {" do not", " don't"},
+                                                                  {" 's", "'s"},
+                                                                  {" 've", "'ve"},
+                                                                  {" 're", "'re"}})
+    if (text.find(from) != std::string::npos) text = replaced(text, from, to);
+}
+
+void apply(const DecoderStep& step, std::vector<std::string>& tokens) {
+  using Kind = DecoderStep::Kind;
+  switch (step.kind) {
+    case Kind::metaspace:
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = replaced(tokens[i], step.pattern, i == 0 && step.drop_first ? "" : " ");
+      break;
+    case Kind::replace:
+      for (std::string& token : tokens)
+        token = step.regex ? replaced(token, *step.regex, step.content)
+                           : replaced(token, step.pattern, step.content);
+      break;
+    case Kind::byte_fallback:
+      join_bytes(tokens);
+      break;
+    case Kind::fuse:
+      tokens = {fmt::format("{}", fmt::join(tokens, ""))};
+      break;
+    case Kind::strip:
+      for (std::string& token : tokens) token = stripped(token, step);
+      break;
+    case Kind::byte_level: {
+      std::string bytes;
+      for (const std::string& token : tokens) bytes += bytes_of_token(token).value_or(token);
+      tokens = {std::move(bytes)};
+      break;
+    }
+    case Kind::word_piece:
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = word_piece_text(std::move(tokens[i]), i == 0, step.pattern, step.cleanup);
+      break;
+    case Kind::bpe:
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = replaced(tokens[i], step.pattern, i + 1 == tokens.size() ? "" : " ");
+      break;
+  }
+}
+
+}  // namespace
+
+std::string word_piece_text(std::string token, bool is_first, const std::string& prefix,
+                            bool cleanup) {
+  if (!is_first) {
+    if (token.starts_with(prefix))
+      token.erase(0, prefix.size());
+    else
+      token.insert(0, 1, ' ');
+  }
+  if (cleanup) clean_up(token);
+  return token;
+}
+
+std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    apply(steps[i], tokens);
+    if (steps[i].kind == DecoderStep::Kind::byte_level && i + 1 < steps.size())
+      tokens[0] = repair_utf8(tokens[0]);
+  }
+  return fmt::format("{}", fmt::join(tokens, ""));
+}
+
+}  // namespace shoal
