@@ -1,5 +1,7 @@
 // tokenizer.json files as families of models publish them: ids, offsets and decoded text against
 // Hugging Face's (tools/golden/make_tokenizer_families.py).
+#include <chrono>
+
 #include "golden_cases.h"
 #include "support/golden.h"
 #include <gmock/gmock.h>
@@ -56,6 +58,22 @@ TEST_P(Family, SurvivesItsOwnJson) {
   for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
     EXPECT_EQ(again.at(part), file.at(part)) << part;
   EXPECT_EQ(tokenizer_of(again)->hash(), first->hash());
+}
+
+// Texts made to hurt, each many times as long as a word: what takes time quadratic in their length
+// takes minutes.
+TEST_P(Family, TakesLinearTime) {
+  constexpr std::size_t kBytes = 200'000;
+  const auto tokenizer = tokenizer_of(file_of(GetParam()));
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string unit : {"a", " ", "1", "\n", "!", "\u0130", "e\u0301", "\u0301", "\u4e2d",
+                                 "A", " \n a", "\u2581"}) {
+    std::string text;
+    while (text.size() < kBytes) text += unit;
+    std::vector<TokenId> ids;
+    tokenizer->append_ids(text + "x", ids);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Family, ::testing::ValuesIn(names()),
