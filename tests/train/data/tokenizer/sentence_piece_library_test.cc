@@ -66,8 +66,8 @@ TEST(SentencePieceLibrary, HasTheSamePiecesAndSpellsAlike) {
   EXPECT_EQ(lines, 872u);
 }
 
-void expect_same_ids(const SentencePiece& ours, const sentencepiece::SentencePieceProcessor& theirs,
-                     const char* file) {
+void expect_same_ids(const ComposedTokenizer& ours,
+                     const sentencepiece::SentencePieceProcessor& theirs, const char* file) {
   SHOAL_SHARED_DATA_OR_SKIP(path, file);
   const std::string text = read_text_file(path);
   std::size_t lines = 0, tokens = 0;
