@@ -320,11 +320,7 @@ void make_writable(const char* option, const std::string& directory) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, directory, why),
                 "choose another directory, or see that this one can be made and written");
   };
-  try {
-    make_directories(directory);
-  } catch (const Error& problem) {
-    refuse(problem.message());
-  }
+  if (const auto reason = reason_not_made(directory)) refuse(*reason);
   if (::access(directory.c_str(), W_OK | X_OK) != 0) refuse(std::generic_category().message(errno));
 }
 

@@ -110,7 +110,7 @@ std::vector<std::string> local_matches(const std::string& pattern) {
   static thread_local std::string unreadable;
   unreadable.clear();
   const int result = ::glob(
-      pattern.c_str(), GLOB_MARK | GLOB_ERR,
+      pattern.c_str(), GLOB_MARK,  // with GLOB_ERR an absent directory would be an error too
       [](const char* path, int error) {
         if (error == ENOENT || error == ENOTDIR) return 0;
         unreadable = fmt::format("{}: {}", path, std::strerror(error));

@@ -126,16 +126,19 @@ std::vector<DirectoryEntry> list_tree(const std::string& directory) {
   return all;
 }
 
+std::optional<std::string> reason_not_made(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  return error ? std::optional(error.message()) : std::nullopt;
+}
+
 void make_directories(const std::string& path, std::string remedy) {
   if (path.find("://") != path.npos)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("cannot make the directory {}: it is not on this machine", path),
                 "give a local directory, and copy it there afterwards");
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error)
-    throw Error(ErrorCode::io,
-                fmt::format("cannot make the directory {}: {}", path, error.message()),
+  if (const auto reason = reason_not_made(path))
+    throw Error(ErrorCode::io, fmt::format("cannot make the directory {}: {}", path, *reason),
                 std::move(remedy));
 }
 

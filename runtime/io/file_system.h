@@ -50,6 +50,8 @@ std::vector<DirectoryEntry> list_tree(const std::string& directory);
 
 // `remedy`: what the user can do where it fails. invalid_argument for a name with "scheme://".
 void make_directories(const std::string& path, std::string remedy = {});
+// The reason alone, for a caller with its own sentence; nullopt: the directory is there.
+std::optional<std::string> reason_not_made(const std::string& path);
 // Returns whether there was something to remove. remove_file: a file, link or empty directory.
 bool remove_file(const std::string& path);
 bool remove_tree(const std::string& path);

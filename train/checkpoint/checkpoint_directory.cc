@@ -97,6 +97,7 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
+  if (!is_directory(output_dir)) return found;  // a file is refused where the directory is made
   for (DirectoryEntry& entry : list_directory_if_there(output_dir)) {
     const auto step = step_of(entry.name);
     if (step && entry.kind == FileKind::directory) found.push_back({*step, std::move(entry.path)});

@@ -107,6 +107,8 @@ TEST_F(Files, APatternInADirectoryThatCannotBeReadIsAnError) {
   for (const char* pattern : {"/loop", "/loop/", "/loop/*.txt"})
     EXPECT_THAT(error_of([&] { (void)SourceRegistry().match(directory + pattern); }).what(),
                 HasSubstr("Too many levels"));
+  EXPECT_EQ(error_of([&] { (void)SourceRegistry().match(directory + "/none/*.txt"); }).code(),
+            ErrorCode::not_found);
 }
 
 TEST_F(Files, MapsWholeFiles) {
