@@ -37,9 +37,9 @@ const char* icu_escape(char letter) {
     case 'S':
       return "\\P{White_Space}";
     case 'w':
-      return "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
+      return "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u00B2\\u00B3\\u00B9\\u00BC-\\u00BE]";
     case 'W':
-      return "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
+      return "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u00B2\\u00B3\\u00B9\\u00BC-\\u00BE]";
     case 'Z':
       return "(?=\\n?\\z)";
     default:
