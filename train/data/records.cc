@@ -102,7 +102,8 @@ std::size_t Record::find(std::string_view name) const {
 std::size_t Record::need(std::string_view name) const {
   const std::size_t field = find(name);
   if (field < names_->size()) return field;
-  throw Error(ErrorCode::not_found, fmt::format("{}: there is no field '{}'", place_, name),
+  // In the message itself: a skipped row's remedy is not told.
+  throw_error(ErrorCode::not_found, "{}: there is no field '{}'; {}", place_, name,
               names_there_are(name, *names_));
 }
 

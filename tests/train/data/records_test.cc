@@ -69,8 +69,10 @@ TEST_F(Records, OfJsonLinesHaveListsAndMissingFields) {
   EXPECT_EQ(rows.get(1).integer("x"), 1);
   EXPECT_EQ(rows.get(1).text("ok"), "true");
   const std::string place = (folder_ / "a.jsonl") + ", line 1: ";
-  EXPECT_EQ(error_of([&] { rows.get(0).text("token"); }),
-            place + "there is no field 'token'; did you mean tokens? There are tokens");
+  const std::string unknown = error_of([&] { rows.get(0).text("token"); });
+  EXPECT_TRUE(
+      unknown.starts_with(place + "there is no field 'token'; did you mean tokens? There are "))
+      << unknown;
   EXPECT_EQ(error_of([&] { rows.get(0).text("tags"); }), place + "'tags' is 'a list', not a text");
 }
 
