@@ -236,6 +236,30 @@ void read_open_mpi(World& world, const Variables& variables, const DiscoveryPath
   }
 }
 
+// Whether srun started this process. The shell of sbatch (which has a SLURM_PROCID of 0) and that
+// of salloc have the job's variables and none of a step.
+bool is_slurm_step(const Variables& variables) {
+  for (const char* name :
+       {"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"})
+    if (variables.has(name)) return true;
+  return false;
+}
+
+// A process that srun did not start is one process: an error where the job asks for more.
+void check_slurm_job(const Variables& variables) {
+  for (const char* name :
+       {"SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
+    const int count = variables.integer(name).value_or(1);
+    if (count <= 1) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}={}, but srun did not start this process (there is no "
+                            "SLURM_STEP_ID): it would train alone",
+                            name, count),
+                "put srun before the command in the batch script, which starts every rank; srun -n "
+                "1 -N 1 trains with one");
+  }
+}
+
 void read_slurm(World& world, const Variables& variables) {
   world.launcher = Launcher::slurm;
   world.rank = variables.required("SLURM_PROCID", "SLURM_PROCID");
@@ -289,7 +313,7 @@ void read_slurm(World& world, const Variables& variables) {
 
 // Hand-made RANK under srun must agree with srun, unless another launcher stands in between.
 void check_torchrun_against_slurm(const World& world, const Variables& variables) {
-  if (variables.has("TORCHELASTIC_RUN_ID")) return;
+  if (variables.has("TORCHELASTIC_RUN_ID") || !is_slurm_step(variables)) return;
   const auto rank = variables.integer("SLURM_PROCID"), size = variables.integer("SLURM_NTASKS");
   if (rank && size == world.size && rank != world.rank)
     throw Error(ErrorCode::invalid_argument,
@@ -344,7 +368,7 @@ World discover_world(const EnvironmentReader& environment, const DiscoveryPaths&
     check_torchrun_against_slurm(world, variables);
   } else if (mpi) {
     read_open_mpi(world, variables, paths);
-  } else if (variables.has("SLURM_PROCID")) {
+  } else if (variables.has("SLURM_PROCID") && is_slurm_step(variables)) {
     read_slurm(world, variables);
   } else if (const auto sagemaker = read_sagemaker(variables, paths)) {
     world.launcher = Launcher::sagemaker;
@@ -355,6 +379,7 @@ World discover_world(const EnvironmentReader& environment, const DiscoveryPaths&
     world.master_port = variables.port("MASTER_PORT", kDefaultPort);
     world.job_id = "sagemaker-" + variables.text("TRAINING_JOB_NAME").value_or("job");
   } else {
+    if (variables.has("SLURM_JOB_ID") && !is_slurm_step(variables)) check_slurm_job(variables);
     world.job_id = fmt::format("single-{}", ::getpid());
   }
   world.store_dir = variables.text(env::kStoreDir.name).value_or("");

@@ -46,7 +46,9 @@ struct DiscoveryPaths {
 //   torchrun    RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK] MASTER_ADDR MASTER_PORT
 //   Open MPI    OMPI_COMM_WORLD_RANK/SIZE/LOCAL_RANK/LOCAL_SIZE, PMIX_NAMESPACE; several hosts:
 //               MASTER_ADDR, else SageMaker's first host, else mpirun's address
-//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE
+//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE; a
+//   job's
+//               variables without a step's, where the job has several tasks: invalid_argument
 //   SageMaker   SM_HOSTS SM_CURRENT_HOST, else resourceconfig.json: one process a host
 //   otherwise   one process
 // torchrun's agent itself listens on MASTER_PORT; rank 0 then serves on the next port. Partial or

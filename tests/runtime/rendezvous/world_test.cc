@@ -60,11 +60,8 @@ const Fake kTorchrun{{"RANK", "3"},
                      {"LOCAL_WORLD_SIZE", "2"},
                      {"MASTER_ADDR", "node-a"},
                      {"MASTER_PORT", "1234"}};
-const Fake kSlurm{{"SLURM_PROCID", "4"},
-                  {"SLURM_NTASKS", "6"},
-                  {"SLURM_LOCALID", "1"},
-                  {"SLURM_NODELIST", "node[1-3]"},
-                  {"SLURM_JOB_ID", "77"}};
+const Fake kSlurm{{"SLURM_PROCID", "4"},           {"SLURM_NTASKS", "6"},  {"SLURM_LOCALID", "1"},
+                  {"SLURM_NODELIST", "node[1-3]"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "77"}};
 
 TEST(World, SingleProcessByDefault) {
   const World world = discover({});
@@ -181,8 +178,11 @@ TEST(World, TorchrunRefusals) {
   EXPECT_THAT(refusal(with(kTorchrun, {{"LOCAL_RANK", "2"}})), HasSubstr("LOCAL_RANK=2"));
   EXPECT_THAT(refusal(with(kTorchrun, {{"WORLD_SIZE", "99999999999"}})), HasSubstr("WORLD_SIZE="));
   EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "accepted");
-  EXPECT_THAT(refusal(with(kTorchrun, {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}})),
+  const Fake other_rank{{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}};
+  EXPECT_THAT(refusal(with(kTorchrun, with(other_rank, {{"SLURM_STEP_ID", "0"}}))),
               HasSubstr("RANK=3 contradicts SLURM_PROCID=2"));
+  // The batch script's SLURM_PROCID is that of no rank.
+  EXPECT_EQ(refusal(with(kTorchrun, other_rank)), "accepted");
   // One torchrun agent a host, itself started by mpirun or srun: the inner launcher is right.
   const Fake elastic = with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "x"}});
   EXPECT_EQ(discover(with(elastic, kMpi)).launcher, Launcher::torchrun);
@@ -219,6 +219,32 @@ TEST(World, SlurmRefusals) {
   EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_LOCALID", "2"}})), HasSubstr("SLURM_LOCALID=2"));
   EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_NODELIST", "node[1-"}})), HasSubstr("node[1-"));
   EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_NODEID", "3"}})), HasSubstr("SLURM_NODEID=3"));
+}
+
+// The script of sbatch, which srun did not start.
+const Fake kBatch{{"SLURM_JOB_ID", "77"},          {"SLURM_NTASKS", "4"},
+                  {"SLURM_PROCID", "0"},           {"SLURM_LOCALID", "0"},
+                  {"SLURM_NODEID", "0"},           {"SLURM_JOB_NUM_NODES", "2"},
+                  {"SLURM_NODELIST", "node[1-2]"}, {"SLURM_TASKS_PER_NODE", "2(x2)"}};
+
+TEST(World, SlurmBatchScriptWithoutSrun) {
+  const auto says_srun = [](const Fake& fake, const std::string& name) {
+    const std::string text = refusal(fake);
+    EXPECT_THAT(text, HasSubstr(name));
+    EXPECT_THAT(text, HasSubstr("put srun before the command"));
+    EXPECT_EQ(text.find('\n'), text.npos);
+  };
+  says_srun(kBatch, "SLURM_NTASKS=4");
+  says_srun(without(kBatch, "SLURM_PROCID"), "SLURM_NTASKS=4");  // the shell of salloc
+  says_srun(without(kBatch, "SLURM_NTASKS"), "SLURM_JOB_NUM_NODES=2");
+  // One task needs no srun.
+  const Fake one = with(kBatch, {{"SLURM_NTASKS", "1"}, {"SLURM_JOB_NUM_NODES", "1"}});
+  EXPECT_EQ(discover(one).launcher, Launcher::single);
+  EXPECT_EQ(discover(without(one, "SLURM_NTASKS")).size, 1);
+  // What the script starts is right in itself.
+  EXPECT_EQ(discover(with(kMpi, kBatch)).launcher, Launcher::open_mpi);
+  EXPECT_EQ(discover(with(kTorchrun, kBatch)).launcher, Launcher::torchrun);
+  EXPECT_EQ(discover(with(kBatch, {{"SLURM_STEP_ID", "0"}})).launcher, Launcher::slurm);
 }
 
 TEST(World, SageMakerFromVariables) {
