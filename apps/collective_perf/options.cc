@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
@@ -117,7 +118,7 @@ std::optional<Options> parse(int argc, char** argv) {
                "the same bits whatever the algorithm, slicing or ranks per host");
   app.add_option("--deadline", options.communicator.deadline_seconds,
                  "seconds any wait for another rank may last")
-      ->default_val(env::get_real(env::kDeadline));
+      ->default_val(deadlines::seconds());
   app.add_option(
          "--goodput", options.goodput,
          "bytes per second that can leave a host: prints the bound between hosts in us, and "

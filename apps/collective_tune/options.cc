@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
@@ -83,7 +84,7 @@ std::optional<Options> parse(int argc, char** argv) {
                  "rules in force before, after SHOAL_COLLECTIVES'");
   app.add_option("--deadline", options.communicator.deadline_seconds,
                  "seconds any wait for another rank may last")
-      ->default_val(env::get_real(env::kDeadline));
+      ->default_val(deadlines::seconds());
   app.add_flag("--json", options.json, "one JSON line a measured size instead of a table");
   app.add_flag(
       "--print", options.print,

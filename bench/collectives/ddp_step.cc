@@ -14,6 +14,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/parallel/data/reducer.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"
@@ -226,7 +227,7 @@ int main(int argc, char** argv) {
   app.add_option("--backend", arguments.communicator.backend, "native, mpi or nccl");
   app.add_option("--algorithm", arguments.communicator.algorithm);
   app.add_option("--deadline", arguments.communicator.deadline_seconds, "seconds of any wait")
-      ->default_val(shoal::env::get_real(shoal::env::kDeadline));
+      ->default_val(shoal::deadlines::seconds());
   CLI11_PARSE(app, argc, argv);
   try {
     return shoal::bench::run(arguments);

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -139,7 +140,7 @@ void overlap(Communicator& communicator, Contestant& contestant, int rounds,
 
 void run(const Arguments& arguments) {
   const World world = discover_world();
-  const auto store = make_store(world, Deadline::in_seconds(30));
+  const auto store = make_store(world, deadlines::start());
   CommunicatorOptions options;
   options.deadline_seconds = 60;
   const auto native = make_communicator(world, *store, options);

@@ -5,6 +5,7 @@
 #include "bench.h"
 #include <CLI/CLI.hpp>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/rendezvous/world.h"
 
@@ -38,7 +39,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     shoal::World world = shoal::discover_world();
-    const auto store = shoal::make_store(world, shoal::Deadline::in_seconds(60));
+    const auto store = shoal::make_store(world, shoal::deadlines::start());
     const auto host = shoal::make_host_memory();
     shoal::CountingMemory memory(*host);
     shoal::collectives::CommunicatorOptions options;

@@ -12,6 +12,7 @@
 #include "shoal/collectives/backend/device/device_communicator.h"
 #include "shoal/collectives/select/algorithm_selector.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -89,7 +90,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
               "rank {} in a world of {}", world.rank, world.size);
   parse_algorithm(options.algorithm);
   CommunicatorOptions settled = options;
-  if (settled.deadline_seconds == 0) settled.deadline_seconds = env::get_real(env::kDeadline);
+  if (settled.deadline_seconds == 0) settled.deadline_seconds = deadlines::seconds();
   SHOAL_CHECK(settled.deadline_seconds > 0, "a deadline of {} s", settled.deadline_seconds);
   if (const std::string directory = env::get_string(env::kFlightDir);
       settled.flight_directory.empty() && !directory.empty())

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "shoal/collectives/transport/control_connection.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
@@ -33,8 +34,6 @@ using control::kMostText;
 using control::Message;
 
 constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
-constexpr double kAnswerSeconds = 2;    // that rank 0 has for a hello, and more later
-constexpr double kLongestBeat = 1, kMissedBeats = 2.5;  // seconds between heartbeats; worth telling
 
 Error missing_ranks(int rank, const std::vector<int>& missing) {
   return Error(ErrorCode::timeout,
@@ -54,7 +53,7 @@ class ControlLinks::Impl {
       : rank_(rank),
         size_(size),
         limit_(unreachable_seconds),
-        beat_(std::clamp(unreachable_seconds / 5, 0.05, kLongestBeat)),
+        beat_(std::clamp(unreachable_seconds / 5, 0.05, deadlines::kLongestBeat)),
         left_(static_cast<std::size_t>(size)),
         heard_(static_cast<std::size_t>(size)),
         calls_(rank == 0 ? kCalls : 1),
@@ -112,7 +111,7 @@ class ControlLinks::Impl {
     const auto silence = [this](int of) {
       return seconds_since(heard_[static_cast<std::size_t>(of)]);
     };
-    const double usual = kMissedBeats * beat_, seconds = silence(rank);
+    const double usual = deadlines::kMissedBeats * beat_, seconds = silence(rank);
     if (rank == rank_ || left_[static_cast<std::size_t>(rank)] || seconds < usual)
       return std::nullopt;
     if (rank_ == 0 || rank == 0) return seconds;
@@ -164,8 +163,8 @@ class ControlLinks::Impl {
             .at_rank(rank_)
             .in_operation("make_communicator");
       Message hello;
-      const auto patience =
-          Deadline::in_seconds(std::min(2.0, std::max(0.1, deadline.seconds_left())));
+      const auto patience = Deadline::in_seconds(std::clamp(
+          deadline.seconds_left(), deadlines::kShortestHelloAnswer, deadlines::kHelloAnswer));
       if (connection.fd && await(connection, hello, patience) && hello.kind == Kind::hello &&
           hello.text == secret && hello.rank > 0 && hello.rank < size_) {
         control::prepare(connection.fd.get());
@@ -231,7 +230,8 @@ class ControlLinks::Impl {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     // Rank 0 waits for as long, and then says who is missing.
-    const auto patience = Deadline::in_seconds(std::max(deadline.seconds_left(), 0.0) + 1);
+    const auto patience = Deadline::in_seconds(std::max(deadline.seconds_left(), 0.0) +
+                                               deadlines::kMissingToldWithin);
     if (await(hub, welcome, patience) && welcome.kind == Kind::failed)
       throw Error(static_cast<ErrorCode>(welcome.code), welcome.text,
                   "see whether they started and why they stopped")
@@ -256,7 +256,7 @@ class ControlLinks::Impl {
     if (!hub.fd) return false;
     send(hub, {Kind::hello, rank_, secret, 0});
     const std::size_t round = attempt / addresses.size();
-    const double seconds = kAnswerSeconds * static_cast<double>(1 + round);
+    const double seconds = deadlines::kHelloAnswer * static_cast<double>(1 + round);
     Message answer;
     return await(hub, answer,
                  Deadline::in_seconds(std::clamp(deadline.seconds_left(), 0.0, seconds))) &&
@@ -294,7 +294,7 @@ class ControlLinks::Impl {
     auto next_beat = Clock::now();
     while (needed()) {
       if (stopping_.load() && flush_by_ == Clock::time_point{})
-        flush_by_ = Clock::now() + std::chrono::milliseconds(500);
+        flush_by_ = Clock::now() + deadlines::kLastWords;
       if (stopping_.load() && Clock::now() >= flush_by_) break;
       send_outgoing();
       if (Clock::now() >= next_beat) {
@@ -503,7 +503,8 @@ ControlLinks::~ControlLinks() {
 }
 
 double ControlLinks::patience(double deadline_seconds) {
-  return std::clamp(0.8 * deadline_seconds, 1.0, 15.0);
+  return std::clamp(deadlines::kShareOutOfReach * deadline_seconds, deadlines::kShortestOutOfReach,
+                    deadlines::kLongestOutOfReach);
 }
 std::optional<double> ControlLinks::silent_seconds(int rank) const {
   return impl_->silent_seconds(rank);

@@ -17,6 +17,7 @@
 
 #include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/rendezvous/store.h"
 
 namespace shoal::collectives {
@@ -44,7 +45,7 @@ class ControlLinks {
   // Collective. `prefix` must be new in `store` for each group. `unreachable_seconds`: the same on
   // all ranks. Throws timeout naming the ranks that did not come.
   ControlLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
-               double unreachable_seconds = 15);
+               double unreachable_seconds = deadlines::kLongestOutOfReach);
   // Where rank 0 has said that it leaves, its links go on without it, in a thread of this process,
   // until all others have left or failed.
   ~ControlLinks();

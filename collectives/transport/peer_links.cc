@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
@@ -267,7 +268,7 @@ PeerLinks::~PeerLinks() {
     if (!socket) continue;
     const Message goodbye{MessageKind::goodbye, rank_, 0, 0};
     try {
-      send_message(socket.get(), goodbye, Deadline::in_seconds(0));
+      send_message(socket.get(), goodbye, deadlines::at_once());
     } catch (const Error& problem) {
       // The peer will see the end of file.
       log::debug("rank {}: no goodbye to rank {}: {}", rank_, peer, problem.what());

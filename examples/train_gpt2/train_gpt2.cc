@@ -14,6 +14,7 @@
 #include "shoal/nn/optim/optimizer.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/parallel/data/reducer.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
@@ -47,14 +48,14 @@ Batch next_batch(std::int64_t step, const World& world, MemoryResource& memory) 
 int train(std::int64_t steps, const std::string& out) {
   // Who am I, and where are the others? mpirun, torchrun, SLURM, or alone.
   const World world = discover_world();
-  const auto store = make_store(world, Deadline::in_seconds(60));
+  const auto store = make_store(world, deadlines::start());
   const auto communicator = collectives::make_communicator(world, *store);
   if (kGlobalBatch % world.size != 0)
     throw Error(ErrorCode::invalid_argument, "the number of ranks must divide 8");
 
   const auto host = make_host_memory();
   PoolMemory memory(*host);
-  const int threads = threads_of_rank(world, *store, Deadline::in_seconds(60));
+  const int threads = threads_of_rank(world, *store, deadlines::start());
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
 
   // The model. Weights are drawn from the seed and each parameter's name: the same on every rank.

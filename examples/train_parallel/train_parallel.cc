@@ -17,6 +17,7 @@
 #include "shoal/nn/optim/optimizer.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/legality.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/rendezvous/threads.h"
@@ -158,7 +159,7 @@ void train(const Options& o, const World& world, Store& store) {
   const auto communicator = collectives::make_communicator(world, store);
   const auto host = make_host_memory();
   PoolMemory memory(*host);
-  const int threads = threads_of_rank(world, store, Deadline::in_seconds(60));
+  const int threads = threads_of_rank(world, store, deadlines::start());
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
   nn::Gpt2 gpt2(model_config());  // takes no memory yet: no rank ever holds all of it
   nn::DirectDispatcher dispatcher;
@@ -239,7 +240,7 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) try {
   restart_with_short_spins(argv);
   const World world = discover_world();
-  const auto store = make_store(world, Deadline::in_seconds(60));
+  const auto store = make_store(world, deadlines::start());
   try {
     train(parse(argc, argv), world, *store);
     return 0;
@@ -247,7 +248,7 @@ int main(int argc, char** argv) try {
     // All ranks fail alike, or hear why one did: rank 0 says so, before anybody's end makes mpirun
     // end the others.
     if (world.rank == 0) std::fprintf(stderr, "train_parallel: %s\n", error.what());
-    barrier(*store, "failed", world.size, Deadline::in_seconds(5));
+    barrier(*store, "failed", world.size, Deadline::in_seconds(deadlines::kTellFailures));
     return 1;
   }
 } catch (const Error& error) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -118,7 +119,7 @@ void Reducer::give_up_step() noexcept {
     while (!in_flight_.empty() && in_flight_.front().work->test()) in_flight_.pop_front();
     if (in_flight_.empty()) return;
     reduction_->abort("a Reducer was destroyed in the middle of a step");
-    in_flight_.front().work->wait(Deadline::in_seconds(0));
+    in_flight_.front().work->wait(deadlines::at_once());
   } catch (const std::exception&) {  // as it should be: the communicator has failed, or does now
     in_flight_.clear();
   }

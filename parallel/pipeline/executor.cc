@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -82,7 +83,7 @@ void PipelineExecutor::give_up(const std::exception& why) noexcept {
       each_work([](collectives::Work& work) { work.test(); });  // throws where `pp` has failed
       if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", why.what()));
       // Once one has thrown, this rank touches no buffer any more.
-      each_work([](collectives::Work& work) { work.wait(Deadline::in_seconds(0)); });
+      each_work([](collectives::Work& work) { work.wait(deadlines::at_once()); });
     }
     // As it should be: the communicator has failed, or does now.
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)

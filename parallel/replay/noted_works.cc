@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -50,7 +51,7 @@ void NotedWorks::give_up(const std::function<void()>& abort) noexcept {
     for (const std::shared_ptr<Slot>& slot : slots_) {
       if (!slot->work || slot->work->test()) continue;
       abort();
-      slot->work->wait(Deadline::in_seconds(0));
+      slot->work->wait(deadlines::at_once());
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has failed, as it should
   }

@@ -5,6 +5,7 @@
 
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -146,8 +147,8 @@ void PassingGradients::give_up() noexcept {
     constexpr const char* kReason = "sharded gradients were destroyed in the middle of a step";
     layout_.groups.shard->abort(kReason);
     if (layout_.groups.replicas) layout_.groups.replicas->abort(kReason);
-    if (!reducing_.empty()) reducing_.front().work->wait(Deadline::in_seconds(0));
-    if (!replicas_.empty()) replicas_.front()->wait(Deadline::in_seconds(0));
+    if (!reducing_.empty()) reducing_.front().work->wait(deadlines::at_once());
+    if (!replicas_.empty()) replicas_.front()->wait(deadlines::at_once());
   } catch (const std::exception&) {  // as it should be: the groups have failed, or do now
     reducing_.clear();
     replicas_.clear();

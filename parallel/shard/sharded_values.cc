@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "shoal/nn/optim/rounding_place.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -96,7 +97,7 @@ ShardedValues::~ShardedValues() {
     for (Bucket& bucket : buckets_) {
       if (!bucket.work || bucket.work->test()) continue;
       layout_.groups.shard->abort("sharded values were destroyed while they were gathered");
-      bucket.work->wait(Deadline::in_seconds(0));
+      bucket.work->wait(deadlines::at_once());
     }
   } catch (const std::exception&) {  // the group has failed: nothing is written any more
     for (Bucket& bucket : buckets_) bucket.work.reset();

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
 
@@ -17,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kDrawn = 6;  // letters, which mkdtemp fills in
-constexpr auto kLeftBehind = std::chrono::hours(24);
 
 [[noreturn]] void refuse(const std::string& why, std::string remedy) {
   throw Error(ErrorCode::io, "cannot make a directory for temporary files: " + why,
@@ -33,7 +33,7 @@ std::string make_below(const fs::path& parent, const std::string& name, const st
 
 // Another process may remove them at the same time.
 void remove_left_behind(const std::string& parent, const std::string& name) {
-  const auto old = fs::file_time_type::clock::now() - kLeftBehind;
+  const auto old = fs::file_time_type::clock::now() - deadlines::kLeftBehind;
   for (const DirectoryEntry& entry : list_directory_if_there(parent)) {
     if (entry.name.size() != name.size() + kDrawn || !entry.name.starts_with(name) ||
         entry.is_link || entry.kind != FileKind::directory)

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 
@@ -87,7 +88,7 @@ class HashStore final : public Store {
       if (found != values_.end()) return found->second;
       if (deadline.passed()) store::throw_missing_key(key, name(), seconds_since(start));
       // A slice, not the whole wait: time_point::max() overflows inside some implementations.
-      changed_.wait_until(lock, std::min(deadline.time(), Clock::now() + std::chrono::hours(1)));
+      changed_.wait_until(lock, std::min(deadline.time(), Clock::now() + deadlines::kLongestSlice));
     }
   }
 

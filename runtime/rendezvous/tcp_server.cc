@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 #include "shoal/runtime/rendezvous/tcp_protocol.h"
@@ -34,8 +35,6 @@ using store::Status;
 
 // All values together: no set of strangers makes rank 0 run out of memory.
 constexpr std::size_t kMaxStoredBytes = std::size_t{1} << 30;
-// A connection that says nothing, or stops in the middle of a request, is closed after this.
-constexpr double kStallSeconds = 60;
 
 struct Connection {
   int fd = -1;
@@ -229,7 +228,8 @@ class TcpStoreServer::Impl {
   void drop_stalled() {
     for (Connection& connection : connections_) {
       const bool owes = !connection.greeted || !connection.in.empty();
-      if (!connection.closed && owes && seconds_since(connection.last_heard) > kStallSeconds)
+      if (!connection.closed && owes &&
+          seconds_since(connection.last_heard) > deadlines::kStoreStall)
         refuse(connection);
     }
   }

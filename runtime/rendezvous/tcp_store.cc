@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -14,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
@@ -148,7 +150,9 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
       }
       std::optional<Socket> socket;
       for (const addrinfo* a = found; a && !socket; a = a->ai_next) {
-        const double attempt = std::min(5.0, std::max(deadline.seconds_left(), 0.1));
+        const double attempt =
+            std::clamp(deadline.seconds_left(), deadlines::kShortestConnectAttempt,
+                       deadlines::kConnectAttempt);
         socket = try_connect(*a, Deadline::in_seconds(attempt), why);
       }
       ::freeaddrinfo(found);
@@ -164,8 +168,6 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
     pause = std::min(2 * pause, std::chrono::milliseconds(500));
   }
 }
-
-constexpr double kCourtesySeconds = 2;
 
 class TcpStore final : public Store {
  public:
@@ -184,7 +186,7 @@ class TcpStore final : public Store {
   ~TcpStore() override {
     idle_.clear();
     if (server_ && std::uncaught_exceptions() == 0)
-      server_->wait_for_clients_to_leave(Deadline::in_seconds(kCourtesySeconds));
+      server_->wait_for_clients_to_leave(Deadline::in_seconds(deadlines::kStoreCourtesy));
   }
 
   void set(std::string_view key, std::string_view value) override {
@@ -252,9 +254,11 @@ class TcpStore final : public Store {
     try {
       return exchange_frames(request, key, Deadline::in_seconds(answer_seconds_));
     } catch (const TimedOut&) {
+      const double waited = answer_seconds_.load();
+      answer_seconds_ = std::min(waited, deadlines::kSilentStore);
       throw Error(ErrorCode::timeout,
                   fmt::format("the {} did not answer for key '{}' within {:.0f} s", name(),
-                              store::printable(key), answer_seconds_),
+                              store::printable(key), waited),
                   "rank 0's host is unreachable or overloaded");
     }
   }
@@ -305,8 +309,9 @@ class TcpStore final : public Store {
     }
     // The server was there a moment ago: soon refused means gone, not late.
     try {
-      return connect_until(hosts_, port_,
-                           Deadline::in_seconds(std::min(5.0, deadline.seconds_left())));
+      return connect_until(
+          hosts_, port_,
+          Deadline::in_seconds(std::min(deadlines::kConnectAttempt, deadline.seconds_left())));
     } catch (const Error& problem) {
       throw Error(ErrorCode::peer_lost, problem.message());
     }
@@ -316,7 +321,7 @@ class TcpStore final : public Store {
   std::vector<std::string> hosts_;
   int port_;
   std::string shown_;
-  double answer_seconds_ = env::get_real(env::kDeadline);
+  std::atomic<double> answer_seconds_ = deadlines::seconds();
   std::mutex mutex_;
   std::vector<Socket> idle_;
 };

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/runtime/base/deadlines.h"
+
 namespace shoal::sagemaker {
 
 struct HostRules {
@@ -17,9 +19,9 @@ struct HostRules {
   int ssh_port = 22;
   std::string orted = "orted";  // mpirun's process on a worker
   double poll_seconds = 1;
-  double connect_seconds = 3600;  // for all hosts to come
-  double start_seconds = 4200;    // for orted to come: not before the first host has seen all
-  double quiet_seconds = 5;       // without orted: mpirun is done
+  double connect_seconds = deadlines::kHostsCome;
+  double start_seconds = deadlines::kOrtedComes;
+  double quiet_seconds = deadlines::kOrtedGone;
 };
 
 // Whether something that speaks ssh answers at host:port now. A name that does not resolve: false.

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
@@ -29,7 +30,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kBlock = std::size_t{64} << 10U;  // what a pipe holds
 constexpr int kPollMilliseconds = 50;
 constexpr double kForEver = 1e9;
-constexpr double kFirstPipeSeconds = 600;
 
 // The writing end of one rank's pipe.
 class RankPipe {
@@ -89,7 +89,7 @@ void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop) {
   });
   std::exception_ptr failure;
   try {
-    NamedPipe pipe(channel.prefix + "_0", stops, kFirstPipeSeconds);
+    NamedPipe pipe(channel.prefix + "_0", stops, deadlines::kFirstPipe);
     AtomicFile file(channel.file);
     std::vector<std::byte> block(kBlock);
     while (const std::size_t got = pipe.read(block)) file.write(std::span(block).first(got));

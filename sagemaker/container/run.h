@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/sagemaker/container/contract.h"
 #include "shoal/sagemaker/container/hosts.h"
 
@@ -18,8 +19,7 @@ struct ContainerOptions {
   std::string root = "/opt/ml";
   std::string shoal = "shoal", mpirun = "mpirun";
   HostRules hosts;
-  // SageMaker grants 120 s between SIGTERM and the end; after this many the ranks are killed.
-  double grace_seconds = 110;
+  double grace_seconds = deadlines::kSaveGrace;  // then the ranks are killed
   bool only_shows = false;      // prints what would be run, runs nothing, leaves no file behind
   bool trains_on_gpus = false;  // `shoal` is a build for GPUs: a host that lacks some is refused
   Fetch fetch;                  // null: code in S3 is refused

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 extern char** environ;
@@ -27,7 +28,6 @@ namespace {
 
 constexpr std::size_t kKeptError = 64 << 10;
 constexpr int kPollMilliseconds = 20;
-constexpr double kGivenUpSeconds = 10;  // of which mpirun takes one to end ranks
 
 // This process's variables with those of `changes` instead.
 std::vector<std::string> merged_environment(const std::vector<std::string>& changes) {
@@ -165,7 +165,7 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
     }
     if (!is_ending && !result.was_stopped && options.gives_up && options.gives_up()) {
       result.was_given_up = true;
-      grace = Deadline::in_seconds(kGivenUpSeconds);
+      grace = Deadline::in_seconds(deadlines::kGivenUp);
       ::kill(child, SIGTERM);
     }
     if (!ended && grace.passed()) {

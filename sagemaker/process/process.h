@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/runtime/base/deadlines.h"
+
 namespace shoal::sagemaker {
 
 struct ProcessOptions {
@@ -17,7 +19,7 @@ struct ProcessOptions {
   const std::atomic<int>* stop = nullptr;
   int stop_with = 15;
   std::function<int()> choose_stop = {};  // if any, says at that moment what to send instead
-  double grace_seconds = 110;
+  double grace_seconds = deadlines::kSaveGrace;
   // If any, asked at each look; once true, the program is ended as having failed: SIGTERM, and
   // SIGKILL for its process group 10 s later.
   std::function<bool()> gives_up = {};

@@ -8,6 +8,8 @@
 namespace shoal::sagemaker {
 namespace {
 
+constexpr std::chrono::minutes kClocksDiffer{5};
+
 using nlohmann::json;
 
 std::optional<Moment> moment_at(const json& object, const char* key) {
@@ -113,10 +115,10 @@ std::string TrainingJobs::create(const json& request) const {
   const std::string name = text_at(request, "TrainingJobName");
   check_job_name(name);
   const Moment start = client_.wire().now();
-  // Created since the call began, by the service's clock; five minutes for clocks that differ.
+  // Created since the call began, by the service's clock.
   const auto is_ours = [&](const DescribedJob& job) {
     const auto took = client_.wire().now() - start;
-    return !job.created || *job.created >= client_.now() - took - std::chrono::minutes(5);
+    return !job.created || *job.created >= client_.now() - took - kClocksDiffer;
   };
   const auto look = [&]() -> std::optional<DescribedJob> {
     try {

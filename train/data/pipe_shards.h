@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/train/data/sample_stream.h"
 
 namespace shoal {
@@ -19,7 +20,7 @@ struct PipeOptions {
   // where it comes again, with the next file, it is left out.
   bool has_rows = false;
   std::int64_t piece_bytes = std::int64_t{16} << 20U;  // in memory at a time, twice
-  double wait_seconds = 600;                           // for a pipe to be there
+  double wait_seconds = deadlines::kFirstPipe;         // for a pipe to be there
 };
 
 // A pipe is cut into pieces that end with a record, at the same places each time. Nothing is

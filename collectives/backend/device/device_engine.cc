@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -111,7 +112,9 @@ bool DeviceEngine::others_have_closed() noexcept {
   const bool were_open = direct_ || levels_ || (wired_ && neighbours_);
   if (!processes_ || placement_->nodes() == size_ || !were_open || failure_) return false;
   try {
-    (levels_ ? *levels_->node : *inner_).barrier()->wait(Deadline::in_seconds(2));
+    (levels_ ? *levels_->node : *inner_)
+        .barrier()
+        ->wait(Deadline::in_seconds(deadlines::kOthersClose));
     return true;
   } catch (const std::exception& error) {
     log::debug("ranks did not end together: {}", error.what());
@@ -164,7 +167,6 @@ bool DeviceEngine::test(const DeviceOperation& operation) {
 }
 
 void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
-  constexpr auto kGrace = std::chrono::seconds(10);  // in which the thread says who is missing
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return operation.over.load(); };
   if (!is_over()) setup_.family->count_wait();
@@ -176,7 +178,7 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
   if (!wait_until(deadline.time())) {
     give_up_at_ = std::min(give_up_at_.load(), deadline.time());
     wake_.notify_one();
-    if (!wait_until(Clock::now() + kGrace))
+    if (!wait_until(Clock::now() + deadlines::kDeviceTellsWhoIsMissing))
       throw Error(ErrorCode::timeout, "the device did not come to an end",
                   "see what else runs on it, or raise SHOAL_DEADLINE_S")
           .at_rank(rank_)
@@ -265,8 +267,7 @@ void DeviceEngine::until(const Call& call, const std::function<bool()>& conditio
 void DeviceEngine::give_up_messages() {
   if (direct_messages_) direct_messages_->give_up();
   for (const Message& message : messages_)
-    if (message.work)
-      message.work->wait(Deadline::in_seconds(0));  // throws, and names who is missing
+    if (message.work) message.work->wait(deadlines::at_once());  // throws, and names who is missing
   device_is_late("messages wait", "messages");
 }
 
@@ -285,7 +286,7 @@ void DeviceEngine::device_is_late(const std::string& who_waits, const std::strin
 void DeviceEngine::until_done(Work& work) try {
   for (Backoff backoff; !work.test();) {
     if (progress_messages()) backoff = {};
-    if (is_late()) work.wait(Deadline::in_seconds(0));  // throws, and names who is missing
+    if (is_late()) work.wait(deadlines::at_once());  // throws, and names who is missing
     backoff.take();
   }
 } catch (const std::exception& problem) {
@@ -354,7 +355,7 @@ void DeviceEngine::let_streams_end() noexcept try {
   for (const OwnedStream* stream : {&in_, &out_}) {
     Event done(device());
     done.record(stream->view());
-    const Deadline deadline = Deadline::in_seconds(5);
+    const Deadline deadline = Deadline::in_seconds(deadlines::kInFlightEnds);
     for (Backoff backoff; !done.query() && !deadline.passed();) backoff.take();
   }
 } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
@@ -365,7 +366,7 @@ void DeviceEngine::let_streams_end() noexcept try {
 void DeviceEngine::let_hosts_end() noexcept {
   const auto end = [](Communicator* group) {
     try {
-      if (group) group->barrier()->wait(Deadline::in_seconds(5));
+      if (group) group->barrier()->wait(Deadline::in_seconds(deadlines::kInFlightEnds));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as it should
     }
   };

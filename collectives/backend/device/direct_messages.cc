@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/runtime/base/deadlines.h"
 
 namespace shoal::collectives {
 namespace {
@@ -48,7 +49,7 @@ void DirectMessages::give_up() {
     const Message oldest =
         peer.told.empty() ? peer.wanted[peer.arrived.size()] : peer.told.front().message;
     try {
-      peer.listening->wait(Deadline::in_seconds(0));
+      peer.listening->wait(deadlines::at_once());
     } catch (const Error& error) {
       throw Error(error).in_operation(describe(oldest->call()));
     }

@@ -4,6 +4,7 @@
 
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -112,7 +113,7 @@ void DeviceEngine::bring_on(const Call& call, LevelPass& pass) {
     if (went_on) deadline = from_now();
     if (progress_messages() || went_on) backoff = {};
     Work* const work = pass.awaited();
-    if (is_late() && work) work->wait(Deadline::in_seconds(0));  // throws, and names who is missing
+    if (is_late() && work) work->wait(deadlines::at_once());  // throws, and names who is missing
     if (is_late() || (!work && deadline.passed()))
       device_is_late(describe(call) + " waits", describe(call));
     backoff.take();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shoal/collectives/backend/node_face.h"
+#include "shoal/runtime/base/deadlines.h"
 
 namespace shoal::collectives {
 
@@ -30,7 +31,7 @@ void NodeTask::cancel(std::string_view reason) {
   for (const State& state : states_) {
     if (!state.work) continue;
     try {
-      state.work->wait(Deadline::in_seconds(0));
+      state.work->wait(deadlines::at_once());
     } catch (const Error&) {  // aborted: as it should be
       continue;
     }
@@ -95,7 +96,7 @@ std::string NodeTask::missing(std::vector<int>& peers) const {
   for (const State& state : states_) {
     if (!state.work) continue;
     try {
-      state.work->wait(Deadline::in_seconds(0));
+      state.work->wait(deadlines::at_once());
     } catch (const Error& error) {
       const Error outer = as_called(error);
       if (outer.peer() >= 0) peers.push_back(outer.peer());

@@ -98,7 +98,8 @@ class Group {
   void read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes);
   void write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes);
   // From now on no peer writes into this process: its buffers go back to the caller. Waits for
-  // writes that have begun, at most kClosingSeconds (a peer may be stopped in the midst of one).
+  // writes that have begun, at most deadlines::kMemoryClosing (a peer may be stopped in the midst
+  // of one).
   void close_memory();
 
   void poll_links();
@@ -115,8 +116,6 @@ class Group {
   std::optional<int> aborted_by() const;
 
  private:
-  static constexpr double kClosingSeconds = 1;
-
   std::vector<int> named(std::vector<int> peers) const;  // member() of each
   std::size_t control_bytes() const;
   void introduce_memory();  // before anybody sees the own page

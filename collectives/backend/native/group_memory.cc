@@ -9,6 +9,7 @@
 
 #include "shoal/collectives/backend/native/group.h"
 #include "shoal/collectives/transport/process_memory.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
@@ -76,7 +77,7 @@ void Group::agree_on_memory(Deadline deadline) {
 
 void Group::throw_unreachable(int peer, int problem) {
   // The kernel knows of an end before the peer's socket is closed.
-  const auto deadline = Deadline::in_seconds(kClosingSeconds);
+  const auto deadline = Deadline::in_seconds(deadlines::kMemoryClosing);
   LinkState state = LinkState::open;
   for (;;) {
     poll_links();
@@ -127,7 +128,7 @@ void Group::write_memory(int peer, std::uint64_t to, const void* from, std::int6
 
 void Group::close_memory() {
   if (own_page().memory.closed.exchange(1) != 0) return;
-  const auto deadline = Deadline::in_seconds(kClosingSeconds);
+  const auto deadline = Deadline::in_seconds(deadlines::kMemoryClosing);
   for (int peer = 0; peer < size_; ++peer)
     while (peer != rank_ && page(peer).memory.writing.load() != 0 &&
            link_state(peer) == LinkState::open && !deadline.passed()) {

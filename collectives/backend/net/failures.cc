@@ -6,14 +6,12 @@
 #include <fmt/ranges.h>
 
 #include "shoal/collectives/backend/net/net_engine.h"
+#include "shoal/runtime/base/deadlines.h"
 
 namespace shoal::collectives {
 namespace {
 
 using std::chrono::milliseconds;
-
-// How long a lost connection waits for the control links to say why.
-constexpr double kCauseSeconds = 1;
 
 }  // namespace
 
@@ -24,7 +22,7 @@ Error NetEngine::with_cause(const Error& error) {
   if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io &&
                     error.code() != ErrorCode::aborted))
     return error;
-  const auto until = Deadline::in_seconds(kCauseSeconds);
+  const auto until = Deadline::in_seconds(deadlines::kCause);
   while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
   const auto news = control_->news();
   if (!news) return error;

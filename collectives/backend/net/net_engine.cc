@@ -6,6 +6,7 @@
 
 #include "shoal/collectives/backend/net/scratch_memory.h"
 #include "shoal/collectives/transport/doorbell.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -29,11 +30,7 @@ constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
 // Of one channel; more would not fill the wire better and lets a slow rank fall further behind.
 constexpr std::size_t kMostRunning = 16;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-// How long a rank that is done stays for the others' sake, and how long one that left is waited
-// for: what it sent may still be on the way.
-constexpr double kLingerSeconds = 5;
 constexpr std::uint32_t kWorldGroup = 1;  // the first id that is given out
-constexpr auto kLeftGrace = milliseconds(500);
 
 }  // namespace
 
@@ -290,7 +287,7 @@ void NetEngine::linger() {
   if (!control_ || failure_) return;
   control_->leave();
   if (in_flight_.load() > 0) return;
-  const auto until = Deadline::in_seconds(std::min(kLingerSeconds, options_.deadline_seconds));
+  const auto until = Deadline::in_seconds(std::min(deadlines::kLinger, options_.deadline_seconds));
   try {
     while (!control_->everybody_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
@@ -523,7 +520,7 @@ void NetEngine::check_news() {
     return;
   }
   if (peer_left_since_ == Clock::time_point{}) peer_left_since_ = now;
-  if (now - peer_left_since_ < kLeftGrace) return;
+  if (now - peer_left_since_ < deadlines::kLeftGrace) return;
   fail(Error(ErrorCode::peer_lost, fmt::format("rank {} left the group", *gone),
              "look at that rank's own output for the cause")
            .at_rank(rank_)

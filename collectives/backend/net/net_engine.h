@@ -27,6 +27,7 @@
 #include "shoal/collectives/backend/net/patience.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/control_links.h"
+#include "shoal/runtime/base/deadlines.h"
 
 namespace shoal::collectives {
 
@@ -107,7 +108,7 @@ struct Channel {
 class NetEngine : public std::enable_shared_from_this<NetEngine> {
  public:
   struct Options {
-    double deadline_seconds = 600;
+    double deadline_seconds = deadlines::seconds();
     int ranks_on_host = 1;           // how long a waiter may look before it sleeps
     std::vector<std::string> hosts;  // by rank of the endpoint, for messages; empty: one host
   };

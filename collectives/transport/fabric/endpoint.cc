@@ -4,14 +4,11 @@
 
 #include "shoal/collectives/transport/as_called.h"
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
-
-// An ungranted send tells its receiver what it is.
-constexpr auto kAnnounceAfter = std::chrono::milliseconds(200);
-constexpr auto kAnnounceAgain = std::chrono::seconds(1);
 
 class KeptRegistration final : public MemoryRegion {
  public:
@@ -102,7 +99,7 @@ void FabricEndpoint::post_send(int peer, MessageTag tag, const void* data, std::
   outgoing.data = from;
   outgoing.bytes = bytes;
   outgoing.completion = &completion;
-  outgoing.announce_at = Clock::now() + kAnnounceAfter;
+  outgoing.announce_at = Clock::now() + deadlines::kAnnounceAfter;
   if (const auto early = early_grants_.find(key); early != early_grants_.end()) {
     const Grant grant = std::move(early->second);
     early_grants_.erase(early);
@@ -320,7 +317,7 @@ void FabricEndpoint::grant(Incoming& incoming) {
 }
 
 void FabricEndpoint::announce(Outgoing& outgoing) {
-  outgoing.announce_at = Clock::now() + kAnnounceAgain;
+  outgoing.announce_at = Clock::now() + deadlines::kAnnounceAgain;
   Message message;
   message.header = header_of(MessageKind::announce, outgoing.tag);
   message.header.signature = signature_of(outgoing.tag.operation);

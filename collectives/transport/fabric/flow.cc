@@ -8,13 +8,13 @@
 #include <time.h>
 
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
 
-constexpr double kFlushSeconds = 1;  // what a closing endpoint gives to what is in flight
-constexpr double kStallCheckSeconds = 0.2;
+constexpr std::chrono::milliseconds kStallCheck{200};
 constexpr int kNapMicroseconds = 50;      // where the provider has nothing to wait on
 constexpr int kTimerMicroseconds = 1000;  // providers that resend only when they are polled
 
@@ -78,7 +78,7 @@ FabricEndpoint::~FabricEndpoint() {
            std::ranges::any_of(setup_.rails,
                                [](const auto& rail) { return rail->in_flight() > 0; });
   };
-  const Deadline deadline = Deadline::in_seconds(abandoned_ ? 0 : kFlushSeconds);
+  const Deadline deadline = Deadline::in_seconds(abandoned_ ? 0 : deadlines::kEndpointFlush);
   try {
     while (busy() && !deadline.passed()) {
       for (const auto& rail : setup_.rails) {
@@ -429,7 +429,7 @@ void FabricEndpoint::flush_grants() {
 // so that the peer can compare.
 void FabricEndpoint::announce_stalled() {
   const auto now = Clock::now();
-  if (std::chrono::duration<double>(now - last_stall_check_).count() < kStallCheckSeconds) return;
+  if (now - last_stall_check_ < kStallCheck) return;
   last_stall_check_ = now;
   // A small one has been announced when it was posted, and waits for that. A peer that takes
   // nothing gets no more to take.
