@@ -57,7 +57,7 @@ int prepare(Options options) {
   {
     ProgressBar bar(stderr, "B");
     options.prepare.progress = [&](std::int64_t done, std::int64_t total) {
-      bar.update(done, total, "tokenizing");
+      if (total > 0) bar.update(done, total, "tokenizing");
     };
     data = prepare_data(*tokenizer, options.prepare);
   }

@@ -161,23 +161,24 @@ std::string no_model_in(const std::string& path) {
 
 }  // namespace
 
-std::string model_directory(const std::string& path) {
+std::string model_directory(const std::string& path, const std::function<void()>& progress) {
   if (path_exists(path + "/config.json")) return path;
   if (is_directory(path)) {
     std::vector<DamagedCheckpoint> damaged;
-    const auto newest =
-        newest_checkpoint(path, [&](const std::string& checkpoint, const std::string& reason) {
+    const auto newest = newest_checkpoint(
+        path,
+        [&](const std::string& checkpoint, const std::string& reason) {
           damaged.push_back({checkpoint, reason});
-        });
+        },
+        progress);
     if (newest) return newest->path;
     if (!damaged.empty())
       throw none_is_whole(path, damaged, "give the directory of a whole checkpoint or model");
   }
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{} is no model: {}", path,
-                  path_exists(path) ? no_model_in(path) : not_found_anywhere(path)),
-      "give a directory in Hugging Face's format; nothing is downloaded");
+  throw Error(ErrorCode::not_found,
+              fmt::format("{} is no model: {}", path,
+                          path_exists(path) ? no_model_in(path) : not_found_anywhere(path)),
+              "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
 std::string shared_model_directory(const std::string& path, const World& world, Store& store,

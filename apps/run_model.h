@@ -37,12 +37,13 @@ TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
                      std::vector<std::string>& notices);
 
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
-// checkpoints, of which every byte is read. not_found says what was looked for.
-std::string model_directory(const std::string& path);
+// checkpoints, of which every byte is read; `progress` is called meanwhile. not_found says what was
+// looked for.
+std::string model_directory(const std::string& path, const std::function<void()>& progress = {});
 // The same of a job's ranks: one rank a host looks, `find`, and the others there take its answer.
 // Every rank calls it, also with an empty path, which stays empty; what one finds wrong, all throw.
-std::string shared_model_directory(
-    const std::string& path, const World& world, Store& store, Deadline deadline,
-    const std::function<std::string(const std::string&)>& find = model_directory);
+std::string shared_model_directory(const std::string& path, const World& world, Store& store,
+                                   Deadline deadline,
+                                   const std::function<std::string(const std::string&)>& find);
 
 }  // namespace shoal::app

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "local_model.h"
 #include "run_files.h"
 #include <fmt/format.h>
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "shoal/parallel/apply/smp_parameters.h"
-#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
@@ -71,7 +71,7 @@ struct TokenFiles {
 
 // Text becomes token files; the first rank of each host makes them, then everybody finds them.
 TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
-                       Store& store, int threads) {
+                       collectives::WatchedStore& ranks, int threads) {
   const Tokenizer* const tokenizer = setup.tokenizer.get();
   const DataArguments& data = a.data;
   TokenFiles files{data.streaming ? "" : data.train_file, data.validation_file};
@@ -96,6 +96,11 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
   std::string answer;
   if (world.local_rank == 0) {
     options.overwrite_cache = data.overwrite_cache;
+    options.progress = [&](std::int64_t, std::int64_t) { ranks.progressed(); };
+    collectives::WatchedStore::Wait wait(ranks, deadlines::start());
+    options.waiting = [&] {
+      if (wait.is_over()) wait.give_up("another process of this host prepares the same text");
+    };
     try {
       make_writable(data.data_cache_dir.empty() ? "output_dir" : "data_cache_dir",
                     options.output_directory);
@@ -105,9 +110,9 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
       answer = as_text(error_of(problem));
     }
   }
-  // The others wait as long as it takes; a failure of the first is everybody's.
+  // The others wait while it makes progress; a failure of the first is everybody's.
   const std::vector<std::string> answers =
-      exchange(store, "tokens", world.rank, world.size, answer, Deadline::in_seconds(24 * 3600));
+      exchange(ranks, "tokens", world.rank, world.size, answer, deadlines::start());
   PreparedData prepared;
   for (const std::string& text : answers) {
     if (const auto failure = failure_in(text)) throw Error(*failure);
@@ -353,7 +358,8 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   return setup;
 }
 
-void open_data(const RunArguments& a, const World& world, Store& store, RunSetup& setup) {
+void open_data(const RunArguments& a, const World& world, collectives::WatchedStore& ranks,
+               RunSetup& setup) {
   const DataArguments& data = a.data;
   if (setup.samples) {
     const int threads = data.preprocessing_num_workers > 0
@@ -382,7 +388,7 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
     setup.test_mismatched = open(data.test_mismatched_file, true, data.max_predict_samples);
     return;
   }
-  const TokenFiles files = token_files(a, setup, world, store, available_cores());
+  const TokenFiles files = token_files(a, setup, world, ranks, available_cores());
   if (!files.train.empty())
     setup.train_dataset = first_samples(
         samples_of(files.train, "train_file " + data.train_file, a, data.packing, setup),

@@ -8,6 +8,7 @@
 #include "run_model.h"
 #include "task_data.h"
 
+#include "shoal/collectives/watched_store.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/data/batch.h"
@@ -56,6 +57,7 @@ void make_writable(const char* option, const std::string& directory);
 RunSetup set_up_run(const RunArguments& arguments, const World& world, bool on_cpu);
 // Then the data. Tokenizes text files; the first rank of a host does it, the others wait: every
 // rank calls this.
-void open_data(const RunArguments& arguments, const World& world, Store& store, RunSetup& setup);
+void open_data(const RunArguments& arguments, const World& world, collectives::WatchedStore& ranks,
+               RunSetup& setup);
 
 }  // namespace shoal::app

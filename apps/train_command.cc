@@ -19,6 +19,7 @@
 #include "failures.h"
 #include "run_files.h"
 #include "run_needs.h"
+#include "run_ranks.h"
 #include "run_settings.h"
 #include "run_setup.h"
 #include <CLI/CLI.hpp>
@@ -28,6 +29,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -436,21 +438,22 @@ SharedGpu shared_gpu(const Prepared& prepared, int rank) {
   return {static_cast<int>(sharing.size()), free};
 }
 
-int run_rank(Prepared& prepared, World& world, Store& store) {
+int run_rank(Prepared& prepared, RunRanks& ranks) {
   const TrainingArguments& a = prepared.arguments.training;
-  const int threads =
-      threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
+  const World& world = ranks.world();
+  const int threads = threads_of_rank(world, ranks.store(), deadlines::start());
   std::unique_ptr<Tracer> tracer;
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
   Compute compute(prepared.device.device, threads,
                   memory_limit(a, world, prepared.device.device, shared_gpu(prepared, world.rank)));
   collectives::CommunicatorOptions how = communicator_options(a);
   how.stream = compute.kernels->stream();
-  how.deadline_seconds = env::get_real(env::kDeadline);
+  how.deadline_seconds = deadlines::seconds();
   how.counted_by = &compute.memory;
   how.pinned = compute.pinned.get();
-  const auto communicator = collectives::make_communicator(world, store, how);
+  const auto communicator = collectives::make_communicator(world, ranks.store(), how);
   (void)communicator->host();  // formed while all ranks are here
+  ranks.stop_watching();       // the communicator does
   // Its parameters and their gradients live in memory of both.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
@@ -476,11 +479,6 @@ Error before_training(const Error& error) {
       .in_operation(error.operation());
 }
 
-// How long ranks that fail wait for each other to say what they found.
-constexpr double kTellSeconds = 1;
-// How long a host may take to read a checkpoint through: a terabyte at 150 MB/s.
-constexpr double kReadSeconds = 2 * 3600;
-
 int train(const std::vector<std::string>& words) {
   for (const std::string& word : words)
     if (word == "--help" || word == "-h") {
@@ -488,62 +486,61 @@ int train(const std::vector<std::string>& words) {
       return 0;
     }
   const SignalThread takes_signals(StopSignals::kNumbers);
-  World world = discover_world();
-  log::set_rank(world.rank, world.size);
-  const auto deadline = Deadline::in_seconds(env::get_real(env::kDeadline));
-  const auto store = make_store(world, deadline);
-  if (world.size > 1) settle_nodes(world, *store, deadline);
+  World found = discover_world();
+  log::set_rank(found.rank, found.size);
+  RunRanks ranks(std::move(found));
+  const World& world = ranks.world();
+  collectives::WatchedStore& store = ranks.store();
   // work() on every rank; the exit status where it failed on one, else 0.
-  const auto everywhere = [&](const char* label, double seconds, const auto& work) {
+  const auto everywhere = [&](const char* label, const auto& work) {
     std::optional<Error> failure;
     try {
       work();
     } catch (const std::exception& problem) {
       failure = before_training(error_of(problem));
     }
-    return tell_failures(world, *store, label, failure, Deadline::in_seconds(seconds));
+    return tell_failures(world, store, label, failure, deadlines::start());
   };
-  const double patience = env::get_real(env::kDeadline);
+  const auto progressed = [&] { store.progressed(); };
   Prepared prepared;
-  if (const int status = everywhere("options", patience, [&] { prepared = parsed(words); });
-      status != 0)
+  if (const int status = everywhere("options", [&] { prepared = parsed(words); }); status != 0)
     return status;
   if (const int status = everywhere(
-          "model", patience,
+          "model",
           [&] {
             std::string& path = prepared.arguments.model.model_name_or_path;
-            path = shared_model_directory(path, world, *store, Deadline::in_seconds(kReadSeconds));
+            path = shared_model_directory(
+                path, world, store, deadlines::start(),
+                [&](const std::string& given) { return model_directory(given, progressed); });
           });
       status != 0)
     return status;
-  if (const int status = everywhere("setup", patience, [&] { set_up(prepared, world); });
-      status != 0)
+  if (const int status = everywhere("setup", [&] { set_up(prepared, world); }); status != 0)
     return status;
-  if (const int status = everywhere("device", patience,
+  if (const int status = everywhere("device",
                                     [&] {
-                                      prepared.devices =
-                                          exchange_devices(world, *store, prepared.own_device,
-                                                           Deadline::in_seconds(patience));
+                                      prepared.devices = exchange_devices(
+                                          world, store, prepared.own_device, deadlines::start());
                                     });
       status != 0)
     return status;
-  if (const int status = everywhere("agreement", patience,
+  if (const int status = everywhere("agreement",
                                     [&] {
-                                      check_agreement(world, *store, prepared.values,
+                                      check_agreement(world, store, prepared.values,
                                                       prepared.setup.task->describe(),
-                                                      Deadline::in_seconds(patience));
+                                                      deadlines::start());
                                     });
       status != 0)
     return status;
-  if (const int status = everywhere(
-          "data", patience, [&] { open_data(prepared.arguments, world, *store, prepared.setup); });
+  if (const int status =
+          everywhere("data", [&] { open_data(prepared.arguments, world, store, prepared.setup); });
       status != 0)
     return status;
   try {
-    return run_rank(prepared, world, *store);
+    return run_rank(prepared, ranks);
   } catch (const std::exception& problem) {
-    return tell_failures(world, *store, "failed", error_of(problem),
-                         Deadline::in_seconds(kTellSeconds));
+    return tell_failures(world, store, "failed", error_of(problem),
+                         Deadline::in_seconds(deadlines::kTellFailures));
   }
 }
 

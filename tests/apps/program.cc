@@ -1,5 +1,6 @@
 #include "apps/program.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -87,7 +88,7 @@ void drain(int descriptor, std::string& text) {
     text.append(block, static_cast<std::size_t>(got));
 }
 
-void poll(Running& running, const ProgramOptions& options) {
+void poll(Running& running, const ProgramOptions& options, bool may_be_signalled) {
   if (running.ended) return;
   int status = 0;
   running.ended = ::waitpid(running.pid, &status, WNOHANG) == running.pid;
@@ -96,12 +97,15 @@ void poll(Running& running, const ProgramOptions& options) {
   const std::chrono::duration<double> lives = std::chrono::steady_clock::now() - running.began;
   const bool said = !options.signal_when_out_has.empty() &&
                     running.result.out.find(options.signal_when_out_has) != std::string::npos;
-  const bool due = options.signal_after > 0 && lives.count() >= options.signal_after;
-  if (!running.signalled && (said || due)) {
+  const bool due = (options.signal_after > 0 && lives.count() >= options.signal_after) ||
+                   (options.signal_when && options.signal_when());
+  if (may_be_signalled && !running.ended && !running.signalled && (said || due)) {
     ::kill(running.pid, options.signal);
     running.signalled = true;
+    running.result.signalled = lives.count();
   }
   if (!running.ended) return;
+  running.result.ended = lives.count();
   if (WIFEXITED(status)) running.result.status = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) {
     running.result.signal = WTERMSIG(status);
@@ -123,9 +127,14 @@ std::vector<ProgramResult> run_programs(const std::vector<std::string>& words,
   for (bool any = true; any;) {
     any = false;
     const bool late = std::chrono::steady_clock::now() > limit;
+    const auto others = std::ranges::count_if(
+        all, [](const Running& running) { return !running.ended && !running.signalled; });
     for (Running& running : all) {
-      if (late && !running.ended) ::kill(running.pid, SIGKILL);
-      poll(running, options);
+      const bool alone = options.signal_only >= 0 && running.signalled && others == 0;
+      if ((late || alone) && !running.ended) ::kill(running.pid, SIGKILL);
+      poll(running, options,
+           options.signal_only < 0 ||
+               &running == &all[static_cast<std::size_t>(options.signal_only)]);
       any = any || !running.ended;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -1,6 +1,7 @@
 // Runs a program to its end, with what it wrote and how it ended.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ struct ProgramResult {
   int signal = 0;
   std::string out, err;
   int pid = -1;
-  bool left_core = false;  // the kernel made a core file of it
+  bool left_core = false;           // the kernel made a core file of it
+  double signalled = 0, ended = 0;  // seconds after the programs were started
 };
 
 struct ProgramOptions {
@@ -22,6 +24,10 @@ struct ProgramOptions {
   std::string signal_when_out_has = {};       // send `signal` once this was printed,
   double signal_after = 0;                    // or after so many seconds; 0: not
   int signal = 15;
+  std::function<bool()> signal_when = {};  // or once this holds
+  // Of several programs, the one that is sent the signal; -1: all. Once the others have ended it is
+  // killed.
+  int signal_only = -1;
   bool core_files = false;  // as `ulimit -c unlimited`
 };
 

@@ -53,7 +53,8 @@ bool says_damaged(ErrorCode code) {
          code == ErrorCode::not_found;
 }
 
-void check_listed_file(const std::string& directory, const nlohmann::json& entry, bool checksums) {
+void check_listed_file(const std::string& directory, const nlohmann::json& entry, bool checksums,
+                       const std::function<void()>& progress) {
   const auto name = entry.at("name").get<std::string>();
   const auto bytes = entry.at("bytes").get<std::int64_t>();
   SHOAL_CHECK(name.find("..") == std::string::npos && !name.starts_with('/'),
@@ -63,7 +64,7 @@ void check_listed_file(const std::string& directory, const nlohmann::json& entry
   SHOAL_CHECK(size, "{} is missing", name);
   SHOAL_CHECK(*size == bytes, "{} has {} bytes instead of {}", name, *size, bytes);
   if (checksums)
-    SHOAL_CHECK(to_hex(sha256_of_file(path)) == entry.at("sha256").get<std::string>(),
+    SHOAL_CHECK(to_hex(sha256_of_file(path, progress)) == entry.at("sha256").get<std::string>(),
                 "{} does not match its checksum", name);
 }
 
@@ -123,7 +124,7 @@ std::optional<std::string> checkpoint_problem(const std::string& path, bool chec
     const nlohmann::json& files = content.at("files");
     const std::vector<bool> mine = dealt(files, share);
     for (std::size_t i = 0; i < mine.size(); ++i)
-      check_listed_file(path, files.at(i), checksums && mine[i]);
+      check_listed_file(path, files.at(i), checksums && mine[i], share.progress);
   } catch (const Error& problem) {
     if (!says_damaged(problem.code())) throw;
     return problem.what();
@@ -146,10 +147,11 @@ Error none_is_whole(const std::string& output_dir, const std::vector<DamagedChec
 
 std::optional<CheckpointInfo> newest_checkpoint(
     const std::string& output_dir,
-    const std::function<void(const std::string&, const std::string&)>& skipped) {
+    const std::function<void(const std::string&, const std::string&)>& skipped,
+    const std::function<void()>& progress) {
   auto all = list_checkpoints(output_dir);
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    const auto problem = checkpoint_problem(it->path, true);
+    const auto problem = checkpoint_problem(it->path, true, {.progress = progress});
     if (!problem) return *it;
     if (skipped) skipped(it->path, *problem);
   }

@@ -45,6 +45,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir);
 // whole files of about as many bytes as the others.
 struct ChecksumShare {
   int index = 0, readers = 1;
+  std::function<void()> progress = {};  // called after each MiB
 };
 // Why a checkpoint cannot be used; nothing when it is complete. `checksums`: read every byte, of
 // the share's files.
@@ -62,7 +63,8 @@ Error none_is_whole(const std::string& output_dir, const std::vector<DamagedChec
 // (path and reason), then passed over.
 std::optional<CheckpointInfo> newest_checkpoint(
     const std::string& output_dir,
-    const std::function<void(const std::string& path, const std::string& reason)>& skipped);
+    const std::function<void(const std::string& path, const std::string& reason)>& skipped,
+    const std::function<void()>& progress = {});
 
 // Removes the oldest checkpoints until `limit` (at least 1) are left, never those whose path is in
 // `keep`. Returns what was removed.

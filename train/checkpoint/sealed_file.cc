@@ -26,7 +26,8 @@ class FileDescriptor {
 };
 
 // And how many bytes there were.
-Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes) {
+Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes,
+              const std::function<void()>& progress = {}) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
   SHOAL_ASSERT(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
@@ -38,6 +39,7 @@ Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t&
     if (got == 0) break;
     bytes += got;
     EVP_DigestUpdate(context.get(), block.data(), static_cast<std::size_t>(got));
+    if (progress) progress();
   }
   std::array<unsigned char, EVP_MAX_MD_SIZE> sum{};
   EVP_DigestFinal_ex(context.get(), sum.data(), nullptr);
@@ -67,9 +69,9 @@ SealedFile seal_file(const std::string& directory, const std::string& name) {
   return sealed;
 }
 
-Sha256 sha256_of_file(const std::string& path) {
+Sha256 sha256_of_file(const std::string& path, const std::function<void()>& progress) {
   std::int64_t bytes = 0;
-  return digest(FileDescriptor(path), path, bytes);
+  return digest(FileDescriptor(path), path, bytes, progress);
 }
 
 }  // namespace shoal

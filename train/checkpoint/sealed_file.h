@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace shoal {
@@ -19,7 +20,7 @@ struct SealedFile {
 
 // Syncs it and reads every byte. Blocks; io with path and reason.
 SealedFile seal_file(const std::string& directory, const std::string& name);
-// Reads every byte.
-Sha256 sha256_of_file(const std::string& path);
+// Reads every byte; calls `progress` after each MiB.
+Sha256 sha256_of_file(const std::string& path, const std::function<void()>& progress = {});
 
 }  // namespace shoal

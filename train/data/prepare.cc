@@ -1,11 +1,14 @@
 #include "shoal/train/data/prepare.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
@@ -15,6 +18,7 @@
 
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
@@ -30,6 +34,8 @@ namespace fs = std::filesystem;
 
 // Part of the key: to be raised when the same inputs would give other files.
 constexpr std::string_view kFormat = "shoal data 3";
+// Of text or tokens that are only passed over, between two signs of progress.
+constexpr std::size_t kPassBytes = std::size_t{8} << 20;
 
 void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
   SHOAL_CHECK(!options.inputs.empty(), "prepare: no input files");
@@ -65,6 +71,20 @@ Sources open_all(const std::vector<std::string>& paths, const PrepareOptions& op
   return sources;
 }
 
+// `options.progress` hears of long work that has no share of the input to tell.
+void tell_progress(const PrepareOptions& options) {
+  if (options.progress) options.progress(0, 0);
+}
+
+Sha256Digest digest_of(std::string_view text, const PrepareOptions& options) {
+  Sha256 hash;
+  for (std::size_t at = 0; at < text.size(); at += kPassBytes) {
+    hash.add(text.substr(at, kPassBytes));
+    tell_progress(options);
+  }
+  return hash.finish();
+}
+
 std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, const Sources& inputs,
                    const Sources& validation) {
   Sha256 hash;
@@ -78,7 +98,7 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
     hash.add(fmt::format("{} files\n", sources->size()));
     for (const DocumentSource& source : *sources) {
       hash.add(source.is_json() ? "jsonl " : "text ");
-      hash.add(to_hex(sha256(source.text())));
+      hash.add(to_hex(digest_of(source.text(), options)));
     }
   }
   return to_hex(hash.finish()).substr(0, 32);
@@ -86,15 +106,19 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
 
 // The split as it was prepared earlier, if it is there and whole.
 std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokenizer& tokenizer,
-                                           int threads, bool warns) {
+                                           const PrepareOptions& options, bool warns) {
   if (!path_exists(path)) return std::nullopt;
   try {
     const auto file = TokenFile::open(path);
     if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
-    file->verify(threads);  // costs less than the key, which hashes the text
+    // Costs less than the key, which hashes the text.
+    file->verify(options.threads, [&] { tell_progress(options); });
     return PreparedSplit{path, file->documents(), file->tokens()};
   } catch (const Error& damage) {
-    if (damage.code() == ErrorCode::io) throw;
+    // Not damage: the file system failed, or progress() has cancelled the reading.
+    if (damage.code() == ErrorCode::io || damage.code() == ErrorCode::peer_lost ||
+        damage.code() == ErrorCode::timeout)
+      throw;
     if (warns) log::warn("{}; it is prepared again", damage.message());
     return std::nullopt;
   }
@@ -104,17 +128,14 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
 // whether it is still the one of that name.
 class KeyLock {
  public:
-  explicit KeyLock(std::string path) : path_(std::move(path)) {
+  KeyLock(std::string path, const std::function<void()>& waiting) : path_(std::move(path)) {
     for (;;) {
       descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
       if (descriptor_ < 0) {
         say_unlocked();
         return;
       }
-      int result = 0;
-      do {
-        result = ::flock(descriptor_, LOCK_EX);
-      } while (result != 0 && errno == EINTR);
+      const int result = lock(waiting);
       struct stat held{}, named{};
       if (result != 0) {
         say_unlocked();
@@ -139,6 +160,22 @@ class KeyLock {
   void say_unlocked() const {
     log::warn("{} cannot be locked ({}): another run may prepare the same text at the same time",
               path_, std::strerror(errno));
+  }
+
+  // The holder may be stopped: `waiting` decides for how long it is waited for.
+  int lock(const std::function<void()>& waiting) {
+    int result = 0;
+    while ((result = ::flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 &&
+           (errno == EWOULDBLOCK || errno == EINTR)) {
+      try {
+        if (waiting) waiting();
+      } catch (...) {
+        ::close(std::exchange(descriptor_, -1));
+        throw;
+      }
+      std::this_thread::sleep_for(deadlines::kLookAtRanks);
+    }
+    return result;
   }
 
   std::string path_;
@@ -215,10 +252,14 @@ class Tokenization {
       bytes += static_cast<std::int64_t>(pending_[i].raw.size());
       chunks.back().end = i + 1;
     }
+    std::atomic<std::int64_t> tokenized{0};
     parallel_for(options_.threads, static_cast<std::int64_t>(chunks.size()), 1,
                  [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i)
+                   for (std::int64_t i = begin; i < end && !cancelled_; ++i) {
                      tokenize(source, chunks[static_cast<std::size_t>(i)]);
+                     tokenized += bytes_of(chunks[static_cast<std::size_t>(i)]);
+                     if (begin == 0) tell(tokenized);  // this is the calling thread
+                   }
                  });
     for (const Chunk& chunk : chunks) {
       std::size_t start = 0;
@@ -230,10 +271,23 @@ class Tokenization {
     done_ += pending_bytes_;
     pending_.clear();
     pending_bytes_ = 0;
-    report();
+    tell(0);
   }
-  void report() const {
-    if (options_.progress) options_.progress(std::min(done_, total_), total_);
+
+  // Bytes of the batch besides done_. Ends the other threads' work where it throws.
+  void tell(std::int64_t bytes) {
+    if (!options_.progress) return;
+    try {
+      options_.progress(std::min(done_ + bytes, total_), total_);
+    } catch (...) {
+      cancelled_ = true;
+      throw;
+    }
+  }
+  std::int64_t bytes_of(const Chunk& chunk) const {
+    std::int64_t bytes = 0;
+    for (std::size_t i = chunk.begin; i < chunk.end; ++i) bytes += std::ssize(pending_[i].raw);
+    return bytes;
   }
 
   const Tokenizer& tokenizer_;
@@ -242,6 +296,7 @@ class Tokenization {
   std::optional<TokenId> eos_;
   std::vector<Pending> pending_;
   std::int64_t pending_bytes_ = 0, done_ = 0, total_ = 0;
+  std::atomic<bool> cancelled_{false};
 };
 
 // Which of `documents` go to validation.
@@ -283,10 +338,16 @@ std::int64_t bytes_of(const Sources& sources) {
   return bytes;
 }
 
-std::int64_t documents_of(const Sources& sources) {
+std::int64_t documents_of(const Sources& sources, const PrepareOptions& options) {
   std::int64_t documents = 0;
+  std::size_t bytes = 0;
   for (const DocumentSource& source : sources)
-    source.for_each([&](std::string_view, std::int64_t) { ++documents; });
+    source.for_each([&](std::string_view raw, std::int64_t) {
+      ++documents;
+      if ((bytes += raw.size()) < kPassBytes) return;
+      bytes = 0;
+      tell_progress(options);
+    });
   return documents;
 }
 
@@ -311,7 +372,8 @@ void write_splits(const Tokenizer& tokenizer, const PrepareOptions& options, con
   if (has_validation) validation.emplace(result.validation.path, bytes_per_id, tokenizer.hash());
 
   std::int64_t ordinal = 0, held_out = 0;
-  const SplitRule rule(options, options.validation_fraction > 0 ? documents_of(inputs) : 0);
+  const SplitRule rule(options,
+                       options.validation_fraction > 0 ? documents_of(inputs, options) : 0);
   Tokenization tokenization(tokenizer, options);
   tokenization.set_total(bytes_of(inputs) + bytes_of(validation_inputs));
   tokenization.run(inputs, [&](std::span<const TokenId> ids) {
@@ -355,10 +417,10 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   if (has_validation) result.validation.path = path_of("validation");
 
   const auto found = [&](bool warns) {
-    const auto train = find_prepared(result.train.path, tokenizer, options.threads, warns);
-    const auto held_out = train && has_validation ? find_prepared(result.validation.path, tokenizer,
-                                                                  options.threads, warns)
-                                                  : std::optional<PreparedSplit>(PreparedSplit{});
+    const auto train = find_prepared(result.train.path, tokenizer, options, warns);
+    const auto held_out = train && has_validation
+                              ? find_prepared(result.validation.path, tokenizer, options, warns)
+                              : std::optional<PreparedSplit>(PreparedSplit{});
     if (!train || !held_out) return false;
     result.train = *train;
     result.validation = *held_out;
@@ -368,7 +430,8 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   };
   if (!options.overwrite_cache && found(true)) return result;
   make_directories(options.output_directory);
-  const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string());
+  const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
+                     options.waiting);
   if (!options.overwrite_cache && found(false)) return result;  // by who held the lock before
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);

@@ -39,8 +39,11 @@ struct PrepareOptions {
   bool may_be_empty = false;     // else text without a token is an error
   SourceRegistry sources = {};   // opens inputs that are no local paths
   int threads = 1;
-  // From the calling thread: bytes of input done, and all. May throw to cancel.
+  // From the calling thread, several times a second: bytes of input done, and all; 0 of 0 while
+  // text or tokens are only read through. May throw to cancel.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
+  // Likewise, while another process of this host prepares the same.
+  std::function<void()> waiting = {};
 };
 
 struct PreparedSplit {

@@ -19,6 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
 
 constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kHashed = std::size_t{8} << 20;  // bytes between two signs of progress
 constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', 'O', 'K'};
 constexpr std::array<char, 8> kEndMagic = {'S', 'H', 'O', 'A', 'L', 'E', 'N', 'D'};
 
@@ -223,21 +224,34 @@ void TokenFile::check_vocab(std::int64_t vocab_size) const {
                 "prepare the data with the model's own tokenizer, or enlarge the vocabulary");
 }
 
-void TokenFile::verify(int threads) const {
+void TokenFile::verify(int threads, const std::function<void()>& progress) const {
   const std::span<const std::byte> bytes = impl_->source.bytes;
   const auto corrupt = [&](const std::string& what) {
     throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", path(), what),
                 "prepare the data again");
   };
-  const Sha256Digest contents =
-      sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size() - sizeof(Trailer)});
+  Sha256 hash;
+  const std::span<const std::byte> covered = bytes.first(bytes.size() - sizeof(Trailer));
+  for (std::size_t at = 0; at < covered.size(); at += kHashed) {
+    const auto part = covered.subspan(at, std::min(kHashed, covered.size() - at));
+    hash.add(part.data(), part.size());
+    if (progress) progress();
+  }
+  const Sha256Digest contents = hash.finish();
   if (contents != impl_->trailer.contents) corrupt("the contents' checksum is wrong");
   std::atomic<std::int64_t> highest{-1};
+  std::atomic<bool> cancelled{false};
   constexpr std::int64_t kGrain = 1 << 16;
   parallel_for(threads, tokens(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<TokenId> part(static_cast<std::size_t>(kGrain));
     std::int64_t mine = -1;
-    for (std::int64_t at = begin; at < end; at += kGrain) {
+    for (std::int64_t at = begin; at < end && !cancelled; at += kGrain) {
+      if (begin == 0 && progress) try {  // in the calling thread
+          progress();
+        } catch (...) {
+          cancelled = true;
+          throw;
+        }
       const std::span<TokenId> ids(part.data(),
                                    static_cast<std::size_t>(std::min(kGrain, end - at)));
       read(at, ids);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,7 +57,7 @@ class TokenFile {
   // invalid_argument, naming the id, when some id is not below `vocab_size`. Reads no ids.
   void check_vocab(std::int64_t vocab_size) const;
   // Reads every byte on `threads` threads: checksum and highest id. corrupt_data when wrong.
-  void verify(int threads = 1) const;
+  void verify(int threads = 1, const std::function<void()>& progress = {}) const;
 
  private:
   struct Impl;

@@ -9,9 +9,9 @@
 #include "shoal/collectives/backend/hierarchical/hierarchical_communicator.h"
 #include "shoal/collectives/backend/net/net_communicator.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/collectives/watched_store.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/rendezvous/forwarding_store.h"
 
 namespace shoal::collectives {
 namespace {
@@ -49,38 +49,12 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
   return hosts;
 }
 
-// While the network forms: a rank that is gone is named at once, not when the deadline passes.
-class WatchedStore final : public ForwardingStore {
- public:
-  WatchedStore(Store& store, const ControlLinks& control, const RankNames& names)
-      : ForwardingStore(store), control_(control), names_(names) {}
-
-  std::string get(std::string_view key, Deadline deadline) override {
-    for (;;) {
-      Blame blame;
-      if (const auto news = control_.news())
-        throw error_of(*news, names_, "make_communicator", blame);
-      const double left = deadline.seconds_left();
-      try {
-        return ForwardingStore::get(key, Deadline::in_seconds(std::min(left, kLookEvery)));
-      } catch (const Error& problem) {
-        if (problem.code() != ErrorCode::timeout || left <= kLookEvery) throw;
-      }
-    }
-  }
-
- private:
-  static constexpr double kLookEvery = 0.1;  // seconds
-  const ControlLinks& control_;
-  const RankNames& names_;
-};
-
 // Under the control links' eyes, which are told if it fails here.
 std::unique_ptr<Endpoint> make_endpoint(const CommunicatorOptions& options, const World& world,
                                         const Placement& where, Store& store,
                                         const std::string& prefix, Deadline deadline,
                                         ControlLinks& control, const RankNames& names) {
-  WatchedStore watched(store, control, names);
+  WatchedStore watched(store, &control, names, "make_communicator");
   try {
     FabricOptions fabric = fabric_options(options.transport);
     if (!options.wired_device.is_cpu() && gpudirect_is_wanted())

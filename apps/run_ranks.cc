@@ -1,0 +1,44 @@
+#include "run_ranks.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "shoal/runtime/base/deadlines.h"
+
+namespace shoal::app {
+
+using collectives::ControlLinks;
+using collectives::WatchedStore;
+
+RunRanks::RunRanks(World world)
+    : world_(std::move(world)), store_(make_store(world_, deadlines::start())) {
+  const int rank = world_.rank, size = world_.size;
+  std::vector<std::string> hosts;
+  if (size > 1) {
+    settle_nodes(world_, *store_, deadlines::start());
+    if (world_.nodes > 1)
+      hosts = exchange(*store_, "hosts", rank, size, world_.host, deadlines::start());
+    links_ = std::make_unique<ControlLinks>(rank, size, *store_, "run", deadlines::start(),
+                                            ControlLinks::patience(deadlines::seconds()));
+  }
+  watched_ = std::make_unique<WatchedStore>(
+      *store_, links_.get(), collectives::RankNames{rank, size, std::move(hosts)}, "setup");
+}
+
+RunRanks::~RunRanks() {
+  if (!links_) return;
+  links_->leave();
+  const auto until = Deadline::in_seconds(deadlines::kTellFailures);
+  while (!links_->everybody_left() && !links_->has_news() && !until.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void RunRanks::stop_watching() {
+  watched_->stop_watching();
+  if (links_) links_->leave();
+  links_.reset();
+}
+
+}  // namespace shoal::app
