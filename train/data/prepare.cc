@@ -208,7 +208,7 @@ class Tokenization {
       });
       flush(source, sink);
       done_ = before + source.bytes();  // with what lies between records
-      report();
+      tell(0);
     }
   }
   void set_total(std::int64_t bytes) { total_ = bytes; }
