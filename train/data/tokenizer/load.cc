@@ -112,7 +112,8 @@ std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, const S
   options.extra_tokens = files.extra;
   const RoleNames roles = names_of(
       model.type == SpieceModel::Type::bpe ? spiece_special_tokens(model, options) : files.named);
-  return make_composed_tokenizer(spiece_definition(std::move(model), source, options), source, roles);
+  return make_composed_tokenizer(spiece_definition(std::move(model), source, options), source,
+                                 roles);
 }
 
 std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const SideFiles& files) {
@@ -221,7 +222,8 @@ std::shared_ptr<const Tokenizer> opened(const std::string& path) {
   const SideFiles files = read_side_files(directory);
   if (!whole_directory && place.extension() == ".txt") return from_vocab_txt(path, files);
   if (!whole_directory && place.extension() == ".model") return from_spiece_model(place, files);
-  if (path_exists(whole)) return from_tokenizer_json(read_text_file(whole.string()), whole.string(), files);
+  if (path_exists(whole))
+    return from_tokenizer_json(read_text_file(whole.string()), whole.string(), files);
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
   const fs::path word_pieces = place / "vocab.txt";
   if (path_exists(word_pieces)) return from_vocab_txt(word_pieces.string(), files);
@@ -255,33 +257,6 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
   return ByteLevelBpe::from_vocab_and_merges(read_text_file(vocab_path),
                                              read_text_file(merges_path),
                                              vocab_path + " + " + merges_path, options);
-}
-
-void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
-                    std::int64_t model_max_length, std::optional<TokenId> padding) {
-  make_directories(directory);
-  const TokenRoles& roles = tokenizer.roles();
-  nlohmann::ordered_json map = nlohmann::ordered_json::object();
-  for (const auto& [role, id] : {std::pair{"bos_token", roles.bos},
-                                 {"eos_token", roles.eos},
-                                 {"pad_token", roles.pad ? roles.pad : padding},
-                                 {"unk_token", roles.unk},
-                                 {"mask_token", roles.mask},
-                                 {"cls_token", roles.cls},
-                                 {"sep_token", roles.sep}})
-    if (const auto token = id ? tokenizer.id_to_token(*id) : std::nullopt) map[role] = *token;
-  nlohmann::ordered_json config = map;
-  config["clean_up_tokenization_spaces"] = false;
-  if (model_max_length > 0) config["model_max_length"] = model_max_length;
-  // The class that takes tokenizer.json as it is; model classes add tokens of their own.
-  config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  const fs::path base(directory);
-  const auto write = [&](const char* name, std::string_view text) {
-    write_file_atomically((base / name).string(), text);
-  };
-  write("special_tokens_map.json", map.dump(2) + "\n");
-  write("tokenizer_config.json", config.dump(2) + "\n");
-  for (const auto& file : tokenizer.files()) write(file.name.c_str(), file.text);
 }
 
 }  // namespace shoal
