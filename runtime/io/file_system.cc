@@ -35,17 +35,20 @@ FileKind kind_of(const fs::file_status& status) {
 }
 
 // One level, unsorted. False if the directory is absent.
-bool read_directory(const std::string& directory, std::vector<DirectoryEntry>& entries) {
+bool read_directory(const std::string& directory, std::vector<DirectoryEntry>& entries,
+                    const NameFilter& wanted = nullptr) {
   std::error_code error;
   fs::directory_iterator it(directory, error);
   if (says_absent(error) && file_kind(directory) == FileKind::absent) return false;
   check(error, "list the directory", directory);
   for (const fs::directory_iterator end; it != end;) {
-    std::string path = it->path().string();
-    const FileKind kind = file_kind(path);
-    const bool link = it->is_symlink(error);
-    if (!says_absent(error)) check(error, "look at", path);
-    entries.push_back({it->path().filename().string(), std::move(path), kind, link});
+    std::string path = it->path().string(), name = it->path().filename().string();
+    if (!wanted || wanted(name)) {
+      const FileKind kind = file_kind(path);
+      const bool link = it->is_symlink(error);
+      if (!says_absent(error)) check(error, "look at", path);
+      entries.push_back({std::move(name), std::move(path), kind, link});
+    }
     it.increment(error);
     check(error, "list the directory", directory);
   }
@@ -111,9 +114,10 @@ std::vector<DirectoryEntry> list_directory(const std::string& directory) {
   return entries;
 }
 
-std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory) {
+std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory,
+                                                    const NameFilter& wanted) {
   std::vector<DirectoryEntry> entries;
-  read_directory(directory, entries);
+  read_directory(directory, entries, wanted);
   sort_by_name(entries);
   return entries;
 }

@@ -41,9 +41,14 @@ struct DirectoryEntry {
   bool is_link = false;              // `kind` is what the link leads to
 };
 
+// Names to list. Other entries are not looked at, so an unrelated one cannot fail the call. Null:
+// every name.
+using NameFilter = std::function<bool(std::string_view)>;
+
 // Sorted by name. list_directory: not_found if the directory is absent. The other: empty then.
 std::vector<DirectoryEntry> list_directory(const std::string& directory);
-std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory);
+std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory,
+                                                    const NameFilter& wanted = nullptr);
 // Everything below `directory`, parents before their children, sorted by name. Links to directories
 // are listed and not entered. not_found if the directory is absent.
 std::vector<DirectoryEntry> list_tree(const std::string& directory);

@@ -16,10 +16,19 @@ namespace {
 
 using nlohmann::json;
 
-// What the model makes of it, or why it refuses it.
+// Fields that are null are written as they were read, and count as absent here.
+json without_nulls(json value) {
+  if (!value.is_object()) return value;
+  json all = json::object();
+  for (const auto& [key, field] : value.items())
+    if (!field.is_null()) all[key] = without_nulls(field);
+  return all;
+}
+
+// The fields that the model has, or why it refuses the configuration.
 std::string outcome(const json& config, bool encoder) {
   try {
-    if (!encoder) return complete_causal_lm_config(config, "config.json").dump();
+    if (!encoder) return without_nulls(complete_causal_lm_config(config, "config.json")).dump();
     EncoderConfig read = EncoderConfig::from_json(config, "config.json");
     read.source.clear();  // fields that it does not know are written as they were read
     return read.to_json(EncoderTask::token_classification, "float32").dump();

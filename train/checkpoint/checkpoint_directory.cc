@@ -99,10 +99,10 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
   if (!is_directory(output_dir)) return found;  // a file is refused where the directory is made
-  for (DirectoryEntry& entry : list_directory_if_there(output_dir)) {
-    const auto step = step_of(entry.name);
-    if (step && entry.kind == FileKind::directory) found.push_back({*step, std::move(entry.path)});
-  }
+  const auto is_named_so = [](std::string_view name) { return step_of(name).has_value(); };
+  for (DirectoryEntry& entry : list_directory_if_there(output_dir, is_named_so))
+    if (entry.kind == FileKind::directory)
+      found.push_back({*step_of(entry.name), std::move(entry.path)});
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.path < b.path;
   });
@@ -170,9 +170,12 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
     });
     if (kept || &info == &all.back()) continue;
     // The marker goes first: a removal that is cut short leaves something that does not count.
-    remove_file(info.path + "/" + std::string(kCompleteMarker));
-    remove_tree(info.path);
-    removed.push_back(info.path);
+    // What cannot be removed costs room, not the run.
+    best_effort("remove an old checkpoint", [&] {
+      remove_file(info.path + "/" + std::string(kCompleteMarker));
+      remove_tree(info.path);
+      removed.push_back(info.path);
+    });
     --excess;
   }
   return removed;
@@ -182,8 +185,9 @@ namespace {
 
 std::vector<std::string> names_of_unfinished(const std::string& output_dir) {
   std::vector<std::string> names;
-  for (DirectoryEntry& entry : list_directory_if_there(output_dir))
-    if (entry.name.starts_with(kTemporaryPrefix)) names.push_back(std::move(entry.name));
+  for (DirectoryEntry& entry : list_directory_if_there(
+           output_dir, [](std::string_view name) { return name.starts_with(kTemporaryPrefix); }))
+    names.push_back(std::move(entry.name));
   return names;
 }
 
@@ -191,7 +195,7 @@ std::vector<std::string> names_of_unfinished(const std::string& output_dir) {
 
 void remove_unfinished_checkpoints(const std::string& output_dir) {
   for (const std::string& name : names_of_unfinished(output_dir))
-    remove_tree(output_dir + "/" + name);
+    best_effort("remove an unfinished checkpoint", [&] { remove_tree(output_dir + "/" + name); });
 }
 
 void restore_replaced_checkpoints(const std::string& output_dir) {

@@ -137,11 +137,13 @@ RunLog read_run(const std::string& directory) {
   const std::string metrics = directory + "/metrics.jsonl";
   if (!is_regular_file(metrics)) {
     std::string found;
-    for (const DirectoryEntry& entry : list_directory(directory))
-      if (path_exists(entry.path + "/metrics.jsonl")) {
-        found = entry.path;
-        break;
-      }
+    // A suggestion only: what cannot be looked at is no reason to keep the error to itself.
+    best_effort("look for a run below", [&] {
+      for (const DirectoryEntry& entry : list_directory(directory))
+        if (found.empty() && entry.kind == FileKind::directory &&
+            path_exists(entry.path + "/metrics.jsonl"))
+          found = entry.path;
+    });
     throw Error(ErrorCode::not_found,
                 fmt::format("{} holds no metrics.jsonl: that is no run of shoal train", directory),
                 found.empty() ? std::string(remedy) : fmt::format("{} is one", found));

@@ -32,7 +32,7 @@ Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trai
   check_metric_name();
   SHOAL_CHECK((parts.task != nullptr) != static_cast<bool>(parts.model_init),
               "a Trainer is given a task or model_init, one of the two");
-  settle_precision();
+  guarded([this] { settle_precision(); });
   begin();
 }
 

@@ -22,7 +22,8 @@ Saved precision_of(const std::string& checkpoint) {
     return dtype == to_string(DType::bf16)  ? as_bf16
            : dtype == to_string(DType::f32) ? as_f32
                                             : unknown;
-  } catch (const Error&) {
+  } catch (const Error& problem) {
+    if (problem.code() == ErrorCode::io) throw;
     return unknown;
   }
 }
