@@ -116,9 +116,25 @@ TEST(CheckpointDirectory, AnErrorIsNotDamage) {
     const test::FailingPath broken(output.path(), EIO);
     EXPECT_THAT(error_of(call), HasSubstr(std::strerror(EIO)));
   }
-  const test::FailingPath marker(output / "checkpoint-1/COMPLETE", EIO);
-  EXPECT_THAT(error_of([&] { rotate_checkpoints(output.path(), 1, {}); }),
-              HasSubstr("cannot remove " + output / "checkpoint-1/COMPLETE"));
+}
+
+// Neither an old checkpoint that cannot be removed nor an entry that is no checkpoint ends a run.
+TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
+  const TemporaryDirectory output;
+  for (const int step : {1, 2}) save(output.path(), step);
+  fs::create_directory_symlink(output / "loop", output / "loop");
+  {
+    const test::FailingPath marker(output / "checkpoint-1/COMPLETE", EIO);
+    EXPECT_TRUE(rotate_checkpoints(output.path(), 1, {}).empty());
+  }
+  EXPECT_EQ(list_checkpoints(output.path()).size(), 2U);
+  EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U);
+  fs::create_directory(output / "tmp-checkpoint-9.0");
+  {
+    const test::FailingPath left(output / "tmp-checkpoint-9.0", EBUSY);
+    EXPECT_NO_THROW(remove_unfinished_checkpoints(output.path()));
+  }
+  EXPECT_TRUE(fs::exists(output / "tmp-checkpoint-9.0"));
 }
 
 // A writer that is killed at any moment leaves no checkpoint-N without its marker.
