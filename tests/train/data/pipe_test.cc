@@ -181,10 +181,8 @@ TEST_F(PipeTest, AnotherPipeThanBeforeIsNoticed) {
 
 TEST_F(PipeTest, PiecesEndWithARecordAndBeginWithTheHeader) {
   std::vector<std::string> pieces;
-  PipeOptions options{.prefix = directory_ / "rows",
-                      .ending = ".csv",
-                      .has_rows = true,
-                      .piece_bytes = 20};
+  PipeOptions options{
+      .prefix = directory_ / "rows", .ending = ".csv", .has_rows = true, .piece_bytes = 20};
   const PipeShards rows(options, [&](const std::string& text, const std::string& name) {
     pieces.push_back(text);
     last_name_ = name;
