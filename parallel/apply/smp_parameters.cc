@@ -75,7 +75,9 @@ class Reader {
     const std::vector<std::string> known = split_words(words);
     for (const std::string& one : known)
       if (lower(one) == lower(*given)) return one;
-    refuse("{} is {}; {}", name, *given, names_there_are(*given, known));
+    const std::string guess = did_you_mean(*given, known);
+    refuse("{} is {}; it takes one of {}{}{}", name, *given, fmt::join(known, ", "),
+           guess.empty() ? "" : "; ", guess);
     return std::string(fallback);
   }
   // One thing under two names: whichever is given; both given must be equal.

@@ -50,7 +50,10 @@ struct Who {
 
 // Throws what a rank said in place of its card.
 json parse_card(const Who& who, int rank, const std::string& text) {
-  json card = parse_json(text, fmt::format("fabric: the card of rank {}", rank));
+  json card = parse_json(text, fmt::format("fabric: the card of rank {} is unreadable", rank));
+  if (!card.is_object())
+    throw_error(ErrorCode::corrupt_data, "fabric: the card of rank {} is unreadable: it is {}",
+                rank, card.type_name());
   if (card.contains(kFailed))
     throw Error(ErrorCode::peer_lost,
                 fmt::format("fabric: rank {} failed (its last words: {})", rank,
