@@ -75,6 +75,9 @@ inline constexpr std::chrono::seconds kAnnounceAgain{1};
 inline constexpr double kTellFailures = 1;
 // Temporary directories that killed processes left behind are removed once they are this old.
 inline constexpr std::chrono::hours kLeftBehind{24};
+// The holder of an output_dir's lock shows so often that it lives; without a sign for the lease it
+// is dead. Several beats: a network's disk may be late.
+inline constexpr double kRunBeat = 5, kRunLease = 30;
 
 // ---- a SageMaker container ----
 // All hosts of a job come up within this.

@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostCharacters = 1024;
+constexpr std::string_view kRunLock = "run.lock";  // train/checkpoint's, of a run that was killed
 
 // "[1,3]<stderr>:" of --tag-output, once or several times, goes.
 std::string without_marks(std::string_view line) {
@@ -53,7 +54,7 @@ bool has_model_since(const std::string& output_dir, fs::file_time_type time) {
 std::vector<std::string> export_model(const std::string& output_dir, const std::string& model) {
   std::vector<std::string> names;
   for (const DirectoryEntry& entry : list_directory_if_there(output_dir))
-    if (entry.kind == FileKind::regular && !entry.name.starts_with('.'))
+    if (entry.kind == FileKind::regular && !entry.name.starts_with('.') && entry.name != kRunLock)
       names.push_back(entry.name);
   if (!std::ranges::any_of(names, is_of_model))
     throw Error(ErrorCode::not_found, fmt::format("there is no finished model in {}", output_dir));

@@ -38,7 +38,9 @@ Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trai
 
 void Trainer::Impl::begin() {
   // In this order: what an engine holds refers to its task.
+  unfinished.reset();
   writer.reset();
+  run_lock.reset();
   loader.reset();
   engine.reset();
   if (parts.model_init) {
@@ -468,13 +470,18 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
 TrainResult Trainer::Impl::train() {
   if (std::exchange(trained, true) && parts.model_init) begin();
   prepare_training();
-  const bool resumed = resume();
   owners = find_owners(engine->beside(), args.output_dir);
+  // Before this run changes anything there. resume() removes nothing before all ranks have come.
+  const bool writes = is_main() || engine->writes_parts();  // another rank may have no such disk
+  if (!run_lock && writes && owners.is_owner(parts.communicator->rank()))
+    run_lock =
+        std::make_shared<RunLock>(args.output_dir, [this](const std::string& line) { say(line); });
+  const bool resumed = resume();
   if (!owners.is_shared())
     say("note: output_dir is on each host's own disk: a checkpoint is whole, and a resume finds "
         "it, "
         "once all are put together, as SageMaker does");
-  if (owners.is_owner(parts.communicator->rank())) remove_unfinished_checkpoints(args.output_dir);
+  if (run_lock) remove_unfinished_checkpoints(args.output_dir);
   if (is_main()) {
     make_directories(args.output_dir, "choose another --output_dir or its permissions");
     if (!metrics_file)
@@ -482,8 +489,7 @@ TrainResult Trainer::Impl::train() {
           args.output_dir + "/metrics.jsonl",
           resumed ? JsonLinesWriter::Mode::append : JsonLinesWriter::Mode::truncate);
   }
-  if (!writer && (is_main() || engine->writes_parts()))
-    writer = std::make_unique<CheckpointWriter>();
+  if (!writer && writes) writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   std::int64_t needing = std::ranges::count_if(
       parts.callbacks, [](const TrainerCallback* c) { return c->needs_every_step(); });
@@ -542,6 +548,7 @@ TrainResult Trainer::Impl::train() {
   result.train_loss =
       state.total_loss / static_cast<double>(std::max<std::int64_t>(1, state.global_step));
   result.last_checkpoint = last_checkpoint;
+  run_lock.reset();
   return result;
 }
 

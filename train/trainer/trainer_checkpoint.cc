@@ -104,11 +104,13 @@ void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {
   const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
   writer->submit([write = engine->snapshot(!args.save_only_model), text = text_of(state), keep,
                   output_dir = args.output_dir, step = state.global_step,
-                  limit = args.save_total_limit, tracer = parts.tracer] {
+                  limit = args.save_total_limit, lock = run_lock, tracer = parts.tracer] {
     const TraceSpan writing(tracer, "checkpoint", "write", step);
+    lock->check();  // another run's may have the transaction's name
     CheckpointTransaction transaction(output_dir, step, 0);
     write(transaction.directory());
     write_file_atomically(transaction.directory() + "/" + kStateFile, text);
+    lock->check();
     transaction.commit();
     if (limit) rotate_checkpoints(output_dir, *limit, keep);
   });
@@ -126,9 +128,11 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
                  std::make_shared<std::atomic<bool>>(false), keep};
   const int rank = parts.communicator->rank();
   // Under one name on every disk: shards say of which save they are.
-  if (owners.is_owner(rank))
+  if (owners.is_owner(rank)) {
+    run_lock->check();  // another run's may have the transaction's name
     now.transaction =
         std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
+  }
   if (ranks() > 1) parts.communicator->host().barrier()->wait();  // the directory is there
   writer->submit([write = engine->snapshot(!args.save_only_model), part = now.part,
                   written = now.written, name = shard_name(rank, ranks()),
@@ -163,10 +167,11 @@ void Trainer::Impl::complete() {
   if (unfinished->transaction)
     writer->submit([here, elsewhere, is_main = is_main(), transaction = unfinished->transaction,
                     keep = unfinished->keep, output_dir = args.output_dir,
-                    limit = args.save_total_limit, tracer = parts.tracer] {
+                    limit = args.save_total_limit, lock = run_lock, tracer = parts.tracer] {
       const TraceSpan writing(tracer, "checkpoint", "complete");
       // Each element is there, once; what is on several disks says so when it is read.
       if (is_main && elsewhere.empty()) ShardedCheckpoint::open(transaction->directory());
+      lock->check();
       if (is_main)
         transaction->commit(here, elsewhere);
       else

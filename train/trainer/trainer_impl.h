@@ -15,6 +15,7 @@
 #include "shoal/runtime/trace/json_lines.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
+#include "shoal/train/checkpoint/run_lock.h"
 #include "shoal/train/data/loader.h"
 #include "shoal/train/trainer/directories.h"
 #include "shoal/train/trainer/engine.h"
@@ -41,7 +42,9 @@ struct Trainer::Impl {
   LoaderWatch loader_watch;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
-  std::unique_ptr<CheckpointWriter> writer;       // of every rank that writes
+  // While an owner of output_dir trains; after an error, as long as what is written may go on.
+  std::shared_ptr<RunLock> run_lock;
+  std::unique_ptr<CheckpointWriter> writer;  // of every rank that writes
   // A checkpoint in parts that is not complete yet: on all ranks or none.
   struct Unfinished {
     std::shared_ptr<CheckpointTransaction> transaction;  // of a directory's owner

@@ -73,6 +73,7 @@ TEST_F(Export, TakesTheFilesOfTheModel) {
   EXPECT_THROW(export_model(root_ / "run", root_ / "model"), Error);  // there is none yet
   EXPECT_TRUE(fs::is_empty(root_ / "model"));
   std::ofstream(root_ / "run/model.safetensors") << "new";
+  std::ofstream(root_ / "run/run.lock") << "of a run that was killed";
   EXPECT_THAT(export_model(root_ / "run", root_ / "model"),
               ElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(read_text_file(root_ / "model/model.safetensors"), "new");

@@ -1,0 +1,112 @@
+// Two runs in one output_dir: the second is refused by name before it changes anything, and a run
+// that lost the directory to another commits nothing more.
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "support/temporary_directory.h"
+#include "train/trainer/toy_training.h"
+#include <gmock/gmock.h>
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using test::bytes_of;
+using test::error_of;
+using test::errors_of;
+using test::run;
+using test::RunOptions;
+using test::toy_arguments;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::TemporaryDirectory;
+
+class AtStep final : public TrainerCallback {
+ public:
+  AtStep(std::int64_t step, std::function<void()> action)
+      : step_(step), action_(std::move(action)) {}
+  void on_step_end(const StepReport& report, TrainerControl&) override {
+    if (report.step == step_) action_();
+  }
+
+ private:
+  std::int64_t step_;
+  std::function<void()> action_;
+};
+
+class TwoRuns : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    arguments = toy_arguments(output.path());
+    arguments.max_steps = 4;
+    arguments.logging_steps = 1;
+    arguments.save_strategy = Interval::steps;
+    arguments.save_steps = 2;
+  }
+  // The first run, with the action at the end of rank 0's third step.
+  RunOptions acting(AtStep& at_step) const {
+    RunOptions options;
+    options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
+      if (parts.communicator->rank() == 0) parts.callbacks.push_back(&at_step);
+    };
+    return options;
+  }
+
+  TemporaryDirectory output;
+  TrainingArguments arguments;
+};
+
+TEST_F(TwoRuns, TheSecondIsRefusedAndChangesNothing) {
+  TrainingArguments second = arguments;
+  second.overwrite_output_dir = true;  // the run that would remove most
+  const std::string unfinished = output / "tmp-checkpoint-9.0/model.safetensors";
+  AtStep at_step(3, [&] {
+    fs::create_directories(output / "tmp-checkpoint-9.0");
+    std::ofstream(unfinished) << "being written";
+    const std::string metrics = bytes_of(output / "metrics.jsonl");
+    for (const int ranks : {1, 2})
+      EXPECT_THAT(errors_of(second, {.ranks = ranks}),
+                  AllOf(Each(Not(IsEmpty())), Each(HasSubstr(" is in use by process "))));
+    EXPECT_EQ(bytes_of(output / "metrics.jsonl"), metrics);
+    EXPECT_EQ(bytes_of(unfinished), "being written");
+  });
+  EXPECT_EQ(run(arguments, acting(at_step)).result.global_step, 4);
+  EXPECT_TRUE(fs::exists(output / "checkpoint-2/COMPLETE"));
+  EXPECT_TRUE(fs::exists(output / "checkpoint-4/COMPLETE"));
+  EXPECT_FALSE(fs::exists(output / "run.lock"));
+  EXPECT_EQ(error_of(second), "no error");  // the first has ended
+}
+
+TEST_F(TwoRuns, ARunThatLostItsDirectoryCommitsNothingThere) {
+  arguments.save_steps = 4;  // none is on its way when the lock goes
+  for (const bool in_parts : {false, true}) {
+    AtStep at_step(3, [&] {
+      fs::remove(output / "run.lock");
+      std::ofstream(output / "run.lock")
+          << R"({"host": "far-away", "pid": 4711, "token": "theirs", "since": "noon"})";
+    });
+    RunOptions options = acting(at_step);
+    if (in_parts) {
+      options.ranks = 2;
+      arguments.mp_parameters = {{"sharded_data_parallel_degree", 2}, {"ddp", true}};
+    }
+    EXPECT_THAT(error_of(arguments, options),
+                HasSubstr("was taken over by process 4711 on far-away since noon"))
+        << in_parts;
+    EXPECT_FALSE(fs::exists(output / "checkpoint-4")) << in_parts;
+    EXPECT_THAT(bytes_of(output / "run.lock"), HasSubstr("theirs"));
+    fs::remove(output / "run.lock");
+  }
+}
+
+TEST_F(TwoRuns, ARunThatFailsLeavesNoLock) {
+  EXPECT_THAT(error_of(arguments, {.fail_after = 3}), HasSubstr("the test's own failure"));
+  EXPECT_FALSE(fs::exists(output / "run.lock"));
+}
+
+}  // namespace
+}  // namespace shoal
