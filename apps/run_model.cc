@@ -21,7 +21,6 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
-#include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 namespace shoal::app {
 namespace {
@@ -121,7 +120,8 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
     if (path_exists(source))
       config = with_type(read_json_file(source), arguments.model_type, source);
     else
-      config = nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm);
+      config = with_type(nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm),
+                         arguments.model_type, name);
   } else if (!arguments.model_type.empty()) {
     source = "model_type " + arguments.model_type;
     config = completed(config_of_type(arguments.model_type), source);
@@ -150,15 +150,6 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
   return *said;
 }
 
-std::string no_model_in(const std::string& path) {
-  std::string text = "it has neither config.json nor a complete checkpoint-N";
-  const auto all = list_checkpoints(path);
-  if (!all.empty() && is_transformers_checkpoint(all.back().path))
-    text += fmt::format("; {} is one of transformers' Trainer, which can be given itself",
-                        all.back().path);
-  return text;
-}
-
 }  // namespace
 
 std::string model_directory(const std::string& path, const std::function<void()>& progress) {
@@ -175,10 +166,12 @@ std::string model_directory(const std::string& path, const std::function<void()>
     if (!damaged.empty())
       throw none_is_whole(path, damaged, "give the directory of a whole checkpoint or model");
   }
-  throw Error(ErrorCode::not_found,
-              fmt::format("{} is no model: {}", path,
-                          path_exists(path) ? no_model_in(path) : not_found_anywhere(path)),
-              "give a directory in Hugging Face's format; nothing is downloaded");
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{} is no model: {}", path,
+                  path_exists(path) ? "it has neither config.json nor a complete checkpoint-N"
+                                    : not_found_anywhere(path)),
+      "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
 std::string shared_model_directory(const std::string& path, const World& world, Store& store,

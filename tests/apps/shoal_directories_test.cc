@@ -197,7 +197,7 @@ TEST_F(Directories, OfTransformersTrainerAreNamedAsSuch) {
   expect_refused(beside, "another --output_dir");
   EXPECT_THAT(beside.err, HasSubstr(remedy));
   expect_refused(shoal(overlaid(begin, {"--model_name_or_path", mine_ / "theirs"})),
-                 theirs + " is one of transformers' Trainer");
+                 "it is a checkpoint of transformers' Trainer");
   const auto trained = shoal(begin);
   EXPECT_EQ(trained.status, 0) << trained.err;
   const auto converted = shoal({"checkpoint", "convert", theirs, mine_ / "converted"});

@@ -359,7 +359,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
           "there is no column 'mood'");
   std::ofstream(mine_ / "bad.tsv") << "sentence\tlabel\nthe shoal\tfine\nthe\tfish\tbad\n";
   refused({"--train_file", mine_ / "bad.tsv"}, "bad.tsv, line 3");
-  refused({"--train_file", mine_.path()}, "not a regular file");
+  refused({"--train_file", mine_.path()}, "names several files, and takes one");
   std::ofstream(mine_ / "other.tsv") << "sentence\tlabel\nthe shoal\tfine\nthe fish\tgreat\n";
   refused({"--validation_file", mine_ / "other.tsv"}, "other.tsv, line 3");
 }

@@ -68,7 +68,7 @@ TEST_F(Shoal, TakesATokenizerModelAlone) {
   EXPECT_EQ(by_json.find("the"), 0U);
   EXPECT_NE(by_json.find(' '), std::string::npos) << by_json;  // marks became spaces
   fs::remove(fs::path(out()) / "tokenizer.json");
-  fs::copy_file(model, fs::path(out()) / "tokenizer.model");
+  EXPECT_TRUE(fs::exists(fs::path(out()) / "tokenizer.model"));  // saved as it was read
   EXPECT_EQ(generate(), by_json);
 }
 
