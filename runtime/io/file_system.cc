@@ -171,7 +171,7 @@ void rename_path(const std::string& from, const std::string& to) {
 void write_file(const std::string& path, std::string_view bytes) {
   errno = 0;
   std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), std::ssize(bytes));
+  file << bytes;
   file.close();
   if (!file)
     throw_error(ErrorCode::io, "cannot write {}: {}", path,

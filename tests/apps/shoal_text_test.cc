@@ -171,9 +171,9 @@ TEST_F(Shoal, RefusesAnOutputDirectoryThatCannotBe) {
 TEST_F(Shoal, PutsTheTokenizersSpecialTokensAroundLines) {
   std::ofstream(mine_ / "three.txt") << "the shoal\n\nthe sea\n";
   const auto prepared = [this](std::vector<std::string> more) {
-    more.insert(more.begin(), {"data", "prepare", "-t",
-                               SHOAL_EXAMPLES "/../tests/golden/tokenizer/sentence_piece/llama",
-                               "-o", mine_ / "tokens", mine_ / "three.txt"});
+    const std::string llama = SHOAL_EXAMPLES "/../tests/golden/tokenizer/sentence_piece/llama";
+    more.insert(more.begin(),
+                {"data", "prepare", "-t", llama, "-o", mine_ / "tokens", mine_ / "three.txt"});
     return shoal(more);
   };
   const auto with = prepared({}), without = prepared({"--add-special-tokens", "false"});

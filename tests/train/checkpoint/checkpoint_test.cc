@@ -131,7 +131,8 @@ TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
   EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U);
   fs::create_directory(output / "tmp-checkpoint-9.0");
   {
-    const test::FailingPath left(output / "tmp-checkpoint-9.0", EBUSY);
+    write_file_atomically(output / "tmp-checkpoint-9.0/part", "part");
+    const test::FailingPath left(output / "tmp-checkpoint-9.0/part", EBUSY);
     EXPECT_NO_THROW(remove_unfinished_checkpoints(output.path()));
   }
   EXPECT_TRUE(fs::exists(output / "tmp-checkpoint-9.0"));

@@ -117,13 +117,14 @@ TEST_F(ResumeErrors, OfOneRankEndEveryRankWithTheReason) {
     }
 }
 
-TEST_F(ResumeErrors, OfRotationAndOverwritingEndTheRun) {
+// A checkpoint that cannot be removed costs room; one that must make way ends the run.
+TEST_F(ResumeErrors, OfOverwritingEndTheRunAndOfRotationDoNot) {
   arguments.save_total_limit = 1;
   {
     const FailingPath broken(output / "checkpoint-2/COMPLETE", EIO);
     arguments.resume_from_checkpoint = output / "checkpoint-4";
-    EXPECT_THAT(error_of(arguments), AllOf(HasSubstr("cannot remove"), HasSubstr("checkpoint-2"),
-                                           HasSubstr(std::strerror(EIO))));
+    EXPECT_EQ(error_of(arguments), "no error");
+    EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-2/COMPLETE"));
     EXPECT_EQ(checkpoint_problem(output / "checkpoint-6", true), std::nullopt);
   }
   arguments.resume_from_checkpoint = "false";

@@ -14,6 +14,7 @@
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/saved_files.h"
+#include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/side_files.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 
@@ -58,6 +59,10 @@ std::shared_ptr<const TokenizerBase> from_tokenizer_json(std::string_view text,
   }
   ComposedDefinition definition = parse_composed(file, source);
   add_missing_side_tokens(definition, files, source);
+  if (!definition.bpe && definition.tokens.size() != definition.scores.size())
+    unsupported_tokenizer(source,
+                          fmt::format("a unigram model of {} pieces and a token of the id {}",
+                                      definition.scores.size(), definition.tokens.size() - 1));
   if (auto bytes = byte_level_of(definition))
     return make_byte_level_bpe(*std::move(bytes), source, roles);
   return make_composed_tokenizer(std::move(definition), source, roles);
@@ -110,8 +115,9 @@ std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, const S
   options.special_tokens = files.named;
   options.stated_tokens = files.stated;
   options.extra_tokens = files.extra;
-  const RoleNames roles = names_of(
-      model.type == SpieceModel::Type::bpe ? spiece_special_tokens(model, options) : files.named);
+  const RoleNames roles = names_of(model.type == SpieceModel::Type::bpe
+                                       ? spiece_special_tokens(model, options)
+                                       : unigram_special_tokens(model, source, options));
   return make_composed_tokenizer(spiece_definition(std::move(model), source, options), source,
                                  roles);
 }
@@ -197,7 +203,17 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory
                                                        const std::string& merges,
                                                        const SideFiles& files) {
   const std::string source = directory.string(), name = class_or_type(directory, files);
-  const bool roberta = name.starts_with("Roberta") || name == "roberta";
+  const auto is = [&](std::initializer_list<std::string_view> families) {
+    return std::ranges::any_of(families, [&](std::string_view f) { return name.starts_with(f); });
+  };
+  if (is({"Qwen", "qwen", "Deberta", "deberta", "CLIP", "clip"}))
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("{}: vocab.json and merges.txt of '{}' are not supported", source, name),
+        "give the tokenizer.json that transformers saves");
+  // transformers opens the others' files as RobertaTokenizer.
+  const bool roberta =
+      is({"Roberta", "roberta", "Bart", "bart", "Longformer", "longformer", "LED", "led"});
   const bool gpt2 = name.starts_with("GPT2") || name == "gpt2";
   const NamedTokens named =
       roberta || gpt2 ? named_or(files.named, bpe_tokens(roberta)) : files.named;

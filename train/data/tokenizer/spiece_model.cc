@@ -71,6 +71,11 @@ Family family_of(const SpieceModel& model, const std::string& source,
 
 }  // namespace
 
+NamedTokens unigram_special_tokens(const SpieceModel& model, const std::string& source,
+                                   const SpieceOptions& options) {
+  return named_or(options.special_tokens, special_tokens(family_of(model, source, options)));
+}
+
 ComposedDefinition spiece_definition(SpieceModel model, const std::string& source,
                                      const SpieceOptions& options) {
   if (model.type == SpieceModel::Type::bpe) {

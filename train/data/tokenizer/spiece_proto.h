@@ -38,5 +38,8 @@ ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& s
                                          const SpieceOptions& options);
 // Of a BPE model: its own that its trainer gave a role, or the options'.
 NamedTokens spiece_special_tokens(const SpieceModel& model, const SpieceOptions& options);
+// Of a unigram model: the options', and its family's for the roles that they do not name.
+NamedTokens unigram_special_tokens(const SpieceModel& model, const std::string& source,
+                                   const SpieceOptions& options);
 
 }  // namespace shoal

@@ -18,6 +18,9 @@ void read_model(const json& value, const std::string& source, WordPieceDefinitio
   definition.prefix = model.text("continuing_subword_prefix");
   const json& longest = model.need("max_input_chars_per_word");
   if (!longest.is_number_unsigned()) model.wrong("max_input_chars_per_word", "a number");
+  // Each place of a word is compared with every prefix that is left.
+  if (longest.get<std::uint64_t>() > 1'000)
+    unsupported_tokenizer(source, fmt::format("max_input_chars_per_word {}", longest.dump()));
   definition.longest_word = longest.get<std::int64_t>();
   read_vocab(model.need("vocab"), source, definition);
   model.nothing_else();
