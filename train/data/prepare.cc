@@ -344,7 +344,8 @@ std::int64_t documents_of(const Sources& sources, const PrepareOptions& options)
   for (const DocumentSource& source : sources)
     source.for_each([&](std::string_view raw, std::int64_t) {
       ++documents;
-      if ((bytes += raw.size()) < kPassBytes) return;
+      bytes += raw.size();
+      if (bytes < kPassBytes) return;
       bytes = 0;
       tell_progress(options);
     });
