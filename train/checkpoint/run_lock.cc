@@ -184,6 +184,7 @@ struct RunLock::Impl {
   std::mutex mutex;
   std::condition_variable wake;
   bool ends = false;
+  std::string claimed_by_another;  // the stale lock, where a claim was there already
   std::thread refresher;
 
   void tell(const std::string& line) const {
@@ -193,16 +194,16 @@ struct RunLock::Impl {
       log::warn("{}", line);
   }
 
-  // False: there is a lock. A lock is first empty, then whole: whoever sees it empty watches it.
-  bool create() {
+  // False: there is a file. It is first empty, then whole: a rank that sees it empty watches it.
+  bool create(const std::string& file) {
     own.since = own.alive = now_text();
-    descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor < 0 && errno == EEXIST) return false;
-    if (descriptor < 0) fail("create", path);
+    if (descriptor < 0) fail("create", file);
     try {
       write_beat();
     } catch (...) {  // a full disk: the next run shall not wait for an empty lock
-      best_effort("remove a lock that was not written", [this] { remove_file(path); });
+      best_effort("remove a lock that was not written", [&] { remove_file(file); });
       throw;
     }
     return true;
@@ -225,14 +226,14 @@ struct RunLock::Impl {
   }
 
   void take() {
-    while (!create()) {
+    while (!create(path)) {
       const std::optional<std::string> seen = small_file(path);
       if (!seen) continue;  // released just now
       const std::optional<Holder> holder = Holder::of(*seen);
       const Life life = holder ? life_here(*holder, own) : Life::unknown;
       if (life == Life::alive) refuse(holder);
       if (life == Life::unknown && !stands_still(*seen, holder)) continue;
-      if (remove_stale(*seen))
+      if (replace_stale(*seen, holder)) {
         tell(holder ? fmt::format("note: {} was in use by {}, which {}: this run takes it over",
                                   output_dir, holder->name(),
                                   life == Life::ended
@@ -241,6 +242,10 @@ struct RunLock::Impl {
                     : fmt::format("note: {} cannot be read and nothing wrote it for {:g} s: this "
                                   "run takes {} over",
                                   path, times.lease, output_dir));
+        return;
+      }
+      // Another waiter has the claim: it has a lease of time to put its lock in place.
+      if (life == Life::ended) stands_still(*seen, holder);
     }
   }
 
@@ -266,21 +271,26 @@ struct RunLock::Impl {
     return true;
   }
 
-  // Of several waiters one moves the stale file away. One that has moved a newer lock, which came
-  // within this moment, puts it back. A start of the next run clears what is left behind.
-  bool remove_stale(const std::string& stale) const {
-    if (small_file(path) != stale) return false;
-    const std::string aside = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir, own.token);
-    if (::rename(path.c_str(), aside.c_str()) != 0) {
+  // Of several waiters one gets the claim, a link to the stale lock under a name that only this
+  // lock has, and puts its own lock in place by rename(): at no moment is there none.
+  bool replace_stale(const std::string& stale, const std::optional<Holder>& holder) {
+    const std::string claim = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir,
+                                          holder ? holder->token : std::string("unreadable"));
+    if (::link(path.c_str(), claim.c_str()) != 0) {
       if (errno == ENOENT) return false;
-      fail("move", path);
+      if (errno != EEXIST) fail("link", claim);
+      // Another waiter replaces it. Where the lock outlives a second lease, that one has died.
+      if (std::exchange(claimed_by_another, stale) == stale) remove_file(claim);
+      return false;
     }
-    const bool was_stale = small_file(aside) == stale;
-    // Where a third has created one meanwhile, it stays, and check() tells the second.
-    if (!was_stale && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
-      fail("put back", path);
-    remove_file(aside);
-    return was_stale;
+    bool mine = small_file(claim) == stale && small_file(path) == stale;
+    if (mine) {
+      const std::string next = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir, own.token);
+      mine = create(next);
+      if (mine) rename_path(next, path);
+    }
+    remove_file(claim);
+    return mine;
   }
 
   // Beats go to the open file, so that they never come into another run's.
