@@ -45,20 +45,21 @@ class ShoalNames : public ShoalOnTasks {
 TEST_F(ShoalNames, OfSeveralFilesAreRefusedWhereOneIsTaken) {
   const std::string one = file("rows/a.csv", "text,label\nfish,1\n");
   const std::string folder = mine_ / "rows";
+  const auto wrong = [](const std::string& option, const std::string& name) {
+    return option + " is " + name + ", which names several files, and takes one; ";
+  };
   for (const std::string& name : {folder, folder + "/*.csv", "@" + one, one + "," + one,
-                                  std::string("s3://bucket/rows/"), std::string("s3://bucket/*")}) {
-    const std::string wrong = " is " + name + ", which names several files, and takes one; ";
+                                  std::string("s3://bucket/rows/"), std::string("s3://bucket/*")})
     expect_refused(shoal(classify({"--train_file", name})),
-                   "train_file" + wrong + "give --streaming true and max_steps");
-    expect_refused(shoal(classify({"--train_file", one, "--validation_file", name})),
-                   "validation_file" + wrong + "join them into one");
-    expect_refused(
-        shoal(classify({"--train_file", one, "--do_predict", "true", "--test_file", name})),
-        "test_file" + wrong + "join them into one");
-    expect_refused(shoal(learn({"--train_file", name})), "or make one of them: shoal data prepare");
-    expect_refused(shoal(learn({"--train_file", one, "--validation_file", name})),
-                   "validation_file" + wrong + "make one of them: shoal data prepare");
-  }
+                   wrong("train_file", name) + "give --streaming true and max_steps");
+  expect_refused(shoal(classify({"--train_file", one, "--validation_file", folder})),
+                 wrong("validation_file", folder) + "join them into one");
+  expect_refused(
+      shoal(classify({"--train_file", one, "--do_predict", "true", "--test_file", folder})),
+      wrong("test_file", folder) + "join them into one");
+  expect_refused(shoal(learn({"--train_file", folder})), "or make one of them: shoal data prepare");
+  expect_refused(shoal(learn({"--train_file", one, "--validation_file", folder})),
+                 wrong("validation_file", folder) + "make one of them: shoal data prepare");
 }
 
 TEST_F(ShoalNames, OfObjectsAreRefusedWhereFilesOfThisMachineAreRead) {
@@ -73,6 +74,16 @@ TEST_F(ShoalNames, OfObjectsAreRefusedWhereFilesOfThisMachineAreRead) {
   for (const char* option : {"--data", "--dataset_name", "--model_name_or_path"})
     expect_refused(shoal(classify({option, "gs://bucket/a/"})), "gs://bucket/a/, and objects");
   const std::string text = file("a.txt", sentences(20));
+  const ProgramOptions in_mine{.directory = mine_.path()};
+  const std::string elsewhere = "cannot make the directory s3://bucket/run";
+  expect_refused(shoal(learn({"--train_file", text, "--output_dir", "s3://bucket/run"}), in_mine),
+                 elsewhere);
+  expect_refused(shoal(classify({"--train_file", one, "--output_dir", "s3://bucket/run"}), in_mine),
+                 elsewhere);
+  expect_refused(
+      shoal({"data", "prepare", "-t", *data_ / "tok", "-o", "s3://bucket/run", text}, in_mine),
+      elsewhere);
+  expect_refused(shoal({"tokenizer", "train", "-o", "s3://bucket/run", text}, in_mine), elsewhere);
   expect_refused(shoal({"tokenizer", "train", "-o", mine_ / "t", "s3://bucket/a.txt"}),
                  "copy it to one first");
   expect_refused(shoal({"tokenizer", "train", "-o", mine_ / "t", mine_ / "*.none"}),

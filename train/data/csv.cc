@@ -11,7 +11,7 @@ std::vector<std::string> split_csv(std::string_view row, bool& is_open) {
   fields.emplace_back();
   CsvReader reader;
   std::size_t begin = 0;  // of text that has not been copied
-  for (std::size_t at = 0; at < row.size(); ++at) {
+  for (std::size_t at = 0; (at = reader.pass_text(row, at)) < row.size(); ++at) {
     const CsvReader::Meaning meaning = reader.take(row[at]);
     if (meaning == CsvReader::Meaning::text) continue;
     fields.back().append(row, begin, at - begin);

@@ -186,15 +186,17 @@ class RecordFile::Reader {
   bool next_csv(Row& row) {
     while (at_ < text_.size()) {
       row = {at_, text_.size(), ++line_};
-      bool is_blank = true;
-      pass_row(row, is_blank);
-      if (!is_blank) return true;
+      pass_row(row);
+      const std::string_view whole = text_.substr(row.begin, row.end - row.begin);
+      if (whole.find_first_not_of(" \t") != whole.npos) return true;
     }
     return false;
   }
-  void pass_row(Row& row, bool& is_blank) {
+  void pass_row(Row& row) {
     CsvReader reader;
-    while (at_ < text_.size()) {
+    for (;;) {
+      if (!reader.in_quotation()) at_ = reader.pass_text(text_, at_);
+      if (at_ >= text_.size()) return;
       const char c = text_[at_++];
       const bool ends_line =
           c == '\n' || (c == '\r' && (at_ == text_.size() || text_[at_] != '\n'));
@@ -204,7 +206,6 @@ class RecordFile::Reader {
         return;
       }
       if (ends_line) ++line_;
-      if (c != ' ' && c != '\t') is_blank = false;
     }
   }
 

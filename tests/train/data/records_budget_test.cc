@@ -30,7 +30,7 @@ std::string columns(std::size_t count, char between) {
   return all;
 }
 
-class RecordsBudget : public ::testing::Test {
+class RecordFilesBudget : public ::testing::Test {
  protected:
   void expect_within(const std::string& name, const std::string& ending, const std::string& text,
                      const RecordOptions& options = {}) {
@@ -44,7 +44,7 @@ class RecordsBudget : public ::testing::Test {
   testing::TemporaryDirectory folder_;
 };
 
-TEST_F(RecordsBudget, OfManyColumns) {
+TEST_F(RecordFilesBudget, OfManyColumns) {
   constexpr std::size_t kCount = 60'000;
   expect_within("names of columns", ".csv", columns(kCount, ',') + columns(kCount, ','));
   expect_within("names of columns", ".tsv", columns(kCount, '\t') + columns(kCount, '\t'));
@@ -57,7 +57,7 @@ TEST_F(RecordsBudget, OfManyColumns) {
   expect_within("fields", ".jsonl", fields + "}\n" + fields + "}\n");
 }
 
-TEST_F(RecordsBudget, OfManyMarks) {
+TEST_F(RecordFilesBudget, OfManyMarks) {
   constexpr std::size_t kCount = 500'000;
   const RecordOptions skip{.bad = BadRecords::skip};
   expect_within("marks", ".csv", "a\n" + times("\"", 2 * kCount), skip);
@@ -67,7 +67,7 @@ TEST_F(RecordsBudget, OfManyMarks) {
   expect_within("empty quotations", ".csv", "a\n" + times("\"\"\n", kCount), skip);
 }
 
-TEST_F(RecordsBudget, OfManyLines) {
+TEST_F(RecordFilesBudget, OfManyLines) {
   constexpr std::size_t kCount = 500'000;
   for (const std::string ending : {".csv", ".tsv", ".jsonl"})
     for (const std::string end : {"\n", "\r", "\r\n", " \n"}) {
@@ -79,7 +79,7 @@ TEST_F(RecordsBudget, OfManyLines) {
   expect_within("short records", ".jsonl", times("{}\n", kCount));
 }
 
-TEST_F(RecordsBudget, OfJsonArrays) {
+TEST_F(RecordFilesBudget, OfJsonArrays) {
   constexpr std::size_t kCount = 300'000;
   expect_within("short records", ".json", "[" + times("{},", kCount) + "{}]");
   expect_within("an array that does not end", ".json", "[" + times("{},", kCount));
@@ -89,7 +89,7 @@ TEST_F(RecordsBudget, OfJsonArrays) {
   expect_within("a list", ".json", "[{\"a\":[" + times("1,", kCount) + "1]}]");
 }
 
-TEST_F(RecordsBudget, OfDocumentsAndLabels) {
+TEST_F(RecordFilesBudget, OfDocumentsAndLabels) {
   constexpr std::size_t kCount = 500'000;
   for (const std::string& text :
        {times("\r", kCount), times("x\r", kCount) + "\n", times("\n", kCount)})
