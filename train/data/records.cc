@@ -247,6 +247,10 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
   check_names(names, path);
   columns_ = std::make_shared<const std::vector<std::string>>(std::move(names));
   while (reader.next(row)) {
+    if (skipped_ > 0 && is_surely_bad(row)) {
+      ++skipped_;
+      continue;
+    }
     try {
       const Record record = read(row);
       for (const std::string& name : options.needed) record.check(name);
@@ -258,6 +262,18 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
   }
   if (format_ == RecordFormat::json && !rows_.empty() && columns_->empty())
     columns_ = std::make_shared<const std::vector<std::string>>(read(rows_.front()).names());
+}
+
+// Known without an exception, which would take longer than the row. Only the first bad row's
+// message is kept.
+bool RecordFile::is_surely_bad(const Row& row) const {
+  std::string_view text = text_.substr(row.begin, row.end - row.begin);
+  if (format_ != RecordFormat::json) {
+    const auto most = 1 + std::ranges::count(text, format_ == RecordFormat::tsv ? '\t' : ',');
+    return most < std::ssize(*columns_);
+  }
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return !text.starts_with('{') || text.find('}') == text.npos;
 }
 
 std::string RecordFile::column_list() const {

@@ -98,6 +98,7 @@ class RecordFile {
   explicit RecordFile(std::shared_ptr<MappedFile> map);
   std::vector<std::string> split(const Row& row) const;
   Record read(const Row& row) const;
+  bool is_surely_bad(const Row& row) const;
   std::string place_of(const Row& row) const;
 
   std::shared_ptr<MappedFile> map_;

@@ -79,6 +79,15 @@ TEST_F(RecordFilesBudget, OfManyLines) {
   expect_within("short records", ".jsonl", times("{}\n", kCount));
 }
 
+TEST_F(RecordFilesBudget, OfManyBadRows) {
+  constexpr std::size_t kCount = 300'000;
+  const RecordOptions skip{.bad = BadRecords::skip};
+  expect_within("short rows", ".csv", "a,b\n" + times("x\n", kCount), skip);
+  expect_within("short rows", ".tsv", "a\tb\n" + times("x\n", kCount), skip);
+  expect_within("short lines", ".jsonl", times("x\n", kCount), skip);
+  expect_within("numbers", ".json", "[" + times("1,", kCount) + "1]", skip);
+}
+
 TEST_F(RecordFilesBudget, OfJsonArrays) {
   constexpr std::size_t kCount = 300'000;
   expect_within("short records", ".json", "[" + times("{},", kCount) + "{}]");
