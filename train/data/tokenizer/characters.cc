@@ -118,16 +118,6 @@ void append_utf8(std::string& text, std::uint32_t value) {
   text.append(bytes, static_cast<std::size_t>(length));
 }
 
-void append(NormalizedText& result, const Character& character, bool origins) {
-  const std::size_t before = result.text.size();
-  if (character.value < 0x80)
-    result.text.push_back(static_cast<char>(character.value));
-  else
-    append_utf8(result.text, character.value);
-  if (origins)
-    result.origins.insert(result.origins.end(), result.text.size() - before, character.origin);
-}
-
 void decompose(std::vector<Character>& characters, bool compatible) {
   const std::vector<Part> parts = Decomposer(compatible).parts_of(characters);
   const std::vector<Character> from = std::exchange(characters, {});

@@ -21,7 +21,15 @@ void append_characters(std::string_view text, std::size_t base, std::vector<Char
 
 void append_utf8(std::string& text, std::uint32_t value);
 // Its origin too, for each byte, where `origins`.
-void append(NormalizedText& result, const Character& character, bool origins);
+inline void append(NormalizedText& result, const Character& character, bool origins) {
+  const std::size_t before = result.text.size();
+  if (character.value < 0x80)
+    result.text.push_back(static_cast<char>(character.value));
+  else
+    append_utf8(result.text, character.value);
+  if (origins)
+    result.origins.insert(result.origins.end(), result.text.size() - before, character.origin);
+}
 
 // Decomposes (NFD, or NFKD where `compatible`) and brings marks into canonical order, with the
 // tables of Unicode 9 as Hugging Face. As there, origins go by place, not by character: where marks
