@@ -52,7 +52,7 @@ TEST(RecordsBudget, SixtyThousandColumns) {
 }
 
 TEST(RecordsBudget, ManyShortRows) {
-  std::string rows = "a\n", quotes = "a\n", records;
+  std::string rows = "a\n", records;
   for (int i = 0; i < 200'000; ++i) {
     rows += "x\n";
     records += "{\"a\":1}\n";
