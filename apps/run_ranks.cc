@@ -9,8 +9,8 @@
 
 namespace shoal::app {
 
-using collectives::ControlLinks;
 using collectives::WatchedStore;
+using collectives::transport::ControlLinks;
 
 RunRanks::RunRanks(World world)
     : world_(std::move(world)), store_(make_store(world_, deadlines::start())) {
@@ -24,7 +24,7 @@ RunRanks::RunRanks(World world)
                                             ControlLinks::patience(deadlines::seconds()));
   }
   watched_ = std::make_unique<WatchedStore>(
-      *store_, links_.get(), collectives::RankNames{rank, size, std::move(hosts)}, "setup");
+      *store_, links_.get(), collectives::net::RankNames{rank, size, std::move(hosts)}, "setup");
 }
 
 RunRanks::~RunRanks() {

@@ -31,7 +31,7 @@ class RunRanks {
  private:
   World world_;
   std::shared_ptr<Store> store_;
-  std::unique_ptr<collectives::ControlLinks> links_;
+  std::unique_ptr<collectives::transport::ControlLinks> links_;
   std::unique_ptr<collectives::WatchedStore> watched_;
 };
 

@@ -21,7 +21,7 @@ Deadline part_of(double seconds, double parts) {
 
 }  // namespace
 
-WatchedStore::WatchedStore(Store& store, const ControlLinks* links, RankNames names,
+WatchedStore::WatchedStore(Store& store, const transport::ControlLinks* links, net::RankNames names,
                            std::string operation)
     : ForwardingStore(store),
       links_(links),

@@ -26,7 +26,8 @@ class WatchedStore final : public ForwardingStore {
  public:
   // `links` null: nothing is watched, and waits are the store's own. `operation`: for messages.
   // All outlive it.
-  WatchedStore(Store& store, const ControlLinks* links, RankNames names, std::string operation);
+  WatchedStore(Store& store, const transport::ControlLinks* links, net::RankNames names,
+               std::string operation);
 
   // peer_lost, naming the rank, once one is gone. timeout, naming the key and the ranks without a
   // heartbeat, once the time of `deadline` has passed without progress.
@@ -67,8 +68,8 @@ class WatchedStore final : public ForwardingStore {
   // A lost store is mostly the end of rank 0, which the links name.
   [[noreturn]] void throw_cause(const Error& lost) const;
 
-  const ControlLinks* links_;
-  const RankNames names_;
+  const transport::ControlLinks* links_;
+  const net::RankNames names_;
   const std::string operation_;
   Clock::time_point next_tell_{};
 };

@@ -13,6 +13,9 @@ clang-format-19 --dry-run --Werror "${sources[@]}" \
 say "layers"
 tools/check_layers
 
+say "names"
+tools/check_names
+
 say "rules"
 tools/check_rules
 

@@ -119,7 +119,7 @@ std::vector<Choice> Bench::choices(const Point& point) const {
   for (const Algorithm algorithm : collectives::offered(point.operation, ranks_, nodes_))
     if (algorithm != used.algorithm &&
         (algorithm != Algorithm::inlined ||
-         point.bytes <= static_cast<std::int64_t>(collectives::kInlineBytes)))
+         point.bytes <= static_cast<std::int64_t>(collectives::transport::kInlineBytes)))
       choices.push_back({algorithm, 0});
   return choices;
 }

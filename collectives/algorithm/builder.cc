@@ -5,7 +5,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 std::map<std::int64_t, ElementLog::Segment>::iterator ElementLog::split(std::int64_t at) {
   auto next = segments_.lower_bound(at);
@@ -201,4 +201,4 @@ std::int64_t largest(std::span<const Range> ranges) {
   return size;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

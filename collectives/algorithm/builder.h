@@ -14,7 +14,7 @@
 #include "shoal/collectives/algorithm/programs.h"
 #include "shoal/collectives/algorithm/shard.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 // Who wrote and who has read each element last.
 class ElementLog {
@@ -89,4 +89,4 @@ std::int64_t largest(std::span<const Range> ranges);
 // Buffers that a loop over slices uses by turns: as many slices are on their way at most.
 inline constexpr std::int64_t kSlicesInFlight = 4;
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

@@ -5,7 +5,7 @@
 
 #include "shoal/collectives/algorithm/folding.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 bool canonical_over_groups(std::span<const int> sizes) {
   if (sizes.size() < 2) return true;
@@ -25,4 +25,4 @@ bool recursive_doubling_is_canonical(int size) {
   return canonical_over_groups(ranks);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

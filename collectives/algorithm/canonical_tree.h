@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 // Ranks of the left child of a node of `size` ranks; size > 1.
 constexpr int canonical_left(int size) {
@@ -37,4 +37,4 @@ bool canonical_over_groups(std::span<const int> sizes);
 // Whether recursive doubling among `size` ranks (folding.h) sums by the tree.
 bool recursive_doubling_is_canonical(int size);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

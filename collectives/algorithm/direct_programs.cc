@@ -4,7 +4,7 @@
 
 #include "shoal/collectives/algorithm/generators.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 
 void direct_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piece mine,
                            Slicing slicing) {
@@ -128,4 +128,4 @@ Program direct_scatter(Member member, std::int64_t count, int root, Slicing slic
   return b.take();
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

@@ -4,7 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 Exchange Exchange::gather(int size, std::int64_t count, int root) {
   return {Kind::gather, size, count, root};
@@ -80,4 +80,4 @@ std::int64_t Exchange::sent(int sender) const {
   return last;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

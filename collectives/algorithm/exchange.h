@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 // What goes from one rank to another: [from, from + count) of the sender's send buffer becomes
 // [to, to + count) of the receiver's recv buffer.
@@ -43,4 +43,4 @@ class Exchange {
   std::vector<Transfer> transfers_;  // of the forms with counts, row by row
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

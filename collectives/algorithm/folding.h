@@ -6,7 +6,7 @@
 
 #include "shoal/collectives/algorithm/builder.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 
 struct Folding {
   explicit Folding(Member member)
@@ -62,4 +62,4 @@ inline void receive_sliced(ProgramBuilder& b, int peer, Piece piece, Slicing sli
   for (std::int64_t k = 0; k < slices.number(); ++k) b.receive(peer, part(piece, slices.at(k)));
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

@@ -5,7 +5,7 @@
 
 #include "shoal/collectives/algorithm/builder.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 
 // Phases append to a builder. `parts`: ranges of all ranks in input or output.
 // After a reduce_scatter phase rank r has part r, complete, in `mine`; an all_gather phase starts
@@ -52,4 +52,4 @@ Program pairwise_all_to_all(Member member, PartCounts send_counts, PartCounts re
 Program direct_all_to_all(Member member, PartCounts send_counts, PartCounts recv_counts,
                           Slicing slicing);
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

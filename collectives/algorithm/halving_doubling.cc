@@ -5,7 +5,7 @@
 #include "shoal/collectives/algorithm/folding.h"
 #include "shoal/collectives/algorithm/generators.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 namespace {
 
 // Where elements that are complete belong.
@@ -172,4 +172,4 @@ Program doubling_all_gather(Member member, PartCounts counts, Slicing slicing) {
   return b.take();
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

@@ -4,7 +4,7 @@
 #include "shoal/collectives/algorithm/folding.h"
 #include "shoal/collectives/algorithm/generators.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 
 Program recursive_doubling_all_reduce(Member member, std::int64_t count, Slicing slicing) {
   ProgramBuilder b(member, 0);
@@ -79,4 +79,4 @@ Program bruck_all_gather(Member member, PartCounts counts, Slicing slicing) {
   return b.take();
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

@@ -5,7 +5,7 @@
 #include "shoal/collectives/algorithm/generators.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 namespace {
 
 Program exchange(Member member, PartCounts send_counts, PartCounts recv_counts, Slicing slicing,
@@ -49,4 +49,4 @@ Program direct_all_to_all(Member member, PartCounts send_counts, PartCounts recv
   return exchange(member, send_counts, recv_counts, slicing, false);
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

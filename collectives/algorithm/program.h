@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 enum class Space : std::uint8_t {
   input,    // the call's send buffer; for premultiplied_sum a copy of it that is scaled already
@@ -55,4 +55,4 @@ struct Program {
   std::vector<Instruction> instructions;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

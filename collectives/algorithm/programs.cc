@@ -8,7 +8,7 @@
 #include "shoal/collectives/algorithm/generators.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives::programs {
+namespace shoal::collectives::algorithm::programs {
 namespace {
 
 template <typename Generator>
@@ -156,4 +156,4 @@ Program barrier(Member member) {
   return b.take();
 }
 
-}  // namespace shoal::collectives::programs
+}  // namespace shoal::collectives::algorithm::programs

@@ -14,7 +14,7 @@
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/algorithm/program.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 struct Member {
   int rank = 0, size = 1;
@@ -56,4 +56,4 @@ Program all_to_all(Algorithm algorithm, Member member, PartCounts send_counts,
 Program barrier(Member member);
 
 }  // namespace programs
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

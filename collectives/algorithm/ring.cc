@@ -2,7 +2,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 RingStep ring_step(int rank, int size, int step) {
   SHOAL_CHECK(size > 1 && rank >= 0 && rank < size && step >= 0 && step < ring_steps(size),
@@ -15,4 +15,4 @@ RingStep ring_step(int rank, int size, int step) {
   return {RingAction::store, chunk};
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

@@ -2,7 +2,7 @@
 // each `size` - 1 hops to the right. Chunks are shard(count, size, chunk, granule).
 #pragma once
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 enum class RingAction {
   send,             // pass my own chunk on
@@ -25,4 +25,4 @@ constexpr int ring_right(int rank, int size) { return (rank + 1) % size; }
 constexpr int ring_steps(int size) { return 2 * size - 1; }
 RingStep ring_step(int rank, int size, int step);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

@@ -3,7 +3,7 @@
 
 #include "shoal/collectives/algorithm/generators.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 namespace {
 
 // Sums of so many hops are kept: one arrives while the one before leaves, and the next may be
@@ -98,4 +98,4 @@ Program ring_all_gather(Member member, PartCounts counts, Slicing slicing) {
   return b.take();
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

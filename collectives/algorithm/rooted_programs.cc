@@ -3,7 +3,7 @@
 
 #include "shoal/collectives/algorithm/generators.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 
 // A pipeline: slice k passes rank i while slice k + 1 passes rank i - 1.
 Program chain_broadcast(Member member, std::int64_t count, int root, Slicing slicing) {
@@ -156,4 +156,4 @@ Program sharded_reduce(Member member, std::int64_t count, int root, Slicing slic
   return b.take();
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

@@ -4,7 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 Range shard(std::int64_t count, int parts, int index, std::int64_t granule) {
   SHOAL_CHECK(count >= 0 && parts > 0 && index >= 0 && index < parts && granule > 0,
@@ -21,4 +21,4 @@ Range Slices::at(std::int64_t index) const {
   return {std::min(index * length, count), std::min((index + 1) * length, count)};
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

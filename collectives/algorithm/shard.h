@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
 
 struct Range {
   std::int64_t begin = 0, end = 0;
@@ -25,4 +25,4 @@ struct Slices {
   Range at(std::int64_t index) const;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::algorithm

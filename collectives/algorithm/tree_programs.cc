@@ -3,7 +3,7 @@
 
 #include "shoal/collectives/algorithm/generators.h"
 
-namespace shoal::collectives::generators {
+namespace shoal::collectives::algorithm::generators {
 namespace {
 
 // Ranks are counted from the root. A child's subtree are the `blocks` ranks from it on.
@@ -159,4 +159,4 @@ Program tree_scatter(Member member, std::int64_t count, int root) {
   return b.take();
 }
 
-}  // namespace shoal::collectives::generators
+}  // namespace shoal::collectives::algorithm::generators

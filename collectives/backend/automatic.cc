@@ -52,7 +52,7 @@ std::string choose_backend(const World& world, Store& store, const CommunicatorO
   if (why.empty()) {
     // Each rank counts its own calls; all make them in the same order, so the counts agree.
     const auto call = store.add(fmt::format("shoal/auto/generation/{}", world.rank), 1);
-    const std::string own = device_identity(device) + '\n' + nccl_problem();
+    const std::string own = device_identity(device) + '\n' + nccl::nccl_problem();
     std::vector<std::string> gpus, problems;
     for (const std::string& told :
          exchange(store, fmt::format("shoal/auto/{}", call), world.rank, world.size, own,

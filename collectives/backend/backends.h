@@ -18,15 +18,6 @@ struct Backend {
 
 std::span<const Backend> backends();
 
-std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
-                                                       const CommunicatorOptions& options);
-std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& store,
-                                                    const CommunicatorOptions& options);
-std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
-                                                     const CommunicatorOptions& options);
-// Why nccl cannot be had here, whatever the ranks: it was not built, or an old library was loaded;
-// empty where it can.
-std::string nccl_problem();
 // What `auto` is for these ranks: nccl where buffers are in device memory, every rank has a GPU of
 // its own and nothing is asked for that only native has; else native. What speaks against nccl is
 // logged once. Collective where buffers are on devices; the same answer on every rank.
@@ -40,14 +31,32 @@ std::unique_ptr<Communicator> make_single_communicator(std::string name,
                                                        const CommunicatorOptions& options,
                                                        int member = 0);
 
+// For backends whose symmetric memory is ordinary memory; counted in `counted_by` unless null.
+std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);
+
+// The makers, each in the namespace of its room.
+namespace hierarchical {
+std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
+                                                       const CommunicatorOptions& options);
+}
+namespace mpi {
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& store,
+                                                    const CommunicatorOptions& options);
+}
+namespace nccl {
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
+                                                     const CommunicatorOptions& options);
+// Why nccl cannot be had here, whatever the ranks: it was not built, or an old library was loaded;
+// empty where it can.
+std::string nccl_problem();
+}  // namespace nccl
+namespace native {
 // What `native` is inside a host: shared memory. `prefix`: of its keys in the store, new for each
 // group; collective among the group's ranks. `members`: see Group.
 std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& store,
                                                      const std::string& prefix,
                                                      const CommunicatorOptions& options,
                                                      std::vector<int> members = {});
-
-// For backends whose symmetric memory is ordinary memory; counted in `counted_by` unless null.
-std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);
+}  // namespace native
 
 }  // namespace shoal::collectives

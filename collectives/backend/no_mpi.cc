@@ -1,7 +1,7 @@
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 
 std::unique_ptr<Communicator> make_mpi_communicator(const World&, Store&,
                                                     const CommunicatorOptions&) {
@@ -9,4 +9,4 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World&, Store&,
               "build with SHOAL_MPI=ON (needs libopenmpi-dev), or use the native backend");
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

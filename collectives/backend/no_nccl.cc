@@ -1,7 +1,7 @@
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::nccl {
 
 std::unique_ptr<Communicator> make_nccl_communicator(const World&, Store&,
                                                      const CommunicatorOptions&) {
@@ -11,4 +11,4 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World&, Store&,
 
 std::string nccl_problem() { return "this build has no nccl backend"; }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::nccl

@@ -21,9 +21,9 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr std::array kBackends{Backend{"native", make_native_communicator},
-                               Backend{"mpi", make_mpi_communicator},
-                               Backend{"nccl", make_nccl_communicator}};
+constexpr std::array kBackends{Backend{"native", hierarchical::make_native_communicator},
+                               Backend{"mpi", mpi::make_mpi_communicator},
+                               Backend{"nccl", nccl::make_nccl_communicator}};
 
 // What only native can do is refused, not dropped.
 void refuse_native_options(std::string_view backend, const CommunicatorOptions& options) {
@@ -48,7 +48,7 @@ void check_single_options(const CommunicatorOptions& options) {
   (void)make_selector(options.collectives);
   constexpr std::array<std::string_view, 4> kKnown{"shm", "tcp", "udp", "efa"};
   if (!options.transport.empty() && std::ranges::find(kKnown, options.transport) == kKnown.end()) {
-    const auto providers = fabric_providers();
+    const auto providers = fabric::fabric_providers();
     if (std::ranges::find(providers, options.transport) == providers.end())
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("'{}' is not a transport; there are {}{}{}", options.transport,
@@ -112,7 +112,8 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
       of_host.stream = {};
       of_host.wired_device = options.stream.device;
       of_host.counted_by = nullptr;  // which counts the device's memory
-      return make_device_communicator(make_communicator(world, store, of_host), world, settled);
+      return device::make_device_communicator(make_communicator(world, store, of_host), world,
+                                              settled);
     }
     // One rank with a GPU of its own keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;

@@ -125,7 +125,7 @@ void reduce_in_tree(kernels::ReductionKernels& reduction, kernels::Reduce operat
   const auto number = static_cast<int>(sources.size());
   for (std::int64_t begin = 0; begin < count; begin += stack.tile()) {
     const std::int64_t n = std::min(stack.tile(), count - begin);
-    walk_canonical_tree(
+    algorithm::walk_canonical_tree(
         number,
         [&](int i) {
           const auto s = static_cast<std::size_t>(i);

@@ -10,9 +10,11 @@
 #include "shoal/collectives/work.h"
 #include "shoal/runtime/device/device.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::algorithm {
+struct Program;
+}
 
-struct Program;  // algorithm/program.h
+namespace shoal::collectives {
 
 class Wires {
  public:
@@ -32,7 +34,7 @@ class Wires {
   // touched by the host. Every rank calls it. `call.outer` is what ranks compare. Returns at once;
   // the buffers, all of them registered, belong to the Work until it is done. Errors are the
   // Work's: those of any collective between hosts, with the call's name.
-  virtual WorkPtr exchange(Call call, Program program) = 0;
+  virtual WorkPtr exchange(Call call, algorithm::Program program) = 0;
 };
 
 }  // namespace shoal::collectives

@@ -3,7 +3,7 @@
 
 #include "shoal/collectives/transport/operation.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // Both sides of a message compare its sender's signature. How `rank` called what it compares with
 // `peer`: a recv, where it is the receiver itself.
@@ -16,4 +16,4 @@ inline Signature as_called(const Signature& signature, int rank, int peer) {
   return called;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -18,7 +18,7 @@
 
 #include "shoal/collectives/transport/operation.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // Where a buffer lies: the rank's symmetric segment and the byte offset in it. -1: elsewhere, and
 // the offset is its address in that rank's process, if others should know it (process_memory.h).
@@ -132,4 +132,4 @@ constexpr bool before(std::uint32_t a, std::uint32_t b) {  // of two sequences
   return static_cast<std::int32_t>(b - a) > 0;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -17,7 +17,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives::control {
+namespace shoal::collectives::transport::control {
 namespace {
 
 struct Header {
@@ -211,4 +211,4 @@ FileDescriptor connect_to(const std::string& address, int port, Deadline deadlin
   return fd;
 }
 
-}  // namespace shoal::collectives::control
+}  // namespace shoal::collectives::transport::control

@@ -10,7 +10,7 @@
 #include "shoal/collectives/transport/shared_segment.h"
 #include "shoal/runtime/base/clock.h"
 
-namespace shoal::collectives::control {
+namespace shoal::collectives::transport::control {
 
 enum class Kind : std::uint32_t {
   hello,
@@ -68,4 +68,4 @@ inline constexpr int kLoopbacks = 2;
 // `address`: IPv4 or IPv6, in figures. Blocks for at most 2 s; nothing where that failed.
 FileDescriptor connect_to(const std::string& address, int port, Deadline deadline);
 
-}  // namespace shoal::collectives::control
+}  // namespace shoal::collectives::transport::control

@@ -24,7 +24,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 using control::await;
@@ -522,4 +522,4 @@ void ControlLinks::leave() { impl_->tell(Kind::left, "", 0); }
 bool ControlLinks::left(int rank) const { return impl_->left(rank); }
 bool ControlLinks::everybody_left() const { return impl_->everybody_left(); }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

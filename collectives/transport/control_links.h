@@ -20,7 +20,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/rendezvous/store.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // Why the job cannot go on.
 struct ControlNews {
@@ -75,4 +75,4 @@ class ControlLinks {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

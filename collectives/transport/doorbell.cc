@@ -10,7 +10,7 @@
 
 #include "shoal/runtime/base/parallel_for.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 bool register_for_fences() {
   return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 &&
@@ -41,4 +41,4 @@ void Backoff::yield() { sched_yield(); }
 std::uint32_t suitable_spins(int ranks, int cores) { return ranks <= cores ? 4000 : 0; }
 std::uint32_t suitable_spins(int ranks) { return suitable_spins(ranks, available_cores()); }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

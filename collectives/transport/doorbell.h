@@ -6,7 +6,7 @@
 
 #include "shoal/collectives/transport/control.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // Publishing is frequent and sleeping is rare, so the fence that keeps a sleeper from missing what
 // was just published belongs to the sleeper: membarrier(2) makes every running thread of every
@@ -72,4 +72,4 @@ class Backoff {
 std::uint32_t suitable_spins(int ranks, int cores);
 std::uint32_t suitable_spins(int ranks);  // on the cores that this rank may use
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

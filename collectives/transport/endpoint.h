@@ -16,7 +16,7 @@
 #include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // One operation of one group. Sequences wrap.
 struct OperationKey {
@@ -108,4 +108,4 @@ class Endpoint {
   virtual EndpointStatistics statistics() const = 0;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -10,7 +10,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 constexpr std::uint32_t kMostPieces = 16;
@@ -174,4 +174,4 @@ std::unique_ptr<Endpoint> make_fault_endpoint(std::unique_ptr<Endpoint> inner,
   return std::make_unique<FaultEndpoint>(std::move(inner), options, std::move(control));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -8,7 +8,7 @@
 
 #include "shoal/collectives/transport/endpoint.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 struct FaultOptions {
   std::uint64_t seed = 1;
@@ -37,4 +37,4 @@ std::unique_ptr<Endpoint> make_fault_endpoint(std::unique_ptr<Endpoint> inner,
                                               const FaultOptions& options,
                                               std::shared_ptr<FaultControl> control);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -13,7 +13,7 @@
 #include "shoal/collectives/transport/as_called.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 enum class Kind : std::uint8_t {
@@ -302,4 +302,4 @@ std::unique_ptr<Endpoint> make_loopback_endpoint(std::shared_ptr<LoopbackFabric>
   return std::make_unique<LoopbackEndpoint>(std::move(fabric), rank);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

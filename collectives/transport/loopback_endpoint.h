@@ -8,7 +8,7 @@
 
 #include "shoal/collectives/transport/endpoint.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 struct LoopbackOptions {
   std::int64_t eager_bytes = 4096;
@@ -35,4 +35,4 @@ class LoopbackFabric {
 // One for each rank. What is sent to an endpoint that is gone vanishes.
 std::unique_ptr<Endpoint> make_loopback_endpoint(std::shared_ptr<LoopbackFabric> fabric, int rank);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

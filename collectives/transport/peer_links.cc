@@ -17,7 +17,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 enum class MessageKind : std::uint32_t { hello = 1, segment = 2, goodbye = 3 };
@@ -346,4 +346,4 @@ void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -16,7 +16,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/rendezvous/store.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 enum class LinkState : std::uint8_t {
   open,
@@ -74,4 +74,4 @@ class PeerLinks {
   std::vector<std::size_t> next_;           // of these, by rank
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -4,7 +4,7 @@
 
 #include <sys/uio.h>
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
@@ -35,4 +35,4 @@ int write_process(std::int64_t pid, std::uint64_t to, const void* from, std::siz
   return move(process_vm_writev, pid, to, reinterpret_cast<std::uintptr_t>(from), bytes);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // All of `bytes`, or the errno: ESRCH: no such process (any more); EPERM, ENOSYS: not permitted;
 // EFAULT: nothing lies there. They do not wait for the other process. What a failed write has
@@ -14,4 +14,4 @@ namespace shoal::collectives {
 int read_process(std::int64_t pid, std::uint64_t from, void* to, std::size_t bytes);
 int write_process(std::int64_t pid, std::uint64_t to, const void* from, std::size_t bytes);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -12,7 +12,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 using Identity = std::pair<dev_t, ino_t>;
@@ -132,4 +132,4 @@ std::shared_ptr<SharedSegment> SharedSegment::map(FileDescriptor fd, std::size_t
   return std::shared_ptr<SharedSegment>(new SharedSegment(fd.get(), bytes));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // Owns a file descriptor. Move-only.
 class FileDescriptor {
@@ -51,4 +51,4 @@ class SharedSegment {
   std::byte* data_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -8,7 +8,7 @@
 #include "shoal/collectives/transport/shm_endpoint.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 constexpr std::size_t kPageBytes = (sizeof(RankPage) + 4095) / 4096 * 4096;
@@ -85,4 +85,4 @@ std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
   return make_shm_endpoint(std::make_unique<ConnectedHost>(rank, size, store, prefix, deadline));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

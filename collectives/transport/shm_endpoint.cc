@@ -17,7 +17,7 @@
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 namespace {
 
 enum class Kind : std::uint32_t {
@@ -524,4 +524,4 @@ std::unique_ptr<ShmEndpoint> make_shm_endpoint(std::unique_ptr<ShmHost> host) {
   return std::make_unique<PacketEndpoint>(std::move(host));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

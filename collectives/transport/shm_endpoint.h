@@ -16,7 +16,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/rendezvous/store.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::transport {
 
 // What the endpoint works on.
 class ShmHost {
@@ -49,4 +49,4 @@ std::unique_ptr<ShmEndpoint> make_shm_endpoint(std::unique_ptr<ShmHost> host);
 std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
                                                const std::string& prefix, Deadline deadline);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::transport

@@ -24,7 +24,7 @@ TEST(Shard, TilesTheBufferInBalancedWholeGranules) {
       for (const std::int64_t granule : {1, 16, 64}) {
         std::int64_t end = 0, smallest = count, largest = 0;
         for (int part = 0; part < parts; ++part) {
-          const Range range = shard(count, parts, part, granule);
+          const algorithm::Range range = algorithm::shard(count, parts, part, granule);
           ASSERT_EQ(range.begin, end) << parts << " parts of " << count;
           ASSERT_TRUE(range.begin % granule == 0 || range.empty());
           end = range.end;
@@ -33,14 +33,14 @@ TEST(Shard, TilesTheBufferInBalancedWholeGranules) {
         }
         EXPECT_EQ(end, count);
         EXPECT_LT(largest - smallest, 2 * granule) << parts << " parts of " << count;
-        EXPECT_EQ(shard(count, parts, 0, granule).size(), largest);  // plans rely on it
+        EXPECT_EQ(algorithm::shard(count, parts, 0, granule).size(), largest);  // plans rely on it
       }
 }
 
 // "((01)(23))4", by the definition.
 std::string tree_of(int begin, int size) {
   if (size == 1) return std::string(1, static_cast<char>('a' + begin));
-  const int left = canonical_left(size);
+  const int left = algorithm::canonical_left(size);
   return "(" + tree_of(begin, left) + tree_of(begin + left, size - left) + ")";
 }
 
@@ -50,7 +50,7 @@ TEST(CanonicalTree, IsThatOfABinaryCounter) {
   for (int size = 1; size <= 17; ++size) {
     std::vector<std::string> stack;
     std::size_t deepest = 0;
-    walk_canonical_tree(
+    algorithm::walk_canonical_tree(
         size,
         [&](int i) {
           stack.push_back(tree_of(i, 1));
@@ -62,14 +62,15 @@ TEST(CanonicalTree, IsThatOfABinaryCounter) {
           stack.back() = "(" + stack.back() + right + ")";
         });
     ASSERT_EQ(stack, std::vector<std::string>{tree_of(0, size)}) << size;
-    EXPECT_EQ(deepest, static_cast<std::size_t>(canonical_depth(size))) << size;
+    EXPECT_EQ(deepest, static_cast<std::size_t>(algorithm::canonical_depth(size))) << size;
   }
 }
 
 // The groups' trees put together by the tree over the groups.
 std::string tree_of_groups(std::span<const int> sizes, int begin) {
   if (sizes.size() == 1) return tree_of(begin, sizes[0]);
-  const auto left = static_cast<std::size_t>(canonical_left(static_cast<int>(sizes.size())));
+  const auto left =
+      static_cast<std::size_t>(algorithm::canonical_left(static_cast<int>(sizes.size())));
   int ranks = 0;
   for (const int size : sizes.first(left)) ranks += size;
   return "(" + tree_of_groups(sizes.first(left), begin) +
@@ -87,36 +88,38 @@ TEST(CanonicalTree, SaysWhichGroupsItMatches) {
         else
           ++sizes.back();
       }
-      ASSERT_EQ(canonical_over_groups(sizes), tree_of_groups(sizes, 0) == tree_of(0, size))
+      ASSERT_EQ(algorithm::canonical_over_groups(sizes),
+                tree_of_groups(sizes, 0) == tree_of(0, size))
           << size << " ranks, cuts " << cuts;
     }
   for (int hosts = 1; hosts <= 17; ++hosts)
     for (const int ranks : {1, 2, 4, 8})
-      EXPECT_TRUE(canonical_over_groups(std::vector<int>(static_cast<std::size_t>(hosts), ranks)));
-  EXPECT_TRUE(canonical_over_groups(std::vector{4, 4, 3}));
-  EXPECT_FALSE(canonical_over_groups(std::vector{3, 3}));
-  EXPECT_FALSE(canonical_over_groups(std::vector{4, 2, 2}));
+      EXPECT_TRUE(algorithm::canonical_over_groups(
+          std::vector<int>(static_cast<std::size_t>(hosts), ranks)));
+  EXPECT_TRUE(algorithm::canonical_over_groups(std::vector{4, 4, 3}));
+  EXPECT_FALSE(algorithm::canonical_over_groups(std::vector{3, 3}));
+  EXPECT_FALSE(algorithm::canonical_over_groups(std::vector{4, 2, 2}));
 }
 
 TEST(Shard, DoesNotOverflowNearTheLargestCount) {
   const std::int64_t count = (std::int64_t{1} << 62) + 5;
-  EXPECT_EQ(shard(count, 17, 16, 64).end, count);
+  EXPECT_EQ(algorithm::shard(count, 17, 16, 64).end, count);
 }
 
 TEST(Shard, RefusesNonsense) {
-  EXPECT_THROW(shard(-1, 2, 0, 1), Error);
-  EXPECT_THROW(shard(1, 2, 2, 1), Error);
-  EXPECT_THROW(shard(1, 0, 0, 1), Error);
-  EXPECT_THROW(shard(1, 1, 0, 0), Error);
+  EXPECT_THROW(algorithm::shard(-1, 2, 0, 1), Error);
+  EXPECT_THROW(algorithm::shard(1, 2, 2, 1), Error);
+  EXPECT_THROW(algorithm::shard(1, 0, 0, 1), Error);
+  EXPECT_THROW(algorithm::shard(1, 1, 0, 0), Error);
 }
 
 TEST(Slices, CoverTheCount) {
   for (const std::int64_t count : kCounts)
     for (const std::int64_t length : {1, 7, 4096}) {
-      const Slices slices{count, length};
+      const algorithm::Slices slices{count, length};
       std::int64_t end = 0;
       for (std::int64_t i = 0; i < slices.number(); ++i) {
-        const Range range = slices.at(i);
+        const algorithm::Range range = slices.at(i);
         ASSERT_EQ(range.begin, end);
         ASSERT_FALSE(range.empty());
         end = range.end;
@@ -135,17 +138,19 @@ TEST(Ring, EveryRankEndsWithEveryChunkFromEveryRankExactlyOnce) {
   for (int size = 2; size <= 17; ++size) {
     std::vector<Parcel> box(static_cast<std::size_t>(size));
     std::vector<std::map<int, std::map<int, int>>> stored(static_cast<std::size_t>(size));
-    for (int step = 0; step < ring_steps(size); ++step) {
+    for (int step = 0; step < algorithm::ring_steps(size); ++step) {
       const auto before = box;
       for (int rank = 0; rank < size; ++rank) {
-        const RingStep now = ring_step(rank, size, step);
+        const algorithm::RingStep now = algorithm::ring_step(rank, size, step);
         const auto r = static_cast<std::size_t>(rank);
-        Parcel parcel = before[static_cast<std::size_t>(ring_left(rank, size))];
-        if (now.action == RingAction::send) parcel = {now.chunk, {}};
+        Parcel parcel = before[static_cast<std::size_t>(algorithm::ring_left(rank, size))];
+        if (now.action == algorithm::RingAction::send) parcel = {now.chunk, {}};
         ASSERT_EQ(parcel.chunk, now.chunk) << "rank " << rank << " of " << size;
-        if (now.action != RingAction::store && now.action != RingAction::store_and_send)
+        if (now.action != algorithm::RingAction::store &&
+            now.action != algorithm::RingAction::store_and_send)
           ++parcel.from[rank];
-        if (now.action != RingAction::send && now.action != RingAction::reduce_and_send)
+        if (now.action != algorithm::RingAction::send &&
+            now.action != algorithm::RingAction::reduce_and_send)
           stored[r][now.chunk] = parcel.from;
         box[r] = parcel;
       }
@@ -163,8 +168,8 @@ TEST(Ring, EveryRankEndsWithEveryChunkFromEveryRankExactlyOnce) {
 TEST(Ring, NeighboursAreInverse) {
   for (int size = 2; size <= 17; ++size)
     for (int rank = 0; rank < size; ++rank)
-      EXPECT_EQ(ring_left(ring_right(rank, size), size), rank);
-  EXPECT_THROW(ring_step(0, 2, 3), Error);
+      EXPECT_EQ(algorithm::ring_left(algorithm::ring_right(rank, size), size), rank);
+  EXPECT_THROW(algorithm::ring_step(0, 2, 3), Error);
 }
 
 TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
@@ -181,12 +186,12 @@ TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
 
 // Every element of every recv buffer comes from exactly one place, and each sender's parts for
 // different receivers are disjoint unless they are the same.
-void expect_tiled(const Exchange& exchange) {
+void expect_tiled(const algorithm::Exchange& exchange) {
   const int size = exchange.size();
   for (int receiver = 0; receiver < size; ++receiver) {
     std::int64_t next = 0;
     for (int sender = 0; sender < size; ++sender) {
-      const Transfer t = exchange.at(sender, receiver);
+      const algorithm::Transfer t = exchange.at(sender, receiver);
       if (t.count == 0) continue;
       EXPECT_EQ(t.to, next);
       next = t.to + t.count;
@@ -201,21 +206,21 @@ TEST(Exchange, TilesReceiversForOneToSeventeenRanks) {
   for (int size = 1; size <= 17; ++size) {
     for (const std::int64_t count : {0, 1, 5}) {
       for (int root = 0; root < size; ++root) {
-        expect_tiled(Exchange::gather(size, count, root));
-        EXPECT_EQ(Exchange::scatter(size, count, root).sent(root), count * size);
+        expect_tiled(algorithm::Exchange::gather(size, count, root));
+        EXPECT_EQ(algorithm::Exchange::scatter(size, count, root).sent(root), count * size);
         for (int rank = 0; rank < size; ++rank)
-          EXPECT_EQ(Exchange::scatter(size, count, root).at(root, rank),
-                    (Transfer{rank * count, 0, count}));
+          EXPECT_EQ(algorithm::Exchange::scatter(size, count, root).at(root, rank),
+                    (algorithm::Transfer{rank * count, 0, count}));
       }
-      expect_tiled(Exchange::all_to_all(size, count));
+      expect_tiled(algorithm::Exchange::all_to_all(size, count));
     }
     std::vector<std::int64_t> counts, pairs;
     for (int a = 0; a < size; ++a) {
       counts.push_back(a * 7 % 4);
       for (int b = 0; b < size; ++b) pairs.push_back((a * 3 + b * 5) % 4);
     }
-    expect_tiled(Exchange::all_gather(counts));
-    const Exchange unequal = Exchange::all_to_all_v(size, pairs);
+    expect_tiled(algorithm::Exchange::all_gather(counts));
+    const algorithm::Exchange unequal = algorithm::Exchange::all_to_all_v(size, pairs);
     expect_tiled(unequal);
     for (int sender = 0; sender < size; ++sender) {
       std::int64_t next = 0;

@@ -243,7 +243,7 @@ class HostFaults : public ::testing::TestWithParam<Place> {};
 TEST_P(HostFaults, AreNamedInTimeAndLeaveNothing) {
   const Place& place = GetParam();
   constexpr int kSize = 4, kVictim = 3;
-  if (!place.transport.empty() && fabric_providers().empty())
+  if (!place.transport.empty() && fabric::fabric_providers().empty())
     GTEST_SKIP() << "built without libfabric";
   test::use_efa_provider();
   const FaultRun run;

@@ -51,7 +51,7 @@ TEST(SymmetricMemory, OfManySegmentsNeedsFewDescriptors) {
     const auto before = open_descriptors();
     std::vector<Buffer> buffers;
     for (int i = 0; i < kSegments; ++i)
-      buffers.emplace_back(communicator->memory_resource(), SymmetricMemory::kSegmentBytes,
+      buffers.emplace_back(communicator->memory_resource(), native::SymmetricMemory::kSegmentBytes,
                            MemoryTag::communication);
     for (const int i : {0, kSegments / 2, kSegments - 1}) {
       auto* const values = static_cast<float*>(buffers[static_cast<std::size_t>(i)].data());
@@ -80,8 +80,8 @@ TEST(SymmetricMemory, IsWaitedForNoLongerThanTheDeadlineAndNamesWhoDoesNotTakeIt
     std::vector<Buffer> buffers;
     try {
       for (int i = 0; i < 500; ++i)
-        buffers.emplace_back(communicator->memory_resource(), SymmetricMemory::kSegmentBytes,
-                             MemoryTag::communication);
+        buffers.emplace_back(communicator->memory_resource(),
+                             native::SymmetricMemory::kSegmentBytes, MemoryTag::communication);
     } catch (const Error& error) {
       store.set("given up", "");
       EXPECT_EQ(error.code(), ErrorCode::timeout);

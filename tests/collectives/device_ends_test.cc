@@ -84,10 +84,10 @@ class Host final : public CallCommunicator {
 };
 
 std::unique_ptr<Communicator> device(const World& world, Store& store, Between between) {
-  return std::make_unique<DeviceCommunicator>(
+  return std::make_unique<device::DeviceCommunicator>(
       std::make_unique<Host>(make_communicator(world, store, shoal::test::with_deadline(20)),
                              std::make_shared<const Between>(std::move(between))),
-      DeviceCommunicator::Options{.stream = {}, .host = "here", .deadline_seconds = 20});
+      device::DeviceCommunicator::Options{.stream = {}, .host = "here", .deadline_seconds = 20});
 }
 
 // Calls `asked` when it is asked for, and `gone` when nobody waits for it any more.
@@ -189,24 +189,24 @@ TEST(DeviceEnds, NothingIsLeftOfRanksThatFailWhileTheyFindEachOther) {
     EXPECT_THAT(errors[1], HasSubstr("rank 1 fails"));
     for (const int rank : {0, 2})
       EXPECT_NE(errors[static_cast<std::size_t>(rank)], "") << "rank " << rank;
-    EXPECT_EQ(Segments::count(), 0U);
+    EXPECT_EQ(device::Segments::count(), 0U);
   }
 }
 
 TEST(DeviceEnds, SegmentsAreTheirRanksUntilSomebodyHoldsThem) {
-  const std::shared_ptr<PeerAccess> access = make_host_peer_access();
-  Segments::Held own = Segments::make(access);
+  const std::shared_ptr<device::PeerAccess> access = device::make_host_peer_access();
+  device::Segments::Held own = device::Segments::make(access);
   const std::uint64_t number = own->number();
-  Segments::Held other = Segments::find(number);
+  device::Segments::Held other = device::Segments::find(number);
   EXPECT_EQ(other, own);
   own.reset();
   EXPECT_EQ(access.use_count(), 2) << "a neighbour still uses them";
-  EXPECT_NE(Segments::find(number), nullptr);
+  EXPECT_NE(device::Segments::find(number), nullptr);
   other.reset();
   EXPECT_EQ(access.use_count(), 1);
-  EXPECT_EQ(Segments::find(number), nullptr);
-  EXPECT_NE(Segments::make(access)->number(), number);
-  EXPECT_EQ(Segments::count(), 0U);
+  EXPECT_EQ(device::Segments::find(number), nullptr);
+  EXPECT_NE(device::Segments::make(access)->number(), number);
+  EXPECT_EQ(device::Segments::count(), 0U);
 }
 
 }  // namespace

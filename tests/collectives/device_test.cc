@@ -32,14 +32,14 @@ std::unique_ptr<Communicator> device(const World& world, Store& store, int hosts
                                      bool fixed_order = false) {
   CommunicatorOptions options = shoal::test::with_deadline(deadline);
   options.fixed_order = fixed_order;
-  return std::make_unique<DeviceCommunicator>(
+  return std::make_unique<device::DeviceCommunicator>(
       make_communicator(world, store, options),
-      DeviceCommunicator::Options{.stream = {},
-                                  .host = "host " + std::to_string(world.rank % hosts),
-                                  .fixed_order = fixed_order,
-                                  .deadline_seconds = deadline,
-                                  .slice_bytes = 4096,
-                                  .copy_bytes = copy_bytes});
+      device::DeviceCommunicator::Options{.stream = {},
+                                          .host = "host " + std::to_string(world.rank % hosts),
+                                          .fixed_order = fixed_order,
+                                          .deadline_seconds = deadline,
+                                          .slice_bytes = 4096,
+                                          .copy_bytes = copy_bytes});
 }
 
 struct Group {
@@ -280,7 +280,7 @@ TEST(DeviceCommunicator, HostValuesHaveAGroupOfTheirOwn) {
 }
 
 TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
-  ShareableMemory memory(make_host_peer_access(), Stream{}, nullptr);
+  device::ShareableMemory memory(device::make_host_peer_access(), Stream{}, nullptr);
   const std::size_t mib = std::size_t{1} << 20;
   void* a = memory.allocate(mib, MemoryTag::gradients, {});
   void* b = memory.allocate(mib, MemoryTag::gradients, {});
@@ -292,14 +292,14 @@ TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
   EXPECT_EQ(memory.segment_of(&elsewhere, 4), nullptr);
   memory.deallocate(a, mib, MemoryTag::gradients, {});
   memory.deallocate(b, mib, MemoryTag::gradients, {});
-  EXPECT_EQ(memory.allocate(ShareableMemory::kSegmentBytes, MemoryTag::gradients, {}), a);
+  EXPECT_EQ(memory.allocate(device::ShareableMemory::kSegmentBytes, MemoryTag::gradients, {}), a);
   EXPECT_THROW(memory.allocate(0, MemoryTag::gradients, {}), Error);
 }
 
 #ifdef __SANITIZE_ADDRESS__
 TEST(ShareableMemoryDeath, ItsBlocksAreToldApart) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  ShareableMemory memory(make_host_peer_access(), Stream{}, nullptr);
+  device::ShareableMemory memory(device::make_host_peer_access(), Stream{}, nullptr);
   const auto give = [&] { return memory.allocate(1000, MemoryTag::gradients, {}); };
   auto* const a = static_cast<volatile char*>(give());
   void* const b = give();
@@ -314,7 +314,7 @@ TEST(ShareableMemoryDeath, ItsBlocksAreToldApart) {
 #endif
 
 // Gives so many segments, then none.
-class FewSegments final : public PeerAccess {
+class FewSegments final : public device::PeerAccess {
  public:
   explicit FewSegments(int segments) : left_(segments) {}
   std::string name() const override { return "few"; }
@@ -332,7 +332,7 @@ class FewSegments final : public PeerAccess {
   int waits = 0;
 
  private:
-  std::unique_ptr<PeerAccess> access_ = make_host_peer_access();
+  std::unique_ptr<device::PeerAccess> access_ = device::make_host_peer_access();
   int left_;
 };
 
@@ -340,8 +340,8 @@ TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
   int here = 0, there = 0;
   const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
   const auto access = std::make_shared<FewSegments>(2);
-  ShareableMemory memory(access, first, nullptr);
-  constexpr std::size_t kHalf = ShareableMemory::kSegmentBytes / 2 + 256;
+  device::ShareableMemory memory(access, first, nullptr);
+  constexpr std::size_t kHalf = device::ShareableMemory::kSegmentBytes / 2 + 256;
   const auto give = [&](Stream stream) {
     return memory.allocate(kHalf, MemoryTag::activations, stream);
   };
@@ -359,7 +359,7 @@ TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
 }
 
 // Whose driver waits until somebody else has gone on with the memory.
-class SlowDriver final : public PeerAccess {
+class SlowDriver final : public device::PeerAccess {
  public:
   std::string name() const override { return "slow"; }
   void* allocate(std::size_t bytes) override {
@@ -387,7 +387,7 @@ class SlowDriver final : public PeerAccess {
       stood_still.push_back(call);
     pending_.push_back(std::move(done));
   }
-  std::unique_ptr<PeerAccess> access_ = make_host_peer_access();
+  std::unique_ptr<device::PeerAccess> access_ = device::make_host_peer_access();
   std::vector<std::future<void>> pending_;
 };
 
@@ -395,8 +395,8 @@ TEST(DeviceSymmetricMemory, IsThereForOthersWhileTheDriverWaits) {
   int here = 0, there = 0;
   const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
   const auto driver = std::make_shared<SlowDriver>();
-  ShareableMemory memory(driver, first, nullptr);
-  constexpr std::size_t kSegment = ShareableMemory::kSegmentBytes, kSmall = 4096;
+  device::ShareableMemory memory(driver, first, nullptr);
+  constexpr std::size_t kSegment = device::ShareableMemory::kSegmentBytes, kSmall = 4096;
   const auto give = [&](std::size_t bytes, Stream stream) {
     return memory.allocate(bytes, MemoryTag::activations, stream);
   };
@@ -428,19 +428,20 @@ TEST(Slices, CoverEveryElementOnce) {
   call.dtype = DType::f32;
   call.counts = {5, 0, 12, 3};
   call.count = 20;
-  const Slicing slicing = slicing_of(call, 4, 4 * 4 * 4);  // 4 elements of each part
+  const device::Slicing slicing =
+      device::slicing_of(call, 4, 4 * 4 * 4);  // 4 elements of each part
   EXPECT_EQ(slicing.length, 4);
   EXPECT_EQ(slicing.number, 3);
   std::vector<int> seen(20);
   for (std::int64_t s = 0; s < slicing.number; ++s) {
     std::int64_t staged = 0;
-    for (const Piece& piece : pieces_of(call.counts, slicing, s)) {
+    for (const device::Piece& piece : device::pieces_of(call.counts, slicing, s)) {
       EXPECT_EQ(piece.staged, staged);
       staged += piece.count;
       for (std::int64_t i = 0; i < piece.count; ++i)
         ++seen[static_cast<std::size_t>(piece.device + i)];
     }
-    const Call slice = sliced(call, slicing, s, nullptr, nullptr);
+    const Call slice = device::sliced(call, slicing, s, nullptr, nullptr);
     EXPECT_EQ(std::accumulate(slice.counts.begin(), slice.counts.end(), std::int64_t{0}), staged);
   }
   EXPECT_THAT(seen, Each(1));
@@ -453,10 +454,10 @@ TEST(Slices, AreAsManyAsAreNeeded) {
   call.dtype = DType::f32;
   for (call.count = 1; call.count < 40; ++call.count)
     for (std::int64_t fit = 1; fit < 10; ++fit) {
-      const Slicing slicing = slicing_of(call, 4, fit * 4);
+      const device::Slicing slicing = device::slicing_of(call, 4, fit * 4);
       std::int64_t covered = 0;
       for (std::int64_t s = 0; s < slicing.number; ++s) {
-        const std::int64_t count = slice_count(call.count, slicing, s);
+        const std::int64_t count = device::slice_count(call.count, slicing, s);
         EXPECT_GT(count, 0) << s << " of " << call.count << " by " << fit;
         EXPECT_LE(count, fit);
         covered += count;

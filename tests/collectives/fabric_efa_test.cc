@@ -30,16 +30,17 @@ using ::testing::StartsWith;
 
 constexpr double kSeconds = 60;
 
-FabricOptions over(const std::string& provider) {
-  FabricOptions options;
+fabric::FabricOptions over(const std::string& provider) {
+  fabric::FabricOptions options;
   options.provider = provider;
   options.stripe_bytes = 16 << 10;
   return options;
 }
 
-std::unique_ptr<Endpoint> connect(const World& world, Store& store, const FabricOptions& options) {
-  return make_fabric_endpoint(options, world.rank, world.size, world.rank, world.size, store,
-                              "fabric", Deadline::in_seconds(kSeconds));
+std::unique_ptr<transport::Endpoint> connect(const World& world, Store& store,
+                                             const fabric::FabricOptions& options) {
+  return fabric::make_fabric_endpoint(options, world.rank, world.size, world.rank, world.size,
+                                      store, "fabric", Deadline::in_seconds(kSeconds));
 }
 
 TrafficPlan all_sizes(std::int64_t eager) {
@@ -79,13 +80,13 @@ class FabricOverEfa : public ::testing::TestWithParam<Case> {
 
 TEST_P(FabricOverEfa, ThousandsOfMessagesArriveWhole) {
   run_thread_ranks(GetParam().ranks, [&](const World& world, Store& store) {
-    FabricOptions options = over("efa");
+    fabric::FabricOptions options = over("efa");
     options.remote_writes = GetParam().writes;
     const auto endpoint = connect(world, store, options);
     EXPECT_THAT(endpoint->name(), StartsWith("efa over rdmap"));
     EXPECT_EQ(endpoint->rails(), GetParam().rails);
     run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);
-    const EndpointStatistics statistics = endpoint->statistics();
+    const transport::EndpointStatistics statistics = endpoint->statistics();
     EXPECT_GT(statistics.eager_messages, 0);
     EXPECT_GT(statistics.rendezvous_messages, 0);
     EXPECT_TRUE(!GetParam().writes || statistics.registrations > 0);
@@ -111,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(FabricOverEfa, EagerMessagesFitAPacket) {
   use_efa_provider();
   run_thread_ranks(2, [&](const World& world, Store& store) {
-    FabricOptions options = over("efa-direct");
+    fabric::FabricOptions options = over("efa-direct");
     options.eager_bytes = 64 << 10;
     const auto endpoint = connect(world, store, options);
     EXPECT_LT(endpoint->eager_bytes(), 8760);
@@ -129,7 +130,7 @@ TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
     ::setenv("SHOAL_TEST_EFA_FABRIC", fabric, 1);
     ::setenv("SHOAL_TEST_EFA_HMEM", "p2p", 1);
     run_thread_ranks(2, [&](const World& world, Store& store) {
-      FabricOptions options = over("efa");
+      fabric::FabricOptions options = over("efa");
       options.cuda_device = 0;
       const auto endpoint = connect(world, store, options);
       ASSERT_EQ(endpoint->device_memory_problem(), "");
@@ -139,10 +140,10 @@ TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
       const std::int64_t sizes[] = {0, 1, 1000, endpoint->eager_bytes(), 150'000};
       std::uint32_t number = 0;
       for (const std::int64_t bytes : sizes) {
-        const OperationKey key{1, number++};
-        const MessageTag tag{key, 0};
+        const transport::OperationKey key{1, number++};
+        const transport::MessageTag tag{key, 0};
         endpoint->begin(key, {});
-        Completion done;
+        transport::Completion done;
         endpoint->post_receive(1 - world.rank, tag, memory.data() + 200'000, bytes, done);
         endpoint->post_send(1 - world.rank, tag, memory.data(), bytes, done);
         drive(*endpoint, done, kSeconds);
@@ -156,7 +157,7 @@ TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
       meet(*endpoint, store, "all", kSeconds);
       // Once it is given up it is the host's again.
       region.reset();
-      Completion done;
+      transport::Completion done;
       endpoint->begin({1, 99}, {});
       endpoint->post_receive(1 - world.rank, {{1, 99}, 0}, memory.data() + 200'000, 1000, done);
       endpoint->post_send(1 - world.rank, {{1, 99}, 0}, memory.data(), 1000, done);
@@ -174,14 +175,14 @@ TEST(FabricOverEfa, AnEagerMessageIntoDeviceMemoryIsRefused) {
   use_efa_provider();
   ::setenv("SHOAL_TEST_EFA_HMEM", "p2p", 1);
   const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
-    FabricOptions options = over("efa");
+    fabric::FabricOptions options = over("efa");
     options.cuda_device = 0;
     const auto endpoint = connect(world, store, options);
     std::vector<std::uint8_t> memory(1000);
-    std::unique_ptr<MemoryRegion> region;
+    std::unique_ptr<transport::MemoryRegion> region;
     if (world.rank == 1) region = endpoint->register_device_memory(memory.data(), 1000);
     endpoint->begin({1, 1}, {});
-    Completion done;
+    transport::Completion done;
     if (world.rank == 0)
       endpoint->post_send(1, {{1, 1}, 0}, memory.data(), 1000, done);
     else
@@ -199,7 +200,7 @@ TEST(FabricOverEfa, SaysWhyDeviceMemoryIsOutOfReach) {
     ::setenv("SHOAL_TEST_EFA_HMEM", hmem, 1);
     std::string problem;
     run_thread_ranks(2, [&](const World& world, Store& store) {
-      FabricOptions options = over("efa");
+      fabric::FabricOptions options = over("efa");
       options.cuda_device = device;
       options.remote_writes = writes;
       const auto endpoint = connect(world, store, options);
@@ -225,7 +226,7 @@ TEST(FabricOverEfa, SaysWhyDeviceMemoryIsOutOfReach) {
 TEST(FabricOverEfa, FewCreditsAreEnough) {
   use_efa_provider("lo,lo");
   run_thread_ranks(3, [&](const World& world, Store& store) {
-    FabricOptions options = over("efa");
+    fabric::FabricOptions options = over("efa");
     options.credits = 4;
     options.unmatched = 2;
     const auto endpoint = connect(world, store, options);
@@ -239,7 +240,7 @@ TEST(FabricOverEfa, ABufferThatWasSentMayBeReceivedInto) {
   for (const char* fabric : {"efa", "efa-direct"}) {
     use_efa_provider();
     run_thread_ranks(2, [&](const World& world, Store& store) {
-      FabricOptions options = over(fabric);
+      fabric::FabricOptions options = over(fabric);
       options.idle_registrations = 16;
       const auto endpoint = connect(world, store, options);
       std::vector<std::uint8_t> first(100'000, static_cast<std::uint8_t>(1 + world.rank)),
@@ -248,7 +249,7 @@ TEST(FabricOverEfa, ABufferThatWasSentMayBeReceivedInto) {
       for (std::uint32_t round = 0; round < 2; ++round) {
         auto& from = round == 0 ? first : second;
         auto& to = round == 0 ? second : first;
-        Completion completion;
+        transport::Completion completion;
         endpoint->begin({1, round}, {});
         endpoint->post_receive(peer, {{1, round}, 0}, to.data(), 100'000, completion);
         endpoint->post_send(peer, {{1, round}, 0}, from.data(), 100'000, completion);
@@ -270,7 +271,7 @@ TEST(FabricOverEfa, LargeMessagesBothWaysBetweenProcesses) {
     std::vector<std::uint8_t> out(kBytes), in(kBytes);
     for (std::size_t i = 0; i < kBytes; ++i)
       out[i] = expected_byte(static_cast<std::uint32_t>(world.rank), static_cast<std::int64_t>(i));
-    Completion completion;
+    transport::Completion completion;
     endpoint->begin({1, 1}, {});
     endpoint->post_receive(1 - world.rank, {{1, 1}, 0}, in.data(), kBytes, completion);
     endpoint->post_send(1 - world.rank, {{1, 1}, 0}, out.data(), kBytes, completion);
@@ -299,8 +300,8 @@ TEST(FabricOverEfa, APeerThatFallsSilentCompletesNothing) {
     const auto endpoint = connect(world, store, over("efa"));
     std::uint32_t out = 7, in = 0;
     for (const bool silent : {false, true}) {
-      const OperationKey key{1, silent ? 2u : 1u};
-      Completion completion;
+      const transport::OperationKey key{1, silent ? 2u : 1u};
+      transport::Completion completion;
       endpoint->begin(key, {});
       endpoint->post_receive(1 - world.rank, {key, 0}, &in, sizeof in, completion);
       endpoint->post_send(1 - world.rank, {key, 0}, &out, sizeof out, completion);

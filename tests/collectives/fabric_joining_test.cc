@@ -17,12 +17,12 @@ using ::testing::HasSubstr;
 class FabricJoining : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric";
+    if (fabric::fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric";
   }
 };
 
-FabricOptions over(const std::string& provider) {
-  FabricOptions options;
+fabric::FabricOptions over(const std::string& provider) {
+  fabric::FabricOptions options;
   options.provider = provider;
   return options;
 }
@@ -30,7 +30,7 @@ FabricOptions over(const std::string& provider) {
 TEST_F(FabricJoining, MissingRanksAreNamed) {
   const auto store = make_hash_store();
   try {
-    make_fabric_endpoint(over("tcp"), 0, 3, 0, 3, *store, "x", Deadline::in_seconds(0.1));
+    fabric::make_fabric_endpoint(over("tcp"), 0, 3, 0, 3, *store, "x", Deadline::in_seconds(0.1));
     FAIL();
   } catch (const Error& problem) {
     EXPECT_EQ(problem.code(), ErrorCode::timeout);
@@ -60,7 +60,8 @@ TEST_F(FabricJoining, ARankThatIsLateIsNamedThoughItCameMeanwhile) {
     const auto store = make_hash_store();
     LateCard late(*store, card);
     try {
-      make_fabric_endpoint(over("tcp"), 0, size, 0, size, late, "x", Deadline::in_seconds(0.1));
+      fabric::make_fabric_endpoint(over("tcp"), 0, size, 0, size, late, "x",
+                                   Deadline::in_seconds(0.1));
     } catch (const Error& problem) {
       return problem;
     }
@@ -83,8 +84,8 @@ TEST_F(FabricJoining, ARankThatCannotJoinTellsTheOthersWhy) {
   const auto start = Clock::now();
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto options = over(world.rank == 1 ? "warp" : "tcp");
-    make_fabric_endpoint(options, world.rank, 3, world.rank, 3, store, "x",
-                         Deadline::in_seconds(30));
+    fabric::make_fabric_endpoint(options, world.rank, 3, world.rank, 3, store, "x",
+                                 Deadline::in_seconds(30));
   });
   EXPECT_LT(seconds_since(start), 10);
   for (const int rank : {0, 2})

@@ -29,23 +29,23 @@ constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
 TEST(Datagrams, AreRefusedWhereTheQueueCouldOverrun) {
   constexpr std::uint32_t kOld = 1 << 16 | 17, kLast = 2 << 16 | 3, kMended = 2 << 16 | 4;
-  EXPECT_NO_THROW(check_datagrams("udp;ofi_rxd", kOld, kDatagramWindow, 32));
-  EXPECT_NO_THROW(check_datagrams("udp;ofi_rxd", kMended, 128, 1000));
-  EXPECT_NO_THROW(check_datagrams("tcp;ofi_rxm", kOld, 128, 1000));
-  EXPECT_EQ(datagram_receives("udp;ofi_rxd", kLast, 1024), 256u);
-  EXPECT_EQ(datagram_receives("udp;ofi_rxd", kLast, 64), 64u);
-  EXPECT_EQ(datagram_receives("udp;ofi_rxd", kMended, 1024), 1024u);
-  EXPECT_EQ(datagram_receives("tcp;ofi_rxm", kOld, 1024), 1024u);
+  EXPECT_NO_THROW(fabric::check_datagrams("udp;ofi_rxd", kOld, fabric::kDatagramWindow, 32));
+  EXPECT_NO_THROW(fabric::check_datagrams("udp;ofi_rxd", kMended, 128, 1000));
+  EXPECT_NO_THROW(fabric::check_datagrams("tcp;ofi_rxm", kOld, 128, 1000));
+  EXPECT_EQ(fabric::datagram_receives("udp;ofi_rxd", kLast, 1024), 256u);
+  EXPECT_EQ(fabric::datagram_receives("udp;ofi_rxd", kLast, 64), 64u);
+  EXPECT_EQ(fabric::datagram_receives("udp;ofi_rxd", kMended, 1024), 1024u);
+  EXPECT_EQ(fabric::datagram_receives("tcp;ofi_rxm", kOld, 1024), 1024u);
   const auto refusal = [](std::uint32_t version, int window, int peers) -> std::string {
     try {
-      check_datagrams("udp;ofi_rxd", version, window, peers);
+      fabric::check_datagrams("udp;ofi_rxd", version, window, peers);
       return {};
     } catch (const Error& problem) {
       EXPECT_EQ(problem.code(), ErrorCode::unavailable);
       return problem.what();
     }
   };
-  EXPECT_THAT(refusal(kOld, kDatagramWindow, 33), HasSubstr("FI_OFI_RXD_MAX_UNACKED=15 "));
+  EXPECT_THAT(refusal(kOld, fabric::kDatagramWindow, 33), HasSubstr("FI_OFI_RXD_MAX_UNACKED=15 "));
   EXPECT_THAT(refusal(kLast, 128, 8), HasSubstr("libfabric 2.3 overruns"));
   EXPECT_THAT(refusal(kOld, 1, 600), HasSubstr("use tcp or libfabric 2.4"));
 }
@@ -56,19 +56,20 @@ TEST(Striping, CoversEveryByteOnceAndCountsAgree) {
          {std::numeric_limits<std::int64_t>::max(), 1L << 30, 300 * kKiB, 4096L, 100L})
       for (const std::int64_t bytes : {0L, 1L, 127L, 128L, 129L, 128 * kKiB - 1, 128 * kKiB,
                                        128 * kKiB + 1, 256 * kKiB + 1, kMiB + 3, 3 * kMiB - 5}) {
-        const StripingRule rule{128 * kKiB, largest, rails};
+        const fabric::StripingRule rule{128 * kKiB, largest, rails};
         for (const std::uint32_t first : {0u, 1u, 0xffffffffu}) {
-          const auto segments = cut_into_segments(bytes, rule, first);
-          EXPECT_EQ(static_cast<std::int64_t>(segments.size()), count_segments(bytes, rule))
+          const auto segments = fabric::cut_into_segments(bytes, rule, first);
+          EXPECT_EQ(static_cast<std::int64_t>(segments.size()), fabric::count_segments(bytes, rule))
               << bytes << " bytes, " << rails << " rails, at most " << largest;
           std::int64_t next = 0;
-          for (const Segment& segment : segments) {
+          for (const fabric::Segment& segment : segments) {
             EXPECT_EQ(segment.offset, next);
             EXPECT_GT(segment.bytes, 0);
             EXPECT_LE(segment.bytes, largest);
             EXPECT_GE(segment.rail, 0);
             EXPECT_LT(segment.rail, rails);
-            EXPECT_TRUE(largest < kStripeAlignment || segment.offset % kStripeAlignment == 0);
+            EXPECT_TRUE(largest < fabric::kStripeAlignment ||
+                        segment.offset % fabric::kStripeAlignment == 0);
             next += segment.bytes;
           }
           EXPECT_EQ(next, bytes);
@@ -79,7 +80,8 @@ TEST(Striping, CoversEveryByteOnceAndCountsAgree) {
 TEST(Striping, UsesAnotherRailForEach128KiB) {
   const auto rails_used = [](std::int64_t bytes, int rails) {
     std::vector<int> used;
-    for (const Segment& segment : cut_into_segments(bytes, {128 * kKiB, kMiB << 10, rails}, 1))
+    for (const fabric::Segment& segment :
+         fabric::cut_into_segments(bytes, {128 * kKiB, kMiB << 10, rails}, 1))
       used.push_back(segment.rail);
     return used;
   };
@@ -87,26 +89,26 @@ TEST(Striping, UsesAnotherRailForEach128KiB) {
   EXPECT_THAT(rails_used(128 * kKiB + 1, 4), ElementsAre(1, 2));
   EXPECT_THAT(rails_used(64 * kMiB + 3, 4), ElementsAre(1, 2, 3, 0));
   EXPECT_THAT(rails_used(64 * kMiB + 3, 1), ElementsAre(0));
-  const auto even = cut_into_segments(64 * kMiB, {128 * kKiB, kMiB << 10, 4}, 0);
-  for (const Segment& segment : even) EXPECT_EQ(segment.bytes, 16 * kMiB);
+  const auto even = fabric::cut_into_segments(64 * kMiB, {128 * kKiB, kMiB << 10, 4}, 0);
+  for (const fabric::Segment& segment : even) EXPECT_EQ(segment.bytes, 16 * kMiB);
 }
 
 TEST(Striping, RefusesNonsense) {
-  EXPECT_THROW(count_segments(-1, {}), Error);
-  EXPECT_THROW(count_segments(1, {128, 128, 0}), Error);
+  EXPECT_THROW(fabric::count_segments(-1, {}), Error);
+  EXPECT_THROW(fabric::count_segments(1, {128, 128, 0}), Error);
 }
 
 TEST(Interfaces, IncludeAndExcludeLists) {
-  const auto only = parse_interface_filter("eth0,10.0.0.0/16");
+  const auto only = fabric::parse_interface_filter("eth0,10.0.0.0/16");
   EXPECT_TRUE(only.admits({"eth0", "x"}));
   EXPECT_TRUE(only.admits({"eth7", "10.0.0.0/16"}));
   EXPECT_FALSE(only.admits({"eth1", "x"}));
-  const auto all_but = parse_interface_filter("^lo,docker0");
+  const auto all_but = fabric::parse_interface_filter("^lo,docker0");
   EXPECT_TRUE(all_but.admits({"eth0"}));
   EXPECT_FALSE(all_but.admits({"docker0"}));
   for (const char* wrong : {"", ",", "eth0,", "^", "eth0,^lo", "^^lo", "a b"}) {
     try {
-      parse_interface_filter(wrong);
+      fabric::parse_interface_filter(wrong);
       ADD_FAILURE() << wrong;
     } catch (const Error& problem) {
       EXPECT_THAT(problem.what(), HasSubstr("^lo,docker0"));
@@ -115,21 +117,21 @@ TEST(Interfaces, IncludeAndExcludeLists) {
 }
 
 TEST(Rails, OfWhichAllRanksHaveTheNetwork) {
-  const std::vector<RailSite> two{{"eth0", "10.0.0.0/24"}, {"eth1", "10.0.1.0/24"}};
-  const std::vector<RailSite> one{{"ens5", "10.0.1.0/24"}};
-  const auto common = find_common_rails({two, one, two});
+  const std::vector<fabric::RailSite> two{{"eth0", "10.0.0.0/24"}, {"eth1", "10.0.1.0/24"}};
+  const std::vector<fabric::RailSite> one{{"ens5", "10.0.1.0/24"}};
+  const auto common = fabric::find_common_rails({two, one, two});
   EXPECT_FALSE(common.by_index);
   EXPECT_THAT(common.sites, ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(1)));
   // Routed networks: nothing in common, so by place.
-  const auto routed = find_common_rails({two, {{"eth0", "10.9.0.0/24"}}});
+  const auto routed = fabric::find_common_rails({two, {{"eth0", "10.9.0.0/24"}}});
   EXPECT_TRUE(routed.by_index);
   EXPECT_THAT(routed.sites, ElementsAre(ElementsAre(0), ElementsAre(0)));
 }
 
 TEST(Rails, AreSharedEvenlyNearOnesFirst) {
   const auto equal = [](int ranks, int rails) {
-    return share_rails(std::vector(static_cast<std::size_t>(ranks),
-                                   std::vector<int>(static_cast<std::size_t>(rails), 0)));
+    return fabric::share_rails(std::vector(static_cast<std::size_t>(ranks),
+                                           std::vector<int>(static_cast<std::size_t>(rails), 0)));
   };
   EXPECT_THAT(equal(1, 4), ElementsAre(ElementsAre(0, 1, 2, 3)));
   EXPECT_THAT(equal(2, 4), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
@@ -149,17 +151,17 @@ TEST(Rails, AreSharedEvenlyNearOnesFirst) {
       EXPECT_GE(least, 1) << ranks << " ranks, " << rails << " rails";
       EXPECT_LE(most - least, 1) << ranks << " ranks, " << rails << " rails";
     }
-  EXPECT_THAT(share_rails({{1, 1, 0, 0}, {0, 0, 1, 1}}),
+  EXPECT_THAT(fabric::share_rails({{1, 1, 0, 0}, {0, 0, 1, 1}}),
               ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
 }
 
 TEST(Rails, PairByNetworkAndThenByPlace) {
-  EXPECT_THAT(pair_rails({"a", "b"}, {"b", "a"}), ElementsAre(1, 0));
-  EXPECT_THAT(pair_rails({"efa", "efa"}, {"efa", "efa", "efa"}), ElementsAre(0, 1));
-  EXPECT_THAT(pair_rails({"efa", "efa", "efa"}, {"efa", "efa"}), ElementsAre(0, 1, 0));
-  EXPECT_THAT(pair_rails({"a", "c"}, {"a"}), ElementsAre(0, -1));
-  EXPECT_TRUE(is_virtual_interface("docker0"));
-  EXPECT_FALSE(is_virtual_interface("eth0"));
+  EXPECT_THAT(fabric::pair_rails({"a", "b"}, {"b", "a"}), ElementsAre(1, 0));
+  EXPECT_THAT(fabric::pair_rails({"efa", "efa"}, {"efa", "efa", "efa"}), ElementsAre(0, 1));
+  EXPECT_THAT(fabric::pair_rails({"efa", "efa", "efa"}, {"efa", "efa"}), ElementsAre(0, 1, 0));
+  EXPECT_THAT(fabric::pair_rails({"a", "c"}, {"a"}), ElementsAre(0, -1));
+  EXPECT_TRUE(fabric::is_virtual_interface("docker0"));
+  EXPECT_FALSE(fabric::is_virtual_interface("eth0"));
 }
 
 constexpr std::size_t kLargest = 9000;
@@ -178,19 +180,19 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 // Ranks 0 and 1 in one thread; what came to each, in order.
 struct Lanes {
-  SocketLane low{loopback(), 0, 2, kLargest}, high{loopback(), 1, 2, kLargest};
+  fabric::SocketLane low{loopback(), 0, 2, kLargest}, high{loopback(), 1, 2, kLargest};
   std::vector<std::string> to_low, to_high;
 
   Lanes() {
     low.start({"", high.address()}, kMagic);
     high.start({low.address(), ""}, kMagic);
   }
-  static void poll(SocketLane& lane, std::vector<std::string>& into) {
+  static void poll(fabric::SocketLane& lane, std::vector<std::string>& into) {
     lane.look_closely();
     look(lane, into, false);
   }
   // Without look_closely(): at the sockets of wanted peers.
-  static bool look(SocketLane& lane, std::vector<std::string>& into, bool wanted) {
+  static bool look(fabric::SocketLane& lane, std::vector<std::string>& into, bool wanted) {
     return lane.poll(
         [&](std::span<const std::byte> message) {
           into.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
@@ -259,8 +261,9 @@ struct RawHello {
 };
 
 // Connects as rank 1 would, and says so with these bytes.
-FileDescriptor raw_peer(const SocketLane& lane, const RawHello& hello, const std::string& more) {
-  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+transport::FileDescriptor raw_peer(const fabric::SocketLane& lane, const RawHello& hello,
+                                   const std::string& more) {
+  transport::FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   std::memcpy(&address, lane.address().data(), sizeof address);
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
@@ -302,7 +305,7 @@ TEST(SocketLane, TurnsStrangersAway) {
   Lanes lanes;
   for (const RawHello& hello :
        {RawHello{kMagic + 1, 1}, RawHello{kMagic, 0}, RawHello{kMagic, 2}, RawHello{kMagic, -1}}) {
-    const FileDescriptor stranger = raw_peer(lanes.low, hello, "");
+    const transport::FileDescriptor stranger = raw_peer(lanes.low, hello, "");
     char byte = 0;
     EXPECT_TRUE(lanes.poll_until([&] { return recv(stranger.get(), &byte, 1, MSG_DONTWAIT) == 0; }))
         << hello.magic << " " << hello.rank;
@@ -320,7 +323,7 @@ TEST(SocketLane, LosesAPeerThatBreaksOffAndNotOneThatLeaves) {
   }
   {
     Lanes lanes;
-    const FileDescriptor peer = raw_peer(lanes.low, {kMagic, 1}, std::string(8, '\x7f'));
+    const transport::FileDescriptor peer = raw_peer(lanes.low, {kMagic, 1}, std::string(8, '\x7f'));
     EXPECT_THAT(lost(lanes), HasSubstr("something else than a message"));
   }
   Lanes lanes;

@@ -31,28 +31,29 @@ using ::testing::HasSubstr;
 
 constexpr double kSeconds = 60;
 
-std::unique_ptr<Endpoint> connect(const World& world, Store& store, const FabricOptions& options,
-                                  double seconds = kSeconds) {
-  return make_fabric_endpoint(options, world.rank, world.size, world.rank, world.size, store,
-                              "fabric", Deadline::in_seconds(seconds));
+std::unique_ptr<transport::Endpoint> connect(const World& world, Store& store,
+                                             const fabric::FabricOptions& options,
+                                             double seconds = kSeconds) {
+  return fabric::make_fabric_endpoint(options, world.rank, world.size, world.rank, world.size,
+                                      store, "fabric", Deadline::in_seconds(seconds));
 }
 
-FabricOptions over(const std::string& provider) {
-  FabricOptions options;
+fabric::FabricOptions over(const std::string& provider) {
+  fabric::FabricOptions options;
   options.provider = provider;
   return options;
 }
 
 // Two rails on one machine: two loopback addresses.
-FabricOptions two_rails(const std::string& provider) {
-  FabricOptions options = over(provider);
+fabric::FabricOptions two_rails(const std::string& provider) {
+  fabric::FabricOptions options = over(provider);
   options.interfaces = "127.0.0.1,127.0.0.2";
   options.stripe_bytes = 16 << 10;
   return options;
 }
 
 #define SHOAL_PROVIDER_OR_SKIP() \
-  if (fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric"
+  if (fabric::fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric"
 
 struct Case {
   std::string name, provider;
@@ -66,8 +67,8 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) { return info.
 
 class Traffic : public ::testing::TestWithParam<Case> {
  protected:
-  FabricOptions options() const {
-    FabricOptions chosen =
+  fabric::FabricOptions options() const {
+    fabric::FabricOptions chosen =
         GetParam().rails ? two_rails(GetParam().provider) : over(GetParam().provider);
     chosen.remote_writes = GetParam().writes;
     chosen.eager_bytes = GetParam().eager;
@@ -89,7 +90,7 @@ TEST_P(Traffic, OfThousandsOfMessagesArrivesWhole) {
     plan.first_sequence = 0xfffffffau;  // wraps
     plan.sizes = {0, 1, 3, 64, 1000, eager - 1, eager, eager + 1, 3 * eager, 70'001};
     run_traffic(*endpoint, plan, kSeconds);
-    const EndpointStatistics statistics = endpoint->statistics();
+    const transport::EndpointStatistics statistics = endpoint->statistics();
     EXPECT_GT(statistics.eager_messages, 0);
     EXPECT_GT(statistics.rendezvous_messages, 0);
     if (GetParam().provider != "tcp" || !GetParam().sockets) {
@@ -112,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Fabric, ReceiveIdsWrap) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(3, [&](const World& world, Store& store) {
-    FabricOptions options = over("tcp");
+    fabric::FabricOptions options = over("tcp");
     options.first_receive_id = 0xfffffff0u;
     const auto endpoint = connect(world, store, options);
     TrafficPlan plan;
@@ -125,7 +126,7 @@ TEST(Fabric, ReceiveIdsWrap) {
 TEST(Fabric, FewCreditsAreEnough) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(3, [&](const World& world, Store& store) {
-    FabricOptions options = two_rails("tcp");
+    fabric::FabricOptions options = two_rails("tcp");
     options.credits = 4;
     options.unmatched = 2;
     options.sockets = false;  // they need no credits
@@ -147,8 +148,8 @@ TEST(Fabric, SmallMessagesTakeSocketsOnceTheyAreConnected) {
     const Deadline deadline = Deadline::in_seconds(kSeconds);
     std::uint32_t value = 0, got = 0;
     for (std::uint32_t sequence = 0; (value & got & 1) == 0 && !deadline.passed(); ++sequence) {
-      const OperationKey key{1, sequence};
-      Completion completion;
+      const transport::OperationKey key{1, sequence};
+      transport::Completion completion;
       value = 2 * sequence + (endpoint->statistics().by_sockets > 0 ? 1 : 0);
       endpoint->begin(key, {});
       endpoint->post_receive(1 - world.rank, {key, 0}, &got, 4, completion);
@@ -171,7 +172,7 @@ TEST(Fabric, LargeMessagesBothWaysAtOnce) {
     for (std::size_t i = 0; i < kBytes; ++i)
       out[i] =
           test::expected_byte(static_cast<std::uint32_t>(world.rank), static_cast<std::int64_t>(i));
-    Completion completion;
+    transport::Completion completion;
     endpoint->begin({1, 1}, {});
     endpoint->post_receive(1 - world.rank, {{1, 1}, 0}, in.data(), kBytes, completion);
     endpoint->post_send(1 - world.rank, {{1, 1}, 0}, out.data(), kBytes, completion);
@@ -205,7 +206,7 @@ TEST(Fabric, BurstsBetweenOneAndManyOverUdpArriveWhole) {
     std::vector<std::uint8_t> out(kBytes);
     for (std::size_t i = 0; i < kBytes; ++i) out[i] = byte_of(world.rank, i);
     std::vector in(peers.size(), std::vector<std::uint8_t>(kBytes));
-    Completion completion;
+    transport::Completion completion;
     endpoint->begin({1, 1}, {});
     for (std::size_t p = 0; p < peers.size(); ++p) {
       endpoint->post_receive(peers[p], {{1, 1}, 0}, in[p].data(), kBytes, completion);
@@ -224,11 +225,11 @@ TEST(Fabric, BurstsBetweenOneAndManyOverUdpArriveWhole) {
 TEST(Fabric, UnmatchedMessagesAreBounded) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [&](const World& world, Store& store) {
-    FabricOptions options = over("tcp");
+    fabric::FabricOptions options = over("tcp");
     options.unmatched = 32;
     const auto endpoint = connect(world, store, options);
     constexpr std::uint32_t kMessages = 1000;
-    Completion completion;
+    transport::Completion completion;
     std::vector<std::uint32_t> values(kMessages);
     endpoint->begin({1, 1}, {});
     if (world.rank == 0) {
@@ -262,13 +263,13 @@ TEST(Fabric, UnmatchedMessagesAreBounded) {
 TEST(Fabric, NoMoreIsAllowedThanACompletionQueueHolds) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [](const World& world, Store& store) {
-    constexpr OperationKey kKey{1, 1};
+    constexpr transport::OperationKey kKey{1, 1};
     constexpr std::uint32_t kMessages = 1030;
-    FabricOptions options = over("tcp");
+    fabric::FabricOptions options = over("tcp");
     options.eager_bytes = 64;
     const auto endpoint = connect(world, store, options);
     std::vector<std::array<std::uint8_t, 128>> data(kMessages);
-    Completion completion;
+    transport::Completion completion;
     endpoint->begin(kKey, {});
     if (world.rank == 1) {
       for (std::uint32_t i = 0; i < kMessages; ++i)
@@ -301,7 +302,7 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
       signature.dtype = DType::f32;
       signature.count = 25;
       std::vector<std::byte> data(static_cast<std::size_t>(bytes)), in(data.size());
-      Completion completion;
+      transport::Completion completion;
       endpoint->begin({1, 1}, signature);
       // Both only send, so nobody grants anything: a stalled send must still say what it is.
       endpoint->post_send(1 - world.rank, {{1, 1}, 0}, data.data(), bytes, completion);
@@ -335,7 +336,7 @@ TEST(Fabric, WhatCameBeforeTheCallIsCompared) {
     Signature signature;
     signature.operation = world.rank == 0 ? Operation::all_reduce : Operation::all_gather;
     std::array<std::byte, 4> data{};
-    Completion completion;
+    transport::Completion completion;
     if (world.rank == 0) {
       endpoint->begin({1, 1}, signature);
       endpoint->post_send(1, {{1, 1}, 0}, data.data(), 4, completion);
@@ -364,7 +365,7 @@ TEST(Fabric, ALateAnnouncementIsNoMismatch) {
     first.operation = Operation::all_reduce;
     second.operation = Operation::all_gather;
     std::vector<std::byte> data(100'000);
-    Completion completion;
+    transport::Completion completion;
     const auto until = [&](auto&& over) {
       const Deadline deadline = Deadline::in_seconds(kSeconds);
       while (!over()) {
@@ -400,7 +401,7 @@ TEST(Fabric, WhoCallsSomethingElseLaterIsNamedToo) {
     Signature signature;
     signature.operation = world.rank == 0 ? Operation::all_reduce : Operation::all_gather;
     std::vector<std::byte> data(100'000);
-    Completion completion, never{1};
+    transport::Completion completion, never{1};
     const auto drive_until = [&](auto&& over) {
       const Deadline deadline = Deadline::in_seconds(kSeconds);
       while (!over() && !deadline.passed())
@@ -434,7 +435,7 @@ TEST(Fabric, LengthsThatDisagreeAreNamed) {
     thread_rank_errors(2, [&](const World& world, Store& store) {
       const auto endpoint = connect(world, store, over("tcp"));
       std::vector<std::byte> data(90'000);
-      Completion completion;
+      transport::Completion completion;
       endpoint->begin({1, 1}, {});
       if (world.rank == 0)
         endpoint->post_send(1, {{1, 1}, 0}, data.data(), sent, completion);
@@ -467,8 +468,8 @@ TEST_P(KilledPeer, NeverHangsItsPeers) {
     ProcessRanks::say_ready(store);
     const double seconds = 3;
     for (std::uint32_t sequence = 0;; ++sequence) {
-      const OperationKey key{1, sequence};
-      Completion completion;
+      const transport::OperationKey key{1, sequence};
+      transport::Completion completion;
       endpoint->begin(key, {});
       endpoint->post_receive(1 - world.rank, {key, 0}, in.data(), 1 << 20, completion);
       endpoint->post_send(1 - world.rank, {key, 0}, data.data(), 1 << 20, completion);
@@ -494,7 +495,7 @@ TEST(Fabric, LeavingInTheMiddleOfAPeersWriteEndsOnlyTheEndpoint) {
     auto endpoint = connect(world, store, over("tcp"));
     constexpr std::size_t kBytes = std::size_t{64} << 20;
     std::vector<std::uint8_t> data(kBytes, world.rank == 0 ? 1 : 0);
-    Completion completion;
+    transport::Completion completion;
     endpoint->begin({1, 1}, {});
     const Deadline deadline = Deadline::in_seconds(kSeconds);
     if (world.rank == 0) {
@@ -520,7 +521,7 @@ TEST(Fabric, LastWordsArrive) {
     ProcessRanks ranks(2, [&](const World& world, Store& store) {
       auto endpoint = connect(world, store, over(provider));
       std::vector<std::uint8_t> data(5000, 42);
-      Completion completion;
+      transport::Completion completion;
       endpoint->begin({1, 1}, {});
       for (std::uint32_t i = 0; i < 20; ++i)
         if (world.rank == 0) endpoint->post_send(1, {{1, 1}, i}, data.data(), 5000, completion);
@@ -537,7 +538,7 @@ TEST(Fabric, LastWordsArrive) {
       barrier(store, "gone", 2, Deadline::in_seconds(kSeconds));
       for (std::uint32_t i = 0; i < 20; ++i) {
         std::vector<std::uint8_t> in(5000);
-        Completion received;
+        transport::Completion received;
         endpoint->post_receive(0, {{1, 1}, i}, in.data(), 5000, received);
         drive(*endpoint, received, kSeconds);
         EXPECT_EQ(in, data);
@@ -554,8 +555,8 @@ TEST(Fabric, RegistrationsAreKept) {
     std::vector<std::byte> buffer(1 << 20);
     const auto region = endpoint->register_memory(buffer.data(), 1 << 20);
     for (std::uint32_t sequence = 0; sequence < 20; ++sequence) {
-      const OperationKey key{1, sequence};
-      Completion completion;
+      const transport::OperationKey key{1, sequence};
+      transport::Completion completion;
       endpoint->begin(key, {});
       const std::ptrdiff_t offset = 1000 * static_cast<std::ptrdiff_t>(sequence);
       if (world.rank == 0)
@@ -574,7 +575,7 @@ TEST(Fabric, UnknownProviderNamesWhatThereIs) {
   SHOAL_PROVIDER_OR_SKIP();
   const auto store = make_hash_store();
   try {
-    make_fabric_endpoint(over("warp"), 0, 1, 0, 1, *store, "x", Deadline::in_seconds(1));
+    fabric::make_fabric_endpoint(over("warp"), 0, 1, 0, 1, *store, "x", Deadline::in_seconds(1));
     FAIL();
   } catch (const Error& problem) {
     EXPECT_EQ(problem.code(), ErrorCode::unavailable);
@@ -583,10 +584,10 @@ TEST(Fabric, UnknownProviderNamesWhatThereIs) {
 }
 
 TEST(Fabric, BuildsWithoutItSayWhichFlag) {
-  if (!fabric_providers().empty()) GTEST_SKIP() << "this build has libfabric";
+  if (!fabric::fabric_providers().empty()) GTEST_SKIP() << "this build has libfabric";
   const auto store = make_hash_store();
   try {
-    make_fabric_endpoint({}, 0, 1, 0, 1, *store, "x", Deadline::in_seconds(1));
+    fabric::make_fabric_endpoint({}, 0, 1, 0, 1, *store, "x", Deadline::in_seconds(1));
     FAIL();
   } catch (const Error& problem) {
     EXPECT_THAT(problem.what(), HasSubstr("SHOAL_LIBFABRIC"));

@@ -46,7 +46,7 @@ std::uint8_t expected_byte(std::uint32_t seed, std::int64_t index) {
   return static_cast<std::uint8_t>((seed + i * 2654435761u) >> 13);
 }
 
-void drive(Endpoint& endpoint, const Completion& completion, double seconds) {
+void drive(transport::Endpoint& endpoint, const transport::Completion& completion, double seconds) {
   const Deadline deadline = Deadline::in_seconds(seconds);
   while (!completion.done()) {
     if (endpoint.progress()) continue;
@@ -57,7 +57,7 @@ void drive(Endpoint& endpoint, const Completion& completion, double seconds) {
   }
 }
 
-void meet(Endpoint& endpoint, Store& store, const std::string& label, double seconds) {
+void meet(transport::Endpoint& endpoint, Store& store, const std::string& label, double seconds) {
   const Deadline deadline = Deadline::in_seconds(seconds);
   while (endpoint.sending()) {
     if (endpoint.progress()) continue;
@@ -76,24 +76,25 @@ void meet(Endpoint& endpoint, Store& store, const std::string& label, double sec
   }
 }
 
-void run_traffic(Endpoint& endpoint, const TrafficPlan& plan, double seconds) {
+void run_traffic(transport::Endpoint& endpoint, const TrafficPlan& plan, double seconds) {
   std::mt19937 random(plan.seed + 77u * static_cast<unsigned>(endpoint.rank()));
   const int self = endpoint.rank();
   for (int round = 0; round < plan.rounds; ++round) {
-    const OperationKey key{kGroup, plan.first_sequence + static_cast<std::uint32_t>(round)};
+    const transport::OperationKey key{kGroup,
+                                      plan.first_sequence + static_cast<std::uint32_t>(round)};
     auto messages = plan_round(plan, round, endpoint.size());
     std::erase_if(messages, [&](const Planned& m) { return m.from != self && m.to != self; });
     std::ranges::shuffle(messages, random);
     std::vector<std::vector<std::byte>> buffers;
     buffers.reserve(messages.size());
-    Completion completion;
+    transport::Completion completion;
     Signature signature;
     signature.count = round;
     endpoint.begin(key, signature);
     for (const Planned& message : messages) {
       auto& buffer =
           buffers.emplace_back(static_cast<std::size_t>(message.bytes + kGuard), kUntouched);
-      const MessageTag tag{key, message.ordinal};
+      const transport::MessageTag tag{key, message.ordinal};
       if (message.from == self) {
         for (std::int64_t i = 0; i < message.bytes; ++i)
           buffer[static_cast<std::size_t>(i)] = std::byte{expected_byte(message.seed, i)};

@@ -19,16 +19,16 @@ struct TrafficPlan {
 };
 
 // Runs this rank's part; throws on an Error, a wrong byte or after `seconds`.
-void run_traffic(Endpoint& endpoint, const TrafficPlan& plan, double seconds);
+void run_traffic(transport::Endpoint& endpoint, const TrafficPlan& plan, double seconds);
 
 // Drives until done; throws timeout after `seconds`.
-void drive(Endpoint& endpoint, const Completion& completion, double seconds);
+void drive(transport::Endpoint& endpoint, const transport::Completion& completion, double seconds);
 
 // Returns once all the endpoint's ranks have called it with this `label` (new for each call) and
 // what they had sent has arrived. They drive their endpoints meanwhile, as engines do until all
 // have left: with manual progress a rank that only waited would answer nobody, and what a peer
 // still sends it (returned credits, say) would never be finished. Throws timeout after `seconds`.
-void meet(Endpoint& endpoint, Store& store, const std::string& label, double seconds);
+void meet(transport::Endpoint& endpoint, Store& store, const std::string& label, double seconds);
 
 // Bytes of a message are a function of this.
 std::uint8_t expected_byte(std::uint32_t seed, std::int64_t index);

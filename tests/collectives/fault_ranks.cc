@@ -156,7 +156,7 @@ void play(const Scenario& scenario, int rank, int size) {
 int run(int argc, char** argv) {
   const int rank = std::atoi(std::getenv("RANK")), size = std::atoi(std::getenv("WORLD_SIZE"));
   // libfabric looks for its devices once, not in every child: a second of two cores each time.
-  (void)fabric_providers();
+  (void)fabric::fabric_providers();
   for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];
     const auto colon = name.find(':');

@@ -323,7 +323,7 @@ TEST(Hosts, MoreThanOneCannotShareMemory) {
   const auto store = make_hash_store();
   store->set("p/card/1", "another-host\n1\nsocket");
   try {
-    const PeerLinks links(0, 2, *store, "p", Deadline::in_seconds(5));
+    const transport::PeerLinks links(0, 2, *store, "p", Deadline::in_seconds(5));
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1 on 'another-host': they cannot share memory"),
@@ -393,7 +393,7 @@ TEST(Flight, OfEveryRankSaysTogetherWhichMessageDidNotCome) {
               ::testing::Contains(HasSubstr("; open: recv of 4 f32 from rank 1 (message 2), ")));
 }
 
-void run(Engine& engine, Call&& call, Deadline deadline) {
+void run(native::Engine& engine, Call&& call, Deadline deadline) {
   WorkPtr work = engine.repeat(call.plain());
   if (!work) work = engine.submit(std::move(call));
   work->wait(deadline);
@@ -404,11 +404,11 @@ TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
   constexpr std::uint32_t kFirst = 0xffffffffu - 20;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(20);
-    auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
-    group->own_page().place.store(place_of(kFirst - 1, 0));
+    auto group = std::make_shared<native::Group>(world.rank, world.size, store, "wrap", deadline);
+    group->own_page().place.store(transport::place_of(kFirst - 1, 0));
     barrier(store, "placed", world.size, deadline);
-    Engine engine(group, PlanChoice({}, 3), 20, FlightRecorder("wrap", world.rank, {0, 1, 2}),
-                  kFirst);
+    native::Engine engine(group, native::PlanChoice({}, 3), 20,
+                          FlightRecorder("wrap", world.rank, {0, 1, 2}), kFirst);
     std::vector<float> values(3000), small(3);
     for (int i = 0; i < 50; ++i)
       for (std::vector<float>* buffer : {&values, &small}) {
@@ -448,10 +448,11 @@ TEST(ManyOperations, LeaveMemoryFlatInSharedMemory) {
   const auto first = 0xffffffffu - static_cast<std::uint32_t>(operations / 2);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(100);
-    auto group = std::make_shared<Group>(world.rank, world.size, store, "many", deadline);
-    group->own_page().place.store(place_of(first - 1, 0));
+    auto group = std::make_shared<native::Group>(world.rank, world.size, store, "many", deadline);
+    group->own_page().place.store(transport::place_of(first - 1, 0));
     barrier(store, "placed", world.size, deadline);
-    Engine engine(group, PlanChoice({}, 2), 100, FlightRecorder("many", world.rank, {0, 1}), first);
+    native::Engine engine(group, native::PlanChoice({}, 2), 100,
+                          FlightRecorder("many", world.rank, {0, 1}), first);
     std::vector<std::int32_t> small(2), large(3000);
     std::int64_t base = 0;
     const auto start = Clock::now();
@@ -478,7 +479,7 @@ TEST(ManyOperations, LeaveMemoryFlatInSharedMemory) {
 }
 
 TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
-  if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   const std::int64_t operations = many(8'000, 1'000'000);
   ProcessRanks ranks(2, [&](const World& world, Store& store) {
     CommunicatorOptions options = with_deadline(100);

@@ -52,7 +52,7 @@ struct Typed {
   // Ranks [begin, begin + size), by the definition of the tree; or from the left.
   static A tree(ReduceOp op, int begin, int size, std::int64_t i) {
     if (size == 1) return term(op, begin, i);
-    const int left = canonical_left(size);
+    const int left = algorithm::canonical_left(size);
     return combined(op, tree(op, begin, left, i), tree(op, begin + left, size - left, i));
   }
   static A from_the_left(ReduceOp op, int size, std::int64_t i) {
@@ -69,7 +69,7 @@ struct Typed {
       static_cast<T*>(to)[i] = static_cast<T>(static_cast<A>(input_of(rank, i)));
   }
   // Elements of `got`, the first of which is element `begin` of all, that are not right.
-  static std::int64_t wrong(const void* got, ReduceOp op, int size, Range range) {
+  static std::int64_t wrong(const void* got, ReduceOp op, int size, algorithm::Range range) {
     std::int64_t wrong = 0;
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const T right = rounded(op, tree(op, 0, size, i), size);
@@ -111,7 +111,7 @@ std::string check(Communicator& c, Operation operation, DType dtype, ReduceOp op
   const Reduction reduction = reduction_of(op, rank);
   const int root = size - 1;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(size), count / size);
-  Range mine{0, count};
+  algorithm::Range mine{0, count};
   switch (operation) {
     case Operation::all_reduce:
       c.all_reduce(send, recv, count, dtype, reduction)->wait();
@@ -173,7 +173,7 @@ TEST_P(FixedOrderProcesses, HaveTheBitsOfTheCanonicalTree) {
   const Job& job = GetParam();
   if (!job.transport.empty()) {
     shoal::test::use_efa_provider();
-    if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+    if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }
   ProcessRanks ranks(static_cast<int>(job.hosts.size()), [&](const World& world, Store& store) {
     World placed = world;
@@ -203,20 +203,21 @@ INSTANTIATE_TEST_SUITE_P(
 std::vector<std::string> run_layout(const std::string& hosts, const CommunicatorOptions& options,
                                     const std::vector<std::int64_t>& counts, bool shuffled) {
   const int size = static_cast<int>(hosts.size());
-  const Placement where([&] {
+  const hierarchical::Placement where([&] {
     std::vector<std::string> names;
     for (const char letter : hosts) names.emplace_back(1, letter);
     return names;
   }());
   const test::LoopbackRanks loopback(size, 1024);
-  const FaultOptions faults{11, 0.3, 100, 3};
+  const transport::FaultOptions faults{11, 0.3, 100, 3};
   std::mutex mutex;
   std::vector<std::string> wrong;
   shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
     std::vector<std::string> names;
     for (const char letter : hosts) names.emplace_back(1, letter);
     const auto c =
-        where.nodes() == 1 ? make_node_communicator(world.rank, size, store, "test/node", options)
+        where.nodes() == 1
+            ? native::make_node_communicator(world.rank, size, store, "test/node", options)
         : where.nodes() == size
             ? loopback.communicator(world, store, options, shuffled ? &faults : nullptr)
             : loopback.hierarchical(world, store, names, options, shuffled ? &faults : nullptr);

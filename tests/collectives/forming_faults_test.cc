@@ -42,7 +42,7 @@ void PrintTo(const Death& death, std::ostream* out) { *out << death.name; }
 class FormingFaults : public ::testing::TestWithParam<Death> {};
 
 TEST_P(FormingFaults, NameTheRankThatDied) {
-  if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   const Death& death = GetParam();
   ProcessRanks ranks(3, [&](World world, Store& store) {
     world.host = world.rank == 2 ? "b" : "a";

@@ -37,7 +37,7 @@ std::vector<std::string> hosts_of(const std::string& letters) {
 }
 
 TEST(Placement, NumbersNodesByTheirLowestRank) {
-  const Placement where(hosts_of("babab"));
+  const hierarchical::Placement where(hosts_of("babab"));
   EXPECT_EQ(where.nodes(), 2);
   EXPECT_EQ(where.members(0), (std::vector<int>{0, 2, 4}));
   EXPECT_EQ(where.members(1), (std::vector<int>{1, 3}));
@@ -45,7 +45,7 @@ TEST(Placement, NumbersNodesByTheirLowestRank) {
   EXPECT_EQ(where.rails(), 2);
   EXPECT_EQ(where.rail(1), (std::vector<int>{2, 3}));
   EXPECT_FALSE(where.contiguous());
-  EXPECT_TRUE(Placement(hosts_of("aabbb")).contiguous());
+  EXPECT_TRUE(hierarchical::Placement(hosts_of("aabbb")).contiguous());
 }
 
 // By sender and receiver: elements of the whole buffer that a step's messages carry.
@@ -58,10 +58,10 @@ void note(Messages& messages, int from, int to, std::int64_t begin, std::int64_t
 TEST(Blocks, PiecesOfAllDistancesBringEveryElementToEveryHostOnce) {
   for (const std::string letters : {"aabb", "aaabb", "abbb", "aabbcc", "aaaabbbb"})
     for (const int pieces : {1, 2, 3, 8}) {
-      const Placement where(hosts_of(letters));
+      const hierarchical::Placement where(hosts_of(letters));
       std::vector<std::int64_t> counts;
       for (int rank = 0; rank < where.size(); ++rank) counts.push_back(rank * 5 % 7);
-      const Blocks blocks(where, counts, pieces);
+      const hierarchical::Blocks blocks(where, counts, pieces);
       std::set<int> turns;
       for (int turn = 0; turn < pieces; ++turn) turns.insert(blocks.piece_in_turn(turn));
       EXPECT_EQ(turns.size(), static_cast<std::size_t>(pieces));
@@ -75,10 +75,10 @@ TEST(Blocks, PiecesOfAllDistancesBringEveryElementToEveryHostOnce) {
         for (int piece = 0; piece < pieces; ++piece) {
           Messages sent, received;
           for (int rank = 0; rank < where.size(); ++rank) {
-            const Program program = blocks.gather_step(rank, distance, piece);
-            for (const Instruction& i : program.instructions) {
-              if (i.verb == Verb::send) {
-                const Piece& from = i.sources.front();
+            const algorithm::Program program = blocks.gather_step(rank, distance, piece);
+            for (const algorithm::Instruction& i : program.instructions) {
+              if (i.verb == algorithm::Verb::send) {
+                const algorithm::Piece& from = i.sources.front();
                 note(sent, rank, i.peer, blocks.part(rank).begin + from.begin, from.count);
                 continue;
               }
@@ -91,7 +91,7 @@ TEST(Blocks, PiecesOfAllDistancesBringEveryElementToEveryHostOnce) {
           EXPECT_EQ(sent, received) << letters << ", piece " << piece << " of " << pieces;
         }
       for (int node = 0; node < where.nodes(); ++node) {
-        const Range own = blocks.block(node);
+        const algorithm::Range own = blocks.block(node);
         const auto& at = arrived[static_cast<std::size_t>(node)];
         for (std::size_t e = 0; e < at.size(); ++e) {
           const auto element = static_cast<std::int64_t>(e);
@@ -107,7 +107,7 @@ TEST_P(HierarchicalResults, AreExact) {
   const auto hosts = hosts_of(GetParam());
   const int size = static_cast<int>(hosts.size());
   const LoopbackRanks loopback(size, 1024);
-  const FaultOptions shuffled{5, 0.2, 200, 3};
+  const transport::FaultOptions shuffled{5, 0.2, 200, 3};
   std::mutex mutex;
   std::vector<std::string> wrong;
   shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
@@ -164,7 +164,7 @@ TEST(Hierarchical, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
   std::mutex mutex;
   for (std::uint64_t run = 0; run < 2; ++run) {
     const LoopbackRanks loopback(4);
-    const FaultOptions shuffled{run, 0.5, 300, 3};
+    const transport::FaultOptions shuffled{run, 0.5, 300, 3};
     shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
       const auto c = loopback.hierarchical(world, store, hosts, with_deadline(30), &shuffled);
       std::mt19937 random(static_cast<unsigned>(world.rank));
@@ -189,7 +189,7 @@ TEST(Hierarchical, RootedOperationsCrossTheWiresOncePerHost) {
     shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
       CommunicatorOptions options = with_deadline(30);
       if (!by_levels) options.collectives = "broadcast,reduce:@^hierarchical";
-      std::shared_ptr<NetEngine> engine;
+      std::shared_ptr<net::NetEngine> engine;
       const auto c =
           loopback.hierarchical(world, store, hosts_of("aaabbb"), options, nullptr, &engine);
       std::vector<float> values(kCount, static_cast<float>(world.rank));

@@ -39,7 +39,7 @@ class Hosts : public ::testing::TestWithParam<Place> {
     shoal::test::use_efa_provider();
     // "efa" takes efa-direct where it is; here it is not.
     ::setenv("SHOAL_TEST_EFA_FABRIC", std::get<0>(GetParam()) == "efa" ? "efa" : "", 1);
-    if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+    if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }
 };
 

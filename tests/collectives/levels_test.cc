@@ -34,17 +34,17 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // All ranks' plans, carried out on whole numbers. Element i of rank r's send is 1000 r + i + 1.
 struct Carried {
-  Carried(const Call& call, const Placement& where) {
+  Carried(const Call& call, const hierarchical::Placement& where) {
     const int size = where.size();
     for (int rank = 0; rank < size; ++rank) {
-      plans.push_back(level_plan(call, rank, where));
+      plans.push_back(device::level_plan(call, rank, where));
       const bool sends = call.operation != Operation::broadcast || rank == call.root;
       sent.emplace_back(at(sends ? call.send_bytes(rank, size) : 0));
       std::iota(sent.back().begin(), sent.back().end(), 1000 * rank + 1);
       received.emplace_back(at(call.recv_bytes(rank, size)));
     }
     for (int rank = 0; rank < size; ++rank)
-      for (const LevelPlan::Copy& copy : plans[at(rank)].copies) {
+      for (const device::LevelPlan::Copy& copy : plans[at(rank)].copies) {
         const int source = where.members(where.node_of(rank))[at(copy.source)];
         for (std::int64_t i = 0; i < copy.count; ++i)
           received[at(rank)].at(at(copy.to + i)) = sent[at(source)].at(at(copy.from + i));
@@ -53,13 +53,13 @@ struct Carried {
   }
 
   // What the rail's members send and receive; it is the same call on all of them.
-  void carry(const Placement& where, const std::vector<int>& members) {
+  void carry(const hierarchical::Placement& where, const std::vector<int>& members) {
     std::vector<Numbers> in, out;
     for (const int rank : members) {
-      const LevelPlan& plan = plans[at(rank)];
+      const device::LevelPlan& plan = plans[at(rank)];
       ASSERT_TRUE(plan.rail);
       Numbers packed;
-      for (const LevelPlan::Part& part : plan.from)
+      for (const device::LevelPlan::Part& part : plan.from)
         for (std::int64_t i = 0; i < part.count; ++i) {
           std::int64_t sum = 0;
           for (const int source : plan.sources)
@@ -83,12 +83,12 @@ struct Carried {
     }
     for (int host = 0; host < hosts; ++host) {
       const int rank = members[at(host)];
-      const LevelPlan& plan = plans[at(rank)];
+      const device::LevelPlan& plan = plans[at(rank)];
       std::int64_t next = 0;
       if (call.operation == Operation::reduce_scatter) next = host * call.count;
       if (call.operation == Operation::reduce_scatter_v)
         next = std::accumulate(call.counts.begin(), call.counts.begin() + host, std::int64_t{0});
-      for (const LevelPlan::Part& part : plan.to)
+      for (const device::LevelPlan::Part& part : plan.to)
         for (std::int64_t i = 0; i < part.count; ++i, ++next)
           for (const int to : plan.destinations)
             if (part.moves)
@@ -97,7 +97,7 @@ struct Carried {
     }
   }
 
-  std::vector<LevelPlan> plans;
+  std::vector<device::LevelPlan> plans;
   std::vector<Numbers> sent, received;
   Numbers staged;
 };
@@ -132,7 +132,7 @@ TEST(LevelPlans, SumsAndBroadcastsOfAnyHosts) {
   std::mt19937 random(1);
   for (int size = 2; size <= 17; ++size)
     for (const std::int64_t count : {1, 31, 200}) {
-      const Placement where(hosts_of(size, 1 + size / 2, false, random));
+      const hierarchical::Placement where(hosts_of(size, 1 + size / 2, false, random));
       const int root = static_cast<int>(random() % static_cast<unsigned>(size));
       const Carried all(call_of(Operation::all_reduce, count), where),
           one(call_of(Operation::reduce, count, root), where),
@@ -158,13 +158,13 @@ TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
   for (int size = 2; size <= 17; ++size)
     for (int hosts = 1; hosts <= size; ++hosts) {
       if (size % hosts != 0) continue;
-      const Placement where(hosts_of(size, hosts, true, random));
+      const hierarchical::Placement where(hosts_of(size, hosts, true, random));
       Call gather = call_of(Operation::all_gather_v, 0);
       for (int rank = 0; rank < size; ++rank) gather.counts.push_back(random() % 5);
       gather.count = std::accumulate(gather.counts.begin(), gather.counts.end(), std::int64_t{0});
       Call scatter = gather;
       scatter.operation = Operation::reduce_scatter_v;
-      ASSERT_TRUE(has_levels(gather, where) && has_levels(scatter, where));
+      ASSERT_TRUE(device::has_levels(gather, where) && device::has_levels(scatter, where));
       const Carried gathered(gather, where), scattered(scatter, where),
           equal(call_of(Operation::all_gather, 3), where),
           shares(call_of(Operation::reduce_scatter, 3), where);
@@ -186,17 +186,18 @@ TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
 }
 
 TEST(LevelPlans, WhatHasNone) {
-  const Placement uneven({"a", "a", "b"});
-  EXPECT_TRUE(has_levels(call_of(Operation::all_reduce, 5), uneven));
-  EXPECT_FALSE(has_levels(call_of(Operation::reduce_scatter, 5), uneven));
-  EXPECT_FALSE(has_levels(call_of(Operation::all_gather, 5), uneven));
-  EXPECT_FALSE(has_levels(call_of(Operation::all_to_all, 5), Placement({"a", "b"})));
+  const hierarchical::Placement uneven({"a", "a", "b"});
+  EXPECT_TRUE(device::has_levels(call_of(Operation::all_reduce, 5), uneven));
+  EXPECT_FALSE(device::has_levels(call_of(Operation::reduce_scatter, 5), uneven));
+  EXPECT_FALSE(device::has_levels(call_of(Operation::all_gather, 5), uneven));
+  EXPECT_FALSE(
+      device::has_levels(call_of(Operation::all_to_all, 5), hierarchical::Placement({"a", "b"})));
 }
 
 // Looking for networks changes the process's environment, once: not while ranks that are threads
 // read it.
 class Networks final : public ::testing::Environment {
-  void SetUp() override { (void)fabric_providers(); }
+  void SetUp() override { (void)fabric::fabric_providers(); }
 };
 [[maybe_unused]] const auto* const kNetworks = ::testing::AddGlobalTestEnvironment(new Networks);
 
@@ -207,15 +208,15 @@ std::unique_ptr<Communicator> device(World world, Store& store, const std::strin
   world.host = hosts.substr(at(world.rank), 1);
   CommunicatorOptions options = shoal::test::with_deadline(deadline);
   options.fixed_order = fixed_order;
-  return std::make_unique<DeviceCommunicator>(
+  return std::make_unique<device::DeviceCommunicator>(
       make_communicator(world, store, options),
-      DeviceCommunicator::Options{.stream = {},
-                                  .host = world.host,
-                                  .fixed_order = fixed_order,
-                                  .deadline_seconds = deadline,
-                                  .slice_bytes = 1024,
-                                  .copy_bytes = copy_bytes,
-                                  .levels_from = 1});
+      device::DeviceCommunicator::Options{.stream = {},
+                                          .host = world.host,
+                                          .fixed_order = fixed_order,
+                                          .deadline_seconds = deadline,
+                                          .slice_bytes = 1024,
+                                          .copy_bytes = copy_bytes,
+                                          .levels_from = 1});
 }
 
 // Without messages from device memory, which gathers and broadcasts would be where the host stands
@@ -347,7 +348,7 @@ TEST_F(Levels, SumsAreTheHostsToTheBit) {
               static_cast<float>(halves[i]),
               static_cast<float>(bfloat16((half(0, i) + half(1, i)) + (half(2, i) + half(3, i)))));
       }
-      const std::int64_t share = shard(kCount, 2, world.rank % 2, 32).size();
+      const std::int64_t share = algorithm::shard(kCount, 2, world.rank % 2, 32).size();
       EXPECT_EQ(c->statistics().bounced_bytes, 4 * share * 4);
     });
 }

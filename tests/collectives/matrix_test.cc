@@ -207,13 +207,13 @@ class RankOfMatrix {
       : world_(world), store_(store), over_(over) {
     if (over == "shm") return;
     const auto deadline = Deadline::in_seconds(kSeconds);
-    engine_ = make_net_engine(
-        endpoint(loopback, deadline),
-        std::make_unique<ControlLinks>(world.rank, world.size, store, "matrix/control", deadline),
-        world.local_size, options({}));
+    engine_ = net::make_net_engine(endpoint(loopback, deadline),
+                                   std::make_unique<transport::ControlLinks>(
+                                       world.rank, world.size, store, "matrix/control", deadline),
+                                   world.local_size, options({}));
     // Keeps the engine while the others come and go.
-    base_ = std::make_unique<NetCommunicator>(make_world_group(engine_, world.size, options({})),
-                                              options({}));
+    base_ = std::make_unique<net::NetCommunicator>(
+        net::make_world_group(engine_, world.size, options({})), options({}));
   }
 
   // Collective.
@@ -229,21 +229,21 @@ class RankOfMatrix {
       prefixed_ = make_prefix_store(prefix, {std::shared_ptr<Store>{}, &store_});
       current_ = make_communicator(world_, *prefixed_, chosen);
     } else if (row[placement] == 0) {
-      current_ =
-          std::make_unique<NetCommunicator>(make_world_group(engine_, world_.size, chosen), chosen);
+      current_ = std::make_unique<net::NetCommunicator>(
+          net::make_world_group(engine_, world_.size, chosen), chosen);
     } else {
-      HierarchicalCommunicator::Plan plan;
+      hierarchical::HierarchicalCommunicator::Plan plan;
       plan.first_id = engine_->next_group();
-      plan.flat = make_world_group(engine_, world_.size, chosen);
+      plan.flat = net::make_world_group(engine_, world_.size, chosen);
       plan.hosts = hosts_of(static_cast<Hosts>(row[placement]), world_.size);
       plan.prefix = prefix;
       plan.make_node = [this](int rank, int size, const std::string& inner,
                               const CommunicatorOptions& of, std::vector<int> members) {
-        return make_node_communicator(rank, size, store_, inner, of, std::move(members));
+        return native::make_node_communicator(rank, size, store_, inner, of, std::move(members));
       };
       // By rule, so that what goes by levels still does, and its rails use the algorithm.
       if (!chosen.algorithm.empty()) chosen.collectives = "@" + std::exchange(chosen.algorithm, {});
-      current_ = std::make_unique<HierarchicalCommunicator>(std::move(plan), chosen);
+      current_ = std::make_unique<hierarchical::HierarchicalCommunicator>(std::move(plan), chosen);
     }
     return *current_;
   }
@@ -257,22 +257,25 @@ class RankOfMatrix {
     result.deadline_seconds = kSeconds;
     return result;
   }
-  std::unique_ptr<Endpoint> endpoint(const test::LoopbackRanks& loopback, Deadline deadline) const {
+  std::unique_ptr<transport::Endpoint> endpoint(const test::LoopbackRanks& loopback,
+                                                Deadline deadline) const {
     if (over_ == "loopback") return loopback.endpoint(world_.rank);
     if (over_ == "shuffled loopback") {
-      const FaultOptions shuffled{7, 0.3, 100, 4};
+      const transport::FaultOptions shuffled{7, 0.3, 100, 4};
       return loopback.endpoint(world_.rank, &shuffled);
     }
     if (over_ == "shm endpoint")
-      return connect_shm_endpoint(world_.rank, world_.size, store_, "matrix/shm", deadline);
-    return make_fabric_endpoint(fabric_options(over_), world_.rank, world_.size, world_.rank,
-                                world_.size, store_, "matrix/fabric", deadline);
+      return transport::connect_shm_endpoint(world_.rank, world_.size, store_, "matrix/shm",
+                                             deadline);
+    return fabric::make_fabric_endpoint(fabric::fabric_options(over_), world_.rank, world_.size,
+                                        world_.rank, world_.size, store_, "matrix/fabric",
+                                        deadline);
   }
 
   const World world_;
   Store& store_;
   const std::string over_;
-  std::shared_ptr<NetEngine> engine_;
+  std::shared_ptr<net::NetEngine> engine_;
   std::unique_ptr<Communicator> base_;
   std::shared_ptr<Store> prefixed_;  // outlives current_
   std::unique_ptr<Communicator> current_;
@@ -314,7 +317,7 @@ class Matrix : public ::testing::TestWithParam<int> {
     shoal::test::use_efa_provider();
     // "efa" takes efa-direct where it is; here it is not.
     ::setenv("SHOAL_TEST_EFA_FABRIC", over() == "efa" ? "efa" : "", 1);
-    if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+    if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }
   static std::string over() { return pick(kTransports, GetParam()); }
 };
@@ -408,7 +411,7 @@ std::vector<std::string> check_large(Communicator& communicator, const std::stri
 
 TEST_P(LargeBuffers, AreExact) {
   const bool network = GetParam() != "shm";
-  if (network && fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  if (network && fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   const bool full = full_run();
   const std::int64_t bytes = full ? kFullBytes : kLargeBytes;
   const auto algorithms =

@@ -231,14 +231,15 @@ TEST(Messages, OutliveTheirSendersCommunicator) {
 
 // The endpoint alone.
 
-constexpr OperationKey kKey{7, 1};
+constexpr transport::OperationKey kKey{7, 1};
 const Signature kSignature{Operation::all_reduce, DType::u8, 0, 0, -1, 10, 0};
 
-std::unique_ptr<Endpoint> connected(const World& world, Store& store) {
-  return connect_shm_endpoint(world.rank, world.size, store, "endpoint", Deadline::in_seconds(20));
+std::unique_ptr<transport::Endpoint> connected(const World& world, Store& store) {
+  return transport::connect_shm_endpoint(world.rank, world.size, store, "endpoint",
+                                         Deadline::in_seconds(20));
 }
 
-void drive(Endpoint& endpoint, const Completion& completion) {
+void drive(transport::Endpoint& endpoint, const transport::Completion& completion) {
   const auto start = Clock::now();
   while (!completion.done()) {
     if (!endpoint.progress()) endpoint.sleep(100);
@@ -251,7 +252,7 @@ TEST(ShmEndpoint, MatchesMessagesByTagInAnyOrder) {
     const auto endpoint = connected(world, store);
     constexpr int kMessages = 40;
     std::vector<std::vector<std::uint8_t>> in, out;
-    Completion completion;
+    transport::Completion completion;
     for (int i = 0; i < kMessages; ++i) {
       const auto bytes = static_cast<std::size_t>(i % 4 == 3 ? 50000 + i : i);
       out.emplace_back(bytes, static_cast<std::uint8_t>(world.rank * 64 + i));
@@ -271,7 +272,7 @@ TEST(ShmEndpoint, MatchesMessagesByTagInAnyOrder) {
     for (int i = 0; i < kMessages; ++i)
       for (const std::uint8_t byte : in[static_cast<std::size_t>(i)])
         ASSERT_EQ(byte, static_cast<std::uint8_t>(from * 64 + i));
-    const EndpointStatistics s = endpoint->statistics();
+    const transport::EndpointStatistics s = endpoint->statistics();
     EXPECT_EQ(s.eager_messages, 30);
     EXPECT_EQ(s.rendezvous_messages, 10);
     EXPECT_EQ(s.bytes_sent, s.bytes_received);
@@ -288,7 +289,7 @@ TEST(ShmEndpoint, NamesOtherOperationsAndOtherLengths) {
       if (world.rank == 1 && !other_length) signature.count = 11;
       endpoint->begin(kKey, signature);
       std::uint8_t bytes[2] = {};
-      Completion completion;
+      transport::Completion completion;
       if (world.rank == 1)
         endpoint->post_send(0, {kKey, 0}, bytes, 1, completion);
       else
@@ -311,7 +312,7 @@ TEST(ShmEndpoint, NamesAPeerThatLeaves) {
     if (world.rank == 1) return;
     endpoint->begin(kKey, kSignature);
     std::uint8_t byte = 0;
-    Completion completion;
+    transport::Completion completion;
     endpoint->post_receive(1, {kKey, 0}, &byte, 1, completion);
     drive(*endpoint, completion);
   });
@@ -319,18 +320,21 @@ TEST(ShmEndpoint, NamesAPeerThatLeaves) {
 }
 
 // Two ranks in one memory, the second of which sends and leaves just when the first looks for it.
-class FarewellHost final : public ShmHost {
+class FarewellHost final : public transport::ShmHost {
  public:
-  FarewellHost(int rank, std::array<RankPage, 2>& pages, std::array<std::byte*, 2> mailboxes)
+  FarewellHost(int rank, std::array<transport::RankPage, 2>& pages,
+               std::array<std::byte*, 2> mailboxes)
       : rank_(rank), pages_(pages), mailboxes_(mailboxes) {}
   int rank() const override { return rank_; }
   int size() const override { return 2; }
-  RankPage& page(int peer) const override { return pages_[static_cast<std::size_t>(peer)]; }
+  transport::RankPage& page(int peer) const override {
+    return pages_[static_cast<std::size_t>(peer)];
+  }
   std::byte* mailboxes(int peer) const override {
     return mailboxes_[static_cast<std::size_t>(peer)];
   }
-  Location locate(const void*, std::int64_t) const override { return {}; }
-  std::byte* resolve(int, const Location&) const override { return nullptr; }
+  transport::Location locate(const void*, std::int64_t) const override { return {}; }
+  std::byte* resolve(int, const transport::Location&) const override { return nullptr; }
   std::string fate(int) const override {
     if (on_look) on_look();
     return on_look ? "left the group" : "";
@@ -339,13 +343,13 @@ class FarewellHost final : public ShmHost {
 
  private:
   int rank_;
-  std::array<RankPage, 2>& pages_;
+  std::array<transport::RankPage, 2>& pages_;
   std::array<std::byte*, 2> mailboxes_;
 };
 
 TEST(ShmEndpoint, TakesWhatAPeerSentBeforeItLeft) {
-  const auto pages = std::make_unique<std::array<RankPage, 2>>();
-  const std::size_t bytes = shm_mailbox_bytes(2);
+  const auto pages = std::make_unique<std::array<transport::RankPage, 2>>();
+  const std::size_t bytes = transport::shm_mailbox_bytes(2);
   const auto memory = make_host_memory();
   std::array<Buffer, 2> buffers;
   std::array<std::byte*, 2> mailboxes{};
@@ -358,10 +362,11 @@ TEST(ShmEndpoint, TakesWhatAPeerSentBeforeItLeft) {
   }
   auto host = std::make_unique<FarewellHost>(0, *pages, mailboxes);
   auto& on_look = host->on_look;
-  const auto receiver = make_shm_endpoint(std::move(host));
-  const auto sender = make_shm_endpoint(std::make_unique<FarewellHost>(1, *pages, mailboxes));
+  const auto receiver = transport::make_shm_endpoint(std::move(host));
+  const auto sender =
+      transport::make_shm_endpoint(std::make_unique<FarewellHost>(1, *pages, mailboxes));
   std::uint8_t sent = 42, received = 0;
-  Completion sends, receives;
+  transport::Completion sends, receives;
   sender->begin(kKey, kSignature);
   receiver->begin(kKey, kSignature);
   receiver->post_receive(1, {kKey, 0}, &received, 1, receives);

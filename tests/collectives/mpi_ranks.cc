@@ -175,7 +175,7 @@ float term(int rank, std::int64_t i) {
 }
 float tree(int begin, int size, std::int64_t i) {
   if (size == 1) return term(begin, i);
-  const int left = canonical_left(size);
+  const int left = algorithm::canonical_left(size);
   return tree(begin, left, i) + tree(begin + left, size - left, i);
 }
 void check_fixed_order(Communicator& c) {
@@ -224,10 +224,10 @@ void check_abort(const World& world, Store& store, Communicator& communicator) {
 // Ranks that stop between two steps of making a group, which no Communicator can be made to do.
 void check_engine(const World& world, Store& store) {
   CommunicatorOptions options;
-  MpiRuntime::instance();
+  mpi::MpiRuntime::instance();
   const auto make = [&](const std::string& what) {
-    return std::make_unique<MpiEngine>(MPI_COMM_WORLD, store, "shoal/test/" + what, options,
-                                       std::vector{0, 1});
+    return std::make_unique<mpi::MpiEngine>(MPI_COMM_WORLD, store, "shoal/test/" + what, options,
+                                            std::vector{0, 1});
   };
   const bool first = world.rank == 0;
   options.deadline_seconds = 60;
@@ -250,9 +250,9 @@ void check_engine(const World& world, Store& store) {
     try {
       cancelled->wait(*a, Deadline::in_seconds(0.5));
     } catch (const Error&) {
-      const std::lock_guard lock(MpiRuntime::instance().mutex);
+      const std::lock_guard lock(mpi::MpiRuntime::instance().mutex);
       throw Error(ErrorCode::internal,
-                  fmt::format("{} kept", MpiRuntime::instance().outstanding.size()));
+                  fmt::format("{} kept", mpi::MpiRuntime::instance().outstanding.size()));
     }
   });
   options.deadline_seconds = 0.5;

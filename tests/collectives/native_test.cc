@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(Processes, NativeResults, ::testing::Values(2, 3, 5));
 // Naps are long by the time of the last call, which nobody drives but the progress threads.
 TEST(Native, AfterManyCallsThatWaitTheProgressThreadStillTakesWhatNobodyDrives) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
-    const auto node = make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
+    const auto node =
+        native::make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
     std::vector<float> values(1 << 18, 1.0f);
     const auto count = static_cast<std::int64_t>(values.size());
     const auto start = Clock::now();
@@ -77,7 +78,7 @@ TEST(Native, AfterManyCallsThatWaitTheProgressThreadStillTakesWhatNobodyDrives) 
 
 // An interruption that comes before the thread parks is not lost.
 TEST(Naps, WakingEndsAParkWheneverItComes) {
-  Naps naps;
+  native::Naps naps;
   naps.announce_park();
   EXPECT_TRUE(naps.parked());
   naps.wake_up();
@@ -96,7 +97,8 @@ TEST(Naps, WakingEndsAParkWheneverItComes) {
 TEST(Native, DrivenByHandItDozesUntilItIsRung) {
   constexpr int kRounds = 5, kLongMilliseconds = 30000;
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
-    const auto node = make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
+    const auto node =
+        native::make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
     dynamic_cast<NodeFace&>(*node).drive_by_hand();
     const auto start = Clock::now();
     for (int round = 0; round < kRounds; ++round) {
@@ -225,7 +227,7 @@ TEST(Native, CountsRoutesAndSymmetricBytes) {
     }
     EXPECT_EQ(counted.usage(MemoryTag::gradients).current, 0);
     // Short enough for bounce slots; single_copy_test.cc has the longer ones.
-    const std::int64_t bounced = single_copy_from(Operation::all_reduce, 2) / 4 - 1;
+    const std::int64_t bounced = native::single_copy_from(Operation::all_reduce, 2) / 4 - 1;
     std::vector<float> plain(static_cast<std::size_t>(bounced), 1.0f);
     communicator->all_reduce(plain.data(), plain.data(), bounced, DType::f32, ReduceOp::sum)
         ->wait();

@@ -136,7 +136,7 @@ TEST(NetFaults, AStalledRankIsNamedWithTheMessageThatIsMissing) {
 
 TEST(NetFaults, ASilentlyLostPeerIsNamedByTheDeadline) {
   const LoopbackRanks loopback(3);
-  const FaultOptions faults{1, 0, 0, 1};
+  const transport::FaultOptions faults{1, 0, 0, 1};
   // The lost one, whom nobody answers either, would say first what it misses.
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto c =
@@ -153,7 +153,7 @@ TEST(NetFaults, ASilentlyLostPeerIsNamedByTheDeadline) {
 
 TEST(NetFaults, ALostConnectionFailsEveryOperationWithThePeersName) {
   const LoopbackRanks loopback(2);
-  const FaultOptions faults{1, 0, 0, 1};
+  const transport::FaultOptions faults{1, 0, 0, 1};
   const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(10), &faults);
     c->barrier()->wait();
@@ -175,7 +175,7 @@ TEST(NetFaults, ALostConnectionFailsEveryOperationWithThePeersName) {
 // What an endpoint sees out at its end costs a second where a peer is gone.
 TEST(NetFaults, OnlyAnEndpointThatNobodyWaitsForIsAbandoned) {
   const LoopbackRanks lost(2), left(2);
-  const FaultOptions faults{1, 0, 0, 1};
+  const transport::FaultOptions faults{1, 0, 0, 1};
   (void)shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
     const auto c = lost.communicator(world, store, with_deadline(10), &faults);
     lost.control->lose_loudly(1);
@@ -288,25 +288,25 @@ TEST(NetFaults, AWorkOutlivesItsCommunicatorWithAnError) {
 }
 
 // Counts how often it is looked after.
-class Watched final : public Endpoint {
+class Watched final : public transport::Endpoint {
  public:
-  Watched(std::unique_ptr<Endpoint> inner, std::atomic<int>& looks)
+  Watched(std::unique_ptr<transport::Endpoint> inner, std::atomic<int>& looks)
       : inner_(std::move(inner)), looks_(looks) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string name() const override { return "watched"; }
   int rails() const override { return 1; }
   std::int64_t eager_bytes() const override { return inner_->eager_bytes(); }
-  void begin(OperationKey key, const Signature& signature) override {
+  void begin(transport::OperationKey key, const Signature& signature) override {
     inner_->begin(key, signature);
   }
-  void end(OperationKey key) override { inner_->end(key); }
-  void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
-                 Completion& completion) override {
+  void end(transport::OperationKey key) override { inner_->end(key); }
+  void post_send(int peer, transport::MessageTag tag, const void* data, std::int64_t bytes,
+                 transport::Completion& completion) override {
     inner_->post_send(peer, tag, data, bytes, completion);
   }
-  void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
-                    Completion& completion) override {
+  void post_receive(int peer, transport::MessageTag tag, void* data, std::int64_t bytes,
+                    transport::Completion& completion) override {
     inner_->post_receive(peer, tag, data, bytes, completion);
   }
   bool progress() override {
@@ -314,13 +314,14 @@ class Watched final : public Endpoint {
     return inner_->progress();
   }
   void sleep(int microseconds) override { inner_->sleep(microseconds); }
-  std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override {
+  std::unique_ptr<transport::MemoryRegion> register_memory(void* data,
+                                                           std::int64_t bytes) override {
     return inner_->register_memory(data, bytes);
   }
-  EndpointStatistics statistics() const override { return inner_->statistics(); }
+  transport::EndpointStatistics statistics() const override { return inner_->statistics(); }
 
  private:
-  std::unique_ptr<Endpoint> inner_;
+  std::unique_ptr<transport::Endpoint> inner_;
   std::atomic<int>& looks_;
 };
 
@@ -330,11 +331,11 @@ TEST(NetFaults, WhoIsDoneLooksAfterItsEndpointUntilTheOthersAre) {
   std::atomic<int> looks{0};
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(20);
-    std::unique_ptr<Endpoint> endpoint = loopback.endpoint(world.rank);
+    std::unique_ptr<transport::Endpoint> endpoint = loopback.endpoint(world.rank);
     if (world.rank == 0) endpoint = std::make_unique<Watched>(std::move(endpoint), looks);
-    auto c = make_net_communicator(
+    auto c = net::make_net_communicator(
         std::move(endpoint),
-        std::make_unique<ControlLinks>(world.rank, world.size, store, "links", deadline),
+        std::make_unique<transport::ControlLinks>(world.rank, world.size, store, "links", deadline),
         world.local_size, with_deadline(20));
     c->barrier()->wait();
     if (world.rank == 1) {  // until rank 0 has looked some more; no longer than it waits
@@ -354,7 +355,8 @@ TEST(NetFaults, WhoIsDoneLooksAfterItsEndpointUntilTheOthersAre) {
 // Processes, so that one can be killed; nothing but control connections between them.
 TEST(ControlLinks, TellOfADeathAtOnce) {
   shoal::test::ProcessRanks ranks(4, [](const World& world, Store& store) {
-    const ControlLinks links(world.rank, world.size, store, "c", Deadline::in_seconds(20));
+    const transport::ControlLinks links(world.rank, world.size, store, "c",
+                                        Deadline::in_seconds(20));
     shoal::test::ProcessRanks::say_ready(store);
     const auto until = Deadline::in_seconds(8);
     while (!links.news() && !until.passed()) sleep_seconds(0.002);
@@ -376,7 +378,7 @@ TEST(ControlLinks, TellAStoppedProcessFromADeadOne) {
   shoal::test::ProcessRanks ranks(3, [](const World& world, Store& store) {
     const auto patience = Deadline::in_seconds(25);
     const double reach = 1.0;
-    const ControlLinks links(world.rank, world.size, store, "c", patience, reach);
+    const transport::ControlLinks links(world.rank, world.size, store, "c", patience, reach);
     const auto all_did = [&](const std::string& what, std::initializer_list<int> whose) {
       store.set(fmt::format("{}/{}", what, world.rank), std::to_string(getpid()));
       for (const int rank : whose) store.get(fmt::format("{}/{}", what, rank), patience);
@@ -403,7 +405,8 @@ TEST(ControlLinks, TellAStoppedProcessFromADeadOne) {
 TEST(ControlLinks, NameTheRanksThatDidNotCome) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     if (world.rank == 1) return;
-    const ControlLinks links(world.rank, world.size, store, "c", Deadline::in_seconds(0.5));
+    const transport::ControlLinks links(world.rank, world.size, store, "c",
+                                        Deadline::in_seconds(0.5));
   });
   for (const int rank : {0, 2})
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
@@ -431,8 +434,9 @@ class ReaddressedStore final : public ForwardingStore {
 void expect_to_hear_of_an_abort(const std::string& addresses) {
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     ReaddressedStore readdressed(store, addresses);
-    ControlLinks links(world.rank, world.size, readdressed, "c", Deadline::in_seconds(20));
-    if (world.rank == 0) links.tell(ControlNews::Kind::aborted, "enough");
+    transport::ControlLinks links(world.rank, world.size, readdressed, "c",
+                                  Deadline::in_seconds(20));
+    if (world.rank == 0) links.tell(transport::ControlNews::Kind::aborted, "enough");
     const auto until = Deadline::in_seconds(20);
     while (world.rank == 1 && !links.news() && !until.passed()) sleep_seconds(0.002);
     if (world.rank == 1) {
@@ -449,8 +453,8 @@ TEST(ControlLinks, ReachRankZeroByItsNextAddress) {
 
 TEST(ControlLinks, ReachRankZeroOverIpv6) {
   int port = 0;
-  const FileDescriptor anywhere = control::listen_anywhere(1, port);
-  if (!control::connect_to("::1", port, Deadline::in_seconds(5)))
+  const transport::FileDescriptor anywhere = transport::control::listen_anywhere(1, port);
+  if (!transport::control::connect_to("::1", port, Deadline::in_seconds(5)))
     GTEST_SKIP() << "this machine has no IPv6";
   expect_to_hear_of_an_abort("::1");
 }
@@ -462,12 +466,12 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
     shoal::test::run_thread_ranks(2, [speaks](const World& world, Store& store) {
       const auto deadline = Deadline::in_seconds(30);
       if (world.rank == 1) {
-        const ControlLinks links(1, 2, store, "c", deadline);
+        const transport::ControlLinks links(1, 2, store, "c", deadline);
         store.set("joined", "1");
         return;
       }
       const auto listen_at = [](std::uint32_t address, int& port) {
-        FileDescriptor fd(socket(AF_INET, SOCK_STREAM, 0));
+        transport::FileDescriptor fd(socket(AF_INET, SOCK_STREAM, 0));
         sockaddr_in own{};
         own.sin_family = AF_INET;
         own.sin_addr.s_addr = htonl(address);
@@ -481,13 +485,14 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
         return fd;
       };
       int port = 0;
-      const FileDescriptor stranger = listen_at(0x7f000002, port);
-      const FileDescriptor hub = listen_at(0x7f000003, port);
-      const auto answer = [](const FileDescriptor& at, const std::string& words) {
-        control::Connection connection;
-        connection.fd = FileDescriptor(accept4(at.get(), nullptr, nullptr, SOCK_NONBLOCK));
-        control::Message hello;
-        EXPECT_TRUE(control::await(connection, hello, Deadline::in_seconds(20)));
+      const transport::FileDescriptor stranger = listen_at(0x7f000002, port);
+      const transport::FileDescriptor hub = listen_at(0x7f000003, port);
+      const auto answer = [](const transport::FileDescriptor& at, const std::string& words) {
+        transport::control::Connection connection;
+        connection.fd =
+            transport::FileDescriptor(accept4(at.get(), nullptr, nullptr, SOCK_NONBLOCK));
+        transport::control::Message hello;
+        EXPECT_TRUE(transport::control::await(connection, hello, Deadline::in_seconds(20)));
         EXPECT_EQ(hello.text, "secret");
         connection.out = words;
         connection.flush();
@@ -496,10 +501,11 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
       store.set("c/hub",
                 fmt::format("elsewhere {} secret 127.0.0.2 127.0.0.3 127.0.0.1 ::1", port));
       store.set("c/came/0", "1");
-      using control::Kind;
-      const control::Message wrong{Kind::hello, 0, "another", 0};
+      using transport::control::Kind;
+      const transport::control::Message wrong{Kind::hello, 0, "another", 0};
       const auto turned_from = answer(stranger, speaks ? wrong.bytes() : "");
-      const control::Message right{Kind::hello, 0, "secret", 0}, welcome{Kind::welcome, 0, "", 0};
+      const transport::control::Message right{Kind::hello, 0, "secret", 0},
+          welcome{Kind::welcome, 0, "", 0};
       const auto met = answer(hub, right.bytes() + welcome.bytes());
       EXPECT_NO_THROW(store.get("joined", deadline));
     });

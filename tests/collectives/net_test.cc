@@ -35,7 +35,7 @@ class NetResults : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 TEST_P(NetResults, AreExact) {
   const auto& [size, faults] = GetParam();
   const LoopbackRanks loopback(size, 1024);
-  const FaultOptions shuffled{static_cast<std::uint64_t>(size), 0.3, 200, 4};
+  const transport::FaultOptions shuffled{static_cast<std::uint64_t>(size), 0.3, 200, 4};
   std::mutex mutex;
   std::vector<std::string> wrong;
   shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
@@ -56,8 +56,8 @@ INSTANTIATE_TEST_SUITE_P(Shuffled, NetResults,
                          ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(true)));
 
 // True when it is spent with the last of the yields that every wait has, and not before.
-bool spent_at_last(Patience& patience, Clock::time_point now) {
-  for (int look = 0; look < Patience::kLateLooks; ++look)
+bool spent_at_last(net::Patience& patience, Clock::time_point now) {
+  for (int look = 0; look < net::Patience::kLateLooks; ++look)
     if (patience.spent(now)) return false;
   return patience.spent(now);
 }
@@ -65,7 +65,7 @@ bool spent_at_last(Patience& patience, Clock::time_point now) {
 TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
-  Patience patience(microseconds(160));
+  net::Patience patience(microseconds(160));
   for (int us = 0; us < 160; us += 10) EXPECT_FALSE(patience.spent(start + microseconds(us)));
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(160)));
   patience.moved(start + microseconds(5000));
@@ -86,7 +86,7 @@ TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
 TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
-  Patience patience(microseconds(160));
+  net::Patience patience(microseconds(160));
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(patience.spent(start + i * microseconds(25)));
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(100)));  // four yields took long
   patience.moved(start + microseconds(110));
@@ -101,7 +101,7 @@ TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
 TEST(Patience, SleepsAtOnceWhereAYieldTookASliceOfTheScheduler) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
-  Patience patience(microseconds(160));
+  net::Patience patience(microseconds(160));
   EXPECT_FALSE(patience.spent(start));
   EXPECT_FALSE(patience.spent(start + microseconds(200)));
   EXPECT_FALSE(patience.spent(start + microseconds(300)));
@@ -118,7 +118,7 @@ TEST(Patience, SleepsAtOnceWhereAYieldTookASliceOfTheScheduler) {
 TEST(Patience, IsNotLostForAFewYieldsThatTookLong) {
   using std::chrono::microseconds;
   Clock::time_point now{std::chrono::hours(1)};
-  Patience patience(microseconds(160));
+  net::Patience patience(microseconds(160));
   for (int wait = 0; wait < 40; ++wait) {  // one yield of 16: an interrupt, the hypervisor
     for (int look = 0; look < 16; ++look) {
       EXPECT_FALSE(patience.spent(now)) << "wait " << wait << ", look " << look;
@@ -184,7 +184,7 @@ TEST(Net, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
   std::mutex mutex;
   for (std::uint64_t run = 0; run < 3; ++run) {
     const LoopbackRanks loopback(5);
-    const FaultOptions shuffled{run, 0.5, 300, 3};
+    const transport::FaultOptions shuffled{run, 0.5, 300, 3};
     shoal::test::run_thread_ranks(5, [&](const World& world, Store& store) {
       const auto communicator = loopback.communicator(world, store, with_deadline(30), &shuffled);
       std::mt19937 random(static_cast<unsigned>(world.rank));
@@ -202,7 +202,7 @@ TEST(Net, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
 
 TEST(Net, ManyOperationsOfManySizesAreInFlightAtOnce) {
   const LoopbackRanks loopback(4, 512);
-  const FaultOptions shuffled{7, 0.4, 300, 3};
+  const transport::FaultOptions shuffled{7, 0.4, 300, 3};
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(60), &shuffled);
     std::vector<std::vector<std::int32_t>> buffers;
@@ -249,7 +249,7 @@ TEST(Net, WaitingCostsNoCore) {
 
 TEST(Net, MessagesMeetInOrderWhateverElseRuns) {
   const LoopbackRanks loopback(3, 256);
-  const FaultOptions shuffled{3, 0.5, 200, 2};
+  const transport::FaultOptions shuffled{3, 0.5, 200, 2};
   shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(60), &shuffled);
     constexpr std::size_t kMessages = 200;  // beyond the reach of a lane
@@ -361,7 +361,7 @@ TEST(Net, AFastRootCannotBuryASlowRank) {
     if (world.rank == 1) {
       sleep_seconds(0.3);
       EXPECT_GT(ahead.load(), 100);
-      EXPECT_LT(ahead.load(), 2 * static_cast<int>(NetGroup::kCollectiveReach));
+      EXPECT_LT(ahead.load(), 2 * static_cast<int>(net::NetGroup::kCollectiveReach));
     }
     std::int32_t value = 0;
     for (int i = 0; i < 5000; ++i) {

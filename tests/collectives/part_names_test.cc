@@ -71,7 +71,7 @@ TEST(PartNames, OfMismatchedMessagesOverAnEndpoint) {
 }
 
 TEST(PartNames, OfMismatchedMessagesOverTcp) {
-  if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   for (const std::int64_t count : {5, 50000}) {
     ProcessRanks ranks(3, [count](const World& world, Store& store) {
       CommunicatorOptions options = with_deadline(10);
@@ -118,7 +118,7 @@ TEST(PartNames, OfARankThatIsKilledInAMessage) {
 TEST(PartNames, OfAGroup) {
   const auto store = make_hash_store();
   try {
-    const Group group(0, 2, *store, "forming", Deadline::in_seconds(0.2), {5, 7});
+    const native::Group group(0, 2, *store, "forming", Deadline::in_seconds(0.2), {5, 7});
     ADD_FAILURE() << "formed";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank(s) 7 did not join the group"));
@@ -127,7 +127,7 @@ TEST(PartNames, OfAGroup) {
   }
   shoal::test::run_thread_ranks(2, [](const World& world, Store& ranks) {
     const auto deadline = Deadline::in_seconds(20);
-    Group group(world.rank, 2, ranks, "part", deadline, {5, 7});
+    native::Group group(world.rank, 2, ranks, "part", deadline, {5, 7});
     if (world.rank == 0) {
       std::uint64_t found = 0;
       try {

@@ -30,7 +30,7 @@ Element as_element(float value) { return std::bit_cast<std::uint32_t>(value); }
 // What follows another by `after`, as bits.
 class Order {
  public:
-  explicit Order(const Program& program, int rank)
+  explicit Order(const algorithm::Program& program, int rank)
       : words_((program.instructions.size() + 63) / 64),
         bits_(words_ * program.instructions.size()) {
     for (std::size_t i = 0; i < program.instructions.size(); ++i)
@@ -65,31 +65,31 @@ class Memory {
   }
 
   // Input and output are one memory: 0; scratch 1; partial 2.
-  static std::size_t space_of(Space space) {
-    return space == Space::scratch ? 1 : space == Space::partial ? 2 : 0;
+  static std::size_t space_of(algorithm::Space space) {
+    return space == algorithm::Space::scratch ? 1 : space == algorithm::Space::partial ? 2 : 0;
   }
-  std::int64_t place(const Piece& piece) const {
-    return piece.begin + (piece.space == Space::input    ? rank_.input_at
-                          : piece.space == Space::output ? rank_.output_at
-                                                         : 0);
+  std::int64_t place(const algorithm::Piece& piece) const {
+    return piece.begin + (piece.space == algorithm::Space::input    ? rank_.input_at
+                          : piece.space == algorithm::Space::output ? rank_.output_at
+                                                                    : 0);
   }
-  void check_bounds(const Piece& piece, std::size_t instruction) const {
-    const std::int64_t room = piece.space == Space::input     ? rank_.inputs
-                              : piece.space == Space::output  ? rank_.outputs
-                              : piece.space == Space::scratch ? rank_.program.scratch
-                                                              : rank_.program.partial;
+  void check_bounds(const algorithm::Piece& piece, std::size_t instruction) const {
+    const std::int64_t room = piece.space == algorithm::Space::input     ? rank_.inputs
+                              : piece.space == algorithm::Space::output  ? rank_.outputs
+                              : piece.space == algorithm::Space::scratch ? rank_.program.scratch
+                                                                         : rank_.program.partial;
     if (piece.begin < 0 || piece.count < 0 || piece.begin + piece.count > room)
       wrong("rank {}: instruction {} reaches [{}, {}) of {} elements", number_, instruction,
             piece.begin, piece.begin + piece.count, room);
   }
-  Element read(const Piece& piece, std::int64_t i) const {
+  Element read(const algorithm::Piece& piece, std::int64_t i) const {
     const std::size_t space = space_of(piece.space);
     const auto at = static_cast<std::size_t>(place(piece) + i);
     if (!spaces_[space][at])
       wrong("rank {}: element {} of space {} is read before it is written", number_, at, space);
     return data(space)[at];
   }
-  void write(const Piece& piece, std::int64_t i, Element element) {
+  void write(const algorithm::Piece& piece, std::int64_t i, Element element) {
     const std::size_t space = space_of(piece.space);
     const auto at = static_cast<std::size_t>(place(piece) + i);
     spaces_[space][at] = 1;
@@ -109,29 +109,30 @@ class Memory {
   std::array<std::vector<char>, 3> spaces_;  // written
 };
 
-bool touches_nothing(const Instruction& instruction, const Memory& memory) {
-  return instruction.verb == Verb::copy &&
+bool touches_nothing(const algorithm::Instruction& instruction, const Memory& memory) {
+  return instruction.verb == algorithm::Verb::copy &&
          Memory::space_of(instruction.sources[0].space) ==
              Memory::space_of(instruction.target.space) &&
          memory.place(instruction.sources[0]) == memory.place(instruction.target);
 }
 
-void check_shape(const Instruction& instruction, std::size_t number, int rank) {
+void check_shape(const algorithm::Instruction& instruction, std::size_t number, int rank) {
   const std::size_t sources = instruction.sources.size();
-  const bool right = instruction.verb == Verb::receive  ? sources == 0
-                     : instruction.verb == Verb::reduce ? sources >= 2
-                                                        : sources == 1;
+  const bool right = instruction.verb == algorithm::Verb::receive  ? sources == 0
+                     : instruction.verb == algorithm::Verb::reduce ? sources >= 2
+                                                                   : sources == 1;
   if (!right) wrong("rank {}: instruction {} has {} sources", rank, number, sources);
-  if (instruction.verb == Verb::copy || instruction.verb == Verb::reduce)
-    for (const Piece& source : instruction.sources)
+  if (instruction.verb == algorithm::Verb::copy || instruction.verb == algorithm::Verb::reduce)
+    for (const algorithm::Piece& source : instruction.sources)
       if (source.count != instruction.target.count)
         wrong("rank {}: instruction {} makes {} elements of {}", rank, number,
               instruction.target.count, source.count);
-  if (instruction.verb != Verb::send && instruction.target.space == Space::input)
+  if (instruction.verb != algorithm::Verb::send &&
+      instruction.target.space == algorithm::Space::input)
     wrong("rank {}: instruction {} writes into the input", rank, number);
 }
 
-void check_races(const Program& program, const Memory& memory, int rank) {
+void check_races(const algorithm::Program& program, const Memory& memory, int rank) {
   struct Access {
     std::int64_t begin, end;
     std::size_t instruction;
@@ -140,21 +141,21 @@ void check_races(const Program& program, const Memory& memory, int rank) {
   const Order order(program, rank);
   std::array<std::vector<Access>, 3> accesses;
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
+    const algorithm::Instruction& instruction = program.instructions[i];
     check_shape(instruction, i, rank);
-    const auto note = [&](const Piece& piece, bool writes) {
+    const auto note = [&](const algorithm::Piece& piece, bool writes) {
       memory.check_bounds(piece, i);
       const std::int64_t begin = memory.place(piece);
       if (piece.count > 0 && !touches_nothing(instruction, memory))
         accesses[Memory::space_of(piece.space)].push_back({begin, begin + piece.count, i, writes});
     };
-    for (const Piece& source : instruction.sources) note(source, false);
-    if (instruction.verb != Verb::send) note(instruction.target, true);
-    if (instruction.verb != Verb::reduce) continue;
-    for (const Piece& source : instruction.sources)
-      if (instruction.in_tree && source.space == Space::partial)
+    for (const algorithm::Piece& source : instruction.sources) note(source, false);
+    if (instruction.verb != algorithm::Verb::send) note(instruction.target, true);
+    if (instruction.verb != algorithm::Verb::reduce) continue;
+    for (const algorithm::Piece& source : instruction.sources)
+      if (instruction.in_tree && source.space == algorithm::Space::partial)
         wrong("rank {}: instruction {} sums a partial by the tree", rank, i);
-    for (const Piece& source : instruction.sources) {  // the same, or apart
+    for (const algorithm::Piece& source : instruction.sources) {  // the same, or apart
       const std::int64_t a = memory.place(source), b = memory.place(instruction.target);
       if (Memory::space_of(source.space) == Memory::space_of(instruction.target.space) && a != b &&
           a < b + source.count && b < a + source.count)
@@ -206,10 +207,11 @@ class Player {
     played.first_peer.assign(size, -1);
     for (std::size_t r = 0; r < size; ++r) {
       std::vector<int> waits;
-      for (const Instruction& i : ranks_[r].program.instructions) {
+      for (const algorithm::Instruction& i : ranks_[r].program.instructions) {
         waits.push_back(static_cast<int>(i.after.size()));
-        if (i.verb != Verb::send) continue;
-        auto& sent = i.sources[0].space == Space::partial ? played.sent_partial : played.sent;
+        if (i.verb != algorithm::Verb::send) continue;
+        auto& sent =
+            i.sources[0].space == algorithm::Space::partial ? played.sent_partial : played.sent;
         sent[r] += i.sources[0].count;
         ++played.messages[r];
         if (played.first_peer[r] < 0) played.first_peer[r] = i.peer;
@@ -244,27 +246,29 @@ class Player {
   };
   using Key = std::tuple<std::size_t, std::size_t, std::uint32_t>;  // from, to, ordinal
 
-  const Instruction& at(Place place) const {
+  const algorithm::Instruction& at(Place place) const {
     return ranks_[place.rank].program.instructions[place.instruction];
   }
   Key key_of(Place place) const {
-    const Instruction& i = at(place);
+    const algorithm::Instruction& i = at(place);
     const auto peer = static_cast<std::size_t>(i.peer);
-    return i.verb == Verb::send ? Key{place.rank, peer, i.ordinal}
-                                : Key{peer, place.rank, i.ordinal};
+    return i.verb == algorithm::Verb::send ? Key{place.rank, peer, i.ordinal}
+                                           : Key{peer, place.rank, i.ordinal};
   }
 
   void match() {
     for (std::size_t r = 0; r < ranks_.size(); ++r)
       for (std::size_t i = 0; i < ranks_[r].program.instructions.size(); ++i) {
         const Place place{r, i};
-        const Instruction& instruction = at(place);
-        if (instruction.verb != Verb::send && instruction.verb != Verb::receive) continue;
+        const algorithm::Instruction& instruction = at(place);
+        if (instruction.verb != algorithm::Verb::send &&
+            instruction.verb != algorithm::Verb::receive)
+          continue;
         if (instruction.peer < 0 || static_cast<std::size_t>(instruction.peer) >= ranks_.size() ||
             static_cast<std::size_t>(instruction.peer) == r)
           wrong("rank {}: instruction {} speaks to rank {}", r, i, instruction.peer);
         Match& match = matches_[key_of(place)];
-        auto& side = instruction.verb == Verb::send ? match.send : match.receive;
+        auto& side = instruction.verb == algorithm::Verb::send ? match.send : match.receive;
         if (side) wrong("rank {}: instruction {} uses ordinal {} again", r, i, instruction.ordinal);
         side = place;
       }
@@ -273,10 +277,10 @@ class Player {
       if (!match.send || !match.receive)
         wrong("message {} from rank {} to {} is never {}", ordinal, from, to,
               match.send ? "received" : "sent");
-      const Piece& source = at(*match.send).sources[0];
-      const Piece& target = at(*match.receive).target;
-      if (source.count != target.count ||
-          (source.space == Space::partial) != (target.space == Space::partial))
+      const algorithm::Piece& source = at(*match.send).sources[0];
+      const algorithm::Piece& target = at(*match.receive).target;
+      if (source.count != target.count || (source.space == algorithm::Space::partial) !=
+                                              (target.space == algorithm::Space::partial))
         wrong(
             "message {} from rank {} to {}: {} elements are sent, {} received, or of another type",
             ordinal, from, to, source.count, target.count);
@@ -289,14 +293,14 @@ class Player {
     if (shuffled_) chosen = random_() % ready_.size();
     const Place place = ready_[chosen];
     ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(chosen));
-    const Instruction& instruction = at(place);
-    if (instruction.verb == Verb::copy || instruction.verb == Verb::reduce) {
+    const algorithm::Instruction& instruction = at(place);
+    if (instruction.verb == algorithm::Verb::copy || instruction.verb == algorithm::Verb::reduce) {
       compute(place, instruction);
       return finish(place);
     }
     const Key key = key_of(place);
     Match& match = matches_[key];
-    if (instruction.verb == Verb::send && eager_) {
+    if (instruction.verb == algorithm::Verb::send && eager_) {
       on_wire_[key] = elements_of(place);
       levels_[key] = level(place) + 1;
       finish(place);
@@ -321,7 +325,7 @@ class Player {
   int& level(Place place) { return state_[place.rank].level[place.instruction]; }
 
   std::vector<Element> elements_of(Place send) {
-    const Piece& piece = at(send).sources[0];
+    const algorithm::Piece& piece = at(send).sources[0];
     std::vector<Element> elements;
     for (std::int64_t i = 0; i < piece.count; ++i)
       elements.push_back(memories_[send.rank].read(piece, i));
@@ -329,7 +333,7 @@ class Player {
   }
 
   void deliver(const Key& key, Place receive) {
-    const Piece& target = at(receive).target;
+    const algorithm::Piece& target = at(receive).target;
     const auto& elements = on_wire_[key];
     for (std::int64_t i = 0; i < target.count; ++i)
       memories_[receive.rank].write(target, i, elements[static_cast<std::size_t>(i)]);
@@ -339,24 +343,25 @@ class Player {
     finish(receive);
   }
 
-  void compute(Place place, const Instruction& instruction) {
+  void compute(Place place, const algorithm::Instruction& instruction) {
     Memory& memory = memories_[place.rank];
     if (touches_nothing(instruction, memory)) return;
-    const Piece& target = instruction.target;
+    const algorithm::Piece& target = instruction.target;
     for (std::int64_t i = 0; i < target.count; ++i) {
-      const auto load = [&](const Piece& source) {
+      const auto load = [&](const algorithm::Piece& source) {
         const Element element = memory.read(source, i);
-        return source.space == Space::partial ? element : widen(arithmetic_, element);
+        return source.space == algorithm::Space::partial ? element : widen(arithmetic_, element);
       };
       std::vector<Element> terms;
-      for (const Piece& source : instruction.sources) terms.push_back(load(source));
+      for (const algorithm::Piece& source : instruction.sources) terms.push_back(load(source));
       Element sum =
           instruction.in_tree
               ? canonical_sum(arithmetic_, terms)
               : std::accumulate(terms.begin() + 1, terms.end(), terms[0],
                                 [&](Element a, Element b) { return combine(arithmetic_, a, b); });
       if (instruction.finish && arithmetic_ == Arithmetic::integers) sum *= kFinish;
-      memory.write(target, i, target.space == Space::partial ? sum : narrow(arithmetic_, sum));
+      memory.write(target, i,
+                   target.space == algorithm::Space::partial ? sum : narrow(arithmetic_, sum));
     }
   }
 
@@ -411,7 +416,8 @@ Element narrow(Arithmetic arithmetic, Element element) {
 
 Element canonical_sum(Arithmetic arithmetic, std::span<const Element> terms) {
   if (terms.size() == 1) return terms[0];
-  const auto left = static_cast<std::size_t>(canonical_left(static_cast<int>(terms.size())));
+  const auto left =
+      static_cast<std::size_t>(algorithm::canonical_left(static_cast<int>(terms.size())));
   return combine(arithmetic, canonical_sum(arithmetic, terms.first(left)),
                  canonical_sum(arithmetic, terms.subspan(left)));
 }

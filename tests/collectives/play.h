@@ -30,7 +30,7 @@ Element narrow(Arithmetic arithmetic, Element element);  // and back
 // One rank: its program and its memory, of which input and output are parts. In place they
 // overlap. Elements of output that are not input may not be read before they are written.
 struct PlayedRank {
-  Program program;
+  algorithm::Program program;
   std::vector<Element> memory;
   std::int64_t input_at = 0, inputs = 0, output_at = 0, outputs = 0;
 };

@@ -34,7 +34,7 @@ struct Game {
   int size = 1, root = 0;
   std::int64_t count = 0;
   bool uneven = false;  // parts of unlike lengths, some empty
-  Slicing slicing = {};
+  algorithm::Slicing slicing = {};
   Arithmetic arithmetic = Arithmetic::integers;
   enum class InPlace { no, yes, some };
   InPlace in_place = InPlace::no;
@@ -87,27 +87,27 @@ std::int64_t total(const Numbers& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
 }
 
-Program program_of(const Game& g, int rank) {
-  const Member member{rank, g.size};
+algorithm::Program program_of(const Game& g, int rank) {
+  const algorithm::Member member{rank, g.size};
   const auto counts = counts_of(g);
   switch (g.kind) {
     case Kind::all_reduce:
-      return programs::all_reduce(g.algorithm, member, g.count, g.slicing);
+      return algorithm::programs::all_reduce(g.algorithm, member, g.count, g.slicing);
     case Kind::reduce_scatter:
-      return programs::reduce_scatter(g.algorithm, member, counts, g.slicing);
+      return algorithm::programs::reduce_scatter(g.algorithm, member, counts, g.slicing);
     case Kind::all_gather:
-      return programs::all_gather(g.algorithm, member, counts, g.slicing);
+      return algorithm::programs::all_gather(g.algorithm, member, counts, g.slicing);
     case Kind::broadcast:
-      return programs::broadcast(g.algorithm, member, g.count, g.root, g.slicing);
+      return algorithm::programs::broadcast(g.algorithm, member, g.count, g.root, g.slicing);
     case Kind::reduce:
-      return programs::reduce(g.algorithm, member, g.count, g.root, g.slicing);
+      return algorithm::programs::reduce(g.algorithm, member, g.count, g.root, g.slicing);
     case Kind::gather:
-      return programs::gather(g.algorithm, member, g.count, g.root, g.slicing);
+      return algorithm::programs::gather(g.algorithm, member, g.count, g.root, g.slicing);
     case Kind::scatter:
-      return programs::scatter(g.algorithm, member, g.count, g.root, g.slicing);
+      return algorithm::programs::scatter(g.algorithm, member, g.count, g.root, g.slicing);
     case Kind::all_to_all:
-      return programs::all_to_all(g.algorithm, member, exchanges(g, rank, true),
-                                  exchanges(g, rank, false), g.slicing);
+      return algorithm::programs::all_to_all(g.algorithm, member, exchanges(g, rank, true),
+                                             exchanges(g, rank, false), g.slicing);
   }
   return {};
 }
@@ -280,7 +280,9 @@ class Programs : public testing::TestWithParam<Pair> {
   // All shapes of one number of ranks.
   static void for_each_shape(Pair pair, int size, const std::function<void(Game)>& visit) {
     for (const std::int64_t count : {0, 1, size - 1, 37, 211})
-      for (const Slicing slicing : {Slicing{0, 1}, Slicing{0, 16}, Slicing{5, 1}, Slicing{32, 16}})
+      for (const algorithm::Slicing slicing :
+           {algorithm::Slicing{0, 1}, algorithm::Slicing{0, 16}, algorithm::Slicing{5, 1},
+            algorithm::Slicing{32, 16}})
         for (const bool uneven : {false, true})
           for (const int root : std::set<int>{0, size / 2, size - 1}) {
             if ((uneven && !has_parts(pair.kind)) || (root > 0 && !has_root(pair.kind))) continue;
@@ -352,7 +354,7 @@ TEST_P(Reductions, SumByTheCanonicalTreeWhereTheySaySo) {
                                        canonical_sum(Arithmetic::expression, terms);
         }
       }
-      const bool says = programs::sums_canonically(game.algorithm, size, root);
+      const bool says = algorithm::programs::sums_canonically(game.algorithm, size, root);
       // Between two ranks some others do by chance.
       EXPECT_TRUE(says ? canonical : !canonical || size <= 3) << game.text();
     }
@@ -488,11 +490,14 @@ TEST(ProgramCosts, BytesAndStepsAreThoseOfTheDocumentation) {
 TEST(ProgramCosts, ScratchOfSlicedAlgorithmsDoesNotGrowWithTheData) {
   const std::int64_t slice = 1 << 10, count = 1 << 20;
   for (int n : {2, 5, 8}) {
-    const Program tree = programs::all_reduce(Algorithm::tree, {0, n}, count, {slice, 1});
-    EXPECT_LE(tree.scratch + tree.partial, kSlicesInFlight * slice * n);
-    const Program direct = programs::all_reduce(Algorithm::direct, {0, n}, count, {slice, 1});
-    EXPECT_LE(direct.scratch + direct.partial, kSlicesInFlight * slice * n);
-    const Program ring = programs::all_reduce(Algorithm::ring, {0, n}, count, {slice, 1});
+    const algorithm::Program tree =
+        algorithm::programs::all_reduce(Algorithm::tree, {0, n}, count, {slice, 1});
+    EXPECT_LE(tree.scratch + tree.partial, algorithm::kSlicesInFlight * slice * n);
+    const algorithm::Program direct =
+        algorithm::programs::all_reduce(Algorithm::direct, {0, n}, count, {slice, 1});
+    EXPECT_LE(direct.scratch + direct.partial, algorithm::kSlicesInFlight * slice * n);
+    const algorithm::Program ring =
+        algorithm::programs::all_reduce(Algorithm::ring, {0, n}, count, {slice, 1});
     EXPECT_LE(ring.scratch + ring.partial, 4 * (count / n + 1));
   }
 }
@@ -501,9 +506,9 @@ TEST(Barrier, EverybodyHasHeardOfEverybody) {
   for (int n = 1; n <= 17; ++n) {
     // Everybody's first word is a signal: play the spread of knowledge along `after`.
     std::vector<PlayedRank> ranks(static_cast<std::size_t>(n));
-    std::vector<Program> all;
+    std::vector<algorithm::Program> all;
     for (int rank = 0; rank < n; ++rank) {
-      all.push_back(programs::barrier({rank, n}));
+      all.push_back(algorithm::programs::barrier({rank, n}));
       ranks[static_cast<std::size_t>(rank)].program = all.back();
     }
     for (const std::uint64_t seed : {0U, 3U, 4U})
@@ -530,19 +535,20 @@ TEST(Barrier, EverybodyHasHeardOfEverybody) {
 
 TEST(ProgramsRefuse, WhatAnOperationDoesNotOffer) {
   try {
-    programs::broadcast(Algorithm::ring, {0, 2}, 1, 0, {});
+    algorithm::programs::broadcast(Algorithm::ring, {0, 2}, 1, 0, {});
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "broadcast has no algorithm ring between hosts; it has tree, chain, sharded");
   }
   const std::int64_t counts[] = {1, 2};
-  EXPECT_THROW(programs::all_gather(Algorithm::ring, {0, 3}, counts, {}), Error);
-  EXPECT_THROW(programs::reduce(Algorithm::tree, {0, 3}, 1, 3, {}), Error);
-  EXPECT_THROW(programs::all_reduce(Algorithm::tree, {3, 3}, 1, {}), Error);
-  EXPECT_THROW(programs::all_reduce(Algorithm::tree, {0, 3}, -1, {}), Error);
-  EXPECT_THROW(programs::all_reduce(Algorithm::tree, {0, 3}, 1, {-1, 1}), Error);
-  EXPECT_THROW(programs::all_to_all(Algorithm::direct, {0, 2}, counts, {{2, 2}}, {}), Error);
+  EXPECT_THROW(algorithm::programs::all_gather(Algorithm::ring, {0, 3}, counts, {}), Error);
+  EXPECT_THROW(algorithm::programs::reduce(Algorithm::tree, {0, 3}, 1, 3, {}), Error);
+  EXPECT_THROW(algorithm::programs::all_reduce(Algorithm::tree, {3, 3}, 1, {}), Error);
+  EXPECT_THROW(algorithm::programs::all_reduce(Algorithm::tree, {0, 3}, -1, {}), Error);
+  EXPECT_THROW(algorithm::programs::all_reduce(Algorithm::tree, {0, 3}, 1, {-1, 1}), Error);
+  EXPECT_THROW(algorithm::programs::all_to_all(Algorithm::direct, {0, 2}, counts, {{2, 2}}, {}),
+               Error);
 }
 
 // The player itself: each promise broken once.
@@ -551,7 +557,7 @@ class Broken : public testing::Test {
   Broken() : ranks_(2) {
     for (int rank = 0; rank < 2; ++rank) {
       PlayedRank& played = ranks_[static_cast<std::size_t>(rank)];
-      played.program = programs::all_reduce(Algorithm::direct, {rank, 2}, 4, {});
+      played.program = algorithm::programs::all_reduce(Algorithm::direct, {rank, 2}, 4, {});
       played.inputs = played.outputs = played.output_at = 4;
       played.memory.assign(8, 1);
     }
@@ -564,16 +570,16 @@ class Broken : public testing::Test {
     }
     return "";
   }
-  Instruction& find(std::size_t rank, Verb verb) {
+  algorithm::Instruction& find(std::size_t rank, algorithm::Verb verb) {
     auto& all = ranks_[rank].program.instructions;
-    return *std::ranges::find(all, verb, &Instruction::verb);
+    return *std::ranges::find(all, verb, &algorithm::Instruction::verb);
   }
   std::vector<PlayedRank> ranks_;
 };
 
 TEST_F(Broken, NothingYet) { EXPECT_EQ(problem(), ""); }
 TEST_F(Broken, RaceIsFound) {
-  find(0, Verb::reduce).after.clear();
+  find(0, algorithm::Verb::reduce).after.clear();
   EXPECT_EQ(problem(), "rank 0: instructions 1 and 2 race for elements from 0");
 }
 TEST_F(Broken, RaceInPlaceIsFound) {
@@ -581,7 +587,8 @@ TEST_F(Broken, RaceInPlaceIsFound) {
   EXPECT_EQ(problem(), "");
   // Receives the result over what it still sends.
   for (auto& instruction : ranks_[0].program.instructions)
-    if (instruction.target.space == Space::output && instruction.verb == Verb::receive)
+    if (instruction.target.space == algorithm::Space::output &&
+        instruction.verb == algorithm::Verb::receive)
       instruction.after.clear();
   EXPECT_EQ(problem(), "rank 0: instructions 0 and 4 race for elements from 2");
 }
@@ -590,11 +597,11 @@ TEST_F(Broken, LostMessageIsFound) {
   EXPECT_EQ(problem(), "message 1 from rank 0 to 1 is never received");
 }
 TEST_F(Broken, WrongLengthIsFound) {
-  find(1, Verb::send).sources[0].count = 1;
+  find(1, algorithm::Verb::send).sources[0].count = 1;
   EXPECT_NE(problem().find("1 elements are sent, 2 received"), std::string::npos) << problem();
 }
 TEST_F(Broken, WrongTypeIsFound) {
-  find(1, Verb::receive).target.space = Space::partial;
+  find(1, algorithm::Verb::receive).target.space = algorithm::Space::partial;
   ranks_[1].program.partial = 2;
   EXPECT_NE(problem().find("of another type"), std::string::npos) << problem();
 }
@@ -603,8 +610,8 @@ TEST_F(Broken, WriteBeyondTheEndIsFound) {
   EXPECT_EQ(problem(), "rank 0: instruction 1 reaches [0, 2) of 1 elements");
 }
 TEST_F(Broken, UnwrittenElementIsFound) {
-  auto& reduce = find(0, Verb::reduce);
-  reduce.sources[0] = {Space::scratch, 2, 2};
+  auto& reduce = find(0, algorithm::Verb::reduce);
+  reduce.sources[0] = {algorithm::Space::scratch, 2, 2};
   ranks_[0].program.scratch = 4;
   EXPECT_EQ(problem(), "rank 0: element 2 of space 1 is read before it is written");
 }

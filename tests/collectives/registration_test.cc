@@ -21,7 +21,7 @@ using test::LoopbackRanks;
 using ::testing::Each;
 
 struct Ranks {
-  std::shared_ptr<NetEngine> engine;
+  std::shared_ptr<net::NetEngine> engine;
   std::unique_ptr<Communicator> communicator;
 };
 
@@ -29,25 +29,26 @@ struct Ranks {
 Ranks two_by_two(const World& world, Store& store, const std::string& transport) {
   const auto options = with_deadline(30);
   const auto deadline = Deadline::in_seconds(30);
-  FabricOptions fabric;
+  fabric::FabricOptions fabric;
   fabric.provider = transport;
-  auto endpoint = make_fabric_endpoint(fabric, world.rank, world.size, world.rank % 2, 2, store,
-                                       "test/fabric", deadline);
+  auto endpoint = fabric::make_fabric_endpoint(fabric, world.rank, world.size, world.rank % 2, 2,
+                                               store, "test/fabric", deadline);
   Ranks ranks;
-  ranks.engine = make_net_engine(
-      std::move(endpoint),
-      std::make_unique<ControlLinks>(world.rank, world.size, store, "test/control", deadline), 2,
-      options);
-  HierarchicalCommunicator::Plan plan;
+  ranks.engine = net::make_net_engine(std::move(endpoint),
+                                      std::make_unique<transport::ControlLinks>(
+                                          world.rank, world.size, store, "test/control", deadline),
+                                      2, options);
+  hierarchical::HierarchicalCommunicator::Plan plan;
   plan.first_id = ranks.engine->next_group();
-  plan.flat = make_world_group(ranks.engine, world.size, options);
+  plan.flat = net::make_world_group(ranks.engine, world.size, options);
   plan.hosts = {"a", "a", "b", "b"};
   plan.prefix = "test/hierarchical";
   plan.make_node = [&store](int rank, int size, const std::string& prefix,
                             const CommunicatorOptions& of, std::vector<int> members) {
-    return make_node_communicator(rank, size, store, prefix, of, std::move(members));
+    return native::make_node_communicator(rank, size, store, prefix, of, std::move(members));
   };
-  ranks.communicator = std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
+  ranks.communicator =
+      std::make_unique<hierarchical::HierarchicalCommunicator>(std::move(plan), options);
   return ranks;
 }
 
@@ -56,7 +57,7 @@ class Pinned : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     shoal::test::use_efa_provider();
     ::setenv("SHOAL_TEST_EFA_FABRIC", GetParam() == "efa" ? "efa" : "", 1);
-    if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+    if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }
 };
 
@@ -138,48 +139,49 @@ TEST(RegisterBuffer, IsAHintThatEveryBackendTakes) {
 
 TEST(RegisteredMemory, IsRegisteredWhileItIsAllocated) {
   // Counts what is registered now.
-  class Counting final : public Endpoint {
+  class Counting final : public transport::Endpoint {
    public:
-    Counting(std::unique_ptr<Endpoint> inner, int& now) : inner_(std::move(inner)), now_(now) {}
+    Counting(std::unique_ptr<transport::Endpoint> inner, int& now)
+        : inner_(std::move(inner)), now_(now) {}
     int rank() const override { return inner_->rank(); }
     int size() const override { return inner_->size(); }
     std::string name() const override { return "counting"; }
     int rails() const override { return 1; }
     std::int64_t eager_bytes() const override { return inner_->eager_bytes(); }
-    void begin(OperationKey key, const Signature& signature) override {
+    void begin(transport::OperationKey key, const Signature& signature) override {
       inner_->begin(key, signature);
     }
-    void end(OperationKey key) override { inner_->end(key); }
-    void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
-                   Completion& completion) override {
+    void end(transport::OperationKey key) override { inner_->end(key); }
+    void post_send(int peer, transport::MessageTag tag, const void* data, std::int64_t bytes,
+                   transport::Completion& completion) override {
       inner_->post_send(peer, tag, data, bytes, completion);
     }
-    void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
-                      Completion& completion) override {
+    void post_receive(int peer, transport::MessageTag tag, void* data, std::int64_t bytes,
+                      transport::Completion& completion) override {
       inner_->post_receive(peer, tag, data, bytes, completion);
     }
     bool progress() override { return inner_->progress(); }
     void sleep(int microseconds) override { inner_->sleep(microseconds); }
-    std::unique_ptr<MemoryRegion> register_memory(void*, std::int64_t) override {
-      struct Region final : MemoryRegion {
+    std::unique_ptr<transport::MemoryRegion> register_memory(void*, std::int64_t) override {
+      struct Region final : transport::MemoryRegion {
         explicit Region(int& count) : now(count) { ++now; }
         ~Region() override { --now; }
         int& now;
       };
       return std::make_unique<Region>(now_);
     }
-    EndpointStatistics statistics() const override { return inner_->statistics(); }
+    transport::EndpointStatistics statistics() const override { return inner_->statistics(); }
 
    private:
-    std::unique_ptr<Endpoint> inner_;
+    std::unique_ptr<transport::Endpoint> inner_;
     int& now_;
   };
   int now = 0;
   const LoopbackRanks loopback(1);
   const auto engine =
-      make_net_engine(std::make_unique<Counting>(loopback.endpoint(0), now), nullptr, 1, {});
+      net::make_net_engine(std::make_unique<Counting>(loopback.endpoint(0), now), nullptr, 1, {});
   const auto host = make_host_memory();
-  RegisteredMemory memory(engine, *host);
+  net::RegisteredMemory memory(engine, *host);
   {
     const Buffer large(memory, 100000, MemoryTag::communication);
     const Buffer small(memory, 100, MemoryTag::communication);

@@ -29,7 +29,7 @@ CommunicatorOptions patient() {
 
 // Where the owner goes in by the short way, by the long one, and where it stays out.
 TEST(OwnerLock, LetsInOneOnly) {
-  OwnerLock lock;
+  native::OwnerLock lock;
   const auto in_another_thread = [](auto&& body) { std::thread(body).join(); };
   lock.lock();
   in_another_thread([&] { EXPECT_FALSE(lock.try_lock_as_guest()); });
@@ -66,7 +66,7 @@ TEST(OwnerLock, LetsInOneOnly) {
 // An owner and a guest, then all of three threads, count in what the lock guards.
 TEST(OwnerLock, KeepsThreadsApart) {
   constexpr int kTimes = 20'000;
-  OwnerLock lock;
+  native::OwnerLock lock;
   std::int64_t guarded = 0, entered = 0;
   std::atomic<bool> over{false};
   std::thread guest([&] {
@@ -100,7 +100,7 @@ TEST(OwnerLock, KeepsThreadsApart) {
 // The short way of a call that is like the one before it looks at its buffers all the same.
 TEST(Native, ARepeatedCallIsCheckedAndUsesItsOwnBuffers) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
-    const auto node = make_node_communicator(world.rank, 2, store, "test/node", patient());
+    const auto node = native::make_node_communicator(world.rank, 2, store, "test/node", patient());
     const auto reduce = [&](const float* from, float* to) {
       return node->all_reduce(from, to, 2, DType::f32, ReduceOp::sum);
     };
@@ -127,7 +127,7 @@ TEST(Native, ARepeatedCallIsCheckedAndUsesItsOwnBuffers) {
 TEST(Native, WorksAreKeptAsLongAsTheirCallersLike) {
   constexpr std::size_t kKept = 40;
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
-    auto node = make_node_communicator(world.rank, 2, store, "test/node", patient());
+    auto node = native::make_node_communicator(world.rank, 2, store, "test/node", patient());
     std::array<std::array<float, 2>, kKept> values;
     std::vector<WorkPtr> works;
     for (std::size_t i = 0; i < kKept; ++i) {

@@ -55,7 +55,7 @@ TEST(RunAhead, NobodyWaitsForRanksItNeedsNothingOf) {
       // Each rank comes after the one before it has ended; nobody waits for a later one.
       const auto done = [&](int rank) { return fmt::format("rank {} of {}", rank, count); };
       if (world.rank > 0) store.get(done(world.rank - 1), Deadline::in_seconds(kPatience));
-      for (int i = 0; i < static_cast<int>(kLead); ++i) {
+      for (int i = 0; i < static_cast<int>(transport::kLead); ++i) {
         if (world.rank == 0) fill(x, i, count);
         broadcast(*c, x, count, 0);
         ASSERT_TRUE(is_filled(x, i, count)) << i << " of " << count;
@@ -75,7 +75,7 @@ TEST(RunAhead, EndsWhereSlotsWouldBeUsedTwice) {
       store.get("given up", Deadline::in_seconds(kPatience));
       return;
     }
-    for (std::uint32_t i = 0; i < kLead; ++i) broadcast(*c, x, 2, 0);
+    for (std::uint32_t i = 0; i < transport::kLead; ++i) broadcast(*c, x, 2, 0);
     const WorkPtr one_more = c->broadcast(x.data(), 2, DType::f32, 0);
     EXPECT_FALSE(one_more->test());
     try {
@@ -95,7 +95,7 @@ TEST(RunAhead, EndsWhereSlotsWouldBeUsedTwice) {
 TEST(RunAhead, WaitsForRoomWithoutAnybodyDriving) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(kPatience));
-    constexpr int kCalls = 3 * static_cast<int>(kLead);
+    constexpr int kCalls = 3 * static_cast<int>(transport::kLead);
     std::vector<std::vector<float>> buffers(kCalls, std::vector<float>(100));
     std::vector<WorkPtr> works;
     for (int i = 0; i < kCalls; ++i) {
@@ -160,14 +160,14 @@ TEST(RunAhead, ManyOperationsOfManyRootsKeepTheirOrder) {
 TEST(RunAhead, SequencesWrap) {
   constexpr int kLast = 20;
   constexpr std::uint32_t kFirst = 0xffffffffU - kLast;
-  constexpr int kOneMore = kLast + static_cast<int>(kLead) + 1;
+  constexpr int kOneMore = kLast + static_cast<int>(transport::kLead) + 1;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(kPatience);
-    auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
-    group->own_page().place.store(place_of(kFirst - 1, 0));
+    auto group = std::make_shared<native::Group>(world.rank, world.size, store, "wrap", deadline);
+    group->own_page().place.store(transport::place_of(kFirst - 1, 0));
     barrier(store, "placed", world.size, deadline);
-    Engine engine(group, PlanChoice({}, 3), kPatience,
-                  FlightRecorder("wrap", world.rank, {0, 1, 2}), kFirst);
+    native::Engine engine(group, native::PlanChoice({}, 3), kPatience,
+                          FlightRecorder("wrap", world.rank, {0, 1, 2}), kFirst);
     std::vector<float> x(100);
     for (int i = 0; i < 60; ++i) {
       const int root = i <= kOneMore ? 0 : i % 3;
@@ -215,7 +215,7 @@ TEST(RunAhead, AMismatchThatAReceiverFindsFailsAll) {
                              HasSubstr("called broadcast of 2 f32, root 0"), HasSubstr("(#5)")));
   EXPECT_EQ(calls[0], 8);  // the next call
   EXPECT_EQ(calls[1], 5);
-  EXPECT_LE(calls[2], 5 + static_cast<int>(kLead));
+  EXPECT_LE(calls[2], 5 + static_cast<int>(transport::kLead));
 }
 
 // Both are done at once: nobody receives, and so nobody compares while the operation runs.
@@ -240,7 +240,7 @@ TEST(RunAhead, TwoRootsOfOneBroadcastAreNamedByWhatComesNext) {
       EXPECT_THAT(error,
                   AllOf(HasSubstr("rank 0 called broadcast of 2 f32, root 0"),
                         HasSubstr("rank 1 called broadcast of 2 f32, root 1"), HasSubstr("(#2)")));
-    for (const int done : calls) EXPECT_LE(done, static_cast<int>(kLead));
+    for (const int done : calls) EXPECT_LE(done, static_cast<int>(transport::kLead));
   }
 }
 

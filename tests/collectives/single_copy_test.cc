@@ -50,7 +50,8 @@ void forbid(std::initializer_list<long> calls) {
 // Whether this machine lets processes copy at all: else there is nothing to test.
 bool permitted() {
   std::uint64_t from = 7, to = 0;
-  return read_process(getpid(), reinterpret_cast<std::uintptr_t>(&from), &to, sizeof to) == 0;
+  return transport::read_process(getpid(), reinterpret_cast<std::uintptr_t>(&from), &to,
+                                 sizeof to) == 0;
 }
 
 void expect_success(ProcessRanks& ranks, double seconds) {
@@ -93,7 +94,7 @@ void check_large(Communicator& communicator, std::int64_t count) {
 void check_largest(Communicator& communicator) {
   for (const Operation operation : {Operation::all_reduce, Operation::broadcast})
     check_operation(communicator, operation,
-                    single_copy_from(operation, communicator.size()) / 4 + 3);
+                    native::single_copy_from(operation, communicator.size()) / 4 + 3);
 }
 
 class SingleCopy : public ::testing::Test {
@@ -124,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, SingleCopyResults, ::testing::Values(2, 3, 4));
 TEST_F(SingleCopy, TakesNoBounceSlots) {
   ProcessRanks ranks(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(60));
-    const std::int64_t count = single_copy_from(Operation::all_reduce, 2) / 4;
+    const std::int64_t count = native::single_copy_from(Operation::all_reduce, 2) / 4;
     std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
     communicator->all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum)
         ->wait();
@@ -157,7 +158,7 @@ TEST(SingleCopyForbidden, GoesThroughBounceSlotsOnAllRanks) {
 TEST_F(SingleCopy, NothingIsWrittenIntoARankThatHasGivenUp) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(20);
-    Group group(world.rank, world.size, store, "closed", deadline);
+    native::Group group(world.rank, world.size, store, "closed", deadline);
     ASSERT_TRUE(group.single_copy());
     std::array<std::uint64_t, 4> mine{};
     mine[0] = 1;
@@ -197,7 +198,7 @@ TEST_F(SingleCopy, NothingIsWrittenIntoARankThatHasGivenUp) {
 // Who gives up hands its buffers back to the caller: not in the middle of a peer's write.
 TEST_F(SingleCopy, WritesThatHaveBegunAreWaitedFor) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
-    Group group(world.rank, world.size, store, "begun", Deadline::in_seconds(20));
+    native::Group group(world.rank, world.size, store, "begun", Deadline::in_seconds(20));
     auto& writing = group.page(0).memory.writing;
     auto& closed = group.page(1).memory.closed;
     if (world.rank == 0) {
@@ -220,7 +221,7 @@ TEST_F(SingleCopy, WritesThatHaveBegunAreWaitedFor) {
 TEST_F(SingleCopy, MemoryThatIsNotThereIsSaid) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(20);
-    Group group(world.rank, world.size, store, "nowhere", deadline);
+    native::Group group(world.rank, world.size, store, "nowhere", deadline);
     if (world.rank == 0) {
       std::uint64_t found = 0;
       try {

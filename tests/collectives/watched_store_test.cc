@@ -26,7 +26,7 @@ TEST(WatchedStore, WaitsAsLongAsAnotherRankMakesProgress) {
   ::setenv("SHOAL_DEADLINE_S", "0.8", 1);
   double waited = 0;
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
-    ControlLinks links(world.rank, 2, store, "links", Deadline::in_seconds(20));
+    transport::ControlLinks links(world.rank, 2, store, "links", Deadline::in_seconds(20));
     WatchedStore ranks(store, &links, {world.rank, 2, {}}, "test");
     if (world.rank == 0) {
       for (int round = 0; round < 60; ++round) {
@@ -47,7 +47,7 @@ TEST(WatchedStore, WaitsAsLongAsAnotherRankMakesProgress) {
 
 TEST(WatchedStore, EndsAWaitWithoutProgressAtTheDeadline) {
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
-    ControlLinks links(world.rank, 2, store, "links", Deadline::in_seconds(20));
+    transport::ControlLinks links(world.rank, 2, store, "links", Deadline::in_seconds(20));
     WatchedStore ranks(store, &links, {world.rank, 2, {}}, "test");
     if (world.rank == 0) {
       ranks.progressed();  // once, and never again

@@ -25,13 +25,13 @@ std::unique_ptr<Communicator> device(World world, Store& store, const std::strin
   world.host = hosts.substr(static_cast<std::size_t>(world.rank), 1);
   CommunicatorOptions options = shoal::test::with_deadline(30);
   options.transport = "tcp";
-  return std::make_unique<DeviceCommunicator>(
+  return std::make_unique<device::DeviceCommunicator>(
       make_communicator(world, store, options),
-      DeviceCommunicator::Options{.stream = {},
-                                  .host = world.host,
-                                  .deadline_seconds = 30,
-                                  .slice_bytes = 4096,
-                                  .copy_bytes = copy_bytes});
+      device::DeviceCommunicator::Options{.stream = {},
+                                          .host = world.host,
+                                          .deadline_seconds = 30,
+                                          .slice_bytes = 4096,
+                                          .copy_bytes = copy_bytes});
 }
 
 class WiredRanks : public ::testing::TestWithParam<std::string> {};

@@ -33,7 +33,7 @@ struct Wired {
       const Call& call = calls[at(rank)];
       const bool broadcasts = call.operation == Operation::broadcast;
       PlayedRank played;
-      played.program = messages_of(call, rank, where);
+      played.program = device::messages_of(call, rank, where);
       played.inputs = broadcasts && rank != call.root ? 0 : call.send_bytes(rank, size);
       played.outputs = call.recv_bytes(rank, size);
       played.output_at = broadcasts ? 0 : played.inputs;
@@ -47,13 +47,13 @@ struct Wired {
     outputs = result.outputs;
     messages = result.messages;
     for (int rank = 0; rank < size; ++rank) {
-      const OwnPart own = own_part(calls[at(rank)], rank, size);
+      const device::OwnPart own = device::own_part(calls[at(rank)], rank, size);
       for (std::int64_t i = 0; i < own.count; ++i)
         outputs[at(rank)][at(own.to + i)] = inputs[at(rank)][at(own.from + i)];
     }
   }
   std::vector<Call> calls;
-  Placement where;
+  hierarchical::Placement where;
   std::vector<std::vector<Element>> inputs, outputs;
   std::vector<int> messages;
 };
@@ -80,7 +80,7 @@ TEST(WiredMessages, GatherEachPartOnceToEachHost) {
       const std::int64_t count = call.counts[at(owner)];
       EXPECT_EQ(wired.messages[at(owner)], count > 0 ? wired.where.nodes() - 1 : 0);
       for (int rank = 0; rank < size; ++rank) {
-        const int carrier = carrier_of(owner, rank, wired.where);
+        const int carrier = device::carrier_of(owner, rank, wired.where);
         ASSERT_EQ(wired.where.node_of(carrier), wired.where.node_of(rank));
         for (std::int64_t i = 0; i < count; ++i)
           ASSERT_EQ(wired.outputs[at(carrier)][at(begin + i)],

@@ -51,13 +51,13 @@ struct Rank {
   Rank(World world, Store& store, bool threads)
       : device(Device::cuda(static_cast<std::int16_t>(threads ? world.rank : 0))), stream(device) {
     world.host = world.rank < 2 ? "a" : "b";
-    communicator = std::make_unique<DeviceCommunicator>(
+    communicator = std::make_unique<device::DeviceCommunicator>(
         make_communicator(world, store, shoal::test::with_deadline(60)),
-        DeviceCommunicator::Options{.stream = stream.view(),
-                                    .host = world.host,
-                                    .deadline_seconds = 60,
-                                    .slice_bytes = kBytes / kSlices,
-                                    .levels_from = 1});
+        device::DeviceCommunicator::Options{.stream = stream.view(),
+                                            .host = world.host,
+                                            .deadline_seconds = 60,
+                                            .slice_bytes = kBytes / kSlices,
+                                            .levels_from = 1});
     send = Buffer(communicator->memory_resource(), kBytes, MemoryTag::gradients);
     recv = Buffer(communicator->memory_resource(), kBytes, MemoryTag::gradients);
     sum()->wait();
@@ -86,7 +86,9 @@ struct Rank {
 class Next {
  public:
   explicit Next(const Rank& rank)
-      : device_(rank.device), stream_(rank.stream.view()), access_(make_cuda_peer_access(device_)) {
+      : device_(rank.device),
+        stream_(rank.stream.view()),
+        access_(device::make_cuda_peer_access(device_)) {
     base_ = static_cast<std::byte*>(access_->allocate(kSize));
     backend_.fill(base_, kByte, kSize, stream_);
     backend_.synchronize(stream_);
@@ -103,12 +105,12 @@ class Next {
   }
 
  private:
-  static constexpr std::size_t kSize = ShareableMemory::kSegmentBytes;
+  static constexpr std::size_t kSize = device::ShareableMemory::kSegmentBytes;
   static constexpr int kByte = 0x11;
   Device device_;
   Stream stream_;
   DeviceBackend& backend_ = device_backend(DeviceType::cuda);
-  std::unique_ptr<PeerAccess> access_;
+  std::unique_ptr<device::PeerAccess> access_;
   std::byte* base_ = nullptr;
 };
 

@@ -72,13 +72,13 @@ void on_copy(int kind) {
 // Ranks 0 and 1 on one host, 2 and 3 on the other.
 std::unique_ptr<Communicator> by_levels(World world, Store& store, Stream stream) {
   world.host = world.rank < 2 ? "a" : "b";
-  return std::make_unique<DeviceCommunicator>(
+  return std::make_unique<device::DeviceCommunicator>(
       make_communicator(world, store, shoal::test::with_deadline(kDeadline)),
-      DeviceCommunicator::Options{.stream = stream,
-                                  .host = world.host,
-                                  .deadline_seconds = kDeadline,
-                                  .slice_bytes = kSliceBytes,
-                                  .levels_from = 1});
+      device::DeviceCommunicator::Options{.stream = stream,
+                                          .host = world.host,
+                                          .deadline_seconds = kDeadline,
+                                          .slice_bytes = kSliceBytes,
+                                          .levels_from = 1});
 }
 
 // A rank with its buffers, once all have summed and are about to sum again.

@@ -109,21 +109,21 @@ class Rig {
     return values;
   }
   void start() {
-    LevelPlan plan = level_plan(call_, rank_, *where_);
-    auto sums = LevelPass::make_sums(call_, plan, where_->nodes(), slice_bytes_, *device_memory_,
-                                     in_.view());
-    LevelPass::Buffers buffers;
+    device::LevelPlan plan = device::level_plan(call_, rank_, *where_);
+    auto sums = device::LevelPass::make_sums(call_, plan, where_->nodes(), slice_bytes_,
+                                             *device_memory_, in_.view());
+    device::LevelPass::Buffers buffers;
     for (const Buffer& one : send_) buffers.send.push_back(bytes_of(one));
     for (const Buffer& one : recv_) buffers.recv.push_back(bytes_of(one));
-    pass.emplace(LevelPass::Setup{.in = in_.view(),
-                                  .out = out_.view(),
-                                  .staging = pinned_.get(),
-                                  .folds = call_.reduces() ? &table_->reduction() : nullptr,
-                                  .on_host = host_.get(),
-                                  .rail = rank_ < where_->rails() ? &rail : nullptr,
-                                  .ranks = where_->size(),
-                                  .local_rank = rank_,
-                                  .slice_bytes = slice_bytes_},
+    pass.emplace(device::LevelPass::Setup{.in = in_.view(),
+                                          .out = out_.view(),
+                                          .staging = pinned_.get(),
+                                          .folds = call_.reduces() ? &table_->reduction() : nullptr,
+                                          .on_host = host_.get(),
+                                          .rail = rank_ < where_->rails() ? &rail : nullptr,
+                                          .ranks = where_->size(),
+                                          .local_rank = rank_,
+                                          .slice_bytes = slice_bytes_},
                  call_, std::move(plan), std::move(buffers), std::move(sums));
   }
   // As often as an event of the emulated GPU needs, and more.
@@ -147,7 +147,7 @@ class Rig {
   Call call_;
   int rank_;
   std::int64_t slice_bytes_;
-  std::optional<Placement> where_;
+  std::optional<hierarchical::Placement> where_;
   DeviceBackend& cuda_ = device_backend(DeviceType::cuda);
   OwnedStream in_{Device::cuda(0)}, out_{Device::cuda(0)};
   std::unique_ptr<MemoryResource> device_memory_ = make_device_memory(Device::cuda(0)),
@@ -158,7 +158,7 @@ class Rig {
 
  public:
   Rail rail{0, 2};
-  std::optional<LevelPass> pass;
+  std::optional<device::LevelPass> pass;
 };
 
 Call sum_of(std::int64_t count, DType dtype, ReduceOp op = ReduceOp::sum) {

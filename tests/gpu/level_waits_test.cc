@@ -46,12 +46,12 @@ struct Rank {
     world.host = world.rank < 2 ? "a" : "b";
     auto host = make_communicator(world, store, shoal::test::with_deadline(kDeadline));
     host->barrier()->wait();  // they may come late, and that has nothing to do with it
-    communicator = std::make_unique<DeviceCommunicator>(
-        std::move(host), DeviceCommunicator::Options{.stream = stream.view(),
-                                                     .host = world.host,
-                                                     .deadline_seconds = deadline,
-                                                     .slice_bytes = kSliceBytes,
-                                                     .levels_from = 1});
+    communicator = std::make_unique<device::DeviceCommunicator>(
+        std::move(host), device::DeviceCommunicator::Options{.stream = stream.view(),
+                                                             .host = world.host,
+                                                             .deadline_seconds = deadline,
+                                                             .slice_bytes = kSliceBytes,
+                                                             .levels_from = 1});
     buffer = Buffer(communicator->memory_resource(), kCount * 4, MemoryTag::gradients);
     sum()->wait();
     communicator->host().barrier()->wait();
@@ -186,7 +186,7 @@ TEST(LevelRoom, OfOneRankDecidesForAll) {
     const auto staged = [&] { return rank.communicator->statistics().bounced_bytes; };
     EXPECT_EQ(staged(), kCount * 4 / 2) << "a rank's share";
     std::vector<Buffer> all;
-    std::size_t bytes = ShareableMemory::kSegmentBytes;
+    std::size_t bytes = device::ShareableMemory::kSegmentBytes;
     while (world.rank == 2 && bytes >= 256) try {
         all.emplace_back(rank.communicator->memory_resource(), bytes, MemoryTag::activations);
       } catch (const Error& error) {

@@ -148,7 +148,7 @@ TEST(GpuRanks, SlicesOfTwoHosts) {
     const auto source = make_pinned_memory();
     CountingMemory pinned(*source);
     {
-      DeviceCommunicator communicator(
+      device::DeviceCommunicator communicator(
           make_communicator(world, store, shoal::test::with_deadline(60)), {.stream = stream.view(),
                                                                             .host = world.host,
                                                                             .deadline_seconds = 60,

@@ -14,8 +14,9 @@
 #include "shoal/runtime/device/device.h"
 
 // At the top of a test whose ranks stand for several hosts.
-#define SHOAL_NEEDS_A_NETWORK() \
-  if (::shoal::collectives::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric"
+#define SHOAL_NEEDS_A_NETWORK()                                 \
+  if (::shoal::collectives::fabric::fabric_providers().empty()) \
+  GTEST_SKIP() << "built without libfabric"
 
 namespace shoal::test {
 

@@ -78,7 +78,7 @@ struct Rank {
     return landed();
   }
   std::int64_t waits() const {
-    return dynamic_cast<const DeviceCommunicator&>(*communicator).waits();
+    return dynamic_cast<const device::DeviceCommunicator&>(*communicator).waits();
   }
   // The first operations of a kind are waited for.
   void warm_up(int rank) {

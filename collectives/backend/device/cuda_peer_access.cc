@@ -5,7 +5,7 @@
 #include "shoal/runtime/device/cuda_check.h"
 #include "shoal/runtime/device/current_cuda_device.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 // The driver may refuse any of this, and then data goes another way.
@@ -112,4 +112,4 @@ std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device) {
   return std::make_unique<CudaPeerAccess>(device);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

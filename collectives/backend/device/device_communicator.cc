@@ -7,7 +7,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 class DeviceWork final : public Work {
@@ -150,4 +150,4 @@ std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communica
                                                    .gates = env::get_boolean(env::kStreamGates)});
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -25,7 +25,7 @@
 
 #include "shoal/collectives/backend/device/device_engine.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 class DeviceCommunicator final : public CallCommunicator {
  public:
@@ -77,4 +77,4 @@ std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communica
                                                        const World& world,
                                                        const CommunicatorOptions& options);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

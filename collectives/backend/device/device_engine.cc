@@ -6,7 +6,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 // What ranks compare: of a group its first call, and a hash of all.
@@ -420,4 +420,4 @@ void DeviceEngine::fail(const Error& error) {
   if (unseen) setup_.family->give_up(error);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -22,7 +22,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/stream_gate.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 // A call's buffers in memory that peers cannot reach pass through blocks of memory that they can.
 struct ReachableCopy {
@@ -197,14 +197,14 @@ class DeviceEngine {
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
   std::unique_ptr<OpenedSegments> opened_;
-  std::unique_ptr<WiredMemory> wired_;   // or null, on all ranks
-  std::unique_ptr<LevelGroups> levels_;  // or null, on all ranks
-  std::optional<Placement> placement_;   // which ranks share a host
-  std::vector<Device> devices_;          // by rank
-  std::vector<bool> same_process_;       // by rank
-  bool neighbours_ = true;               // ranks of one host reach each other's memory
-  bool direct_ = false;                  // ranks reach each other's memory
-  bool processes_ = false;               // some are other processes
+  std::unique_ptr<WiredMemory> wired_;                // or null, on all ranks
+  std::unique_ptr<LevelGroups> levels_;               // or null, on all ranks
+  std::optional<hierarchical::Placement> placement_;  // which ranks share a host
+  std::vector<Device> devices_;                       // by rank
+  std::vector<bool> same_process_;                    // by rank
+  bool neighbours_ = true;                            // ranks of one host reach each other's memory
+  bool direct_ = false;                               // ranks reach each other's memory
+  bool processes_ = false;                            // some are other processes
   bool gates_ = false;
   std::unique_ptr<MemoryResource> own_pinned_;  // null: the setup's
   PoolMemory staging_;
@@ -246,4 +246,4 @@ class Backoff {
   int looks_ = 0;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -9,7 +9,7 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 class DeviceFamily {
  public:
@@ -40,4 +40,4 @@ class DeviceFamily {
   std::atomic<std::int64_t> waits_{0};
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -9,7 +9,7 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 // What ranks tell each other of themselves.
@@ -359,4 +359,4 @@ void DeviceEngine::fetch(const Call& call, const std::vector<std::byte*>& send, 
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

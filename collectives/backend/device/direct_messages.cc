@@ -5,7 +5,7 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/runtime/base/deadlines.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 std::int64_t bytes_of(std::int64_t count, DType dtype) {
@@ -181,4 +181,4 @@ bool DirectMessages::finish(int rank, Peer& peer) {
   return moved;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

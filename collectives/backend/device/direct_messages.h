@@ -16,7 +16,7 @@
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 struct DeviceOperation;
 
@@ -88,4 +88,4 @@ class DirectMessages {
   std::map<int, Peer> peers_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

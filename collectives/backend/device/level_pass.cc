@@ -5,7 +5,7 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/partial_sums.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -179,4 +179,4 @@ void LevelPass::land(std::int64_t slice, Slot& slot) {
   slot.landed.record(setup_.out);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

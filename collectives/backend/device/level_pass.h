@@ -17,7 +17,7 @@
 #include "shoal/kernels/reduction.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 class LevelPass {
  public:
@@ -87,4 +87,4 @@ class LevelPass {
   Event copied_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -5,7 +5,7 @@
 
 #include "shoal/collectives/algorithm/shard.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 constexpr std::int64_t kGranule = 32;  // elements, as of the host's levels
@@ -16,7 +16,7 @@ bool is_scatter(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::reduce_scatter_v;
 }
 
-bool is_even(const Placement& where) {
+bool is_even(const hierarchical::Placement& where) {
   for (int node = 0; node < where.nodes(); ++node)
     if (where.local_size(node) != where.rails()) return false;
   return true;
@@ -36,7 +36,8 @@ std::vector<int> all_of(int ranks) {
 }
 
 // Each rail carries a shard of the one buffer.
-void plan_shards(LevelPlan& plan, const Call& call, int rank, const Placement& where) {
+void plan_shards(LevelPlan& plan, const Call& call, int rank,
+                 const hierarchical::Placement& where) {
   const int node = where.node_of(rank), local = where.local_rank(rank);
   const bool rooted = call.root >= 0;
   const bool at_root = rooted && node == where.node_of(call.root);
@@ -44,7 +45,7 @@ void plan_shards(LevelPlan& plan, const Call& call, int rank, const Placement& w
   const int root = rooted ? where.local_rank(call.root) : -1;
   if (broadcasts && at_root && rank != call.root) plan.copies.push_back({root, 0, 0, call.count});
   if (local >= where.rails()) return;
-  const Range own = shard(call.count, where.rails(), local, kGranule);
+  const algorithm::Range own = algorithm::shard(call.count, where.rails(), local, kGranule);
   const LevelPlan::Part part{own.begin, own.size()};
   plan.rail = call;
   plan.rail->count = own.size();
@@ -57,7 +58,7 @@ void plan_shards(LevelPlan& plan, const Call& call, int rank, const Placement& w
 }
 
 // Each rail carries the parts of its own ranks.
-void plan_parts(LevelPlan& plan, const Call& call, int rank, const Placement& where) {
+void plan_parts(LevelPlan& plan, const Call& call, int rank, const hierarchical::Placement& where) {
   const int node = where.node_of(rank), local = where.local_rank(rank);
   const std::vector<int> rail = where.rail(local), neighbours = all_of(where.local_size(node));
   std::vector<LevelPlan::Part> parts;
@@ -95,7 +96,7 @@ bool wants_even_hosts(Operation operation) {
          operation == Operation::all_gather_v;
 }
 
-bool has_levels(const Call& call, const Placement& where) {
+bool has_levels(const Call& call, const hierarchical::Placement& where) {
   switch (call.operation) {
     case Operation::all_reduce:
     case Operation::reduce:
@@ -106,7 +107,7 @@ bool has_levels(const Call& call, const Placement& where) {
   }
 }
 
-LevelPlan level_plan(const Call& call, int rank, const Placement& where) {
+LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& where) {
   LevelPlan plan;
   if (wants_even_hosts(call.operation))
     plan_parts(plan, call, rank, where);
@@ -143,4 +144,4 @@ bool neighbours_write_recv(const Call& call, int rank) {
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

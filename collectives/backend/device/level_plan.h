@@ -8,7 +8,7 @@
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 struct LevelPlan {
   struct Part {
@@ -31,13 +31,13 @@ struct LevelPlan {
 
 // Whether an operation has such a form there: reduce_scatter and all_gather want equally many ranks
 // on every host. Does not look at its size, nor at what the device can fold.
-bool has_levels(const Call& call, const Placement& where);
+bool has_levels(const Call& call, const hierarchical::Placement& where);
 bool wants_even_hosts(Operation operation);
-LevelPlan level_plan(const Call& call, int rank, const Placement& where);
+LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& where);
 
 // By levels, ranks write into each other's recv buffers, or copy from send buffers, which
 // neighbours therefore have to reach.
 bool neighbours_read_send(const Call& call, int rank);
 bool neighbours_write_recv(const Call& call, int rank);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -7,7 +7,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 constexpr int kFoldedAlike = 3;  // so many sources the canonical tree folds from the left
@@ -15,7 +15,7 @@ constexpr int kSources = 64;     // of the device's kernels
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-int largest_host(const Placement& where) {
+int largest_host(const hierarchical::Placement& where) {
   int largest = 0;
   for (int node = 0; node < where.nodes(); ++node)
     largest = std::max(largest, where.local_size(node));
@@ -128,4 +128,4 @@ void DeviceEngine::abort_hosts(std::string_view reason) {
   if (levels_->rail) levels_->rail->abort(reason);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

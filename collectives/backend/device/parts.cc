@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -99,4 +99,4 @@ Call sliced(const Call& call, const Slicing& slicing, std::int64_t s, const void
   return slice;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

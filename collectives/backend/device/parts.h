@@ -5,7 +5,7 @@
 
 #include "shoal/collectives/backend/arguments.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 // Elements of each part of a rank's send and recv buffer, packed in order; no part: no buffer.
 struct Parts {
@@ -34,4 +34,4 @@ std::vector<Piece> pieces_of(const std::vector<std::int64_t>& parts, const Slici
 // The call of slice s over staged buffers.
 Call sliced(const Call& call, const Slicing& slicing, std::int64_t s, const void* send, void* recv);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

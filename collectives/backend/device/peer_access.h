@@ -10,7 +10,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 // How memory of one process is made, and opened by another one. Thread-safe. Throws unavailable
 // where the driver refuses.
@@ -48,4 +48,4 @@ std::unique_ptr<PeerAccess> make_host_peer_access();
 std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device);
 std::unique_ptr<PeerAccess> make_peer_access(Device device);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -6,7 +6,7 @@
 
 #include "shoal/runtime/memory/block_marks.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 class HostPeerAccess final : public PeerAccess {
@@ -211,4 +211,4 @@ void OpenedSegments::close() noexcept {
   held_.clear();
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

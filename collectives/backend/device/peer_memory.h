@@ -11,7 +11,7 @@
 #include "shoal/collectives/backend/device/segments.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 // First fit in segments of at least kSegmentBytes, kept until the end because peers have them open
 // or registered (segments.h): a steady step asks the driver for nothing, and finds its buffers
@@ -101,4 +101,4 @@ class OpenedSegments {
   std::vector<Segments::Held> held_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 // What ranks that are threads have in common: they know each other by what they send alone.
@@ -51,4 +51,4 @@ std::size_t Segments::count() {
   return directory.all.size();
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -13,7 +13,7 @@
 
 #include "shoal/collectives/backend/device/peer_access.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 class Segments {
  public:
@@ -51,4 +51,4 @@ class Segments {
   std::atomic<bool> kept_{false};
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -2,7 +2,7 @@
 // copied out, while the next slice is copied in.
 #include "shoal/collectives/backend/device/device_engine.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 Reduction reduction_of(const Call& call) {
@@ -216,4 +216,4 @@ void DeviceEngine::end_message(DeviceOperation& operation, bool staged) {
   end(operation);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

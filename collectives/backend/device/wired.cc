@@ -7,7 +7,7 @@
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -30,7 +30,7 @@ std::string DeviceEngine::meet_wires() {
   };
   try {
     auto* const wires = dynamic_cast<Wires*>(inner_.get());
-    if (!gpudirect_is_wanted()) say("SHOAL_GPUDIRECT is off");
+    if (!fabric::gpudirect_is_wanted()) say("SHOAL_GPUDIRECT is off");
     if (!wires) say(fmt::format("the {} backend carries host memory only", inner_->backend()));
     if (wires) say(wires->wires_problem(device()));
     say(access_->cards_problem());
@@ -183,4 +183,4 @@ void DeviceEngine::take_from_neighbours(const Call& call, const std::vector<Wire
   until_done(*inner_->barrier());  // nobody reads here any more
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

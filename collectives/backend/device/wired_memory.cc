@@ -7,7 +7,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 namespace {
 
 std::vector<std::int64_t> counts_of(const Call& call, int size) {
@@ -22,17 +22,17 @@ std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
 
 // The program without its copies, which the device makes; what waited for one waits for what that
 // waited for.
-Program without_copies(const Program& program) {
+algorithm::Program without_copies(const algorithm::Program& program) {
   SHOAL_ASSERT(program.scratch == 0 && program.partial == 0);
-  Program messages;
+  algorithm::Program messages;
   std::vector<std::vector<int>> stands_for;  // by instruction: those that are kept
-  for (const Instruction& instruction : program.instructions) {
-    SHOAL_ASSERT(instruction.verb != Verb::reduce);
+  for (const algorithm::Instruction& instruction : program.instructions) {
+    SHOAL_ASSERT(instruction.verb != algorithm::Verb::reduce);
     std::vector<int> after;
     for (const int earlier : instruction.after)
       for (const int kept : stands_for[static_cast<std::size_t>(earlier)])
         if (std::ranges::find(after, kept) == after.end()) after.push_back(kept);
-    if (instruction.verb == Verb::copy) {
+    if (instruction.verb == algorithm::Verb::copy) {
       stands_for.push_back(std::move(after));
       continue;
     }
@@ -44,9 +44,9 @@ Program without_copies(const Program& program) {
 }
 
 // Each part goes once to each other host.
-Program gather_between_hosts(const std::vector<std::int64_t>& counts, int rank,
-                             const Placement& where) {
-  Program program;
+algorithm::Program gather_between_hosts(const std::vector<std::int64_t>& counts, int rank,
+                                        const hierarchical::Placement& where) {
+  algorithm::Program program;
   const int size = where.size();
   // No two ranks begin with the same one.
   for (int step = 1; step < size; ++step) {
@@ -54,15 +54,21 @@ Program gather_between_hosts(const std::vector<std::int64_t>& counts, int rank,
     const std::int64_t sent = counts[static_cast<std::size_t>(rank)],
                        received = counts[static_cast<std::size_t>(from)];
     if (sent > 0 && where.node_of(to) != where.node_of(rank) && carrier_of(rank, to, where) == to)
-      program.instructions.push_back(
-          {Verb::send, to, 0, {{Space::input, 0, sent}}, {}, {}, false, false});
+      program.instructions.push_back({algorithm::Verb::send,
+                                      to,
+                                      0,
+                                      {{algorithm::Space::input, 0, sent}},
+                                      {},
+                                      {},
+                                      false,
+                                      false});
     if (received > 0 && where.node_of(from) != where.node_of(rank) &&
         carrier_of(from, rank, where) == rank)
-      program.instructions.push_back({Verb::receive,
+      program.instructions.push_back({algorithm::Verb::receive,
                                       from,
                                       0,
                                       {},
-                                      {Space::output, before(counts, from), received},
+                                      {algorithm::Space::output, before(counts, from), received},
                                       {},
                                       false,
                                       false});
@@ -106,8 +112,8 @@ bool WiredMemory::reach(const void* pointer, std::int64_t bytes) {
   }
 }
 
-WorkPtr WiredMemory::exchange(Call call, int rank, const Placement& where) {
-  Program messages = messages_of(call, rank, where);
+WorkPtr WiredMemory::exchange(Call call, int rank, const hierarchical::Placement& where) {
+  algorithm::Program messages = messages_of(call, rank, where);
   return wires_.exchange(std::move(call), std::move(messages));
 }
 
@@ -137,16 +143,16 @@ std::int64_t longest_message(const Call& call, int size) {
   return (call.operation == Operation::broadcast ? call.count / size : call.count) * element;
 }
 
-int carrier_of(int owner, int rank, const Placement& where) {
+int carrier_of(int owner, int rank, const hierarchical::Placement& where) {
   const int node = where.node_of(rank);
   if (where.node_of(owner) == node) return owner;
   return where.members(
       node)[static_cast<std::size_t>(where.local_rank(owner) % where.local_size(node))];
 }
 
-Program messages_of(const Call& call, int rank, const Placement& where) {
+algorithm::Program messages_of(const Call& call, int rank, const hierarchical::Placement& where) {
   const int size = where.size();
-  const Member member{rank, size};
+  const algorithm::Member member{rank, size};
   const auto counts = counts_of(call, size);
   switch (call.operation) {
     case Operation::all_gather:
@@ -154,17 +160,19 @@ Program messages_of(const Call& call, int rank, const Placement& where) {
       return gather_between_hosts(counts, rank, where);
     case Operation::broadcast:
       return without_copies(
-          programs::broadcast(Algorithm::sharded, member, call.count, call.root, {}));
+          algorithm::programs::broadcast(Algorithm::sharded, member, call.count, call.root, {}));
     case Operation::gather:
-      return without_copies(programs::gather(Algorithm::direct, member, call.count, call.root, {}));
+      return without_copies(
+          algorithm::programs::gather(Algorithm::direct, member, call.count, call.root, {}));
     case Operation::scatter:
       return without_copies(
-          programs::scatter(Algorithm::direct, member, call.count, call.root, {}));
+          algorithm::programs::scatter(Algorithm::direct, member, call.count, call.root, {}));
     case Operation::all_to_all:
-      return without_copies(programs::all_to_all(Algorithm::direct, member, counts, counts, {}));
+      return without_copies(
+          algorithm::programs::all_to_all(Algorithm::direct, member, counts, counts, {}));
     case Operation::all_to_all_v:
       return without_copies(
-          programs::all_to_all(Algorithm::direct, member, counts, call.recv_counts, {}));
+          algorithm::programs::all_to_all(Algorithm::direct, member, counts, call.recv_counts, {}));
     default:
       SHOAL_ASSERT(false);
   }
@@ -190,4 +198,4 @@ OwnPart own_part(const Call& call, int rank, int size) {
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -10,7 +10,7 @@
 #include "shoal/collectives/backend/hierarchical/placement.h"
 #include "shoal/collectives/backend/wires.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::device {
 
 // Segments of the ranks' memory, registered when they are first used and kept so until the end:
 // registering takes longer than most messages. Memory from elsewhere is never registered, since
@@ -33,7 +33,7 @@ class WiredMemory {
   // The messages of a call (messages_of), whose buffers are within reach and belong to the Work
   // until it is done. Every rank calls it; nobody blocks. The copies of what a rank has for itself
   // are the caller's, and so is the order with streams (wires.h).
-  WorkPtr exchange(Call call, int rank, const Placement& where);
+  WorkPtr exchange(Call call, int rank, const hierarchical::Placement& where);
 
  private:
   void hold(void* segment);
@@ -51,11 +51,11 @@ std::int64_t longest_message(const Call& call, int size);
 
 // This rank's messages of a call. What a rank has for itself
 // is no message; nor, in an all_gather, what another rank of its host receives for it (carrier_of).
-Program messages_of(const Call& call, int rank, const Placement& where);
+algorithm::Program messages_of(const Call& call, int rank, const hierarchical::Placement& where);
 
 // Of an all_gather: the rank of `rank`'s host that receives the part of `owner`, itself where it is
 // of that host. Ranks of one host share the others' parts, so each crosses between two hosts once.
-int carrier_of(int owner, int rank, const Placement& where);
+int carrier_of(int owner, int rank, const hierarchical::Placement& where);
 
 // Elements [from, from + count) of `send` that belong at `to` of `recv` on this rank.
 struct OwnPart {
@@ -63,4 +63,4 @@ struct OwnPart {
 };
 OwnPart own_part(const Call& call, int rank, int size);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::device

@@ -6,7 +6,7 @@
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 #include "shoal/collectives/backend/partial_sums.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 namespace {
 
 constexpr std::int64_t kGranule = 32;             // elements
@@ -17,7 +17,7 @@ constexpr std::int64_t kWantedSlices = 16;
 // wire, and few, because what is called first should be done first.
 constexpr int kOnRail = 6;
 
-Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
+algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
   const std::int64_t bytes =
       slice > 0 ? slice
                 : std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
@@ -42,7 +42,7 @@ class AllReduceTask final : public NodeTask {
     // nothing there before they have sent it, and the word that they now may would travel behind
     // everything that is on the way already.
     Buffer node_sum;
-    std::shared_ptr<NetOperation> rail;
+    std::shared_ptr<net::NetOperation> rail;
     bool reduced = false, summed = false;
   };
 
@@ -103,7 +103,7 @@ class AllReduceTask final : public NodeTask {
     return moved;
   }
   bool rail_over() const override { return first_unsummed_ == parts_.size(); }
-  const NetOperation* awaited() const override {
+  const net::NetOperation* awaited() const override {
     for (std::size_t i = first_unsummed_; i < parts_.size(); ++i)
       if (parts_[i].rail) return parts_[i].rail.get();
     return nullptr;
@@ -136,7 +136,7 @@ class AllReduceTask final : public NodeTask {
         count * (wide_ ? 4 : element_) <= kOneRailBytes ? 1 : levels_->placement.rails();
     part.counts.assign(static_cast<std::size_t>(levels_->local_size()), 0);
     for (int i = 0; i < rails; ++i) {
-      const Range range = shard(count, rails, i, kGranule);
+      const algorithm::Range range = algorithm::shard(count, rails, i, kGranule);
       part.counts[static_cast<std::size_t>(i)] = range.size();
       if (i == levels_->local_rank()) part.begin = range.begin;
     }
@@ -174,16 +174,16 @@ class AllReduceTask final : public NodeTask {
 
   const std::int64_t element_;
   const bool wide_;
-  const Slices slices_;
+  const algorithm::Slices slices_;
   std::vector<Part> parts_;  // by slice
   std::size_t first_unsummed_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
-                                           std::int64_t slice) {
+std::shared_ptr<net::Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
+                                                std::int64_t slice) {
   return std::make_shared<AllReduceTask>(std::move(levels), std::move(call), slice);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <numeric>
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 namespace {
 
-Range common(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+algorithm::Range common(algorithm::Range a, algorithm::Range b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
 
-Instruction message(Verb verb, int peer, Piece piece) {
-  Instruction instruction;
+algorithm::Instruction message(algorithm::Verb verb, int peer, algorithm::Piece piece) {
+  algorithm::Instruction instruction;
   instruction.verb = verb;
   instruction.peer = peer;
-  if (verb == Verb::send)
+  if (verb == algorithm::Verb::send)
     instruction.sources = {piece};
   else
     instruction.target = piece;
@@ -26,18 +28,19 @@ Blocks::Blocks(const Placement& where, std::vector<std::int64_t> counts, int pie
   std::partial_sum(counts.begin(), counts.end(), starts_.begin() + 1);
 }
 
-Range Blocks::part(int rank) const {
+algorithm::Range Blocks::part(int rank) const {
   const auto r = static_cast<std::size_t>(rank);
   return {starts_[r], starts_[r + 1]};
 }
 
-Range Blocks::block(int node) const {
+algorithm::Range Blocks::block(int node) const {
   const auto& members = where_.members(node);
   return {part(members.front()).begin, part(members.back()).end};
 }
 
-Range Blocks::piece(int node, int index) const {
-  const Range whole = block(node), range = shard(whole.size(), pieces_, index, 1);
+algorithm::Range Blocks::piece(int node, int index) const {
+  const algorithm::Range whole = block(node),
+                         range = algorithm::shard(whole.size(), pieces_, index, 1);
   return {whole.begin + range.begin, whole.begin + range.end};
 }
 
@@ -50,54 +53,55 @@ int Blocks::piece_in_turn(int turn) const {
   return -1;
 }
 
-Range Blocks::shard_at(int of, int at, int local, int index) const {
-  const Range whole = piece(of, index);
-  const Range share = shard(whole.size(), where_.local_size(at), local, 1);
+algorithm::Range Blocks::shard_at(int of, int at, int local, int index) const {
+  const algorithm::Range whole = piece(of, index);
+  const algorithm::Range share = algorithm::shard(whole.size(), where_.local_size(at), local, 1);
   return {whole.begin + share.begin, whole.begin + share.end};
 }
 
-Program Blocks::gather_step(int rank, int distance, int index) const {
+algorithm::Program Blocks::gather_step(int rank, int distance, int index) const {
   const int own = where_.node_of(rank), nodes = where_.nodes();
   const int ahead = (own + distance) % nodes, behind = (own - distance + nodes) % nodes;
-  const Range mine = part(rank);
-  Program program;
+  const algorithm::Range mine = part(rank);
+  algorithm::Program program;
   for (int local = 0; local < where_.local_size(ahead); ++local) {
-    const Range both = common(mine, shard_at(own, ahead, local, index));
-    if (!both.empty())
-      program.instructions.push_back(message(Verb::send,
-                                             where_.members(ahead)[static_cast<std::size_t>(local)],
-                                             {Space::input, both.begin - mine.begin, both.size()}));
-  }
-  const Range shard = shard_at(behind, own, where_.local_rank(rank), index);
-  for (const int peer : where_.members(behind)) {
-    const Range both = common(part(peer), shard);
+    const algorithm::Range both = common(mine, shard_at(own, ahead, local, index));
     if (!both.empty())
       program.instructions.push_back(
-          message(Verb::receive, peer, {Space::output, both.begin, both.size()}));
+          message(algorithm::Verb::send, where_.members(ahead)[static_cast<std::size_t>(local)],
+                  {algorithm::Space::input, both.begin - mine.begin, both.size()}));
+  }
+  const algorithm::Range shard = shard_at(behind, own, where_.local_rank(rank), index);
+  for (const int peer : where_.members(behind)) {
+    const algorithm::Range both = common(part(peer), shard);
+    if (!both.empty())
+      program.instructions.push_back(message(algorithm::Verb::receive, peer,
+                                             {algorithm::Space::output, both.begin, both.size()}));
   }
   return program;
 }
 
-Program Blocks::scatter_step(int rank, int distance, int index) const {
+algorithm::Program Blocks::scatter_step(int rank, int distance, int index) const {
   const int own = where_.node_of(rank), nodes = where_.nodes();
   const int ahead = (own + distance) % nodes, behind = (own - distance + nodes) % nodes;
-  Program program;
-  const Range shard = shard_at(ahead, own, where_.local_rank(rank), index);
+  algorithm::Program program;
+  const algorithm::Range shard = shard_at(ahead, own, where_.local_rank(rank), index);
   for (const int peer : where_.members(ahead)) {
-    const Range both = common(part(peer), shard);
+    const algorithm::Range both = common(part(peer), shard);
     if (!both.empty())
       program.instructions.push_back(
-          message(Verb::send, peer, {Space::input, both.begin - shard.begin, both.size()}));
+          message(algorithm::Verb::send, peer,
+                  {algorithm::Space::input, both.begin - shard.begin, both.size()}));
   }
-  const Range mine = part(rank);
+  const algorithm::Range mine = part(rank);
   for (int local = 0; local < where_.local_size(behind); ++local) {
-    const Range both = common(mine, shard_at(own, behind, local, index));
+    const algorithm::Range both = common(mine, shard_at(own, behind, local, index));
     if (!both.empty())
       program.instructions.push_back(
-          message(Verb::receive, where_.members(behind)[static_cast<std::size_t>(local)],
-                  {Space::output, both.begin - mine.begin, both.size()}));
+          message(algorithm::Verb::receive, where_.members(behind)[static_cast<std::size_t>(local)],
+                  {algorithm::Space::output, both.begin - mine.begin, both.size()}));
   }
   return program;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

@@ -12,7 +12,7 @@
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 
 class Blocks {
  public:
@@ -25,21 +25,21 @@ class Blocks {
   // its host follow each other, so that all of them send (over their own rails).
   int piece_in_turn(int turn) const;
 
-  Range part(int rank) const;   // a rank's own elements
-  Range block(int node) const;  // those of a host's ranks
-  Range piece(int node, int index) const;
+  algorithm::Range part(int rank) const;   // a rank's own elements
+  algorithm::Range block(int node) const;  // those of a host's ranks
+  algorithm::Range piece(int node, int index) const;
   // What lies with local rank `local` of host `at` of a piece of `block(of)`.
-  Range shard_at(int of, int at, int local, int index) const;
+  algorithm::Range shard_at(int of, int at, int local, int index) const;
 
   // Distance d (1 to nodes - 1) of an all_gather, for `rank`: sends what it has of the piece to
   // those of the host d ahead, and receives its shard of that piece of the host d behind. Input:
   // its part; output: the whole buffer. Ordinals are 0: each pair meets once at most in each
   // direction.
-  Program gather_step(int rank, int distance, int index) const;
+  algorithm::Program gather_step(int rank, int distance, int index) const;
   // The reverse, of a reduce_scatter: sends its shard of the piece of the host d ahead (scratch of
   // the caller, given as input) to the ranks whose parts it overlaps, and receives from those of
   // the host d behind what they have of its part in that piece. Output: its part.
-  Program scatter_step(int rank, int distance, int index) const;
+  algorithm::Program scatter_step(int rank, int distance, int index) const;
 
  private:
   const Placement& where_;
@@ -47,4 +47,4 @@ class Blocks {
   int pieces_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

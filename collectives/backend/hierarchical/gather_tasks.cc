@@ -9,7 +9,7 @@
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 #include "shoal/collectives/backend/partial_sums.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 namespace {
 
 std::vector<std::int64_t> counts_of(const Call& call, int size) {
@@ -68,7 +68,7 @@ class BlockTask : public NodeTask {
   }
 
   // All ranks submit them in one order.
-  void exchange(int e, Program program, const void* input, void* output, DType dtype) {
+  void exchange(int e, algorithm::Program program, const void* input, void* output, DType dtype) {
     Call call;
     call.operation = call_.operation;
     call.send = input;
@@ -78,14 +78,14 @@ class BlockTask : public NodeTask {
     call.counts = call_.counts;
     exchanges_[static_cast<std::size_t>(e)] =
         levels_->exchanges[static_cast<std::size_t>(lane_)]->submit_program_locked(
-            std::move(call), std::make_shared<const CompiledProgram>(std::move(program)),
+            std::move(call), std::make_shared<const net::CompiledProgram>(std::move(program)),
             signature_of(call_));
   }
   bool exchanged(int e) const {
     const auto& operation = exchanges_[static_cast<std::size_t>(e)];
     return operation && operation->done();
   }
-  const NetOperation* awaited() const override {
+  const net::NetOperation* awaited() const override {
     for (const auto& operation : exchanges_)
       if (operation && !operation->done()) return operation.get();
     return nullptr;
@@ -101,7 +101,7 @@ class BlockTask : public NodeTask {
     const int pieces = pieces_of(where, counts, element);
     return {where, std::move(counts), pieces};
   }
-  std::vector<std::shared_ptr<NetOperation>> exchanges_;
+  std::vector<std::shared_ptr<net::NetOperation>> exchanges_;
 };
 
 class AllGatherTask final : public BlockTask {
@@ -120,7 +120,7 @@ class AllGatherTask final : public BlockTask {
                                  call_.dtype, Stream{});
     const int from = behind(distance_of(step - 1)), piece = piece_of(step - 1);
     if (blocks_.piece(from, piece).empty()) return nullptr;
-    const Range shard = blocks_.shard_at(from, own(), levels_->local_rank(), piece);
+    const algorithm::Range shard = blocks_.shard_at(from, own(), levels_->local_rank(), piece);
     return node().all_gather_v(at(shard.begin), at(blocks_.piece(from, piece).begin),
                                shards_of(from, piece), call_.dtype, Stream{});
   }
@@ -163,9 +163,10 @@ class ReduceScatterTask final : public BlockTask {
   WorkPtr start(Lane, int step) override {
     const bool mine = step == exchanges();
     const int of = mine ? own() : ahead(distance_of(step)), piece = mine ? 0 : piece_of(step);
-    const Range all = mine ? blocks_.block(of) : blocks_.piece(of, piece);
+    const algorithm::Range all = mine ? blocks_.block(of) : blocks_.piece(of, piece);
     if (all.empty()) return nullptr;
-    const Range shard = mine ? part_ : blocks_.shard_at(of, own(), levels_->local_rank(), piece);
+    const algorithm::Range shard =
+        mine ? part_ : blocks_.shard_at(of, own(), levels_->local_rank(), piece);
     const auto counts = mine ? own_parts() : shards_of(of, piece);
     Reduction op = call_.op == ReduceOp::avg ? Reduction(ReduceOp::sum) : Reduction(call_.op);
     op.factor = call_.factor;
@@ -216,7 +217,7 @@ class ReduceScatterTask final : public BlockTask {
 
   // What each host has of this rank's part in that piece, in the order of the hosts.
   void finish(int piece) {
-    const Range all = blocks_.piece(own(), piece);
+    const algorithm::Range all = blocks_.piece(own(), piece);
     const std::int64_t begin = std::max(all.begin, part_.begin) - part_.begin,
                        count = std::min(all.end, part_.end) - part_.begin - begin;
     if (count <= 0) return;
@@ -246,7 +247,7 @@ class ReduceScatterTask final : public BlockTask {
 
   const DType dtype_;  // of partial sums
   const bool wide_;
-  const Range part_;
+  const algorithm::Range part_;
   std::vector<Buffer> out_;  // by step: this host's sums
   std::vector<Buffer> in_;   // by distance: that host's sums of this rank's part
   void* result_ = nullptr;   // of the node step under way
@@ -257,12 +258,13 @@ class ReduceScatterTask final : public BlockTask {
 
 }  // namespace
 
-std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call) {
+std::shared_ptr<net::Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call) {
   return std::make_shared<AllGatherTask>(std::move(levels), call);
 }
 
-std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, const Call& call) {
+std::shared_ptr<net::Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels,
+                                                    const Call& call) {
   return std::make_shared<ReduceScatterTask>(std::move(levels), call);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

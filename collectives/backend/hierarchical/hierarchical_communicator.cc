@@ -8,10 +8,10 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 namespace {
 
-std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id,
+std::shared_ptr<Levels> make_levels(const net::NetGroup& flat, std::uint32_t first_id,
                                     const std::vector<std::string>& hosts,
                                     const std::string& prefix, const MakeNode& make_node,
                                     const CommunicatorOptions& options) {
@@ -36,29 +36,29 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
   levels->nodes[1] = levels->nodes[0]->split(0, local);
   for (const auto& lane : levels->nodes)
     if (auto* face = dynamic_cast<NodeFace*>(lane.get())) face->drive_by_hand();
-  const std::uint32_t end = first_id + EngineCommunicator::ids_of(where.size());
+  const std::uint32_t end = first_id + net::EngineCommunicator::ids_of(where.size());
   for (std::uint32_t lane = 0; lane < 2; ++lane) {
     // Whoever makes them, they derive from it.
     levels->node_calls[lane] = dynamic_cast<CallCommunicator*>(levels->nodes[lane].get());
     SHOAL_ASSERT(levels->node_calls[lane]);
-    levels->exchanges[lane] = std::make_unique<NetGroup>(flat.engine(), end - 2 + lane,
-                                                         flat.members(), flat.rank(), inner);
+    levels->exchanges[lane] = std::make_unique<net::NetGroup>(flat.engine(), end - 2 + lane,
+                                                              flat.members(), flat.rank(), inner);
   }
   levels->registered =
-      std::make_unique<ScratchMemory>(*flat.engine(), levels->nodes[0]->memory_resource());
+      std::make_unique<net::ScratchMemory>(*flat.engine(), levels->nodes[0]->memory_resource());
   levels->scratch = std::make_unique<PoolMemory>(*levels->registered);
   if (local >= where.rails()) return levels;
-  const std::uint32_t id = first_id + group_ids(where.size()) +
-                           static_cast<std::uint32_t>(local) * group_ids(where.nodes());
+  const std::uint32_t id = first_id + net::group_ids(where.size()) +
+                           static_cast<std::uint32_t>(local) * net::group_ids(where.nodes());
   levels->rail =
-      std::make_unique<NetGroup>(flat.engine(), id, in_job(where.rail(local)), node, inner);
+      std::make_unique<net::NetGroup>(flat.engine(), id, in_job(where.rail(local)), node, inner);
   return levels;
 }
 
 }  // namespace
 
 HierarchicalCommunicator::HierarchicalCommunicator(Plan plan, const CommunicatorOptions& options)
-    : EngineCommunicator(std::move(plan.flat), options),
+    : net::EngineCommunicator(std::move(plan.flat), options),
       hosts_(std::move(plan.hosts)),
       prefix_(std::move(plan.prefix)),
       make_node_(std::move(plan.make_node)),
@@ -98,12 +98,12 @@ WorkPtr HierarchicalCommunicator::submit(Call&& call) {
   last_by_levels_ = task != nullptr;
   if (task) {
     flat_->submit(task, call);
-    return std::make_unique<NetWork>(engine_, std::move(task));
+    return std::make_unique<net::NetWork>(engine_, std::move(task));
   }
-  return EngineCommunicator::submit(std::move(call));
+  return net::EngineCommunicator::submit(std::move(call));
 }
 
-std::shared_ptr<Task> HierarchicalCommunicator::task_of(const Call& call) {
+std::shared_ptr<net::Task> HierarchicalCommunicator::task_of(const Call& call) {
   const bool forced = options_.algorithm == "hierarchical";
   if (!forced && !options_.algorithm.empty()) return nullptr;
   // Groups that the canonical tree does not match gather first: every rank's input goes to the
@@ -176,13 +176,14 @@ std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPl
   if (Placement(inner.hosts).nodes() == 1)
     return make_node_(plan.rank, ranks, prefix, options_, std::move(members));
   inner.first_id = split_ids_.at(plan.color);
-  inner.flat = std::make_unique<NetGroup>(engine_, inner.first_id, std::move(members), plan.rank,
-                                          options_, flat_->split_name(plan.ordinal, plan.color));
+  inner.flat =
+      std::make_unique<net::NetGroup>(engine_, inner.first_id, std::move(members), plan.rank,
+                                      options_, flat_->split_name(plan.ordinal, plan.color));
   if (Placement(inner.hosts).nodes() == ranks)
-    return std::make_unique<NetCommunicator>(std::move(inner.flat), options_);
+    return std::make_unique<net::NetCommunicator>(std::move(inner.flat), options_);
   inner.prefix = prefix;
   inner.make_node = make_node_;
   return std::make_unique<HierarchicalCommunicator>(std::move(inner), options_);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

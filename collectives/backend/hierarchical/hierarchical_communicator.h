@@ -7,7 +7,7 @@
 #include "shoal/collectives/backend/net/engine_communicator.h"
 #include "shoal/collectives/select/choices.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 
 // Where groups of one host come from. `prefix` is theirs alone; collective among them. `members`:
 // their ranks in the job.
@@ -15,10 +15,10 @@ using MakeNode = std::function<std::unique_ptr<Communicator>(
     int rank, int size, const std::string& prefix, const CommunicatorOptions& options,
     std::vector<int> members)>;
 
-class HierarchicalCommunicator final : public EngineCommunicator {
+class HierarchicalCommunicator final : public net::EngineCommunicator {
  public:
   struct Plan {
-    std::unique_ptr<NetGroup> flat;
+    std::unique_ptr<net::NetGroup> flat;
     std::uint32_t first_id = 0;      // of EngineCommunicator::ids_of(size)
     std::vector<std::string> hosts;  // by rank
     std::string prefix;              // of keys in the store
@@ -34,7 +34,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
  private:
   WorkPtr submit(Call&& call) override;
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
-  std::shared_ptr<Task> task_of(const Call& call);
+  std::shared_ptr<net::Task> task_of(const Call& call);
   bool in_blocks(const Call& call) const;
   void log_fixed_order() const;
 
@@ -45,7 +45,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   const bool by_subtrees_;  // fixed order may go by levels
   const Choices choices_;
   bool last_by_levels_ = false;  // how the last operation went
-  RegisteredMemory memory_;
+  net::RegisteredMemory memory_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

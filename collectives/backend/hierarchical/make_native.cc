@@ -13,7 +13,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 namespace {
 
 std::string host_of(const World& world) {
@@ -50,20 +50,23 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
 }
 
 // Under the control links' eyes, which are told if it fails here.
-std::unique_ptr<Endpoint> make_endpoint(const CommunicatorOptions& options, const World& world,
-                                        const Placement& where, Store& store,
-                                        const std::string& prefix, Deadline deadline,
-                                        ControlLinks& control, const RankNames& names) {
+std::unique_ptr<transport::Endpoint> make_endpoint(const CommunicatorOptions& options,
+                                                   const World& world, const Placement& where,
+                                                   Store& store, const std::string& prefix,
+                                                   Deadline deadline,
+                                                   transport::ControlLinks& control,
+                                                   const net::RankNames& names) {
   WatchedStore watched(store, &control, names, "make_communicator");
   try {
-    FabricOptions fabric = fabric_options(options.transport);
-    if (!options.wired_device.is_cpu() && gpudirect_is_wanted())
+    fabric::FabricOptions fabric = fabric::fabric_options(options.transport);
+    if (!options.wired_device.is_cpu() && fabric::gpudirect_is_wanted())
       fabric.cuda_device = options.wired_device.index;
-    return make_fabric_endpoint(fabric, world.rank, world.size, where.local_rank(world.rank),
-                                where.local_size(where.node_of(world.rank)), watched, prefix,
-                                deadline);
+    return fabric::make_fabric_endpoint(
+        fabric, world.rank, world.size, where.local_rank(world.rank),
+        where.local_size(where.node_of(world.rank)), watched, prefix, deadline);
   } catch (const Error& error) {
-    control.tell(ControlNews::Kind::failed, error.what(), static_cast<std::uint32_t>(error.code()));
+    control.tell(transport::ControlNews::Kind::failed, error.what(),
+                 static_cast<std::uint32_t>(error.code()));
     throw;
   }
 }
@@ -72,7 +75,7 @@ std::unique_ptr<Endpoint> make_endpoint(const CommunicatorOptions& options, cons
 void log_transport(const CommunicatorOptions& options, int ranks, int hosts,
                    const std::string& name) {
   const bool fell_back =
-      fabric_options(options.transport).provider.empty() && !name.starts_with("efa");
+      fabric::fabric_options(options.transport).provider.empty() && !name.starts_with("efa");
   log::once(log::Level::info, "native-transport",
             fmt::format("native: {} ranks on {} hosts over {}{}", ranks, hosts, name,
                         fell_back ? "; no EFA was found" : ""));
@@ -90,7 +93,7 @@ std::unique_ptr<Communicator> make_native_communicator(const World& world, Store
   const Placement where(hosts);
   const bool named = !options.transport.empty() && options.transport != "shm";
   if (where.nodes() == 1 && !named)
-    return make_node_communicator(world.rank, world.size, store, prefix, options);
+    return native::make_node_communicator(world.rank, world.size, store, prefix, options);
   if (options.transport == "shm")
     throw Error(
         ErrorCode::invalid_argument,
@@ -99,29 +102,29 @@ std::unique_ptr<Communicator> make_native_communicator(const World& world, Store
         .at_rank(world.rank);
 
   const int local_size = where.local_size(where.node_of(world.rank));
-  auto control =
-      std::make_unique<ControlLinks>(world.rank, world.size, store, prefix + "/control", deadline,
-                                     ControlLinks::patience(options.deadline_seconds));
-  const RankNames names{world.rank, world.size,
-                        where.nodes() == 1 ? std::vector<std::string>{} : hosts};
+  auto control = std::make_unique<transport::ControlLinks>(
+      world.rank, world.size, store, prefix + "/control", deadline,
+      transport::ControlLinks::patience(options.deadline_seconds));
+  const net::RankNames names{world.rank, world.size,
+                             where.nodes() == 1 ? std::vector<std::string>{} : hosts};
   auto endpoint =
       make_endpoint(options, world, where, store, prefix + "/fabric", deadline, *control, names);
   log_transport(options, world.size, where.nodes(), endpoint->name());
-  const auto engine =
-      make_net_engine(std::move(endpoint), std::move(control), local_size, options, names.hosts);
+  const auto engine = net::make_net_engine(std::move(endpoint), std::move(control), local_size,
+                                           options, names.hosts);
   HierarchicalCommunicator::Plan plan;
   plan.first_id = engine->next_group();
   plan.flat =
-      make_world_group(engine, world.size, options, 1, fmt::format("native/{}", generation));
+      net::make_world_group(engine, world.size, options, 1, fmt::format("native/{}", generation));
   if (where.nodes() == 1 || where.nodes() == world.size)
-    return std::make_unique<NetCommunicator>(std::move(plan.flat), options);
+    return std::make_unique<net::NetCommunicator>(std::move(plan.flat), options);
   plan.hosts = hosts;
   plan.prefix = prefix;
   plan.make_node = [&store](int rank, int size, const std::string& inner,
                             const CommunicatorOptions& of, std::vector<int> members) {
-    return make_node_communicator(rank, size, store, inner, of, std::move(members));
+    return native::make_node_communicator(rank, size, store, inner, of, std::move(members));
   };
   return std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

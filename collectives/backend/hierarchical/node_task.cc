@@ -5,7 +5,7 @@
 #include "shoal/collectives/backend/node_face.h"
 #include "shoal/runtime/base/deadlines.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 
 NodeTask::NodeTask(std::shared_ptr<Levels> levels, Call call)
     : levels_(std::move(levels)), call_(std::move(call)), ticket_(levels_->next_ticket++) {}
@@ -104,7 +104,7 @@ std::string NodeTask::missing(std::vector<int>& peers) const {
     }
     return "its own next step";
   }
-  if (const NetOperation* rail = awaited())
+  if (const net::NetOperation* rail = awaited())
     return fmt::format("on the rail of local rank {}: {}", levels_->local_rank(),
                        rail->missing(peers));
   for (std::size_t lane = 0; lane < states_.size(); ++lane)
@@ -112,4 +112,4 @@ std::string NodeTask::missing(std::vector<int>& peers) const {
   return "an operation before it";
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

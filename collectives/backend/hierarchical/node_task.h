@@ -19,7 +19,7 @@
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend/net/scratch_memory.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 
 // The parts of a hierarchical Communicator that its Tasks use.
 struct Levels {
@@ -29,11 +29,11 @@ struct Levels {
   // This host's ranks, by lane. They share symmetric memory, the first one's.
   std::array<std::unique_ptr<Communicator>, 2> nodes;
   std::array<CallCommunicator*, 2> node_calls{};  // the same
-  std::unique_ptr<NetGroup> rail;                 // null where this rank has none
+  std::unique_ptr<net::NetGroup> rail;            // null where this rank has none
   // All ranks, for programs of Tasks, by the lane that submits them in one order.
-  std::array<std::unique_ptr<NetGroup>, 2> exchanges;
+  std::array<std::unique_ptr<net::NetGroup>, 2> exchanges;
   // For Tasks' partial sums: memory of the nodes that is registered once. Within Task::advance().
-  std::unique_ptr<ScratchMemory> registered;
+  std::unique_ptr<net::ScratchMemory> registered;
   std::unique_ptr<PoolMemory> scratch;  // over it
   std::unique_ptr<kernels::ReductionKernels> reduction;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
@@ -52,7 +52,7 @@ struct Levels {
 // Of a Task's steps on the node: before the rails, and after them.
 enum class Lane : std::uint8_t { reduce, gather };
 
-class NodeTask : public Task {
+class NodeTask : public net::Task {
  public:
   NodeTask(std::shared_ptr<Levels> levels, Call call);
 
@@ -73,7 +73,7 @@ class NodeTask : public Task {
   // Notes what the rails have finished; true when something moved.
   virtual bool advance_rail() = 0;
   virtual bool rail_over() const = 0;
-  virtual const NetOperation* awaited() const = 0;  // an unfinished rail operation, or null
+  virtual const net::NetOperation* awaited() const = 0;  // an unfinished rail operation, or null
 
   // What steps on the node and the rails are for.
   OuterCall outer() const { return {signature, number}; }
@@ -97,15 +97,16 @@ class NodeTask : public Task {
 
 // Whole operations; calls are checked.
 // `slice`: bytes that pass the levels at a time; 0: by the length of the call.
-std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
-                                           std::int64_t slice = 0);
+std::shared_ptr<net::Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
+                                                std::int64_t slice = 0);
 // Of equal parts or with counts. The placement must be contiguous.
-std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call);
-std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, const Call& call);
+std::shared_ptr<net::Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call);
+std::shared_ptr<net::Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels,
+                                                    const Call& call);
 // `slice`: as of all_reduce.
-std::shared_ptr<Task> make_broadcast_task(std::shared_ptr<Levels> levels, const Call& call,
-                                          std::int64_t slice = 0);
-std::shared_ptr<Task> make_reduce_task(std::shared_ptr<Levels> levels, const Call& call,
-                                       std::int64_t slice = 0);
+std::shared_ptr<net::Task> make_broadcast_task(std::shared_ptr<Levels> levels, const Call& call,
+                                               std::int64_t slice = 0);
+std::shared_ptr<net::Task> make_reduce_task(std::shared_ptr<Levels> levels, const Call& call,
+                                            std::int64_t slice = 0);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

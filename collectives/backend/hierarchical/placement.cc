@@ -5,7 +5,7 @@
 
 #include "shoal/collectives/algorithm/canonical_tree.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 
 Placement::Placement(const std::vector<std::string>& hosts) {
   std::map<std::string, int> numbers;
@@ -33,7 +33,7 @@ std::vector<int> Placement::rail(int local_rank) const {
 bool Placement::canonical() const {
   std::vector<int> sizes;
   for (const auto& members : members_) sizes.push_back(static_cast<int>(members.size()));
-  return contiguous() && canonical_over_groups(sizes);
+  return contiguous() && algorithm::canonical_over_groups(sizes);
 }
 
 bool Placement::contiguous() const {
@@ -42,4 +42,4 @@ bool Placement::contiguous() const {
   });
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

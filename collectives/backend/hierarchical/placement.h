@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 
 class Placement {
  public:
@@ -34,4 +34,4 @@ class Placement {
   int rails_ = 0;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

@@ -11,7 +11,7 @@
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 #include "shoal/collectives/backend/partial_sums.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::hierarchical {
 namespace {
 
 constexpr std::int64_t kGranule = 32;             // elements
@@ -20,7 +20,7 @@ constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 8 << 20;  // by
 constexpr std::int64_t kWantedSlices = 8;
 constexpr int kOnRail = 3;  // slices that a rail carries at a time, of all calls together
 
-Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
+algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
   const std::int64_t bytes =
       slice > 0 ? slice
                 : std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
@@ -37,7 +37,7 @@ Shares share(const Levels& levels, std::int64_t count, std::int64_t element) {
   Shares shares;
   shares.counts.assign(static_cast<std::size_t>(levels.local_size()), 0);
   for (int i = 0; i < rails; ++i) {
-    const Range range = shard(count, rails, i, kGranule);
+    const algorithm::Range range = algorithm::shard(count, rails, i, kGranule);
     shares.counts[static_cast<std::size_t>(i)] = range.size();
     if (i == levels.local_rank()) shares.begin = range.begin;
   }
@@ -92,19 +92,19 @@ class RootedTask : public NodeTask {
   }
   bool rail_over() const final { return railed_ == slices(); }
   virtual void came(int slice) = 0;  // the rail is done with it
-  const NetOperation* awaited() const final {
+  const net::NetOperation* awaited() const final {
     for (std::size_t slice = static_cast<std::size_t>(railed_); slice < rails_.size(); ++slice)
       if (rails_[slice].operation) return rails_[slice].operation.get();
     return nullptr;
   }
 
   const std::int64_t element_;
-  const Slices slices_;
+  const algorithm::Slices slices_;
 
  private:
   struct Rail {
     bool submitted = false;
-    std::shared_ptr<NetOperation> operation;
+    std::shared_ptr<net::NetOperation> operation;
   };
   std::vector<Shares> shares_;  // by slice, as rails_
   std::vector<Rail> rails_;
@@ -261,15 +261,15 @@ class ReduceTask final : public RootedTask {
 
 }  // namespace
 
-std::shared_ptr<Task> make_broadcast_task(std::shared_ptr<Levels> levels, const Call& call,
-                                          std::int64_t slice) {
+std::shared_ptr<net::Task> make_broadcast_task(std::shared_ptr<Levels> levels, const Call& call,
+                                               std::int64_t slice) {
   return std::make_shared<BroadcastTask>(std::move(levels), call, slice);
 }
 
-std::shared_ptr<Task> make_reduce_task(std::shared_ptr<Levels> levels, const Call& call,
-                                       std::int64_t slice) {
+std::shared_ptr<net::Task> make_reduce_task(std::shared_ptr<Levels> levels, const Call& call,
+                                            std::int64_t slice) {
   const bool wide = call.dtype == DType::bf16 || call.dtype == DType::f16;
   return std::make_shared<ReduceTask>(std::move(levels), call, wide, slice);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::hierarchical

@@ -5,7 +5,7 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 namespace {
 
 MPI_Op mpi_op(ReduceOp op) {
@@ -118,9 +118,9 @@ MPI_Request MpiEngine::start_move(MpiOperation& o) {
   return request;
 }
 
-Range MpiEngine::part(const Call& c, int peer) const {
+algorithm::Range MpiEngine::part(const Call& c, int peer) const {
   if (c.operation == Operation::reduce_scatter) return {peer * c.count, (peer + 1) * c.count};
-  if (c.operation != Operation::reduce_scatter_v) return shard(c.count, size_, peer, 64);
+  if (c.operation != Operation::reduce_scatter_v) return algorithm::shard(c.count, size_, peer, 64);
   std::int64_t begin = 0;
   for (int rank = 0; rank < peer; ++rank) begin += c.counts[static_cast<std::size_t>(rank)];
   return {begin, begin + c.counts[static_cast<std::size_t>(peer)]};
@@ -134,10 +134,10 @@ void MpiEngine::start_exchange(MpiOperation& o) {
             fmt::format("mpi: inputs are exchanged and reduced here in place of MPI's own "
                         "reductions: {} {}",
                         to_string(c.operation), why));
-  const Range mine = part(c, rank_);
+  const algorithm::Range mine = part(c, rank_);
   o.scratch.resize(static_cast<std::size_t>(mine.size() * size_) * size_of(c.dtype));
   for (int peer = 0; peer < size_; ++peer) {
-    const Range theirs = part(c, peer);
+    const algorithm::Range theirs = part(c, peer);
     o.own_counts.push_back(static_cast<int>(theirs.size()));
     o.own_offsets.push_back(static_cast<int>(theirs.begin));
     o.counts.push_back(static_cast<int>(mine.size()));
@@ -155,7 +155,7 @@ void MpiEngine::start_exchange(MpiOperation& o) {
 
 void MpiEngine::finish_exchange(MpiOperation& o) {
   const Call& c = o.call;
-  const Range mine = part(c, rank_);
+  const algorithm::Range mine = part(c, rank_);
   const auto element = static_cast<std::int64_t>(size_of(c.dtype));
   std::vector<const void*> sources;
   std::vector<double> factors;
@@ -196,4 +196,4 @@ void MpiEngine::finish_exchange(MpiOperation& o) {
   o.stage = MpiOperation::Stage::gather;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

@@ -8,7 +8,7 @@
 #include "shoal/collectives/backend/mpi/engine.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 namespace {
 
 class MpiWork final : public Work {
@@ -124,4 +124,4 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
   return std::make_unique<MpiCommunicator>(std::move(engine), options);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

@@ -10,7 +10,7 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 namespace {
 
 constexpr auto kTakeOverAfter = std::chrono::microseconds(300);
@@ -467,4 +467,4 @@ void MpiEngine::progress_loop() {
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

@@ -21,7 +21,7 @@
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 
 // What a rank tells another about its call.
 struct MpiCard {
@@ -104,7 +104,7 @@ class MpiEngine {
   MPI_Request start_move(MpiOperation& o);
   void start_exchange(MpiOperation& o);
   void finish_exchange(MpiOperation& o);
-  Range part(const Call& call, int peer) const;
+  algorithm::Range part(const Call& call, int peer) const;
 
   // messages.cc
   void post_message(MpiOperation& o);
@@ -150,4 +150,4 @@ class MpiEngine {
 // True once all of them are complete.
 bool all_done(std::vector<MPI_Request>& requests);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

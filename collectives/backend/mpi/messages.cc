@@ -4,7 +4,7 @@
 
 #include "shoal/collectives/backend/mpi/engine.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 namespace {
 
 constexpr int kCardTag = 1;
@@ -95,4 +95,4 @@ std::string MpiEngine::message_timeout(const MpiOperation& o, double waited) con
                      state);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

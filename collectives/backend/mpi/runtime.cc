@@ -5,7 +5,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 
 void check_mpi(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
@@ -68,4 +68,4 @@ MPI_Datatype mpi_type(DType dtype) {
   SHOAL_ASSERT(false);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

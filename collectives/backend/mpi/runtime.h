@@ -10,7 +10,7 @@
 
 #include "shoal/runtime/tensor/dtype.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::mpi {
 
 // Throws io with MPI's own text.
 void check_mpi(int code, const char* what);
@@ -33,4 +33,4 @@ class MpiRuntime {
 
 MPI_Datatype mpi_type(DType dtype);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::mpi

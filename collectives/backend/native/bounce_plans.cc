@@ -15,7 +15,7 @@
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // Long enough that a slice has left its writer's second-level cache for the shared one when another
@@ -51,7 +51,7 @@ class BouncePlan : public Plan {
   std::byte* own_recv() const { return c_.recv[at(c_.rank())]; }
 
   PlanContext c_;
-  Slices slices_;
+  algorithm::Slices slices_;
 
  private:
   std::int64_t bounced_ = 0;
@@ -77,8 +77,8 @@ class ExchangePlan : public BouncePlan {
   }
 
  protected:
-  virtual void fill(std::int64_t k, Range slice) = 0;
-  virtual void take(std::int64_t k, Range slice) = 0;
+  virtual void fill(std::int64_t k, algorithm::Range slice) = 0;
+  virtual void take(std::int64_t k, algorithm::Range slice) = 0;
 };
 
 class BounceAllGather final : public ExchangePlan {
@@ -87,10 +87,10 @@ class BounceAllGather final : public ExchangePlan {
       : ExchangePlan(context, kSlotBytes / context.element()) {}
 
  private:
-  void fill(std::int64_t k, Range slice) override {
+  void fill(std::int64_t k, algorithm::Range slice) override {
     copy_in(slot(c_.rank(), k), own_send() + slice.begin * c_.element(), slice.size());
   }
-  void take(std::int64_t k, Range slice) override {
+  void take(std::int64_t k, algorithm::Range slice) override {
     for (int hop = 0; hop < c_.size(); ++hop) {
       const int peer = (c_.rank() + hop) % c_.size();
       std::byte* to = own_recv() + (peer * c_.call.count + slice.begin) * c_.element();
@@ -113,14 +113,14 @@ class BounceReduceScatter final : public ExchangePlan {
   static std::int64_t width(const PlanContext& c) {
     return std::max<std::int64_t>(1, kSlotBytes / c.size() / 64 * 64 / c.element());
   }
-  void fill(std::int64_t k, Range slice) override {
+  void fill(std::int64_t k, algorithm::Range slice) override {
     for (int peer = 0; peer < c_.size(); ++peer) {
       if (peer == c_.rank()) continue;
       copy_in(slot(c_.rank(), k) + peer * slices_.length * c_.element(),
               own_send() + (peer * c_.call.count + slice.begin) * c_.element(), slice.size());
     }
   }
-  void take(std::int64_t k, Range slice) override {
+  void take(std::int64_t k, algorithm::Range slice) override {
     std::vector<const void*> sources;
     for (int peer = 0; peer < c_.size(); ++peer)
       sources.push_back(peer == c_.rank()
@@ -136,11 +136,11 @@ class BounceBroadcast final : public ExchangePlan {
       : ExchangePlan(context, kSlotBytes / context.element()) {}
 
  private:
-  void fill(std::int64_t k, Range slice) override {
+  void fill(std::int64_t k, algorithm::Range slice) override {
     if (c_.rank() == c_.call.root)
       copy_in(slot(c_.rank(), k), own_send() + slice.begin * c_.element(), slice.size());
   }
-  void take(std::int64_t k, Range slice) override {
+  void take(std::int64_t k, algorithm::Range slice) override {
     if (c_.rank() != c_.call.root)
       copy(own_recv() + slice.begin * c_.element(), slot(c_.call.root, k), slice.size());
   }
@@ -154,10 +154,10 @@ class BounceAllReduceWhole final : public ExchangePlan {
       : ExchangePlan(context, kSlotBytes / context.element()) {}
 
  private:
-  void fill(std::int64_t k, Range slice) override {
+  void fill(std::int64_t k, algorithm::Range slice) override {
     copy_in(slot(c_.rank(), k), own_send() + slice.begin * c_.element(), slice.size());
   }
-  void take(std::int64_t k, Range slice) override {
+  void take(std::int64_t k, algorithm::Range slice) override {
     std::vector<const void*> sources;
     for (int peer = 0; peer < c_.size(); ++peer)
       sources.push_back(peer == c_.rank() ? own_send() + slice.begin * c_.element()
@@ -196,18 +196,18 @@ class BounceAllReduce final : public BouncePlan {
   }
 
  private:
-  Range shard_of(int peer, Range slice) const {
-    return shard(slice.size(), c_.size(), peer, kShardGranuleBytes / c_.element());
+  algorithm::Range shard_of(int peer, algorithm::Range slice) const {
+    return algorithm::shard(slice.size(), c_.size(), peer, kShardGranuleBytes / c_.element());
   }
-  void fill(std::int64_t k, Range slice) {
-    const Range mine = shard_of(c_.rank(), slice);
+  void fill(std::int64_t k, algorithm::Range slice) {
+    const algorithm::Range mine = shard_of(c_.rank(), slice);
     const std::byte* from = own_send() + slice.begin * c_.element();
     std::byte* to = slot(c_.rank(), k);
     copy_in(to, from, mine.begin);
     copy_in(to + mine.end * c_.element(), from + mine.end * c_.element(), slice.size() - mine.end);
   }
-  void reduce(std::int64_t k, Range slice) {
-    const Range mine = shard_of(c_.rank(), slice);
+  void reduce(std::int64_t k, algorithm::Range slice) {
+    const algorithm::Range mine = shard_of(c_.rank(), slice);
     if (mine.empty()) return;
     const std::int64_t in_slot = mine.begin * c_.element();
     const std::int64_t in_buffer = (slice.begin + mine.begin) * c_.element();
@@ -219,10 +219,10 @@ class BounceAllReduce final : public BouncePlan {
                        mine.size(), false);
     count_bounced(mine.size());
   }
-  void take(std::int64_t k, Range slice) {
+  void take(std::int64_t k, algorithm::Range slice) {
     for (int hop = 1; hop < c_.size(); ++hop) {
       const int peer = (c_.rank() + hop) % c_.size();
-      const Range theirs = shard_of(peer, slice);
+      const algorithm::Range theirs = shard_of(peer, slice);
       copy(own_recv() + (slice.begin + theirs.begin) * c_.element(),
            slot(peer, k) + theirs.begin * c_.element(), theirs.size());
     }
@@ -250,4 +250,4 @@ std::unique_ptr<Plan> make_bounce_plan(const PlanContext& context) {
   SHOAL_ASSERT(false);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -4,7 +4,7 @@
 #include "shoal/collectives/backend/native/symmetric_memory.h"
 #include "shoal/collectives/backend/node_face.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 std::vector<int> members_of(const Group& group) {
@@ -103,4 +103,4 @@ std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& 
   return std::make_unique<NativeCommunicator>(std::move(group), store, prefix, options);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

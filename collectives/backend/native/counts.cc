@@ -5,12 +5,12 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-const ControlSlot& slot_of(const Group& group, std::uint32_t sequence, int peer) {
+const transport::ControlSlot& slot_of(const Group& group, std::uint32_t sequence, int peer) {
   return group.slot(peer, sequence);
 }
 
@@ -20,14 +20,14 @@ std::size_t counts_bytes(Operation operation, int size) {
   if (!has_counts(operation)) return 0;
   const std::size_t numbers = at(size) * (operation == Operation::all_to_all_v ? 2 : 1);
   const std::size_t bytes = (numbers * sizeof(std::int64_t) + 63) / 64 * 64;
-  if (bytes > kInlineBytes)
+  if (bytes > transport::kInlineBytes)
     throw_error(ErrorCode::invalid_argument, "native: {} between {} ranks of one host; at most {}",
                 to_string(operation), size,
-                kInlineBytes / sizeof(std::int64_t) / (numbers / at(size)));
+                transport::kInlineBytes / sizeof(std::int64_t) / (numbers / at(size)));
   return bytes;
 }
 
-void write_counts(const Call& call, ControlSlot& slot) {
+void write_counts(const Call& call, transport::ControlSlot& slot) {
   if (!has_counts(call.operation)) return;
   std::byte* to = slot.payload;
   for (const auto* counts : {&call.counts, &call.recv_counts}) {
@@ -37,11 +37,11 @@ void write_counts(const Call& call, ControlSlot& slot) {
   }
 }
 
-Counts counts_in(const ControlSlot& slot, int size) {
+Counts counts_in(const transport::ControlSlot& slot, int size) {
   return {reinterpret_cast<const std::int64_t*>(slot.payload), at(size)};
 }
 
-Counts recv_counts_in(const ControlSlot& slot, int size) {
+Counts recv_counts_in(const transport::ControlSlot& slot, int size) {
   return {reinterpret_cast<const std::int64_t*>(slot.payload) + size, at(size)};
 }
 
@@ -85,4 +85,4 @@ std::optional<UnequalPair> unequal_pair(const Group& group, std::uint32_t sequen
   return std::nullopt;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -7,15 +7,15 @@
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/native/group.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 // Bytes that the counts take at the start of a slot's payload, a multiple of 64.
 std::size_t counts_bytes(Operation operation, int size);
 // Nothing for calls without counts. Throws invalid_argument where the group is too large for them.
-void write_counts(const Call& call, ControlSlot& slot);
+void write_counts(const Call& call, transport::ControlSlot& slot);
 // What a rank passed as counts, and as recv_counts of all_to_all_v.
-Counts counts_in(const ControlSlot& slot, int size);
-Counts recv_counts_in(const ControlSlot& slot, int size);
+Counts counts_in(const transport::ControlSlot& slot, int size);
+Counts recv_counts_in(const transport::ControlSlot& slot, int size);
 
 // Bytes of the longest send buffer of any rank; of all_to_all_v: of this rank's.
 std::int64_t largest_send_bytes(const Call& call, int size);
@@ -31,4 +31,4 @@ struct UnequalPair {
 };
 std::optional<UnequalPair> unequal_pair(const Group& group, std::uint32_t sequence);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

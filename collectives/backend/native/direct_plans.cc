@@ -13,7 +13,7 @@
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -49,9 +49,9 @@ class DirectAllReduce final : public DirectPlan {
         sources_(at(c_.size())) {
     destinations_.reserve(at(c_.size()));
     const std::int64_t granule = kShardGranuleBytes / c_.element();
-    mine_ = shard(c_.call.count, c_.size(), c_.rank(), granule);
-    const Range largest = shard(c_.call.count, c_.size(), 0, granule);
-    blocks_ = static_cast<std::uint32_t>(Slices{largest.size(), length_}.number());
+    mine_ = algorithm::shard(c_.call.count, c_.size(), c_.rank(), granule);
+    const algorithm::Range largest = algorithm::shard(c_.call.count, c_.size(), 0, granule);
+    blocks_ = static_cast<std::uint32_t>(algorithm::Slices{largest.size(), length_}.number());
     // In place the lines to be stored have just been loaded.
     past_caches_ = mapped_ && c_.call.send != c_.call.recv &&
                    c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
@@ -59,7 +59,7 @@ class DirectAllReduce final : public DirectPlan {
 
  private:
   void run_block(std::uint32_t block) override {
-    const Range range = Slices{mine_.size(), length_}.at(block);
+    const algorithm::Range range = algorithm::Slices{mine_.size(), length_}.at(block);
     if (range.empty()) return;
     const std::int64_t offset = (mine_.begin + range.begin) * c_.element();
     const std::int64_t bytes = range.size() * c_.element();
@@ -75,7 +75,7 @@ class DirectAllReduce final : public DirectPlan {
       if (!c_.recv[at(peer)]) c_.copy_to_recv(peer, offset, c_.recv[at(c_.rank())] + offset, bytes);
     }
   }
-  Range mine_;
+  algorithm::Range mine_;
   bool past_caches_;
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
@@ -92,14 +92,14 @@ class DirectReduceScatter final : public DirectPlan {
 
  private:
   void run_block(std::uint32_t block) override {
-    const Range range = slices_.at(block);
+    const algorithm::Range range = slices_.at(block);
     const std::int64_t offset = (c_.rank() * c_.call.count + range.begin) * c_.element();
     for (int peer = 0; peer < c_.size(); ++peer)
       sources_[at(peer)] = c_.fetch(peer, offset, range.size() * c_.element(), c_.lane(peer));
     c_.reduce(sources_, static_cast<std::byte*>(c_.call.recv) + range.begin * c_.element(),
               range.size());
   }
-  Slices slices_;
+  algorithm::Slices slices_;
   std::vector<const void*> sources_;
 };
 
@@ -121,7 +121,7 @@ class DirectAllGather final : public DirectPlan {
     const auto per_peer = static_cast<std::uint32_t>(slices_.number());
     // Every rank begins with another peer, so that they do not all load from one.
     const int peer = (c_.rank() + static_cast<int>(block / per_peer)) % c_.size();
-    const Range range = slices_.at(block % per_peer);
+    const algorithm::Range range = slices_.at(block % per_peer);
     const std::int64_t begin = range.begin * c_.element(), bytes = range.size() * c_.element();
     const std::int64_t part = c_.call.count * c_.element();
     const std::byte* own_send = c_.send[at(c_.rank())];
@@ -132,7 +132,7 @@ class DirectAllGather final : public DirectPlan {
     else
       c_.copy_to_recv(peer, c_.rank() * part + begin, own_send + begin, bytes, past_caches_);
   }
-  Slices slices_;
+  algorithm::Slices slices_;
   bool pull_, past_caches_;
 };
 
@@ -145,16 +145,17 @@ class DirectBroadcast final : public DirectPlan {
         shared_(c_.all_recv_symmetric || !c_.root_symmetric) {
     const std::int64_t granule = kShardGranuleBytes / c_.element();
     const auto part = [&](int rank) {
-      return shared_ ? shard(c_.call.count, c_.size(), rank, granule) : Range{0, c_.call.count};
+      return shared_ ? algorithm::shard(c_.call.count, c_.size(), rank, granule)
+                     : algorithm::Range{0, c_.call.count};
     };
     mine_ = part(c_.rank());
-    blocks_ = static_cast<std::uint32_t>(Slices{part(0).size(), length_}.number());
+    blocks_ = static_cast<std::uint32_t>(algorithm::Slices{part(0).size(), length_}.number());
     past_caches_ = c_.exceeds_caches(c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
 
  private:
   void run_block(std::uint32_t block) override {
-    const Range range = Slices{mine_.size(), length_}.at(block);
+    const algorithm::Range range = algorithm::Slices{mine_.size(), length_}.at(block);
     const int rank = c_.rank(), root = c_.call.root;
     if (range.empty() || (!shared_ && rank == root)) return;
     const std::int64_t begin = (mine_.begin + range.begin) * c_.element();
@@ -168,7 +169,7 @@ class DirectBroadcast final : public DirectPlan {
       if (peer != root) c_.copy_to_recv(peer, begin, from, bytes, past_caches_);
     }
   }
-  Range mine_;
+  algorithm::Range mine_;
   bool shared_, past_caches_;
 };
 
@@ -191,4 +192,4 @@ std::unique_ptr<Plan> make_direct_plan(const PlanContext& context) {
   SHOAL_ASSERT(false);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

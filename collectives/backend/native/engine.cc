@@ -8,7 +8,7 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 using std::chrono::milliseconds;
@@ -30,7 +30,7 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
     : group_(std::move(group)),
       choice_(std::move(choice)),
       deadline_seconds_(deadline_seconds),
-      spins_(suitable_spins(group_->size(), group_->cores())),
+      spins_(transport::suitable_spins(group_->size(), group_->cores())),
       reduction_(make_rank_reduction(choice_.fixed_order())),
       buffers_(static_cast<std::size_t>(group_->size())),
       pool_(*this),
@@ -109,7 +109,7 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
     }
   } const leave{*this};
   if (spins_ > 0 && exchange_soon(operation)) return;
-  Backoff backoff(spins_, group_->sleepers_fence());
+  transport::Backoff backoff(spins_, group_->sleepers_fence());
   std::optional<Clock::time_point> start;
   for (std::uint32_t round = 1; !operation.done.load(std::memory_order_relaxed); ++round) {
     throw_if_failed();
@@ -138,7 +138,7 @@ void Engine::doze(int milliseconds) {
     std::this_thread::yield();
     if (may_progress()) return;
   }
-  Backoff backoff(0, group_->sleepers_fence(), true);
+  transport::Backoff backoff(0, group_->sleepers_fence(), true);
   backoff.pause(group_->own_page(), milliseconds, [this] { return may_progress(); });
 }
 
@@ -149,7 +149,7 @@ void Engine::abort(std::string_view reason) {
 
 void Engine::end_thread() {
   thread_ends_ = true;
-  wake_always(group_->own_page());
+  transport::wake_always(group_->own_page());
   naps_.wake_up();
   if (thread_.joinable()) thread_.join();
 }
@@ -246,7 +246,7 @@ Engine::Progress Engine::advance_head() {
   ++head.step;
   // The next operation's descriptor says as much as the last step of this one.
   if (head.step < head.plan->steps() || head.plan->route() != Route::inlined)
-    group_->publish(place_of(head.sequence, head.step));
+    group_->publish(transport::place_of(head.sequence, head.step));
   if (head.step < head.plan->steps()) return Progress::step;
   finish_head(head.plan->route(), head.plan->bounced_bytes());
   return Progress::finished;
@@ -267,14 +267,14 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   const Call& call = operation.call;
   if (operation.fusion) operation.fusion->pack();
   const int rank = group_->rank(), size = group_->size();
-  ControlSlot& slot = group_->slot(rank, operation.sequence);
-  Descriptor& d = slot.descriptor;
+  transport::ControlSlot& slot = group_->slot(rank, operation.sequence);
+  transport::Descriptor& d = slot.descriptor;
   static_cast<Signature&>(d) = signature_of(call);
   d.sequence = operation.sequence;
   d.number = number_of(operation);
   d.step = call.outer.has_value();
   d.factor = call.factor;
-  d.send = d.recv = Location{};
+  d.send = d.recv = transport::Location{};
   write_counts(call, slot);
   const bool fits = travels_inline(call, size, choice_);
   d.algorithm = static_cast<std::uint8_t>(choice_.told(call, fits));
@@ -286,10 +286,11 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
     const std::int64_t recv_bytes = call.recv_bytes(rank, size);
     const auto place = [this](const void* buffer, std::int64_t bytes) {
-      const Location location = group_->locate(buffer, bytes);
+      const transport::Location location = group_->locate(buffer, bytes);
       return location.symmetric()
                  ? location
-                 : Location{-1, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(buffer))};
+                 : transport::Location{
+                       -1, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(buffer))};
     };
     d.send = place(call.send, send_bytes);
     const bool same = call.send == call.recv && send_bytes == recv_bytes;
@@ -305,10 +306,10 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   } else if (inlined) {
     write_inline_payload(call, size, call.send_bytes(rank, size), slot);
   }
-  slot.first.history =
-      history_after(group_->slot(rank, operation.sequence - 1).first.history, hash_of(d));
+  slot.first.history = transport::history_after(
+      group_->slot(rank, operation.sequence - 1).first.history, transport::hash_of(d));
   slot.described.store(operation.sequence, std::memory_order_release);
-  group_->publish(place_of(operation.sequence, 0));
+  group_->publish(transport::place_of(operation.sequence, 0));
 }
 
 bool Engine::make_plan_when_matched(QueuedOperation& operation) {
@@ -336,7 +337,7 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
                       buffers_.factors,
                       choice_};
   for (int peer = 0; peer < group_->size(); ++peer) {
-    const Descriptor& d = group_->slot(peer, operation.sequence).descriptor;
+    const transport::Descriptor& d = group_->slot(peer, operation.sequence).descriptor;
     const auto p = static_cast<std::size_t>(peer);
     buffers_.send_symmetric[p] = d.send.symmetric();
     buffers_.recv_symmetric[p] = d.recv.symmetric();
@@ -346,7 +347,7 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
     context.all_send_symmetric = context.all_send_symmetric && d.send.symmetric();
     context.all_recv_symmetric = context.all_recv_symmetric && d.recv.symmetric();
     if (peer == operation.call.root) context.root_symmetric = d.send.symmetric();
-    const auto resolve = [&](const Location& location, std::byte*& pointer) {
+    const auto resolve = [&](const transport::Location& location, std::byte*& pointer) {
       if (!location.symmetric() || peer == group_->rank()) return true;
       pointer = group_->resolve(peer, location);
       if (!pointer) waits_for_ = peer;
@@ -372,16 +373,19 @@ bool Engine::step_ready(const QueuedOperation& operation) const {
 }
 
 int Engine::blocking_peer(const QueuedOperation& operation) const {
-  const auto place = [&](std::uint32_t steps) { return place_of(operation.sequence, steps); };
+  const auto place = [&](std::uint32_t steps) {
+    return transport::place_of(operation.sequence, steps);
+  };
   if (!operation.published) {
-    const int peer = group_->first_behind(place_of(operation.sequence - kLead, 0));
+    const int peer =
+        group_->first_behind(transport::place_of(operation.sequence - transport::kLead, 0));
     return peer >= 0 ? peer : waits_for_;
   }
   if (!operation.plan) {
     const int source = operation.exchanged_inline ? only_source(operation.call) : -1;
     const int peer = source < 0 ? group_->first_behind(place(0))
-                     : reached(group_->page(source).place.load(), place(0)) ? -1
-                                                                            : source;
+                     : transport::reached(group_->page(source).place.load(), place(0)) ? -1
+                                                                                       : source;
     return peer >= 0 ? peer : waits_for_;
   }
   const Requirement needed = operation.plan->needs(operation.step);
@@ -390,7 +394,8 @@ int Engine::blocking_peer(const QueuedOperation& operation) const {
     if (peer >= 0) return peer;
   }
   const auto behind = [&](int peer, std::uint32_t steps) {
-    return peer >= 0 && steps > 0 && !reached(group_->page(peer).place.load(), place(steps));
+    return peer >= 0 && steps > 0 &&
+           !transport::reached(group_->page(peer).place.load(), place(steps));
   };
   if (behind(needed.left, needed.left_steps)) return needed.left;
   if (behind(needed.right, needed.right_steps)) return needed.right;
@@ -490,15 +495,16 @@ void Engine::check_peers(const QueuedOperation& head) {
   const int size = group_->size();
   for (int i = 0; i < 2 * size; ++i) {
     const int peer = i % size;
-    const LinkState state = group_->link_state(peer);
-    const bool over = state != LinkState::open || (i >= size && group_->has_failed(peer));
+    const transport::LinkState state = group_->link_state(peer);
+    const bool over =
+        state != transport::LinkState::open || (i >= size && group_->has_failed(peer));
     if (peer == group_->rank() || !over) continue;
     // What it finished before it went still counts, and shared memory outlives its owner: it only
     // matters once the head operation waits for it.
     const int blocking = blocking_peer(head);
     if (blocking < 0) return;
-    const auto target = place_of(head.sequence, head.plan ? head.plan->steps() : 0);
-    if (peer != blocking && reached(group_->page(peer).place.load(), target)) continue;
+    const auto target = transport::place_of(head.sequence, head.plan ? head.plan->steps() : 0);
+    if (peer != blocking && transport::reached(group_->page(peer).place.load(), target)) continue;
     fail_with(peer, state, head);
   }
 }
@@ -537,7 +543,7 @@ void Engine::park() {
 // False where another thread drives. To try again at once would take the core from it: it may hold
 // the lock without running, when ranks outnumber cores.
 bool Engine::drive_in_background() {
-  Backoff backoff(0, group_->sleepers_fence(), true);
+  transport::Backoff backoff(0, group_->sleepers_fence(), true);
   std::uint32_t moves = 0;
   while (waiters_.load() == 0 && in_flight_.load() > 0 && !thread_ends_.load()) {
     {
@@ -565,4 +571,4 @@ bool Engine::drive_in_background() {
   return true;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

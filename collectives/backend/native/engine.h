@@ -22,7 +22,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class Messages;
 
@@ -106,8 +106,8 @@ class Engine {
   // Of a call that needs nothing of others: fails where one that has not come to it has given up.
   void check_before_running_ahead(const QueuedOperation& head);
   // The peer is gone or has given up: a mismatch with it is what to say, if there was one.
-  [[noreturn]] void fail_with(int peer, LinkState state, const QueuedOperation& head);
-  Error lost(int peer, LinkState state, const QueuedOperation& head) const;
+  [[noreturn]] void fail_with(int peer, transport::LinkState state, const QueuedOperation& head);
+  Error lost(int peer, transport::LinkState state, const QueuedOperation& head) const;
   void check_aborted(const QueuedOperation& operation);
   Error abort_of(int peer) const;
   // The first rank that the head operation waits for, or whose memory; -1: none.
@@ -179,4 +179,4 @@ void Engine::guarded(Body&& body) {
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -17,26 +17,26 @@
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-Exchange exchange_of(const PlanContext& c) {
+algorithm::Exchange exchange_of(const PlanContext& c) {
   const Call& call = c.call;
   switch (call.operation) {
     case Operation::gather:
-      return Exchange::gather(c.size(), call.count, call.root);
+      return algorithm::Exchange::gather(c.size(), call.count, call.root);
     case Operation::scatter:
-      return Exchange::scatter(c.size(), call.count, call.root);
+      return algorithm::Exchange::scatter(c.size(), call.count, call.root);
     case Operation::all_to_all:
-      return Exchange::all_to_all(c.size(), call.count);
+      return algorithm::Exchange::all_to_all(c.size(), call.count);
     case Operation::all_gather_v:
-      return Exchange::all_gather(call.counts);
+      return algorithm::Exchange::all_gather(call.counts);
     case Operation::split:
-      return Exchange::all_gather(std::vector<std::int64_t>(at(c.size()), call.count));
+      return algorithm::Exchange::all_gather(std::vector<std::int64_t>(at(c.size()), call.count));
     default:
       break;
   }
@@ -45,12 +45,12 @@ Exchange exchange_of(const PlanContext& c) {
     const Counts row = counts_in(c.slot(sender), c.size());
     counts.insert(counts.end(), row.begin(), row.end());
   }
-  return Exchange::all_to_all_v(c.size(), counts);
+  return algorithm::Exchange::all_to_all_v(c.size(), counts);
 }
 
 class ExchangePlanBase : public Plan {
  public:
-  ExchangePlanBase(PlanContext context, Exchange exchange)
+  ExchangePlanBase(PlanContext context, algorithm::Exchange exchange)
       : c_(std::move(context)), exchange_(std::move(exchange)) {}
 
  protected:
@@ -66,7 +66,7 @@ class ExchangePlanBase : public Plan {
   std::byte* own_recv() const { return c_.recv[at(c_.rank())]; }
 
   PlanContext c_;
-  Exchange exchange_;
+  algorithm::Exchange exchange_;
 };
 
 class InlineExchange final : public ExchangePlanBase {
@@ -78,7 +78,7 @@ class InlineExchange final : public ExchangePlanBase {
   void run(std::uint32_t) override {
     const std::size_t header = counts_bytes(c_.call.operation, c_.size());
     for (int peer = 0; peer < c_.size(); ++peer) {
-      const Transfer t = exchange_.at(peer, c_.rank());
+      const algorithm::Transfer t = exchange_.at(peer, c_.rank());
       if (t.count == 0) continue;
       std::byte* from = peer == c_.rank() ? own_send() : c_.slot(peer).payload + header;
       copy(bytes_at(own_recv(), t.to), bytes_at(from, t.from), t.count);
@@ -91,7 +91,7 @@ class InlineExchange final : public ExchangePlanBase {
 // with more ranks works.
 class DirectExchange final : public ExchangePlanBase {
  public:
-  DirectExchange(PlanContext context, Exchange exchange)
+  DirectExchange(PlanContext context, algorithm::Exchange exchange)
       : ExchangePlanBase(std::move(context), std::move(exchange)),
         length_(kBlockBytes / c_.element()) {
     for (int hop = 0; hop < c_.size(); ++hop) {
@@ -104,11 +104,11 @@ class DirectExchange final : public ExchangePlanBase {
       most_blocks_ = std::max(most_blocks_, blocks_of(rank));
   }
 
-  static bool possible(const PlanContext& c, const Exchange& exchange) {
+  static bool possible(const PlanContext& c, const algorithm::Exchange& exchange) {
     return c.single_copy(exchange.longest() * c.element()) || mapped(c, exchange);
   }
   // Of every transfer one end.
-  static bool mapped(const PlanContext& c, const Exchange& exchange) {
+  static bool mapped(const PlanContext& c, const algorithm::Exchange& exchange) {
     for (int sender = 0; sender < c.size(); ++sender)
       for (int receiver = 0; receiver < c.size(); ++receiver)
         if (sender != receiver && exchange.at(sender, receiver).count > 0 &&
@@ -138,18 +138,19 @@ class DirectExchange final : public ExchangePlanBase {
  private:
   struct Block {
     int sender, receiver;
-    Transfer part;
+    algorithm::Transfer part;
   };
-  static bool pulled(const PlanContext& c, const Exchange& exchange, int sender, int receiver) {
+  static bool pulled(const PlanContext& c, const algorithm::Exchange& exchange, int sender,
+                     int receiver) {
     if (c.send_symmetric[at(sender)] == c.recv_symmetric[at(receiver)])
       return !exchange.rather_pushed();
     return c.send_symmetric[at(sender)];
   }
   void add(int sender, int receiver) {
-    const Transfer t = exchange_.at(sender, receiver);
-    const Slices slices{t.count, length_};
+    const algorithm::Transfer t = exchange_.at(sender, receiver);
+    const algorithm::Slices slices{t.count, length_};
     for (std::int64_t k = 0; k < slices.number(); ++k) {
-      const Range range = slices.at(k);
+      const algorithm::Range range = slices.at(k);
       blocks_.push_back(
           {sender, receiver, {t.from + range.begin, t.to + range.begin, range.size()}});
     }
@@ -157,7 +158,7 @@ class DirectExchange final : public ExchangePlanBase {
   std::uint32_t blocks_of(int rank) const {
     std::int64_t blocks = 0;
     const auto number = [&](int sender, int receiver) {
-      return Slices{exchange_.at(sender, receiver).count, length_}.number();
+      return algorithm::Slices{exchange_.at(sender, receiver).count, length_}.number();
     };
     for (int peer = 0; peer < c_.size(); ++peer) {
       if (peer == rank || pulled(c_, exchange_, peer, rank)) blocks += number(peer, rank);
@@ -176,13 +177,13 @@ class DirectExchange final : public ExchangePlanBase {
 // lane for each receiver.
 class BounceExchange final : public ExchangePlanBase {
  public:
-  BounceExchange(PlanContext context, Exchange exchange)
+  BounceExchange(PlanContext context, algorithm::Exchange exchange)
       : ExchangePlanBase(std::move(context), std::move(exchange)),
         lane_bytes_(exchange_.shared() ? kSlotBytes : kSlotBytes / c_.size() / 64 * 64) {
     length_ = lane_bytes_ / c_.element();
     SHOAL_CHECK(length_ > 0, "native: {} ranks on one host are more than bounce slots serve",
                 c_.size());
-    slices_ = Slices{exchange_.longest(), length_}.number();
+    slices_ = algorithm::Slices{exchange_.longest(), length_}.number();
   }
   Route route() const override { return Route::bounced; }
   std::int64_t bounced_bytes() const override { return bounced_; }
@@ -206,15 +207,15 @@ class BounceExchange final : public ExchangePlanBase {
     return c_.group.bounce(sender) + (k % 2) * kSlotBytes +
            (exchange_.shared() ? 0 : receiver * lane_bytes_);
   }
-  Transfer slice(int sender, int receiver, std::int64_t k) const {
-    const Transfer t = exchange_.at(sender, receiver);
-    const Range range = Slices{t.count, length_}.at(k);
+  algorithm::Transfer slice(int sender, int receiver, std::int64_t k) const {
+    const algorithm::Transfer t = exchange_.at(sender, receiver);
+    const algorithm::Range range = algorithm::Slices{t.count, length_}.at(k);
     return {t.from + range.begin, t.to + range.begin, range.size()};
   }
   void fill(std::int64_t k) {
     for (int hop = 1; hop < c_.size(); ++hop) {
       const int peer = (c_.rank() + hop) % c_.size();
-      const Transfer t = slice(c_.rank(), peer, k);
+      const algorithm::Transfer t = slice(c_.rank(), peer, k);
       if (t.count == 0) continue;
       copy(lane(c_.rank(), peer, k), bytes_at(own_send(), t.from), t.count);
       bounced_ += t.count * c_.element();
@@ -224,7 +225,7 @@ class BounceExchange final : public ExchangePlanBase {
   void take(std::int64_t k) {
     for (int hop = 0; hop < c_.size(); ++hop) {
       const int peer = (c_.rank() + hop) % c_.size();
-      const Transfer t = slice(peer, c_.rank(), k);
+      const algorithm::Transfer t = slice(peer, c_.rank(), k);
       if (t.count == 0) continue;
       const std::byte* from =
           peer == c_.rank() ? bytes_at(own_send(), t.from) : lane(peer, c_.rank(), k);
@@ -251,7 +252,7 @@ bool all_travel_inline(const PlanContext& c) {
 }  // namespace
 
 std::unique_ptr<Plan> make_exchange_plan(PlanContext context) {
-  Exchange exchange = exchange_of(context);
+  algorithm::Exchange exchange = exchange_of(context);
   if (all_travel_inline(context))
     return std::make_unique<InlineExchange>(std::move(context), std::move(exchange));
   if (DirectExchange::possible(context, exchange))
@@ -259,4 +260,4 @@ std::unique_ptr<Plan> make_exchange_plan(PlanContext context) {
   return std::make_unique<BounceExchange>(std::move(context), std::move(exchange));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -8,7 +8,7 @@
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/messages.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 std::uint32_t number_of(const QueuedOperation& operation) {
   return operation.call.outer ? operation.call.outer->number : operation.sequence;
@@ -19,8 +19,8 @@ std::string named(const QueuedOperation& operation) {
 }
 
 void Engine::name_mismatch(std::uint32_t sequence, int peer) {
-  const Descriptor& own = group_->slot(group_->rank(), sequence).descriptor;
-  const Descriptor& theirs = group_->slot(peer, sequence).descriptor;
+  const transport::Descriptor& own = group_->slot(group_->rank(), sequence).descriptor;
+  const transport::Descriptor& theirs = group_->slot(peer, sequence).descriptor;
   std::string text = fmt::format(
       "ranks called different operations: rank {} called {}, rank {} called {}",
       group_->member(group_->rank()), describe(own), group_->member(peer), describe(theirs));
@@ -51,37 +51,39 @@ void Engine::check_pairs(const QueuedOperation& operation) {
 
 void Engine::check_before_step(const QueuedOperation& head) {
   check_aborted(head);
-  const auto target = place_of(head.sequence, head.plan->steps());
+  const auto target = transport::place_of(head.sequence, head.plan->steps());
   for (int peer = 0; peer < group_->size(); ++peer)
     if (group_->has_failed(peer) && peer != group_->rank() &&
-        !reached(group_->page(peer).place.load(), target))
-      fail_with(peer, LinkState::open, head);
+        !transport::reached(group_->page(peer).place.load(), target))
+      fail_with(peer, transport::LinkState::open, head);
 }
 
 void Engine::check_before_running_ahead(const QueuedOperation& head) {
   for (int peer = 0; peer < group_->size(); ++peer)
     if (group_->has_failed(peer) && peer != group_->rank() &&
-        !reached(group_->page(peer).place.load(), place_of(head.sequence, 0)))
-      fail_with(peer, LinkState::open, head);
+        !transport::reached(group_->page(peer).place.load(), transport::place_of(head.sequence, 0)))
+      fail_with(peer, transport::LinkState::open, head);
 }
 
-void Engine::fail_with(int peer, LinkState state, const QueuedOperation& head) {
+void Engine::fail_with(int peer, transport::LinkState state, const QueuedOperation& head) {
   // It may have given up over an operation that this rank did not wait in.
-  const std::uint32_t theirs = sequence_of(group_->page(peer).place.load());
-  const std::uint32_t newest = sequence_of(group_->own_page().place.load());
-  if (!before(newest, theirs) && before(newest - kLead, theirs) && group_->published(peer, theirs))
+  const std::uint32_t theirs = transport::sequence_of(group_->page(peer).place.load());
+  const std::uint32_t newest = transport::sequence_of(group_->own_page().place.load());
+  if (!transport::before(newest, theirs) && transport::before(newest - transport::kLead, theirs) &&
+      group_->published(peer, theirs))
     (void)matches(theirs, peer);
-  fail(lost(peer, state, head), {state == LinkState::lost ? Blame::Kind::died : Blame::Kind::nobody,
-                                 {group_->member(peer)}});
+  fail(lost(peer, state, head),
+       {state == transport::LinkState::lost ? Blame::Kind::died : Blame::Kind::nobody,
+        {group_->member(peer)}});
 }
 
-Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const {
+Error Engine::lost(int peer, transport::LinkState state, const QueuedOperation& head) const {
   const std::string words = group_->last_words(peer);
   Error error(ErrorCode::peer_lost,
               fmt::format("rank {} {} ({})", group_->member(peer),
-                          state == LinkState::open   ? "failed"
-                          : state == LinkState::lost ? "died"
-                                                     : "left the group",
+                          state == transport::LinkState::open   ? "failed"
+                          : state == transport::LinkState::lost ? "died"
+                                                                : "left the group",
                           words.empty() ? whereabouts(peer) : "its last words: " + words),
               "look at that rank's own output for the cause");
   return error.at_rank(group_->member(group_->rank()))
@@ -91,12 +93,12 @@ Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const
 
 std::string Engine::whereabouts(int peer) const {
   const std::uint64_t place = group_->page(peer).place.load();
-  const std::uint32_t sequence = sequence_of(place);
+  const std::uint32_t sequence = transport::sequence_of(place);
   if (place == 0) return "it has not called anything yet";
-  const ControlSlot& slot = group_->slot(peer, sequence);
+  const transport::ControlSlot& slot = group_->slot(peer, sequence);
   if (slot.described.load(std::memory_order_acquire) != sequence)
     return fmt::format("it has not said yet what its operation {} is", sequence);
-  const Descriptor& last = slot.descriptor;
+  const transport::Descriptor& last = slot.descriptor;
   const std::string what = fmt::format("{} (#{})", describe(last), last.number);
   if (!queue_.empty() && queue_.front().sequence == sequence)
     return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
@@ -110,16 +112,16 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
   int first = -1;
   const int source = head.published && head.exchanged_inline ? only_source(head.call) : -1;
   const auto target = [&](int peer) {
-    if (!head.published) return place_of(head.sequence - kLead, 0);
-    if (!head.plan) return place_of(head.sequence, 0);
+    if (!head.published) return transport::place_of(head.sequence - transport::kLead, 0);
+    if (!head.plan) return transport::place_of(head.sequence, 0);
     const Requirement needed = head.plan->needs(head.step);
     std::uint32_t steps = needed.all;
     if (peer == needed.left) steps = std::max(steps, needed.left_steps);
     if (peer == needed.right) steps = std::max(steps, needed.right_steps);
-    return place_of(head.sequence, steps);
+    return transport::place_of(head.sequence, steps);
   };
   for (int peer = 0; peer < group_->size(); ++peer) {
-    const bool behind = !reached(group_->page(peer).place.load(), target(peer));
+    const bool behind = !transport::reached(group_->page(peer).place.load(), target(peer));
     const bool owes = !head.plan && peer == waits_for_;
     if (peer == group_->rank() || (source >= 0 && peer != source) || (!behind && !owes)) continue;
     if (first < 0) first = peer;
@@ -152,4 +154,4 @@ Error Engine::message_timeout(const QueuedOperation& operation, double waited) c
       .in_operation(name);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

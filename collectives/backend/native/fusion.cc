@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 constexpr std::int64_t kMostFusedBytes = std::int64_t{1} << 20;
@@ -75,4 +75,4 @@ std::vector<std::vector<Call>> fusible(std::vector<Call> calls) {
   return lists;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

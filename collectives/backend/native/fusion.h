@@ -7,7 +7,7 @@
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class Fusion {
  public:
@@ -32,4 +32,4 @@ class Fusion {
 // only what they must agree on is looked at. Each inner list has one call, or several to fuse.
 std::vector<std::vector<Call>> fusible(std::vector<Call> calls);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -15,14 +15,14 @@
 #include "shoal/collectives/transport/shm_endpoint.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 constexpr std::int64_t kControlSegment = -1;
 // Numbers from here on are those of another group's memory.
 constexpr std::int32_t kShared = 1 << 20;
 constexpr std::size_t kMostAnnouncements = 16;  // of own segments that peers have no room for
-constexpr std::size_t kPageBytes = (sizeof(RankPage) + 4095) / 4096 * 4096;
+constexpr std::size_t kPageBytes = (sizeof(transport::RankPage) + 4095) / 4096 * 4096;
 constexpr std::size_t kMailboxOffset = kPageBytes + static_cast<std::size_t>(kBounceBytes);
 
 std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
@@ -45,14 +45,14 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
       pages_(index(size)),
       segments_(index(size)),
       memory_(std::move(memory)) {
-  control_[index(rank)] = SharedSegment::create("shoal-control", control_bytes());
-  pages_[index(rank)] = new (control_[index(rank)]->data()) RankPage;
-  own_page().can_fence.store(register_for_fences());
-  static_assert(sizeof(cpu_set_t) == sizeof RankPage::cores);
-  sched_getaffinity(0, sizeof RankPage::cores,
+  control_[index(rank)] = transport::SharedSegment::create("shoal-control", control_bytes());
+  pages_[index(rank)] = new (control_[index(rank)]->data()) transport::RankPage;
+  own_page().can_fence.store(transport::register_for_fences());
+  static_assert(sizeof(cpu_set_t) == sizeof transport::RankPage::cores);
+  sched_getaffinity(0, sizeof transport::RankPage::cores,
                     reinterpret_cast<cpu_set_t*>(own_page().cores.data()));
   introduce_memory();
-  links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline, members_);
+  links_ = std::make_unique<transport::PeerLinks>(rank, size, store, prefix, deadline, members_);
   links_->announce(kControlSegment, control_[index(rank)]);
   for (;;) {
     poll_links();
@@ -60,7 +60,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
     for (int peer = 0; peer < size; ++peer) {
       if (control_[index(peer)]) continue;
       missing.push_back(peer);
-      if (link_state(peer) != LinkState::open)
+      if (link_state(peer) != transport::LinkState::open)
         throw Error(ErrorCode::peer_lost,
                     fmt::format("rank {} left while the group formed", member(peer)))
             .at_rank(member(rank))
@@ -79,7 +79,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   sleepers_fence_ = true;
-  decltype(RankPage::cores) cores{};
+  decltype(transport::RankPage::cores) cores{};
   for (int peer = 0; peer < size; ++peer) {
     sleepers_fence_ = sleepers_fence_ && page(peer).can_fence.load();
     for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= page(peer).cores[i];
@@ -97,7 +97,9 @@ std::vector<int> Group::named(std::vector<int> peers) const {
   return peers;
 }
 
-std::size_t Group::control_bytes() const { return kMailboxOffset + shm_mailbox_bytes(size_); }
+std::size_t Group::control_bytes() const {
+  return kMailboxOffset + transport::shm_mailbox_bytes(size_);
+}
 
 std::byte* Group::mailboxes(int peer) const {
   return control_[index(peer)]->data() + kMailboxOffset;
@@ -116,11 +118,11 @@ void Group::fence_at_publishing() { own_page().fences.store(true); }
 
 int Group::first_behind(std::uint64_t target) const {
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && !reached(page(peer).place.load(), target)) return peer;
+    if (peer != rank_ && !transport::reached(page(peer).place.load(), target)) return peer;
   return -1;
 }
 
-std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {
+std::shared_ptr<transport::SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {
   std::unique_lock lock(mutex_);
   // Each that waits holds a descriptor. The others may all be here too, waiting for our drains.
   while (links_ && links_->backlog() >= kMostAnnouncements) {
@@ -139,14 +141,14 @@ std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline de
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     lock.lock();
   }
-  auto segment = SharedSegment::create("shoal-symmetric", bytes);
+  auto segment = transport::SharedSegment::create("shoal-symmetric", bytes);
   auto& own = segments_[index(rank_)];
   own.push_back(segment);
   if (links_) links_->announce(static_cast<std::int64_t>(own.size()) - 1, segment);
   return segment;
 }
 
-Location Group::locate(const void* pointer, std::int64_t bytes) const {
+transport::Location Group::locate(const void* pointer, std::int64_t bytes) const {
   const auto* address = static_cast<const std::byte*>(pointer);
   {
     const std::lock_guard lock(mutex_);
@@ -158,12 +160,12 @@ Location Group::locate(const void* pointer, std::int64_t bytes) const {
     }
   }
   if (!memory_) return {};
-  Location location = memory_->locate(pointer, bytes);
+  transport::Location location = memory_->locate(pointer, bytes);
   if (location.segment >= 0) location.segment += kShared;
   return location;
 }
 
-std::byte* Group::resolve(int peer, const Location& location) {
+std::byte* Group::resolve(int peer, const transport::Location& location) {
   if (memory_ && location.segment >= kShared)
     return memory_->resolve(peer, {location.segment - kShared, location.offset});
   const std::lock_guard lock(mutex_);
@@ -180,15 +182,16 @@ std::byte* Group::resolve(int peer, const Location& location) {
   return theirs[number]->data() + location.offset;
 }
 
-void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd) {
-  auto segment = SharedSegment::map(std::move(fd), bytes);
+void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes,
+                           transport::FileDescriptor fd) {
+  auto segment = transport::SharedSegment::map(std::move(fd), bytes);
   if (number == kControlSegment) {
     if (bytes != control_bytes())
       throw Error(ErrorCode::mismatch,
                   fmt::format("rank {} has a control page of {} bytes, not {}", member(peer), bytes,
                               control_bytes()),
                   "run the same version of Shoal on every rank");
-    pages_[index(peer)] = std::launder(reinterpret_cast<RankPage*>(segment->data()));
+    pages_[index(peer)] = std::launder(reinterpret_cast<transport::RankPage*>(segment->data()));
     control_[index(peer)] = std::move(segment);
     return;
   }
@@ -206,14 +209,15 @@ void Group::poll_links() {
 
 void Group::poll_links_locked() {
   if (!links_) return;
-  links_->drain([this](int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd) {
-    accept_segment(peer, number, bytes, std::move(fd));
-  });
+  links_->drain(
+      [this](int peer, std::int64_t number, std::size_t bytes, transport::FileDescriptor fd) {
+        accept_segment(peer, number, bytes, std::move(fd));
+      });
 }
 
-LinkState Group::link_state(int peer) const {
+transport::LinkState Group::link_state(int peer) const {
   const std::lock_guard lock(mutex_);
-  return links_ && peer != rank_ ? links_->state(peer) : LinkState::open;
+  return links_ && peer != rank_ ? links_->state(peer) : transport::LinkState::open;
 }
 
 void Group::close_links() {
@@ -221,9 +225,9 @@ void Group::close_links() {
   links_.reset();
 }
 
-void Group::say_last_words(std::string_view text, LastWords why) {
+void Group::say_last_words(std::string_view text, transport::LastWords why) {
   const std::lock_guard lock(mutex_);  // one thread may fail while another aborts
-  RankPage& own = own_page();
+  transport::RankPage& own = own_page();
   if (own.has_last_words.load() != 0) return;
   const std::size_t length = std::min(text.size(), sizeof own.last_words - 1);
   std::memcpy(own.last_words, text.data(), length);
@@ -232,21 +236,22 @@ void Group::say_last_words(std::string_view text, LastWords why) {
 }
 
 bool Group::has_failed(int peer) const {
-  return page(peer).has_last_words.load() == static_cast<std::uint32_t>(LastWords::failed);
+  return page(peer).has_last_words.load() ==
+         static_cast<std::uint32_t>(transport::LastWords::failed);
 }
 
 std::string Group::last_words(int peer) const {
-  const RankPage& theirs = page(peer);
+  const transport::RankPage& theirs = page(peer);
   if (theirs.has_last_words.load() == 0) return {};
   return std::string(theirs.last_words, strnlen(theirs.last_words, sizeof theirs.last_words));
 }
 
 void Group::broadcast_abort(std::string_view reason) {
-  say_last_words(reason, LastWords::aborted);
+  say_last_words(reason, transport::LastWords::aborted);
   for (int peer = 0; peer < size_; ++peer) {
     std::uint32_t nobody = 0;
     page(peer).aborted_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);
-    wake_always(page(peer));
+    transport::wake_always(page(peer));
   }
 }
 
@@ -255,4 +260,4 @@ std::optional<int> Group::aborted_by() const {
   return by == 0 ? std::nullopt : std::optional<int>(static_cast<int>(by) - 1);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

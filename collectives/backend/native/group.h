@@ -17,7 +17,7 @@
 #include "shoal/collectives/transport/peer_links.h"
 #include "shoal/collectives/transport/shared_segment.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 // Bytes of bounce slots a rank offers; plans cut it into as many slots as they need.
 inline constexpr std::int64_t kBounceBytes = std::int64_t{2} << 20;
@@ -41,34 +41,35 @@ class Group {
   // That any of the ranks may run on: mpirun binds each to cores of its own.
   int cores() const { return cores_; }
 
-  RankPage& page(int peer) const { return *pages_[static_cast<std::size_t>(peer)]; }
-  RankPage& own_page() const { return page(rank_); }
+  transport::RankPage& page(int peer) const { return *pages_[static_cast<std::size_t>(peer)]; }
+  transport::RankPage& own_page() const { return page(rank_); }
   std::byte* bounce(int peer) const;
   std::byte* mailboxes(int peer) const;  // of its messages to each rank
 
-  ControlSlot& slot(int peer, std::uint32_t sequence) const {
-    return page(peer).slots[sequence % kSlots];
+  transport::ControlSlot& slot(int peer, std::uint32_t sequence) const {
+    return page(peer).slots[sequence % transport::kSlots];
   }
 
   // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
   // to a rank that sees the place.
   void publish(std::uint64_t place) {
     if (static_cast<std::uint32_t>(place) == 0)
-      slot(rank_, sequence_of(place)).first.place.store(place, std::memory_order_release);
+      slot(rank_, transport::sequence_of(place))
+          .first.place.store(place, std::memory_order_release);
     // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
-    RankPage& own = own_page();
+    transport::RankPage& own = own_page();
     if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
       own.place.store(place, std::memory_order_release);
     else
       own.place.exchange(place);
     for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && page(peer).sleepers.load() != 0) wake_always(page(peer));
+      if (peer != rank_ && page(peer).sleepers.load() != 0) transport::wake_always(page(peer));
   }
   // Whether that rank, or all others, have filled their slots for operation `sequence`: reads their
   // first lines.
   bool published(int peer, std::uint32_t sequence) const {
     return slot(peer, sequence).first.place.load(std::memory_order_acquire) ==
-           place_of(sequence, 0);
+           transport::place_of(sequence, 0);
   }
   bool all_published(std::uint32_t sequence) const {
     for (int peer = 0; peer < size_; ++peer)
@@ -85,11 +86,11 @@ class Group {
 
   // Symmetric memory: a new segment that all ranks map. Its number is its place in the order of
   // this rank's segments. Waits only while many are not mapped yet, then throws timeout.
-  std::shared_ptr<SharedSegment> add_segment(std::size_t bytes, Deadline deadline);
+  std::shared_ptr<transport::SharedSegment> add_segment(std::size_t bytes, Deadline deadline);
   // Where [pointer, pointer + bytes) lies in this rank's segments, if it does.
-  Location locate(const void* pointer, std::int64_t bytes) const;
+  transport::Location locate(const void* pointer, std::int64_t bytes) const;
   // The peer's buffer as mapped here; null while the announcement of its segment is on its way.
-  std::byte* resolve(int peer, const Location& location);
+  std::byte* resolve(int peer, const transport::Location& location);
 
   // Copies from and to the ordinary memory of peers. The same on all ranks: whether every rank
   // reaches every other so, as tried when the group formed. The two throw peer_lost where the peer
@@ -103,11 +104,12 @@ class Group {
   void close_memory();
 
   void poll_links();
-  LinkState link_state(int peer) const;
+  transport::LinkState link_state(int peer) const;
   void close_links();
 
   // Why this rank gives up, for those who find it gone.
-  void say_last_words(std::string_view text, LastWords why = LastWords::failed);
+  void say_last_words(std::string_view text,
+                      transport::LastWords why = transport::LastWords::failed);
   // It said so, and will not go on: not that somebody aborted, which aborted_by() tells.
   bool has_failed(int peer) const;
   std::string last_words(int peer) const;
@@ -122,7 +124,8 @@ class Group {
   void agree_on_memory(Deadline deadline);
   int try_memory() const;  // 0, or the first errno
   [[noreturn]] void throw_unreachable(int peer, int problem);
-  void accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd);
+  void accept_segment(int peer, std::int64_t number, std::size_t bytes,
+                      transport::FileDescriptor fd);
   void poll_links_locked();
 
   int rank_, size_;
@@ -133,11 +136,11 @@ class Group {
   std::uint64_t secret_ = 0;  // what peers look for
   bool single_copy_ = false;
   mutable std::mutex mutex_;
-  std::unique_ptr<PeerLinks> links_;                                   // null once closed
-  std::vector<std::shared_ptr<SharedSegment>> control_;                // by rank
-  std::vector<RankPage*> pages_;                                       // in them
-  std::vector<std::vector<std::shared_ptr<SharedSegment>>> segments_;  // by rank, number
+  std::unique_ptr<transport::PeerLinks> links_;                     // null once closed
+  std::vector<std::shared_ptr<transport::SharedSegment>> control_;  // by rank
+  std::vector<transport::RankPage*> pages_;                         // in them
+  std::vector<std::vector<std::shared_ptr<transport::SharedSegment>>> segments_;  // by rank, number
   const std::shared_ptr<Group> memory_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -13,7 +13,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 constexpr auto kPoll = std::chrono::microseconds(50);
@@ -23,7 +23,7 @@ constexpr auto kPoll = std::chrono::microseconds(50);
 void Group::introduce_memory() {
   std::random_device random;
   secret_ = std::uint64_t{random()} << 32 | random();
-  MemoryAccess& own = own_page().memory;
+  transport::MemoryAccess& own = own_page().memory;
   own.pid = getpid();
   own.address = reinterpret_cast<std::uintptr_t>(&secret_);
   own.secret = secret_;
@@ -34,12 +34,14 @@ void Group::introduce_memory() {
 int Group::try_memory() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const MemoryAccess& theirs = page(peer).memory;
+    const transport::MemoryAccess& theirs = page(peer).memory;
     std::uint64_t found = 0;
-    if (const int problem = read_process(theirs.pid, theirs.address, &found, sizeof found))
+    if (const int problem =
+            transport::read_process(theirs.pid, theirs.address, &found, sizeof found))
       return problem;
     if (found != theirs.secret) return ESRCH;
-    if (const int problem = write_process(theirs.pid, theirs.address, &found, sizeof found))
+    if (const int problem =
+            transport::write_process(theirs.pid, theirs.address, &found, sizeof found))
       return problem;
   }
   return 0;
@@ -53,7 +55,7 @@ void Group::agree_on_memory(Deadline deadline) {
     while ((verdict = page(peer).memory.reaches.load()) == 0) {
       poll_links();
       const bool gone =
-          link_state(peer) != LinkState::open && page(peer).memory.reaches.load() == 0;
+          link_state(peer) != transport::LinkState::open && page(peer).memory.reaches.load() == 0;
       if (gone || deadline.passed())
         throw Error(gone ? ErrorCode::peer_lost : ErrorCode::timeout,
                     fmt::format("rank {} {} while the group formed", member(peer),
@@ -78,28 +80,29 @@ void Group::agree_on_memory(Deadline deadline) {
 void Group::throw_unreachable(int peer, int problem) {
   // The kernel knows of an end before the peer's socket is closed.
   const auto deadline = Deadline::in_seconds(deadlines::kMemoryClosing);
-  LinkState state = LinkState::open;
+  transport::LinkState state = transport::LinkState::open;
   for (;;) {
     poll_links();
     state = link_state(peer);
-    if (state != LinkState::open || page(peer).memory.closed.load() != 0 || deadline.passed())
+    if (state != transport::LinkState::open || page(peer).memory.closed.load() != 0 ||
+        deadline.passed())
       break;
     std::this_thread::sleep_for(kPoll);
   }
   const std::string words = last_words(peer);
   const bool closed = page(peer).memory.closed.load() != 0;
-  if (state == LinkState::open && !closed)
+  if (state == transport::LinkState::open && !closed)
     throw Error(
         ErrorCode::io,
         fmt::format("cannot reach the memory of rank {}: {}", member(peer), std::strerror(problem)),
         "see whether its buffers live until the operation is done")
         .at_rank(member(rank_))
         .with_peer(member(peer));
-  throw Error(
-      ErrorCode::peer_lost,
-      fmt::format("rank {} {}{}", member(peer), state == LinkState::lost ? "died" : "gave up",
-                  words.empty() ? "" : " (its last words: " + words + ")"),
-      "look at that rank's own output for the cause")
+  throw Error(ErrorCode::peer_lost,
+              fmt::format("rank {} {}{}", member(peer),
+                          state == transport::LinkState::lost ? "died" : "gave up",
+                          words.empty() ? "" : " (its last words: " + words + ")"),
+              "look at that rank's own output for the cause")
       .at_rank(member(rank_))
       .with_peer(member(peer));
 }
@@ -107,7 +110,7 @@ void Group::throw_unreachable(int peer, int problem) {
 void Group::read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes) {
   if (bytes <= 0) return;
   if (const int problem =
-          read_process(page(peer).memory.pid, from, to, static_cast<std::size_t>(bytes)))
+          transport::read_process(page(peer).memory.pid, from, to, static_cast<std::size_t>(bytes)))
     throw_unreachable(peer, problem);
 }
 
@@ -115,13 +118,14 @@ void Group::write_memory(int peer, std::uint64_t to, const void* from, std::int6
   if (bytes <= 0) return;
   // A peer that died may leave its number to a stranger.
   poll_links();
-  if (link_state(peer) != LinkState::open) throw_unreachable(peer, ESRCH);
-  const MemoryAccess& theirs = page(peer).memory;
+  if (link_state(peer) != transport::LinkState::open) throw_unreachable(peer, ESRCH);
+  const transport::MemoryAccess& theirs = page(peer).memory;
   auto& writing = own_page().memory.writing;
   writing.store(1);
-  const int problem = theirs.closed.load() != 0
-                          ? ECANCELED
-                          : write_process(theirs.pid, to, from, static_cast<std::size_t>(bytes));
+  const int problem =
+      theirs.closed.load() != 0
+          ? ECANCELED
+          : transport::write_process(theirs.pid, to, from, static_cast<std::size_t>(bytes));
   writing.store(0);
   if (problem != 0) throw_unreachable(peer, problem);
 }
@@ -131,10 +135,10 @@ void Group::close_memory() {
   const auto deadline = Deadline::in_seconds(deadlines::kMemoryClosing);
   for (int peer = 0; peer < size_; ++peer)
     while (peer != rank_ && page(peer).memory.writing.load() != 0 &&
-           link_state(peer) == LinkState::open && !deadline.passed()) {
+           link_state(peer) == transport::LinkState::open && !deadline.passed()) {
       std::this_thread::sleep_for(kPoll);
       poll_links();
     }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

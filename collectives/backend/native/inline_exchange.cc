@@ -19,7 +19,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 constexpr std::size_t kRanksOnStack = 16;
@@ -133,13 +133,13 @@ InlineLayout inline_layout(const Call& call, int rank, int size) {
   // Nobody reads a rank's own part, and with two ranks that is half of what it has.
   layout.parts = call.operation == Operation::reduce_scatter;
   const std::int64_t sent = layout.read * (layout.parts ? size - 1 : 1);
-  layout.first_line = sent <= static_cast<std::int64_t>(FirstLine::kPayloadBytes);
+  layout.first_line = sent <= static_cast<std::int64_t>(transport::FirstLine::kPayloadBytes);
   const int source = only_source(call);
   layout.written = source < 0 || source == rank ? sent : 0;
   return layout;
 }
 
-void InlineLayout::write(const void* send, int rank, ControlSlot& slot) const {
+void InlineLayout::write(const void* send, int rank, transport::ControlSlot& slot) const {
   if (written == 0) return;
   std::byte* to = first_line ? slot.first.payload : slot.payload;
   const auto* from = static_cast<const std::byte*>(send);
@@ -148,7 +148,8 @@ void InlineLayout::write(const void* send, int rank, ControlSlot& slot) const {
   if (before < written) copy_bytes(to + before, from + before + read, written - before);
 }
 
-const std::byte* InlineLayout::data(int reader, int writer, const ControlSlot& slot) const {
+const std::byte* InlineLayout::data(int reader, int writer,
+                                    const transport::ControlSlot& slot) const {
   const std::byte* begin = first_line ? slot.first.payload : slot.payload;
   return parts ? begin + (reader < writer ? reader : reader - 1) * read : begin;
 }
@@ -189,7 +190,7 @@ void run_inline_exchange(const Group& group, kernels::ReductionKernels& reductio
 bool travels_inline(const Call& call, int size, const PlanChoice& choice) {
   if (call.operation == Operation::barrier || call.count == 0) return true;
   const auto capacity =
-      static_cast<std::int64_t>(kInlineBytes - counts_bytes(call.operation, size));
+      static_cast<std::int64_t>(transport::kInlineBytes - counts_bytes(call.operation, size));
   if (!choice.inlines(call)) return false;
   const std::int64_t bytes = largest_send_bytes(call, size);
   if (bytes > capacity && choice.forces(Algorithm::inlined))
@@ -199,10 +200,11 @@ bool travels_inline(const Call& call, int size, const PlanChoice& choice) {
   return bytes <= capacity;
 }
 
-void write_inline_payload(const Call& call, int size, std::int64_t bytes, ControlSlot& slot) {
+void write_inline_payload(const Call& call, int size, std::int64_t bytes,
+                          transport::ControlSlot& slot) {
   if (bytes > 0)
     std::memcpy(slot.payload + counts_bytes(call.operation, size), call.send,
                 static_cast<std::size_t>(bytes));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -9,7 +9,7 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // Which buffers must be symmetric for the copy-free plan of each operation; none where the kernel
@@ -65,10 +65,10 @@ void PlanContext::reduce_into_all(std::span<const void* const> sources,
                                      count, past_caches, Stream{});
   // Two passes, so in tiles that are handed out while they are in the nearest cache.
   constexpr std::int64_t kTileBytes = 32 << 10;
-  const Slices tiles{count, kTileBytes / element()};
+  const algorithm::Slices tiles{count, kTileBytes / element()};
   std::vector<const void*> from(sources.begin(), sources.end());
   for (std::int64_t t = 0; t < tiles.number(); ++t) {
-    const Range tile = tiles.at(t);
+    const algorithm::Range tile = tiles.at(t);
     const std::int64_t offset = tile.begin * element();
     for (std::size_t s = 0; s < from.size(); ++s)
       from[s] = static_cast<const std::byte*>(sources[s]) + offset;
@@ -152,4 +152,4 @@ std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice) {
   return can_go_direct(context) ? make_direct_plan(context) : make_bounce_plan(context);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -2,35 +2,35 @@
 
 #include <algorithm>
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // Keys of messages lie apart from those of collectives that may share an endpoint.
 constexpr std::uint32_t kMessageGroup = 0x80000000;
 
-class GroupHost final : public ShmHost {
+class GroupHost final : public transport::ShmHost {
  public:
   explicit GroupHost(std::shared_ptr<Group> group) : group_(std::move(group)) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   int member(int peer) const override { return group_->member(peer); }
-  RankPage& page(int peer) const override { return group_->page(peer); }
+  transport::RankPage& page(int peer) const override { return group_->page(peer); }
   std::byte* mailboxes(int peer) const override { return group_->mailboxes(peer); }
-  Location locate(const void* data, std::int64_t bytes) const override {
+  transport::Location locate(const void* data, std::int64_t bytes) const override {
     return group_->locate(data, bytes);
   }
-  std::byte* resolve(int peer, const Location& location) const override {
+  std::byte* resolve(int peer, const transport::Location& location) const override {
     return group_->resolve(peer, location);
   }
   std::string fate(int peer) const override {
     group_->poll_links();
-    const LinkState state = group_->link_state(peer);
-    if (state == LinkState::open && !group_->has_failed(peer)) return {};
+    const transport::LinkState state = group_->link_state(peer);
+    if (state == transport::LinkState::open && !group_->has_failed(peer)) return {};
     const std::string words = group_->last_words(peer);
     return fmt::format("{}{}",
-                       state == LinkState::open   ? "failed"
-                       : state == LinkState::lost ? "died"
-                                                  : "left the group",
+                       state == transport::LinkState::open   ? "failed"
+                       : state == transport::LinkState::lost ? "died"
+                                                             : "left the group",
                        words.empty() ? "" : " (its last words: " + words + ")");
   }
 
@@ -52,7 +52,7 @@ std::string message_name(const QueuedOperation& operation, const Group& group) {
 Messages::Messages(std::shared_ptr<Group> group, FlightRecorder& flight)
     : group_(std::move(group)),
       flight_(flight),
-      endpoint_(make_shm_endpoint(std::make_unique<GroupHost>(group_))),
+      endpoint_(transport::make_shm_endpoint(std::make_unique<GroupHost>(group_))),
       sent_(static_cast<std::size_t>(group_->size())),
       received_(static_cast<std::size_t>(group_->size())) {}
 
@@ -117,4 +117,4 @@ void Messages::rethrow(const Error& error) const {
   throw named;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

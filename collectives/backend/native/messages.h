@@ -11,7 +11,7 @@
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/transport/shm_endpoint.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class Messages {
  public:
@@ -31,15 +31,15 @@ class Messages {
  private:
   struct InFlight {
     QueuedOperation* operation = nullptr;
-    OperationKey key;
-    Completion completion;
+    transport::OperationKey key;
+    transport::Completion completion;
     std::uint64_t ticket = 0;  // in flight_
   };
   [[noreturn]] void rethrow(const Error& error) const;
 
   std::shared_ptr<Group> group_;
   FlightRecorder& flight_;  // the engine's
-  std::unique_ptr<ShmEndpoint> endpoint_;
+  std::unique_ptr<transport::ShmEndpoint> endpoint_;
   std::vector<std::uint32_t> sent_, received_;  // by peer
   std::vector<std::unique_ptr<InFlight>> in_flight_;
 };
@@ -47,4 +47,4 @@ class Messages {
 // "send of 5 f32 to rank 1 (message 3 from rank 0)"
 std::string message_name(const QueuedOperation& operation, const Group& group);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

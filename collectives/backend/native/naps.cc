@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // Of callers who submit and wait, this many interruptions are tried; a nap that finds something
@@ -52,4 +52,4 @@ void Naps::ring() {
   bell_.notify_one();
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

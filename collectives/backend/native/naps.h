@@ -11,7 +11,7 @@
 #include <condition_variable>
 #include <mutex>
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class Naps {
  public:
@@ -41,4 +41,4 @@ class Naps {
   static constexpr std::chrono::microseconds kShortest{400}, kLongest{6400};
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 bool register_process() {
@@ -59,4 +59,4 @@ void OwnerLock::unlock_slowly() {
   mutex_.unlock();
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <thread>
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class OwnerLock {
  public:
@@ -64,4 +64,4 @@ class OwnerLock {
   bool shared_ = false;  // for good: wanted_ stays; with mutex_ held
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -10,7 +10,7 @@
 #include "shoal/collectives/backend/native/plan_choice.h"
 #include "shoal/kernels/reduction.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 // What a step waits for: steps of this operation that other ranks have completed.
 struct Requirement {
@@ -53,7 +53,7 @@ struct PlanContext {
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(call.dtype)); }
-  ControlSlot& slot(int peer) const { return group.slot(peer, sequence); }
+  transport::ControlSlot& slot(int peer) const { return group.slot(peer, sequence); }
   // One source for each rank: reduces them and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
   // The same into every destination; `past_caches` as ReductionKernels says.
@@ -90,7 +90,8 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
 // True when the call's data fits the control message; decided alike on all ranks.
 bool travels_inline(const Call& call, int size, const PlanChoice& choice);
 // Puts the bytes that others need beside the descriptor, for a plan.
-void write_inline_payload(const Call& call, int size, std::int64_t bytes, ControlSlot& slot);
+void write_inline_payload(const Call& call, int size, std::int64_t bytes,
+                          transport::ControlSlot& slot);
 
 // The small-message path (inline_exchange.cc): operations that need no plan and no second look at
 // any rank.
@@ -103,9 +104,9 @@ struct InlineLayout {
   bool parts = false;        // one for each other rank, in their order; else the same for all
 
   // The bytes of `send` that others need.
-  void write(const void* send, int rank, ControlSlot& slot) const;
+  void write(const void* send, int rank, transport::ControlSlot& slot) const;
   // What `reader` needs of the slot of `writer`, another rank.
-  const std::byte* data(int reader, int writer, const ControlSlot& slot) const;
+  const std::byte* data(int reader, int writer, const transport::ControlSlot& slot) const;
 };
 InlineLayout inline_layout(const Call& call, int rank, int size);
 // The rank whose data alone a call needs, so that nobody waits for anybody else; -1: all ranks'.
@@ -128,4 +129,4 @@ std::unique_ptr<Plan> make_exchange_plan(PlanContext context);
 // reduce, reduce_scatter_v, likewise.
 std::unique_ptr<Plan> make_reduce_plan(PlanContext context);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

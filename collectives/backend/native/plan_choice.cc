@@ -2,7 +2,7 @@
 
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // What a job forces on messages between hosts cannot be done inside one.
@@ -93,4 +93,4 @@ Algorithm PlanChoice::told(const Call& call, bool inlined) const {
   return inlined ? Algorithm::inlined : plan(call, true);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -4,7 +4,7 @@
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/select/choices.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class PlanChoice {
  public:
@@ -28,4 +28,4 @@ class PlanChoice {
   Choices unknown_, symmetric_, host_;  // by where the buffers lie
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

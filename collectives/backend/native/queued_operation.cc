@@ -2,7 +2,7 @@
 
 #include "shoal/collectives/backend/native/engine.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // Of those whose Works the caller keeps, this many are passed over before one more is made.
@@ -39,4 +39,4 @@ QueuedOperation& OperationPool::find_or_make() {
   return spare_.front();
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -14,7 +14,7 @@
 #include "shoal/collectives/backend/node_face.h"
 #include "shoal/runtime/base/clock.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class Engine;
 struct QueuedOperation;
@@ -119,4 +119,4 @@ class OperationPool {
 std::uint32_t number_of(const QueuedOperation& operation);  // as the user calls and counts it
 std::string named(const QueuedOperation& operation);        // for errors: the call and its number
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -16,7 +16,7 @@
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
@@ -24,7 +24,7 @@ constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
 // The elements of the send buffers whose reduction a rank makes.
-Range part_of(const Call& call, int rank) {
+algorithm::Range part_of(const Call& call, int rank) {
   std::int64_t begin = 0;
   for (int r = 0; r < rank; ++r) begin += call.counts[at(r)];
   return {begin, begin + call.counts[at(rank)]};
@@ -40,7 +40,8 @@ class InlineReduce final : public Plan {
     const Call& call = c_.call;
     const bool rooted = call.operation == Operation::reduce;
     if (rooted && c_.rank() != call.root) return;
-    const Range part = rooted ? Range{0, call.count} : part_of(call, c_.rank());
+    const algorithm::Range part =
+        rooted ? algorithm::Range{0, call.count} : part_of(call, c_.rank());
     const auto offset = static_cast<std::int64_t>(counts_bytes(call.operation, c_.size())) +
                         part.begin * c_.element();
     std::vector<const void*> sources;
@@ -68,8 +69,8 @@ class DirectReduce final : public Plan {
     const auto root = at(call.root);
     if (c_.recv_symmetric[root] || !mapped_) {
       const std::int64_t granule = kShardGranuleBytes / c_.element();
-      mine_ = shard(call.count, c_.size(), c_.rank(), granule);
-      largest_ = shard(call.count, c_.size(), 0, granule).size();
+      mine_ = algorithm::shard(call.count, c_.size(), c_.rank(), granule);
+      largest_ = algorithm::shard(call.count, c_.size(), 0, granule).size();
       if (c_.recv[root]) to_ = c_.recv[root] + mine_.begin * c_.element();
     } else {
       if (c_.rank() == call.root) mine_ = {0, call.count};
@@ -84,7 +85,7 @@ class DirectReduce final : public Plan {
   }
   void run(std::uint32_t step) override {
     if (step == blocks()) return;
-    const Range range = Slices{mine_.size(), length_}.at(step);
+    const algorithm::Range range = algorithm::Slices{mine_.size(), length_}.at(step);
     if (range.empty()) return;
     const std::int64_t offset = (mine_.begin + range.begin) * c_.element();
     const std::int64_t bytes = range.size() * c_.element();
@@ -99,12 +100,12 @@ class DirectReduce final : public Plan {
 
  private:
   std::uint32_t blocks() const {
-    return static_cast<std::uint32_t>(Slices{largest_, length_}.number());
+    return static_cast<std::uint32_t>(algorithm::Slices{largest_, length_}.number());
   }
   PlanContext c_;
   bool mapped_;
   std::int64_t length_;
-  Range mine_;                // of the send buffers
+  algorithm::Range mine_;     // of the send buffers
   std::int64_t largest_ = 0;  // elements that any rank reduces
   std::byte* to_ = nullptr;   // where mine_ goes; null: into the root's buffer, by the kernel
 };
@@ -144,35 +145,35 @@ class BounceReduce final : public Plan {
   std::byte* slot(int peer, std::int64_t k) const {
     return c_.group.bounce(peer) + (k % 2) * kSlotBytes;
   }
-  Range shard_of(int peer, Range slice) const {
-    return shard(slice.size(), c_.size(), peer, kShardGranuleBytes / c_.element());
+  algorithm::Range shard_of(int peer, algorithm::Range slice) const {
+    return algorithm::shard(slice.size(), c_.size(), peer, kShardGranuleBytes / c_.element());
   }
   const std::byte* own_send(std::int64_t index) const {
     return c_.send[at(c_.rank())] + index * c_.element();
   }
-  void copy_in(std::int64_t k, Range slice, std::int64_t begin, std::int64_t end) {
+  void copy_in(std::int64_t k, algorithm::Range slice, std::int64_t begin, std::int64_t end) {
     if (begin >= end) return;
     std::memcpy(slot(c_.rank(), k) + begin * c_.element(), own_send(slice.begin + begin),
                 static_cast<std::size_t>((end - begin) * c_.element()));
     bounced_ += (end - begin) * c_.element();
   }
   // Everything but the own shard, which nobody else reads.
-  void fill(std::int64_t k, Range slice) {
-    const Range mine = shard_of(c_.rank(), slice);
+  void fill(std::int64_t k, algorithm::Range slice) {
+    const algorithm::Range mine = shard_of(c_.rank(), slice);
     copy_in(k, slice, 0, mine.begin);
     copy_in(k, slice, mine.end, slice.size());
   }
-  void reduce(std::int64_t k, Range slice) {
-    const Range mine = shard_of(c_.rank(), slice);
+  void reduce(std::int64_t k, algorithm::Range slice) {
+    const algorithm::Range mine = shard_of(c_.rank(), slice);
     std::vector<const void*> sources;
     for (int peer = 0; peer < c_.size(); ++peer)
       sources.push_back(peer == c_.rank() ? own_send(slice.begin + mine.begin)
                                           : slot(peer, k) + mine.begin * c_.element());
     c_.reduce(sources, slot(c_.rank(), k) + mine.begin * c_.element(), mine.size());
   }
-  void take(std::int64_t k, Range slice) {
+  void take(std::int64_t k, algorithm::Range slice) {
     for (int peer = 0; peer < c_.size(); ++peer) {
-      const Range theirs = shard_of(peer, slice);
+      const algorithm::Range theirs = shard_of(peer, slice);
       if (theirs.empty()) continue;
       std::memcpy(c_.recv[at(c_.rank())] + (slice.begin + theirs.begin) * c_.element(),
                   slot(peer, k) + theirs.begin * c_.element(),
@@ -181,7 +182,7 @@ class BounceReduce final : public Plan {
   }
 
   PlanContext c_;
-  Slices slices_;
+  algorithm::Slices slices_;
   std::int64_t bounced_ = 0;
 };
 
@@ -194,7 +195,7 @@ class BounceReduceScatterV final : public Plan {
     SHOAL_CHECK(lane_bytes_ > 0, "native: {} ranks on one host are more than bounce slots serve",
                 c_.size());
     length_ = lane_bytes_ / c_.element();
-    slices_ = Slices{*std::ranges::max_element(c_.call.counts), length_}.number();
+    slices_ = algorithm::Slices{*std::ranges::max_element(c_.call.counts), length_}.number();
   }
   Route route() const override { return Route::bounced; }
   std::int64_t bounced_bytes() const override { return bounced_; }
@@ -217,17 +218,18 @@ class BounceReduceScatterV final : public Plan {
   std::byte* lane(int from, int part, std::int64_t k) const {
     return c_.group.bounce(from) + (k % 2) * kSlotBytes + part * lane_bytes_;
   }
-  Range slice(int rank, std::int64_t k) const {
-    const Range part = part_of(c_.call, rank), inside = Slices{part.size(), length_}.at(k);
+  algorithm::Range slice(int rank, std::int64_t k) const {
+    const algorithm::Range part = part_of(c_.call, rank),
+                           inside = algorithm::Slices{part.size(), length_}.at(k);
     return {part.begin + inside.begin, part.begin + inside.end};
   }
-  const std::byte* own_send(Range range) const {
+  const std::byte* own_send(algorithm::Range range) const {
     return c_.send[at(c_.rank())] + range.begin * c_.element();
   }
   void fill(std::int64_t k) {
     for (int hop = 1; hop < c_.size(); ++hop) {
       const int peer = (c_.rank() + hop) % c_.size();
-      const Range range = slice(peer, k);
+      const algorithm::Range range = slice(peer, k);
       if (range.empty()) continue;
       const std::int64_t bytes = range.size() * c_.element();
       std::memcpy(lane(c_.rank(), peer, k), own_send(range), static_cast<std::size_t>(bytes));
@@ -235,7 +237,7 @@ class BounceReduceScatterV final : public Plan {
     }
   }
   void reduce(std::int64_t k) {
-    const Range range = slice(c_.rank(), k);
+    const algorithm::Range range = slice(c_.rank(), k);
     if (range.empty()) return;
     std::vector<const void*> sources;
     for (int peer = 0; peer < c_.size(); ++peer)
@@ -260,4 +262,4 @@ std::unique_ptr<Plan> make_reduce_plan(PlanContext context) {
   return std::make_unique<BounceReduceScatterV>(std::move(context));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

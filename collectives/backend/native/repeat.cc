@@ -7,7 +7,7 @@
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/messages.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // Looks at the peers' lines before everything else is looked at, too: about 2 us.
@@ -24,7 +24,7 @@ void take_for_writing(const std::byte* line) {
 
 // Begins to take the lines that the next call of this kind will write back from the peers that have
 // read them, while these are about to answer.
-void take_for_writing(const ControlSlot& slot, const InlineLayout& layout) {
+void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& layout) {
   take_for_writing(reinterpret_cast<const std::byte*>(&slot.first));
   if (layout.first_line) return;
   for (std::int64_t at = 0; at < layout.written; at += 64) take_for_writing(slot.payload + at);
@@ -45,7 +45,7 @@ WorkPtr Engine::repeat(const PlainCall& call) {
     // Peers begin to answer before the rest of the submission is done.
     repeated_.write(call.send, rank, group_->slot(rank, sequence - 1).first.history,
                     group_->slot(rank, sequence));
-    group_->publish(place_of(sequence, 0));
+    group_->publish(transport::place_of(sequence, 0));
     // Nobody waits for what a root writes next, nor reads what others do.
     if (call.kind.root < 0 && spins_ > 0)
       take_for_writing(group_->slot(rank, sequence + 1), repeated_.layout());
@@ -66,13 +66,13 @@ WorkPtr Engine::repeat(const PlainCall& call) {
 }
 
 std::int64_t Engine::describe_repeated(QueuedOperation& operation, const PlainCall& call) {
-  ControlSlot& slot = group_->slot(group_->rank(), operation.sequence);
-  Descriptor& d = slot.descriptor;
+  transport::ControlSlot& slot = group_->slot(group_->rank(), operation.sequence);
+  transport::Descriptor& d = slot.descriptor;
   static_cast<Signature&>(d) = repeated_.signature();
   d.sequence = d.number = operation.sequence;
   d.step = false;
   d.factor = 1;
-  d.send = d.recv = Location{};
+  d.send = d.recv = transport::Location{};
   slot.described.store(operation.sequence, std::memory_order_release);
   const std::int64_t now = flight_.submitted(operation.sequence, d);
   operation.published = operation.exchanged_inline = true;
@@ -102,7 +102,7 @@ bool Engine::exchange_soon(QueuedOperation& operation) {
       });
       return done;
     }
-    relax();
+    transport::relax();
   }
   return false;
 }
@@ -116,4 +116,4 @@ void Engine::finish_exchange(std::int64_t when) {
   retire_head();
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

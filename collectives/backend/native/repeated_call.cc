@@ -1,6 +1,6 @@
 #include "shoal/collectives/backend/native/repeated_call.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 void RepeatedCall::remember(const Call& call, const Signature& signature,
                             const InlineLayout& layout, int rank, int size) {
@@ -12,11 +12,11 @@ void RepeatedCall::remember(const Call& call, const Signature& signature,
   kind_ = call.plain().kind;
   call_ = call;
   signature_ = signature;
-  hash_ = hash_of(signature);
+  hash_ = transport::hash_of(signature);
   layout_ = layout;
   distance_ = distance_of(call.send, call.recv);
   send_bytes_ = call.send_bytes(rank, size);
   recv_bytes_ = call.recv_bytes(rank, size);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -8,7 +8,7 @@
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/transport/control.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 class RepeatedCall {
  public:
@@ -24,9 +24,9 @@ class RepeatedCall {
   }
   // Of a call like it: all of the slot but the place and the descriptor. `before`: the history of
   // the operation before it.
-  void write(const void* send, int rank, std::uint64_t before, ControlSlot& slot) const {
+  void write(const void* send, int rank, std::uint64_t before, transport::ControlSlot& slot) const {
     layout_.write(send, rank, slot);
-    slot.first.history = history_after(before, hash_);
+    slot.first.history = transport::history_after(before, hash_);
   }
 
   // Another for each call remembered; never 0.
@@ -58,4 +58,4 @@ class RepeatedCall {
   std::int64_t distance_ = 0, send_bytes_ = 0, recv_bytes_ = 0;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -11,7 +11,7 @@
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/partial_sums.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // A box may be written again once the right neighbour has read it, kBoxes steps later.
@@ -32,8 +32,8 @@ class RingPlan final : public Plan {
     return pass() * static_cast<std::uint32_t>(slices_.number());
   }
   Requirement needs(std::uint32_t step) const override {
-    Requirement needed{.left = ring_left(c_.rank(), c_.size()),
-                       .right = ring_right(c_.rank(), c_.size())};
+    Requirement needed{.left = algorithm::ring_left(c_.rank(), c_.size()),
+                       .right = algorithm::ring_right(c_.rank(), c_.size())};
     if (step % pass() != 0) needed.left_steps = step;
     // The box of this step was last written kBoxes steps ago and is read in the step after that.
     if (step >= kBoxes) needed.right_steps = step - kBoxes + 2;
@@ -41,36 +41,40 @@ class RingPlan final : public Plan {
   }
 
   void run(std::uint32_t step) override {
-    const Range slice = slices_.at(step / pass());
-    const RingStep action = ring_step(c_.rank(), c_.size(), static_cast<int>(step % pass()));
-    const Range chunk = shard(slice.size(), c_.size(), action.chunk, kGranuleBytes / c_.element());
+    const algorithm::Range slice = slices_.at(step / pass());
+    const algorithm::RingStep action =
+        algorithm::ring_step(c_.rank(), c_.size(), static_cast<int>(step % pass()));
+    const algorithm::Range chunk =
+        algorithm::shard(slice.size(), c_.size(), action.chunk, kGranuleBytes / c_.element());
     const std::int64_t begin = (slice.begin + chunk.begin) * c_.element();
     const std::byte* send = c_.send[static_cast<std::size_t>(c_.rank())] + begin;
     std::byte* recv = c_.recv[static_cast<std::size_t>(c_.rank())] + begin;
-    const std::byte* inbox = box(ring_left(c_.rank(), c_.size()), step + kBoxes - 1);
+    const std::byte* inbox = box(algorithm::ring_left(c_.rank(), c_.size()), step + kBoxes - 1);
     std::byte* outbox = box(c_.rank(), step);
     const std::int64_t n = chunk.size();
     if (n <= 0) return;
     switch (action.action) {
-      case RingAction::send:
+      case algorithm::RingAction::send:
         put_own(send, outbox, n);
         bounced_ += n * c_.element();
         return;
-      case RingAction::reduce_and_send:
+      case algorithm::RingAction::reduce_and_send:
         return fold(inbox, send, outbox, n);
-      case RingAction::reduce_and_keep:
+      case algorithm::RingAction::reduce_and_keep:
         finish(inbox, send, recv, n);
         return copy(outbox, recv, n);
-      case RingAction::store_and_send:
+      case algorithm::RingAction::store_and_send:
         copy(recv, inbox, n);
         return copy(outbox, inbox, n);
-      case RingAction::store:
+      case algorithm::RingAction::store:
         return copy(recv, inbox, n);
     }
   }
 
  private:
-  std::uint32_t pass() const { return static_cast<std::uint32_t>(ring_steps(c_.size())); }
+  std::uint32_t pass() const {
+    return static_cast<std::uint32_t>(algorithm::ring_steps(c_.size()));
+  }
   std::byte* box(int peer, std::uint32_t step) const {
     return c_.group.bounce(peer) + (step % kBoxes) * kBoxBytes;
   }
@@ -98,9 +102,9 @@ class RingPlan final : public Plan {
     const auto travels = static_cast<std::int64_t>(size_of(partial_dtype()));
     constexpr std::int64_t kTile = 2048;
     alignas(64) std::array<double, kTile> tile;
-    const Slices tiles{n, kTile};
+    const algorithm::Slices tiles{n, kTile};
     for (std::int64_t t = 0; t < tiles.number(); ++t) {
-      const Range range = tiles.at(t);
+      const algorithm::Range range = tiles.at(t);
       put_own(own + range.begin * c_.element(), tile.data(), range.size());
       const std::array<const void*, 2> sources{partial + range.begin * travels, tile.data()};
       c_.reduction.reduce(operation, partial_dtype(), sources, out + range.begin * travels,
@@ -124,7 +128,7 @@ class RingPlan final : public Plan {
 
   PlanContext c_;
   bool wide_;
-  Slices slices_;
+  algorithm::Slices slices_;
   std::int64_t bounced_ = 0;
   std::vector<float> scratch_;
 };
@@ -135,4 +139,4 @@ std::unique_ptr<Plan> make_ring_plan(PlanContext context) {
   return std::make_unique<RingPlan>(std::move(context));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -13,22 +13,22 @@
 //                call that was different is then still in both ranks' slots.
 #include "shoal/collectives/backend/native/engine.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 // The loads of `place` acquire: a rank that is seen to have published an operation has read all it
 // needed of those before it, and the slot it read may be written. They are made only when what was
 // seen last no longer suffices, since each takes a line from a core that is about to write it.
 bool Engine::has_room(std::uint32_t sequence) {
   waits_for_ = -1;
-  const std::uint32_t least = sequence - kLead;
-  if (!before(agreed_, least)) return true;
+  const std::uint32_t least = sequence - transport::kLead;
+  if (!transport::before(agreed_, least)) return true;
   std::uint32_t newest = sequence - 1;
   for (int peer = 0; peer < group_->size(); ++peer) {
     const std::uint32_t theirs =
-        sequence_of(group_->page(peer).place.load(std::memory_order_acquire));
-    if (before(theirs, newest)) newest = theirs;
+        transport::sequence_of(group_->page(peer).place.load(std::memory_order_acquire));
+    if (transport::before(theirs, newest)) newest = theirs;
   }
-  if (before(newest, least)) return false;
+  if (transport::before(newest, least)) return false;
   for (int peer = 0; peer < group_->size(); ++peer)
     if (!matches(newest, peer)) return false;
   agreed_ = newest;
@@ -41,8 +41,8 @@ bool Engine::matches(std::uint32_t sequence, int peer) {
   const int rank = group_->rank();
   const auto history = [&](int of, std::uint32_t at) { return group_->slot(of, at).first.history; };
   if (history(peer, sequence) == history(rank, sequence)) return true;
-  const std::uint32_t newest = sequence_of(group_->own_page().place.load());
-  for (std::uint32_t at = newest - kLead + 1; !before(sequence, at); ++at) {
+  const std::uint32_t newest = transport::sequence_of(group_->own_page().place.load());
+  for (std::uint32_t at = newest - transport::kLead + 1; !transport::before(sequence, at); ++at) {
     if (!group_->published(rank, at) || !group_->published(peer, at)) continue;
     if (history(peer, at) == history(rank, at)) continue;
     if (!described(at, peer)) return false;
@@ -53,7 +53,7 @@ bool Engine::matches(std::uint32_t sequence, int peer) {
 }
 
 bool Engine::described(std::uint32_t sequence, int peer) {
-  const ControlSlot& slot = group_->slot(peer, sequence);
+  const transport::ControlSlot& slot = group_->slot(peer, sequence);
   if (slot.described.load(std::memory_order_acquire) == sequence) return true;
   waits_for_ = peer;
   return false;
@@ -81,4 +81,4 @@ bool Engine::exchange_when_matched(const QueuedOperation& operation) {
   return true;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

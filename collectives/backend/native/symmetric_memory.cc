@@ -6,7 +6,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 namespace {
 
 // A cache line keeps two ranks' writes apart; a page for what is large keeps huge pages possible.
@@ -63,4 +63,4 @@ std::string SymmetricMemory::name() const {
   return fmt::format("symmetric memory of {} ranks", group_->size());
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -7,7 +7,7 @@
 #include "shoal/collectives/backend/native/group.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 // First fit in segments of at least kSegmentBytes (untouched pages cost nothing); freed ranges are
 // merged and used again; segments are kept until the group ends, because peers map them.
@@ -32,4 +32,4 @@ class SymmetricMemory final : public MemoryResource {
   std::map<std::byte*, std::size_t> segments_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

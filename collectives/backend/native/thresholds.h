@@ -6,7 +6,7 @@
 
 #include "shoal/collectives/transport/operation.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::native {
 
 // A step of a direct plan: some tens of microseconds, so that whoever drives it can hand over.
 inline constexpr std::int64_t kBlockBytes = 256 << 10;
@@ -39,4 +39,4 @@ constexpr std::int64_t shards_from(int ranks) { return ranks == 2 ? 256 << 10 : 
 // What it copies at once. Between the largest and the smallest as many ranks share the slots.
 inline constexpr std::int64_t kLargestLane = 128 << 10, kSmallestLane = 4 << 10;
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::native

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <thread>
 
-namespace shoal::collectives {
+namespace shoal::collectives::nccl {
 namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(250);
@@ -172,4 +172,4 @@ void NcclComm::abort(std::string_view reason) {
   fail_locked(Error(ErrorCode::aborted, text).at_rank(rank_));
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::nccl

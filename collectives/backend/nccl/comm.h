@@ -18,7 +18,7 @@
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/rendezvous/store.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::nccl {
 
 // Throws unavailable where the NCCL that was loaded is older than what is used here.
 void check_nccl_version();
@@ -69,4 +69,4 @@ class NcclComm {
   Clock::time_point next_look_{};
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::nccl

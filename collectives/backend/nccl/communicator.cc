@@ -13,7 +13,7 @@
 #include "shoal/collectives/backend/nccl/launch.h"
 #include "shoal/runtime/device/identity.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::nccl {
 namespace {
 
 class NcclWork final : public Work {
@@ -61,7 +61,7 @@ class NcclWork final : public Work {
 
 // NCCL's own allocations can be mapped by the other GPUs of the node without registration. Each
 // costs a call of the driver and whole pages: ShareableMemory cuts and keeps them.
-class NcclAccess final : public PeerAccess {
+class NcclAccess final : public device::PeerAccess {
  public:
   explicit NcclAccess(Device device) : device_(device) {}
   std::string name() const override { return "NCCL"; }
@@ -153,7 +153,7 @@ class NcclCommunicator final : public CallCommunicator {
     options.deadline_seconds = deadline_seconds();
     options.flight_directory = options_.flight_directory;
     give_host(size() == 1 ? make_single_communicator("native", options)
-                          : make_native_communicator(world, *prefixed_, options));
+                          : hierarchical::make_native_communicator(world, *prefixed_, options));
     return *host_;
   }
   // From 2.9 on, and CUDA 11.3 (NCCL's guide, "Using NCCL with CUDA Graphs").
@@ -303,10 +303,10 @@ class NcclCommunicator final : public CallCommunicator {
   std::shared_ptr<NcclComm> comm_;
   const CommunicatorOptions options_;
   const std::string host_name_;  // of this rank's machine
-  ShareableMemory memory_;
+  device::ShareableMemory memory_;
   std::unique_ptr<MemoryResource> device_memory_;
   Buffer word_;
-  DeviceReductions reductions_;  // of one rank alone
+  device::DeviceReductions reductions_;  // of one rank alone
   CommunicatorStatistics statistics_;
   std::int64_t exchanges_ = 0;
   std::shared_ptr<Store> prefixed_;  // outlives host_
@@ -358,4 +358,4 @@ std::string nccl_problem() {
   return {};
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::nccl

@@ -6,7 +6,7 @@
 
 #include "shoal/collectives/algorithm/exchange.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::nccl {
 namespace {
 
 ncclDataType_t nccl_type(DType dtype) {
@@ -116,7 +116,7 @@ class Launch {
   }
 
   // Every transfer as a send and a receive; a rank's own part as a copy.
-  ncclResult_t exchange(const Exchange& exchange) const {
+  ncclResult_t exchange(const algorithm::Exchange& exchange) const {
     ncclResult_t result = ncclGroupStart();
     for (int hop = 0; hop < size_ && result == ncclSuccess; ++hop) {
       const int to = (rank_ + hop) % size_, from = (rank_ + size_ - hop) % size_;
@@ -124,7 +124,7 @@ class Launch {
         result = copy_own(exchange.at(rank_, rank_));
         continue;
       }
-      const Transfer out = exchange.at(rank_, to), in = exchange.at(from, rank_);
+      const algorithm::Transfer out = exchange.at(rank_, to), in = exchange.at(from, rank_);
       if (out.count > 0)
         result = pending(ncclSend(send_at(out.from), static_cast<std::size_t>(out.count), type_, to,
                                   comm_, stream_));
@@ -147,7 +147,7 @@ class Launch {
   std::byte* recv_at(std::int64_t index) const {
     return static_cast<std::byte*>(call_.recv) + index * element_;
   }
-  ncclResult_t copy_own(const Transfer& t) const {
+  ncclResult_t copy_own(const algorithm::Transfer& t) const {
     if (t.count == 0 || send_at(t.from) == recv_at(t.to)) return ncclSuccess;
     const auto bytes = static_cast<std::size_t>(t.count * element_);
     if (cudaMemcpyAsync(recv_at(t.to), send_at(t.from), bytes, cudaMemcpyDeviceToDevice, stream_) ==
@@ -180,14 +180,14 @@ class Launch {
 };
 
 // Row by row; only this rank's own row and column are known, and read.
-Exchange unequal(const Call& call, int rank, int size) {
+algorithm::Exchange unequal(const Call& call, int rank, int size) {
   const auto width = static_cast<std::size_t>(size), own = static_cast<std::size_t>(rank);
   std::vector<std::int64_t> counts(width * width);
   for (std::size_t peer = 0; peer < width; ++peer) {
     counts[peer * width + own] = call.recv_counts[peer];
     counts[own * width + peer] = call.counts[peer];
   }
-  return Exchange::all_to_all_v(size, counts);
+  return algorithm::Exchange::all_to_all_v(size, counts);
 }
 
 }  // namespace
@@ -211,13 +211,13 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, int rank, int size, void*
     case Operation::recv:
       return ncclRecv(call.recv, count, nccl_type(call.dtype), call.root, comm, stream);
     case Operation::gather:
-      return launch.exchange(Exchange::gather(size, call.count, call.root));
+      return launch.exchange(algorithm::Exchange::gather(size, call.count, call.root));
     case Operation::scatter:
-      return launch.exchange(Exchange::scatter(size, call.count, call.root));
+      return launch.exchange(algorithm::Exchange::scatter(size, call.count, call.root));
     case Operation::all_gather_v:
-      return launch.exchange(Exchange::all_gather(call.counts));
+      return launch.exchange(algorithm::Exchange::all_gather(call.counts));
     case Operation::all_to_all:
-      return launch.exchange(Exchange::all_to_all(size, call.count));
+      return launch.exchange(algorithm::Exchange::all_to_all(size, call.count));
     case Operation::all_to_all_v:
       return launch.exchange(unequal(call, rank, size));
     default:
@@ -226,4 +226,4 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, int rank, int size, void*
   SHOAL_ASSERT(false);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::nccl

@@ -4,10 +4,10 @@
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/nccl/comm.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::nccl {
 
 // gather, scatter and the unequal forms are sends, receives and reductions in one NCCL group.
 // `word`: 4 bytes of device memory of the communicator's own, for barrier.
 ncclResult_t launch(const Call& call, ncclComm_t comm, int rank, int size, void* word);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::nccl

@@ -2,28 +2,28 @@
 
 #include <fmt/ranges.h>
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
-Error error_of(const ControlNews& news, const RankNames& names, const std::string& operation,
-               Blame& blame) {
+Error error_of(const transport::ControlNews& news, const RankNames& names,
+               const std::string& operation, Blame& blame) {
   ErrorCode code = ErrorCode::peer_lost;
   std::string text, remedy = "look at that rank's own output for the cause";
   switch (news.kind) {
-    case ControlNews::Kind::died:
+    case transport::ControlNews::Kind::died:
       text = fmt::format("{} died", names.named(news.rank));
       blame = {Blame::Kind::died, {news.rank}};
       break;
-    case ControlNews::Kind::unreachable:
+    case transport::ControlNews::Kind::unreachable:
       blame.kind = Blame::Kind::unreachable;
       text = fmt::format("{} cannot be reached: nothing has come from there for {} s",
                          names.named_with_neighbours(news.rank, blame.ranks), news.text);
       remedy = "look at that host and at the network between";
       break;
-    case ControlNews::Kind::failed:
+    case transport::ControlNews::Kind::failed:
       code = static_cast<ErrorCode>(news.code);
       text = fmt::format("{} failed (its last words: {})", names.named(news.rank), news.text);
       break;
-    case ControlNews::Kind::aborted:
+    case transport::ControlNews::Kind::aborted:
       code = ErrorCode::aborted;
       text = fmt::format("rank {} aborted: {}", news.rank, news.text);
       remedy.clear();
@@ -49,4 +49,4 @@ std::string RankNames::named_with_neighbours(int rank, std::vector<int>& ranks) 
   return fmt::format("ranks {} on host {}", fmt::join(ranks, ", "), host);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -8,7 +8,7 @@
 #include "shoal/collectives/transport/control_links.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 // The ranks of a job, for messages.
 struct RankNames {
@@ -21,7 +21,7 @@ struct RankNames {
 };
 
 // What `operation` of this rank throws; `blame`: whom it names.
-Error error_of(const ControlNews& news, const RankNames& names, const std::string& operation,
-               Blame& blame);
+Error error_of(const transport::ControlNews& news, const RankNames& names,
+               const std::string& operation, Blame& blame);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

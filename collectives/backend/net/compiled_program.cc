@@ -2,15 +2,15 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
-CompiledProgram::CompiledProgram(Program program, Algorithm algorithm)
+CompiledProgram::CompiledProgram(algorithm::Program program, Algorithm algorithm)
     : program_(std::move(program)), algorithm_(algorithm) {
   const auto n = program_.instructions.size();
   predecessors_.resize(n);
   first_.assign(n + 1, 0);
   for (std::size_t i = 0; i < n; ++i) {
-    const Instruction& instruction = program_.instructions[i];
+    const algorithm::Instruction& instruction = program_.instructions[i];
     predecessors_[i] = static_cast<int>(instruction.after.size());
     for (const int before : instruction.after) {
       SHOAL_ASSERT(before >= 0 && static_cast<std::size_t>(before) < i);
@@ -26,4 +26,4 @@ CompiledProgram::CompiledProgram(Program program, Algorithm algorithm)
           static_cast<int>(i);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

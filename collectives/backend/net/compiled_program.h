@@ -9,17 +9,17 @@
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/algorithm/program.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 class CompiledProgram {
  public:
   // Throws internal when an instruction waits for one that does not come before it.
-  explicit CompiledProgram(Program program, Algorithm algorithm = Algorithm::automatic);
+  explicit CompiledProgram(algorithm::Program program, Algorithm algorithm = Algorithm::automatic);
 
-  const Program& program() const { return program_; }
+  const algorithm::Program& program() const { return program_; }
   Algorithm algorithm() const { return algorithm_; }  // that made it
   int size() const { return static_cast<int>(program_.instructions.size()); }
-  const Instruction& at(int index) const {
+  const algorithm::Instruction& at(int index) const {
     return program_.instructions[static_cast<std::size_t>(index)];
   }
   // How many instructions must finish before it may start.
@@ -32,9 +32,9 @@ class CompiledProgram {
   }
 
  private:
-  Program program_;
+  algorithm::Program program_;
   Algorithm algorithm_;
   std::vector<int> predecessors_, first_, successors_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 // Messages of less are copied by every transport.
@@ -67,7 +67,7 @@ std::unique_ptr<Registration> EngineCommunicator::register_on(Device device, voi
   return engine_->register_memory(data, bytes, !device.is_cpu());
 }
 
-WorkPtr EngineCommunicator::exchange(Call call, Program program) {
+WorkPtr EngineCommunicator::exchange(Call call, algorithm::Program program) {
   const Signature signature = signature_of(call);
   return std::make_unique<NetWork>(
       engine_,
@@ -113,4 +113,4 @@ std::vector<CallCommunicator::Place> EngineCommunicator::exchange_places(Place o
   return places;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

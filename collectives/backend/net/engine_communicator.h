@@ -12,7 +12,7 @@
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend/wires.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 class NetWork final : public Work {
  public:
@@ -64,7 +64,7 @@ class EngineCommunicator : public CallCommunicator, public Wires {
   std::string wires_problem(Device device) const final;
   std::unique_ptr<Registration> register_on(Device device, void* data, std::int64_t bytes) final;
   std::int64_t eager_bytes() const final { return engine_->eager_bytes(); }
-  WorkPtr exchange(Call call, Program program) final;
+  WorkPtr exchange(Call call, algorithm::Program program) final;
 
  protected:
   WorkPtr submit(Call&& call) override;
@@ -77,4 +77,4 @@ class EngineCommunicator : public CallCommunicator, public Wires {
   std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, of the split under way
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

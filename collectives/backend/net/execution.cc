@@ -11,7 +11,7 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 constexpr std::int64_t kBlock = 2048;  // elements that stay in the first-level cache
@@ -25,13 +25,15 @@ Buffer scratch_of(MemoryResource& memory, std::int64_t bytes) {
                     : Buffer(memory, static_cast<std::size_t>(bytes), MemoryTag::communication);
 }
 
-bool is_message(Verb verb) { return verb == Verb::send || verb == Verb::receive; }
+bool is_message(algorithm::Verb verb) {
+  return verb == algorithm::Verb::send || verb == algorithm::Verb::receive;
+}
 
 }  // namespace
 
 void Execution::start(const ExecutionContext& context,
                       std::shared_ptr<const CompiledProgram> program, const Call& call,
-                      OperationKey key, const std::vector<int>& members) {
+                      transport::OperationKey key, const std::vector<int>& members) {
   program_ = std::move(program);
   call_ = &call;
   key_ = key;
@@ -82,16 +84,16 @@ void Execution::scale_input(const ExecutionContext& context, int rank) {
   input_ = static_cast<const std::byte*>(scaled_.data());
 }
 
-std::byte* Execution::at(const Piece& piece) const {
+std::byte* Execution::at(const algorithm::Piece& piece) const {
   const std::int64_t offset = piece.begin * element(piece.space);
   switch (piece.space) {
-    case Space::input:
+    case algorithm::Space::input:
       return const_cast<std::byte*>(input_) + offset;
-    case Space::output:
+    case algorithm::Space::output:
       return output_ + offset;
-    case Space::scratch:
+    case algorithm::Space::scratch:
       return static_cast<std::byte*>(scratch_.data()) + offset;
-    case Space::partial:
+    case algorithm::Space::partial:
       return static_cast<std::byte*>(partial_.data()) + offset;
   }
   SHOAL_ASSERT(false);
@@ -121,7 +123,7 @@ bool Execution::run(const ExecutionContext& context, std::int64_t& budget) {
   bool ran = false;
   while (!ready_.empty()) {
     const int index = ready_.front();
-    const Instruction& instruction = program_->at(index);
+    const algorithm::Instruction& instruction = program_->at(index);
     if (!is_message(instruction.verb) && budget <= 0) return ran;
     std::ranges::pop_heap(ready_, std::greater<>());
     ready_.pop_back();
@@ -137,12 +139,12 @@ bool Execution::run(const ExecutionContext& context, std::int64_t& budget) {
 }
 
 void Execution::post(const ExecutionContext& context, int index) {
-  const Instruction& instruction = program_->at(index);
+  const algorithm::Instruction& instruction = program_->at(index);
   State& state = states_[index_of(index)];
-  const MessageTag tag{key_, instruction.ordinal};
+  const transport::MessageTag tag{key_, instruction.ordinal};
   const int peer = (*members_)[index_of(instruction.peer)];
-  const bool sends = instruction.verb == Verb::send;
-  const Piece& piece = sends ? instruction.sources.front() : instruction.target;
+  const bool sends = instruction.verb == algorithm::Verb::send;
+  const algorithm::Piece& piece = sends ? instruction.sources.front() : instruction.target;
   const std::int64_t bytes = piece.count * element(piece.space);
   if (sends)
     context.endpoint.post_send(peer, tag, at(piece), bytes, state.completion);
@@ -153,9 +155,10 @@ void Execution::post(const ExecutionContext& context, int index) {
   posted_.push_back(index);
 }
 
-std::int64_t Execution::compute(const ExecutionContext& context, const Instruction& instruction) {
+std::int64_t Execution::compute(const ExecutionContext& context,
+                                const algorithm::Instruction& instruction) {
   if (instruction.target.count == 0) return 0;
-  if (instruction.verb == Verb::reduce)
+  if (instruction.verb == algorithm::Verb::reduce)
     reduce(context, instruction);
   else
     copy(context, instruction);
@@ -163,14 +166,15 @@ std::int64_t Execution::compute(const ExecutionContext& context, const Instructi
          static_cast<std::int64_t>(instruction.sources.size() + 1);
 }
 
-void Execution::reduce(const ExecutionContext& context, const Instruction& instruction) {
-  const bool any_wide =
-      wide(instruction.target.space) ||
-      std::ranges::any_of(instruction.sources, [this](const Piece& p) { return wide(p.space); });
+void Execution::reduce(const ExecutionContext& context, const algorithm::Instruction& instruction) {
+  const bool any_wide = wide(instruction.target.space) ||
+                        std::ranges::any_of(instruction.sources, [this](const algorithm::Piece& p) {
+                          return wide(p.space);
+                        });
   const bool scaled = finishes_with_scale(instruction);
   if (instruction.in_tree && instruction.sources.size() > 3) {  // of three it is the left fold
     sources_.clear();
-    for (const Piece& piece : instruction.sources) sources_.push_back(at(piece));
+    for (const algorithm::Piece& piece : instruction.sources) sources_.push_back(at(piece));
     return reduce_in_tree(context.reduction, kernel_operation(call_->op), dtype_, sources_, {},
                           final_factor(instruction), at(instruction.target),
                           instruction.target.count);
@@ -179,7 +183,7 @@ void Execution::reduce(const ExecutionContext& context, const Instruction& instr
   if (any_wide || (scaled && partial_element_ != element_))
     return fold_as_f32(context, instruction);
   sources_.clear();
-  for (const Piece& piece : instruction.sources) sources_.push_back(at(piece));
+  for (const algorithm::Piece& piece : instruction.sources) sources_.push_back(at(piece));
   context.reduction.reduce(kernel_operation(call_->op), dtype_, sources_, at(instruction.target),
                            instruction.target.count, Stream{});
   if (scaled)
@@ -187,9 +191,11 @@ void Execution::reduce(const ExecutionContext& context, const Instruction& instr
                             instruction.target.count, Stream{});
 }
 
-void Execution::fold_as_f32(const ExecutionContext& context, const Instruction& instruction) {
+void Execution::fold_as_f32(const ExecutionContext& context,
+                            const algorithm::Instruction& instruction) {
   alignas(64) std::array<float, kBlock> sum, next;
-  const auto load = [&](const Piece& piece, std::int64_t begin, std::int64_t n, float* to) {
+  const auto load = [&](const algorithm::Piece& piece, std::int64_t begin, std::int64_t n,
+                        float* to) {
     const std::byte* from = at(piece) + begin * element(piece.space);
     if (wide(piece.space))
       std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
@@ -216,8 +222,8 @@ void Execution::fold_as_f32(const ExecutionContext& context, const Instruction& 
   }
 }
 
-void Execution::copy(const ExecutionContext& context, const Instruction& instruction) {
-  const Piece& source = instruction.sources.front();
+void Execution::copy(const ExecutionContext& context, const algorithm::Instruction& instruction) {
+  const algorithm::Piece& source = instruction.sources.front();
   if (wide(source.space) || wide(instruction.target.space))
     return fold_as_f32(context, instruction);
   const std::byte* from = at(source);
@@ -248,7 +254,8 @@ std::string Execution::missing(std::vector<int>& peers) const {
   };
   std::vector<int> pending, heard;
   for (int i = 0; i < program_->size(); ++i)
-    if (states_[index_of(i)].waits_for == kFinished && program_->at(i).verb == Verb::receive)
+    if (states_[index_of(i)].waits_for == kFinished &&
+        program_->at(i).verb == algorithm::Verb::receive)
       heard.push_back(peer_of(i));
   for (const int index : posted_)
     if (!states_[index_of(index)].completion.done()) pending.push_back(index);
@@ -263,9 +270,9 @@ std::string Execution::missing(std::vector<int>& peers) const {
     const int index = pending[i], peer = peer_of(index);
     if (std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
     if (i >= kMostNamed) continue;
-    const Instruction& instruction = program_->at(index);
-    const bool sends = instruction.verb == Verb::send;
-    const Piece& piece = sends ? instruction.sources.front() : instruction.target;
+    const algorithm::Instruction& instruction = program_->at(index);
+    const bool sends = instruction.verb == algorithm::Verb::send;
+    const algorithm::Piece& piece = sends ? instruction.sources.front() : instruction.target;
     text += fmt::format("{}{} of {} bytes {} rank {} (instruction {} of {}, for {:.1f} s)",
                         i == 0 ? "" : ", ", sends ? "send" : "receive",
                         piece.count * element(piece.space), sends ? "to" : "from", peer, index,
@@ -275,4 +282,4 @@ std::string Execution::missing(std::vector<int>& peers) const {
   return text;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -13,11 +13,11 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 // What executions work with; all outlive them.
 struct ExecutionContext {
-  Endpoint& endpoint;
+  transport::Endpoint& endpoint;
   kernels::ReductionKernels& reduction;
   MemoryResource& scratch;
 };
@@ -28,7 +28,7 @@ class Execution {
   // `members`: the endpoint's rank of each rank of the group. The buffers of `call` and `members`
   // must outlive the execution.
   void start(const ExecutionContext& context, std::shared_ptr<const CompiledProgram> program,
-             const Call& call, OperationKey key, const std::vector<int>& members);
+             const Call& call, transport::OperationKey key, const std::vector<int>& members);
   // Notes the messages that are finished; true when there were any.
   bool reap();
   // Starts what may start: messages at once, local work until `budget` bytes are used up. True
@@ -45,32 +45,34 @@ class Execution {
  private:
   struct State {
     int waits_for = 0;  // unfinished predecessors
-    Completion completion;
+    transport::Completion completion;
     Clock::time_point started;
   };
 
   void scale_input(const ExecutionContext& context, int rank);
   void complete(int index);
   void post(const ExecutionContext& context, int index);
-  std::int64_t compute(const ExecutionContext& context, const Instruction& instruction);
-  void reduce(const ExecutionContext& context, const Instruction& instruction);
-  void fold_as_f32(const ExecutionContext& context, const Instruction& instruction);
-  void copy(const ExecutionContext& context, const Instruction& instruction);
-  double final_factor(const Instruction& instruction) const {
+  std::int64_t compute(const ExecutionContext& context, const algorithm::Instruction& instruction);
+  void reduce(const ExecutionContext& context, const algorithm::Instruction& instruction);
+  void fold_as_f32(const ExecutionContext& context, const algorithm::Instruction& instruction);
+  void copy(const ExecutionContext& context, const algorithm::Instruction& instruction);
+  double final_factor(const algorithm::Instruction& instruction) const {
     return finishes_with_scale(instruction) ? 1.0 / static_cast<double>(members_->size()) : 1;
   }
-  bool finishes_with_scale(const Instruction& instruction) const {
+  bool finishes_with_scale(const algorithm::Instruction& instruction) const {
     return instruction.finish && call_->op == ReduceOp::avg;
   }
-  std::int64_t element(Space space) const {
-    return space == Space::partial ? partial_element_ : element_;
+  std::int64_t element(algorithm::Space space) const {
+    return space == algorithm::Space::partial ? partial_element_ : element_;
   }
-  bool wide(Space space) const { return space == Space::partial && partial_element_ != element_; }
-  std::byte* at(const Piece& piece) const;
+  bool wide(algorithm::Space space) const {
+    return space == algorithm::Space::partial && partial_element_ != element_;
+  }
+  std::byte* at(const algorithm::Piece& piece) const;
 
   std::shared_ptr<const CompiledProgram> program_;
   const Call* call_ = nullptr;
-  OperationKey key_;
+  transport::OperationKey key_;
   const std::vector<int>* members_ = nullptr;
   DType dtype_ = DType::u8;  // of the program's elements
   std::int64_t element_ = 1, partial_element_ = 1;
@@ -85,4 +87,4 @@ class Execution {
   int unfinished_ = 0;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -8,7 +8,7 @@
 #include "shoal/collectives/backend/net/net_engine.h"
 #include "shoal/runtime/base/deadlines.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 using std::chrono::milliseconds;
@@ -77,4 +77,4 @@ Error NetEngine::with_silent_ranks(const Error& timeout) {
       .in_operation(timeout.operation());
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

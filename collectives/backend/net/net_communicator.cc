@@ -4,7 +4,7 @@
 
 #include "shoal/collectives/backend/backends.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 NetCommunicator::NetCommunicator(std::unique_ptr<NetGroup> group,
                                  const CommunicatorOptions& options)
@@ -24,9 +24,9 @@ std::unique_ptr<Communicator> NetCommunicator::make_split(const SplitPlan& plan)
       options_);
 }
 
-std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<Endpoint> endpoint,
-                                           std::unique_ptr<ControlLinks> control, int ranks_on_host,
-                                           const CommunicatorOptions& options,
+std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<transport::Endpoint> endpoint,
+                                           std::unique_ptr<transport::ControlLinks> control,
+                                           int ranks_on_host, const CommunicatorOptions& options,
                                            std::vector<std::string> hosts) {
   return std::make_shared<NetEngine>(
       std::move(endpoint), std::move(control),
@@ -44,15 +44,13 @@ std::unique_ptr<NetGroup> make_world_group(const std::shared_ptr<NetEngine>& eng
                                     std::move(name), first);
 }
 
-std::unique_ptr<Communicator> make_net_communicator(std::unique_ptr<Endpoint> endpoint,
-                                                    std::unique_ptr<ControlLinks> control,
-                                                    int ranks_on_host,
-                                                    const CommunicatorOptions& options,
-                                                    std::uint32_t first) {
+std::unique_ptr<Communicator> make_net_communicator(
+    std::unique_ptr<transport::Endpoint> endpoint, std::unique_ptr<transport::ControlLinks> control,
+    int ranks_on_host, const CommunicatorOptions& options, std::uint32_t first) {
   const int size = endpoint->size();
   const auto engine =
       make_net_engine(std::move(endpoint), std::move(control), ranks_on_host, options);
   return std::make_unique<NetCommunicator>(make_world_group(engine, size, options, first), options);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

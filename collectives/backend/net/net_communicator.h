@@ -3,7 +3,7 @@
 
 #include "shoal/collectives/backend/net/engine_communicator.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 class NetCommunicator final : public EngineCommunicator {
  public:
@@ -22,18 +22,16 @@ class NetCommunicator final : public EngineCommunicator {
 
 // The engine of all processes that `endpoint` reaches, and the group of all of them. `hosts`: see
 // NetEngine::Options; `first` and `name`: see NetGroup.
-std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<Endpoint> endpoint,
-                                           std::unique_ptr<ControlLinks> control, int ranks_on_host,
-                                           const CommunicatorOptions& options,
+std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<transport::Endpoint> endpoint,
+                                           std::unique_ptr<transport::ControlLinks> control,
+                                           int ranks_on_host, const CommunicatorOptions& options,
                                            std::vector<std::string> hosts = {});
 std::unique_ptr<NetGroup> make_world_group(const std::shared_ptr<NetEngine>& engine, int size,
                                            const CommunicatorOptions& options,
                                            std::uint32_t first = 1, std::string name = "world");
 // Both.
-std::unique_ptr<Communicator> make_net_communicator(std::unique_ptr<Endpoint> endpoint,
-                                                    std::unique_ptr<ControlLinks> control,
-                                                    int ranks_on_host,
-                                                    const CommunicatorOptions& options,
-                                                    std::uint32_t first = 1);
+std::unique_ptr<Communicator> make_net_communicator(
+    std::unique_ptr<transport::Endpoint> endpoint, std::unique_ptr<transport::ControlLinks> control,
+    int ranks_on_host, const CommunicatorOptions& options, std::uint32_t first = 1);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -9,7 +9,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 using std::chrono::microseconds;
@@ -59,8 +59,8 @@ void NetOperation::note_finished() {
     InFlight::note_finished();
 }
 
-NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
-                     const Options& options)
+NetEngine::NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
+                     std::unique_ptr<transport::ControlLinks> control, const Options& options)
     : options_(options),
       rank_(endpoint->rank()),
       size_(endpoint->size()),
@@ -75,7 +75,7 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
       reduction_(kernels::make_cpu_reduction()),
       control_(std::move(control)),
       endpoint_(std::move(endpoint)),
-      patience_(suitable_spins(options.ranks_on_host) > 0 ? kLookRoomy : kLookCrowded),
+      patience_(transport::suitable_spins(options.ranks_on_host) > 0 ? kLookRoomy : kLookCrowded),
       thread_([this] { progress_loop(); }) {}
 
 NetEngine::~NetEngine() {
@@ -244,7 +244,7 @@ void NetEngine::sleep(std::uint32_t sleeps) {
 }
 
 void NetEngine::abort(std::string_view reason) {
-  if (control_) control_->tell(ControlNews::Kind::aborted, reason);
+  if (control_) control_->tell(transport::ControlNews::Kind::aborted, reason);
   const auto lock = enter();
   if (failure_) return;
   close(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", rank_, reason))
@@ -347,7 +347,7 @@ void NetEngine::drop_retired() {
   any_retired_.store(false);
 }
 
-EndpointStatistics NetEngine::endpoint_statistics() const {
+transport::EndpointStatistics NetEngine::endpoint_statistics() const {
   const std::lock_guard lock(mutex_);
   return endpoint_ ? endpoint_->statistics() : last_statistics_;
 }
@@ -470,7 +470,7 @@ void NetEngine::fail(Error error) {
   if (!failure_) {
     if (error.rank() < 0) error.at_rank(rank_);
     if (control_ && error.code() != ErrorCode::aborted)
-      control_->tell(ControlNews::Kind::failed, error.what(),
+      control_->tell(transport::ControlNews::Kind::failed, error.what(),
                      static_cast<std::uint32_t>(error.code()));
     close(error);
     write_down(error);
@@ -610,4 +610,4 @@ void NetEngine::drive_in_background() {
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

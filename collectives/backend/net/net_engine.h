@@ -29,7 +29,7 @@
 #include "shoal/collectives/transport/control_links.h"
 #include "shoal/runtime/base/deadlines.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 // What somebody may wait for.
 class InFlight {
@@ -42,7 +42,7 @@ class InFlight {
   virtual std::string missing(std::vector<int>& peers) const = 0;
 
   // How the group's ranks know it, set before it is submitted.
-  OperationKey key;
+  transport::OperationKey key;
   Signature signature;
   std::uint32_t number = 0;                // in its channel; wraps
   std::shared_ptr<FlightRecorder> flight;  // where it is written down, or null
@@ -113,8 +113,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
     std::vector<std::string> hosts;  // by rank of the endpoint, for messages; empty: one host
   };
   // `control` may be null: then nobody is told of failures, and none is heard of.
-  NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
-            const Options& options);
+  NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
+            std::unique_ptr<transport::ControlLinks> control, const Options& options);
   ~NetEngine();
 
   int rank() const { return rank_; }
@@ -153,7 +153,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::string endpoint_name() const { return endpoint_name_; }
   const std::string& device_memory_problem() const { return device_memory_problem_; }
   std::int64_t eager_bytes() const { return eager_bytes_; }
-  EndpointStatistics endpoint_statistics() const;
+  transport::EndpointStatistics endpoint_statistics() const;
 
   // Group ids are given out in order, each once on every process: the ranks that form a group
   // agree on the largest next_group() of theirs and take theirs from there.
@@ -203,15 +203,15 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::unique_ptr<MemoryResource> scratch_;  // registered
   std::unique_ptr<MemoryResource> pool_;     // over it
   std::unique_ptr<kernels::ReductionKernels> reduction_;
-  std::unique_ptr<ControlLinks> control_;
+  std::unique_ptr<transport::ControlLinks> control_;
 
   mutable std::mutex mutex_;
   std::atomic<int> entering_{0};  // threads that want mutex_ while somebody waits with it
   std::vector<std::shared_ptr<Channel>> active_;  // channels with something in flight
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Execution>> idle_;
-  std::unique_ptr<Endpoint> endpoint_;                              // null after a failure
-  std::map<std::uint64_t, std::unique_ptr<MemoryRegion>> regions_;  // of endpoint_
+  std::unique_ptr<transport::Endpoint> endpoint_;  // null after a failure
+  std::map<std::uint64_t, std::unique_ptr<transport::MemoryRegion>> regions_;  // of endpoint_
   std::uint64_t next_region_ = 0;
   std::mutex retired_mutex_;  // innermost
   std::vector<std::uint64_t> retired_;
@@ -219,7 +219,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::optional<Error> failure_;
   Blame blame_;  // for failure_
   std::vector<std::weak_ptr<FlightRecorder>> recorders_;
-  EndpointStatistics last_statistics_;
+  transport::EndpointStatistics last_statistics_;
   std::uint32_t next_group_ = 1;
   Clock::time_point next_check_{};
   Clock::time_point peer_left_since_{};
@@ -235,4 +235,4 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::thread thread_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

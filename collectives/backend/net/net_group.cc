@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 constexpr std::uint32_t kMessageBits = 16;
@@ -17,11 +17,11 @@ Signature message_signature(const Call& call, int receiver) {
 }
 
 // What a part of an operation has on the way, whatever the call's buffers hold.
-std::int64_t message_bytes(const Program& program, DType dtype) {
+std::int64_t message_bytes(const algorithm::Program& program, DType dtype) {
   std::int64_t sent = 0, received = 0;
-  for (const Instruction& instruction : program.instructions) {
-    if (instruction.verb == Verb::send) sent += instruction.sources.front().count;
-    if (instruction.verb == Verb::receive) received += instruction.target.count;
+  for (const algorithm::Instruction& instruction : program.instructions) {
+    if (instruction.verb == algorithm::Verb::send) sent += instruction.sources.front().count;
+    if (instruction.verb == algorithm::Verb::receive) received += instruction.target.count;
   }
   return std::max(sent, received) * static_cast<std::int64_t>(size_of(dtype));
 }
@@ -169,4 +169,4 @@ CommunicatorStatistics NetGroup::statistics() const {
   return sum;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

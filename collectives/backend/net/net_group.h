@@ -11,7 +11,7 @@
 #include "shoal/collectives/backend/net/net_engine.h"
 #include "shoal/collectives/backend/net/program_cache.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 // Group ids that a group of `size` takes: one for its collectives, one for each sender of messages.
 constexpr std::uint32_t group_ids(int size) { return static_cast<std::uint32_t>(size) + 1; }
@@ -81,4 +81,4 @@ class NetGroup {
   Algorithm algorithm_ = Algorithm::automatic;  // of the last collective
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -10,7 +10,7 @@
 
 #include "shoal/runtime/base/clock.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 class Patience {
  public:
@@ -65,4 +65,4 @@ class Patience {
   bool late_ = false;  // yielded although looking would not cover the wait
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

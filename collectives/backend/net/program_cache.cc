@@ -6,7 +6,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 constexpr std::size_t kMostEntries = 64;
@@ -17,18 +17,18 @@ constexpr std::int64_t kGranule = 32;          // elements
 bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
 // Sender: the message, then the receiver's word that it has it. Receiver: the reverse.
-Program message_program(const Call& call, bool acknowledged) {
-  Program program;
-  Instruction data, answer;
+algorithm::Program message_program(const Call& call, bool acknowledged) {
+  algorithm::Program program;
+  algorithm::Instruction data, answer;
   const bool sends = call.operation == Operation::send;
-  data.verb = sends ? Verb::send : Verb::receive;
-  answer.verb = sends ? Verb::receive : Verb::send;
+  data.verb = sends ? algorithm::Verb::send : algorithm::Verb::receive;
+  answer.verb = sends ? algorithm::Verb::receive : algorithm::Verb::send;
   data.peer = answer.peer = call.root;
   answer.ordinal = 1;
   if (sends) {
-    data.sources = {{Space::input, 0, call.count}};
+    data.sources = {{algorithm::Space::input, 0, call.count}};
   } else {
-    data.target = {Space::output, 0, call.count};
+    data.target = {algorithm::Space::output, 0, call.count};
     answer.sources = {{}};
     answer.after = {0};
   }
@@ -86,7 +86,7 @@ Selection ProgramCache::select(const Call& call) const {
   const bool ordered = fixed_order_ && call.reduces();
   if (ordered)
     std::erase_if(offered, [&](Algorithm algorithm) {
-      return !programs::sums_canonically(algorithm, size_, std::max(0, call.root));
+      return !algorithm::programs::sums_canonically(algorithm, size_, std::max(0, call.root));
     });
   if (std::ranges::count(offered, forced_) > 0) return {forced_, 0, "forced"};
   if (forced_ != Algorithm::automatic && call.operation != Operation::barrier)
@@ -107,38 +107,39 @@ Selection ProgramCache::select(const Call& call) const {
   return selection;
 }
 
-Program ProgramCache::generate(const Call& call, const Selection& selection) const {
-  const Member member{rank_, size_};
+algorithm::Program ProgramCache::generate(const Call& call, const Selection& selection) const {
+  const algorithm::Member member{rank_, size_};
   const Algorithm algorithm = selection.algorithm;
   const std::int64_t bytes = selection.slice > 0 ? selection.slice : kSliceBytes;
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  const Slicing slicing{std::max<std::int64_t>(1, bytes / element), kGranule};
+  const algorithm::Slicing slicing{std::max<std::int64_t>(1, bytes / element), kGranule};
   const std::vector<std::int64_t> equal(static_cast<std::size_t>(size_), call.count);
   const auto& counts = has_counts(call.operation) ? call.counts : equal;
   switch (call.operation) {
     case Operation::all_reduce:
-      return programs::all_reduce(algorithm, member, call.count, slicing);
+      return algorithm::programs::all_reduce(algorithm, member, call.count, slicing);
     case Operation::reduce_scatter:
     case Operation::reduce_scatter_v:
-      return programs::reduce_scatter(algorithm, member, counts, slicing);
+      return algorithm::programs::reduce_scatter(algorithm, member, counts, slicing);
     case Operation::all_gather:
     case Operation::all_gather_v:
     case Operation::split:
-      return programs::all_gather(algorithm, member, counts, slicing);
+      return algorithm::programs::all_gather(algorithm, member, counts, slicing);
     case Operation::broadcast:
-      return programs::broadcast(algorithm, member, call.count, call.root, slicing);
+      return algorithm::programs::broadcast(algorithm, member, call.count, call.root, slicing);
     case Operation::reduce:
-      return programs::reduce(algorithm, member, call.count, call.root, slicing);
+      return algorithm::programs::reduce(algorithm, member, call.count, call.root, slicing);
     case Operation::gather:
-      return programs::gather(algorithm, member, call.count, call.root, slicing);
+      return algorithm::programs::gather(algorithm, member, call.count, call.root, slicing);
     case Operation::scatter:
-      return programs::scatter(algorithm, member, call.count, call.root, slicing);
+      return algorithm::programs::scatter(algorithm, member, call.count, call.root, slicing);
     case Operation::all_to_all:
-      return programs::all_to_all(algorithm, member, counts, counts, slicing);
+      return algorithm::programs::all_to_all(algorithm, member, counts, counts, slicing);
     case Operation::all_to_all_v:
-      return programs::all_to_all(algorithm, member, call.counts, call.recv_counts, slicing);
+      return algorithm::programs::all_to_all(algorithm, member, call.counts, call.recv_counts,
+                                             slicing);
     case Operation::barrier:
-      return programs::barrier(member);
+      return algorithm::programs::barrier(member);
     case Operation::send:
     case Operation::recv:
       break;
@@ -146,4 +147,4 @@ Program ProgramCache::generate(const Call& call, const Selection& selection) con
   throw_error(ErrorCode::internal, "a message is no collective");
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

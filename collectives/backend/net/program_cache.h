@@ -9,7 +9,7 @@
 #include "shoal/collectives/backend/net/compiled_program.h"
 #include "shoal/collectives/select/algorithm_selector.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 // Not thread-safe.
 class ProgramCache {
@@ -37,7 +37,7 @@ class ProgramCache {
   // What the options force, else what the table says. fixed_order: of those that sum by the
   // canonical tree.
   Selection select(const Call& call) const;
-  Program generate(const Call& call, const Selection& selection) const;
+  algorithm::Program generate(const Call& call, const Selection& selection) const;
 
   int rank_, size_, nodes_;
   Algorithm forced_;
@@ -47,4 +47,4 @@ class ProgramCache {
   std::int64_t instructions_ = 0;                                                // of all entries
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

@@ -2,7 +2,7 @@
 
 #include "shoal/collectives/backend/net/net_engine.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 namespace {
 
 constexpr std::size_t kRegisterBytes = 4096;  // messages of less are copied by every transport
@@ -36,4 +36,4 @@ void ScratchMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
   upstream_.deallocate(pointer, bytes, tag, stream);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

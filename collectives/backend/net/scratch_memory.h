@@ -9,7 +9,7 @@
 
 #include "shoal/runtime/memory/memory_resource.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::net {
 
 class NetEngine;
 
@@ -32,4 +32,4 @@ class ScratchMemory final : public MemoryResource {
   std::map<void*, std::uint64_t> regions_;  // of the engine
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::net

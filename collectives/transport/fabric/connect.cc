@@ -13,7 +13,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 using nlohmann::json;
@@ -404,9 +404,10 @@ std::string name_of(const std::vector<std::unique_ptr<Rail>>& rails) {
 
 }  // namespace
 
-std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank, int size,
-                                               int local_rank, int local_size, Store& store,
-                                               const std::string& prefix, Deadline deadline) {
+std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank,
+                                                          int size, int local_rank, int local_size,
+                                                          Store& store, const std::string& prefix,
+                                                          Deadline deadline) {
   SHOAL_CHECK(rank >= 0 && rank < size && local_rank >= 0 && local_rank < local_size,
               "fabric: rank {} of {}, local rank {} of {}", rank, size, local_rank, local_size);
   const Who who{rank, size, store, prefix, deadline};
@@ -456,4 +457,4 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
   }
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

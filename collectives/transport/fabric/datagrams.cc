@@ -9,7 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 constexpr const char* kVariable = "FI_OFI_RXD_MAX_UNACKED";
@@ -59,4 +59,4 @@ void check_datagrams(std::string_view provider, std::uint32_t version, int windo
                : "use tcp or libfabric 2.4");
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

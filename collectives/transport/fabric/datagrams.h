@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 // `version`: libfabric's, as fi_version() says it: major << 16 | minor.
 
@@ -42,4 +42,4 @@ std::size_t datagram_receives(std::string_view provider, std::uint32_t version,
 // Throws unavailable where a rank with so many peers could overrun the queue of `provider`.
 void check_datagrams(std::string_view provider, std::uint32_t version, int window, int peers);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -12,7 +12,7 @@
 #include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 // The version of libfabric's interface this code is written to.
@@ -244,4 +244,4 @@ std::vector<FoundRail> find_rails(const FabricOptions& options, bool one_host) {
   return rails;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

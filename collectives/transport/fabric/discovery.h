@@ -8,7 +8,7 @@
 #include "shoal/collectives/transport/fabric/rail_choice.h"
 #include "shoal/collectives/transport/fabric/resources.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 struct FoundRail {
   FiInfo info;
@@ -19,4 +19,4 @@ struct FoundRail {
 // host, so that loopback will do. Throws unavailable, naming what fi_getinfo offers here.
 std::vector<FoundRail> find_rails(const FabricOptions& options, bool one_host);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -7,10 +7,10 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
-class KeptRegistration final : public MemoryRegion {
+class KeptRegistration final : public transport::MemoryRegion {
  public:
   explicit KeptRegistration(RegistrationCache::Use use) : use_(std::move(use)) {}
 
@@ -20,7 +20,7 @@ class KeptRegistration final : public MemoryRegion {
 
 }  // namespace
 
-void FabricEndpoint::begin(OperationKey key, const Signature& signature) {
+void FabricEndpoint::begin(transport::OperationKey key, const Signature& signature) {
   begun_[key] = signature;
   const auto early = early_.find(key);
   if (early == early_.end()) return;
@@ -34,15 +34,15 @@ void FabricEndpoint::begin(OperationKey key, const Signature& signature) {
   }
 }
 
-void FabricEndpoint::end(OperationKey key) { begun_.erase(key); }
+void FabricEndpoint::end(transport::OperationKey key) { begun_.erase(key); }
 
-const Signature& FabricEndpoint::signature_of(OperationKey key) const {
+const Signature& FabricEndpoint::signature_of(transport::OperationKey key) const {
   const auto begun = begun_.find(key);
   SHOAL_ASSERT(begun != begun_.end());
   return begun->second;
 }
 
-MessageHeader FabricEndpoint::header_of(MessageKind kind, MessageTag tag) const {
+MessageHeader FabricEndpoint::header_of(MessageKind kind, transport::MessageTag tag) const {
   MessageHeader header;
   header.magic = setup_.magic;
   header.kind = kind;
@@ -66,8 +66,8 @@ bool FabricEndpoint::refuse_lost(int peer) {
   return true;
 }
 
-void FabricEndpoint::post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
-                               Completion& completion) {
+void FabricEndpoint::post_send(int peer, transport::MessageTag tag, const void* data,
+                               std::int64_t bytes, transport::Completion& completion) {
   SHOAL_ASSERT(peer >= 0 && peer < setup_.size && peer != setup_.rank && bytes >= 0);
   const Signature& signature = signature_of(tag.operation);
   Peer& to = peer_at(peer);
@@ -109,8 +109,8 @@ void FabricEndpoint::post_send(int peer, MessageTag tag, const void* data, std::
   }
 }
 
-void FabricEndpoint::post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
-                                  Completion& completion) {
+void FabricEndpoint::post_receive(int peer, transport::MessageTag tag, void* data,
+                                  std::int64_t bytes, transport::Completion& completion) {
   SHOAL_ASSERT(peer >= 0 && peer < setup_.size && peer != setup_.rank && bytes >= 0);
   const Signature& signature = signature_of(tag.operation);
   ++completion.pending;
@@ -196,7 +196,7 @@ bool FabricEndpoint::lengths_agree(int peer, const Signature& signature, std::in
 // here the signature is kept until they do.
 bool FabricEndpoint::same_operation(const MessageHeader& header) {
   const int peer = static_cast<int>(header.source);
-  const OperationKey key = header.tag.operation;
+  const transport::OperationKey key = header.tag.operation;
   const auto begun = begun_.find(key);
   if (begun == begun_.end()) {
     // Not kept: it may have stalled and been served before it could say so, and its key may be used
@@ -209,11 +209,11 @@ bool FabricEndpoint::same_operation(const MessageHeader& header) {
   }
   const Signature& own = begun->second;
   if (header.signature == own) return true;
-  const std::string called = describe(as_called(own, setup_.rank, peer));
+  const std::string called = describe(transport::as_called(own, setup_.rank, peer));
   fail(Error(ErrorCode::mismatch,
              fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
                          setup_.rank, called, peer,
-                         describe(as_called(header.signature, peer, setup_.rank))),
+                         describe(transport::as_called(header.signature, peer, setup_.rank))),
              "call the same operations in the same order on every rank")
            .at_rank(setup_.rank)
            .with_peer(peer)
@@ -387,23 +387,24 @@ void FabricEndpoint::take_write(std::uint32_t id, int rail, Transfer* receive) {
   if (--incoming.remaining == 0) finish(incoming);
 }
 
-std::unique_ptr<MemoryRegion> FabricEndpoint::register_memory(void* data, std::int64_t bytes) {
+std::unique_ptr<transport::MemoryRegion> FabricEndpoint::register_memory(void* data,
+                                                                         std::int64_t bytes) {
   if (data == nullptr || bytes <= 0)
     return std::make_unique<KeptRegistration>(RegistrationCache::Use());
   return std::make_unique<KeptRegistration>(cache_.acquire(data, bytes, true));
 }
 
-std::unique_ptr<MemoryRegion> FabricEndpoint::register_device_memory(void* data,
-                                                                     std::int64_t bytes) {
+std::unique_ptr<transport::MemoryRegion> FabricEndpoint::register_device_memory(
+    void* data, std::int64_t bytes) {
   if (!setup_.device_memory_problem.empty())
     throw Error(ErrorCode::unavailable, setup_.device_memory_problem).at_rank(setup_.rank);
   return std::make_unique<KeptRegistration>(cache_.acquire(data, bytes, true, true));
 }
 
-EndpointStatistics FabricEndpoint::statistics() const {
-  EndpointStatistics statistics = statistics_;
+transport::EndpointStatistics FabricEndpoint::statistics() const {
+  transport::EndpointStatistics statistics = statistics_;
   statistics.registrations = cache_.misses();
   return statistics;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

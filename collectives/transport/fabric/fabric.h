@@ -16,7 +16,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/rendezvous/store.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 struct FabricOptions {
   // "efa", "tcp", "udp", or a provider's own name ("tcp;ofi_rxm", "net"); empty: efa where its
@@ -50,12 +50,13 @@ bool gpudirect_is_wanted();
 // Collective: every rank of the job, each with the same `prefix`, which must be new in `store`.
 // local_rank of local_size ranks of this host (they share its rails). Throws unavailable naming the
 // providers there are, timeout naming the ranks that did not come, io.
-std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank, int size,
-                                               int local_rank, int local_size, Store& store,
-                                               const std::string& prefix, Deadline deadline);
+std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank,
+                                                          int size, int local_rank, int local_size,
+                                                          Store& store, const std::string& prefix,
+                                                          Deadline deadline);
 
 // Names of the providers with reliable datagrams on this machine, best first; empty without
 // libfabric.
 std::vector<std::string> fabric_providers();
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

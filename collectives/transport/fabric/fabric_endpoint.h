@@ -30,7 +30,7 @@
 #include "shoal/collectives/transport/fabric/wire.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 struct Route {  // to a peer
   int rail = 0, peer_rail = 0;
@@ -62,14 +62,14 @@ struct FabricSetup {
 
 struct MatchKey {
   int peer = -1;
-  MessageTag tag;
+  transport::MessageTag tag;
   friend bool operator==(const MatchKey&, const MatchKey&) = default;
 };
 struct KeyHash {
   static std::size_t mix(std::size_t hash, std::uint64_t value) {
     return (hash ^ value) * 0x9e3779b97f4a7c15u + (hash >> 29);
   }
-  std::size_t operator()(const OperationKey& key) const {
+  std::size_t operator()(const transport::OperationKey& key) const {
     return mix(mix(0, key.group), key.sequence);
   }
   std::size_t operator()(const MatchKey& key) const {
@@ -78,7 +78,7 @@ struct KeyHash {
   }
 };
 
-class FabricEndpoint final : public Endpoint {
+class FabricEndpoint final : public transport::Endpoint {
  public:
   explicit FabricEndpoint(FabricSetup setup);
   ~FabricEndpoint() override;
@@ -88,29 +88,30 @@ class FabricEndpoint final : public Endpoint {
   std::string name() const override { return setup_.name; }
   int rails() const override { return static_cast<int>(setup_.rails.size()); }
   std::int64_t eager_bytes() const override { return setup_.eager_bytes; }
-  void begin(OperationKey key, const Signature& signature) override;
-  void end(OperationKey key) override;
-  void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
-                 Completion& completion) override;
-  void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
-                    Completion& completion) override;
+  void begin(transport::OperationKey key, const Signature& signature) override;
+  void end(transport::OperationKey key) override;
+  void post_send(int peer, transport::MessageTag tag, const void* data, std::int64_t bytes,
+                 transport::Completion& completion) override;
+  void post_receive(int peer, transport::MessageTag tag, void* data, std::int64_t bytes,
+                    transport::Completion& completion) override;
   bool progress() override;
   bool sending() const override;
   void abandon() override { abandoned_ = true; }
   bool must_be_polled() const override;
   void sleep(int microseconds) override;
-  std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
+  std::unique_ptr<transport::MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
   std::string device_memory_problem() const override { return setup_.device_memory_problem; }
-  std::unique_ptr<MemoryRegion> register_device_memory(void* data, std::int64_t bytes) override;
-  EndpointStatistics statistics() const override;
+  std::unique_ptr<transport::MemoryRegion> register_device_memory(void* data,
+                                                                  std::int64_t bytes) override;
+  transport::EndpointStatistics statistics() const override;
 
  private:
   struct Outgoing {  // by rendezvous
     int peer = -1;
-    MessageTag tag;
+    transport::MessageTag tag;
     const std::byte* data = nullptr;
     std::int64_t bytes = 0;
-    Completion* completion = nullptr;
+    transport::Completion* completion = nullptr;
     std::int64_t outstanding = 0;  // segments
     bool started = false;
     Clock::time_point announce_at;  // where it is large and still not granted
@@ -118,10 +119,10 @@ class FabricEndpoint final : public Endpoint {
   };
   struct Incoming {
     int peer = -1;
-    MessageTag tag;
+    transport::MessageTag tag;
     std::byte* data = nullptr;
     std::int64_t bytes = 0;
-    Completion* completion = nullptr;
+    transport::Completion* completion = nullptr;
     std::uint32_t id = 0;
     std::int64_t segments = 0, remaining = 0;  // once granted
     bool granted = false, on_rails = false;    // its peer was not connected by a socket
@@ -136,8 +137,8 @@ class FabricEndpoint final : public Endpoint {
     std::vector<std::uint64_t> words;
     const std::byte* data = nullptr;
     std::int64_t bytes = 0;
-    Completion* completion = nullptr;  // eager: counted down once the payload is copied
-    Outgoing* part_of = nullptr;       // segment
+    transport::Completion* completion = nullptr;  // eager: counted down once the payload is copied
+    Outgoing* part_of = nullptr;                  // segment
   };
   struct Write {
     Outgoing* message = nullptr;
@@ -166,8 +167,8 @@ class FabricEndpoint final : public Endpoint {
   const PeerSetup& setup_of(int rank) const { return setup_.peers[static_cast<std::size_t>(rank)]; }
   Rail& rail_at(int rail) { return *setup_.rails[static_cast<std::size_t>(rail)]; }
   StripingRule rule_towards(std::size_t routes) const;
-  MessageHeader header_of(MessageKind kind, MessageTag tag) const;
-  const Signature& signature_of(OperationKey key) const;
+  MessageHeader header_of(MessageKind kind, transport::MessageTag tag) const;
+  const Signature& signature_of(transport::OperationKey key) const;
 
   // endpoint.cc: matching
   bool refuse_lost(int peer);
@@ -213,8 +214,9 @@ class FabricEndpoint final : public Endpoint {
   std::vector<int> waiting_peers_, owing_peers_;
   std::deque<Error> failures_;
 
-  std::unordered_map<OperationKey, Signature, KeyHash> begun_;
-  std::unordered_map<OperationKey, std::vector<std::pair<int, Signature>>, KeyHash> early_;
+  std::unordered_map<transport::OperationKey, Signature, KeyHash> begun_;
+  std::unordered_map<transport::OperationKey, std::vector<std::pair<int, Signature>>, KeyHash>
+      early_;
   std::unordered_map<MatchKey, Outgoing, KeyHash> outgoing_;
   std::unordered_map<MatchKey, Incoming, KeyHash> incoming_;
   std::unordered_map<std::uint32_t, Incoming*> granted_;
@@ -229,7 +231,7 @@ class FabricEndpoint final : public Endpoint {
   int expected_on_rails_ = 0;  // of incoming_
   Clock::time_point last_stall_check_;
   bool abandoned_ = false;
-  EndpointStatistics statistics_;
+  transport::EndpointStatistics statistics_;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

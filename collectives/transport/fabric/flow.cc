@@ -11,7 +11,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 constexpr std::chrono::milliseconds kStallCheck{200};
@@ -461,4 +461,4 @@ void FabricEndpoint::sleep(int microseconds) {
     rails_left_out_ = kMostLeftOut;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

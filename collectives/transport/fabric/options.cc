@@ -2,7 +2,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 FabricOptions fabric_options(const std::string& transport) {
   FabricOptions options;
@@ -21,4 +21,4 @@ bool gpudirect_is_wanted() {
   return text == "auto";
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

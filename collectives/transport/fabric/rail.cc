@@ -6,7 +6,7 @@
 
 #include "shoal/collectives/transport/fabric/datagrams.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 // FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE: what we run with may be newer than these headers.
@@ -295,4 +295,4 @@ FiMemory Rail::register_memory(void* data, std::size_t bytes, bool remote, bool 
   return region;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -12,7 +12,7 @@
 
 #include "shoal/collectives/transport/fabric/discovery.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 // What libfabric hands back with a completion.
 struct Transfer {
@@ -136,4 +136,4 @@ class Rail {
   int in_flight_ = 0, wait_fd_ = -1, last_error_ = 0;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

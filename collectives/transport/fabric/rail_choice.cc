@@ -8,7 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 bool InterfaceFilter::admits(const std::vector<std::string_view>& aliases) const {
   const bool named = std::ranges::any_of(aliases, [&](std::string_view alias) {
@@ -102,4 +102,4 @@ std::vector<int> pair_rails(const std::vector<std::string>& own_networks,
   return pairs;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

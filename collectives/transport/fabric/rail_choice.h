@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 // "eth0,eth1": only these; "^lo,docker0": all but these (Open MPI's btl_tcp_if_include/exclude).
 struct InterfaceFilter {
@@ -48,4 +48,4 @@ std::vector<std::vector<int>> share_rails(const std::vector<std::vector<int>>& d
 std::vector<int> pair_rails(const std::vector<std::string>& own_networks,
                             const std::vector<std::string>& peer_networks);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 RegistrationCache::Use RegistrationCache::acquire(const void* data, std::int64_t bytes, bool remote,
                                                   bool device) {
@@ -78,4 +78,4 @@ std::uint64_t RegistrationCache::Use::address(int rail, const void* data) const 
   return owner.uses_virtual_addresses() ? at : at - entry_->begin;
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -14,7 +14,7 @@
 
 #include "shoal/collectives/transport/fabric/rail.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 class RegistrationCache {
  public:
@@ -86,4 +86,4 @@ struct RegistrationCache::Entry {  // of [begin, end)
   std::list<Entry*>::iterator idle_place;  // while uses == 0
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

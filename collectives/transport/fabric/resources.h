@@ -14,7 +14,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 struct CloseFid {
   template <typename Object>
@@ -50,4 +50,4 @@ Owner open_fabric(const std::string& provider, const char* call, Open&& open) {
   return Owner(raw);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

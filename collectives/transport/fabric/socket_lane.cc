@@ -15,7 +15,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 // What epoll gives back: a peer's rank, or one of these with a guest's descriptor beneath.
@@ -60,7 +60,8 @@ SocketLane::SocketLane(const std::string& rail_address, int rank, int size, std:
     reinterpret_cast<sockaddr_in6&>(own).sin6_port = 0;
   else
     reinterpret_cast<sockaddr_in&>(own).sin_port = 0;
-  listener_ = FileDescriptor(socket(own.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  listener_ = transport::FileDescriptor(
+      socket(own.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   auto* const name = reinterpret_cast<sockaddr*>(&own);
   if (!events_ || !listener_ || bind(listener_.get(), name, length) != 0 ||
       listen(listener_.get(), std::max(16, size)) != 0 ||
@@ -94,7 +95,7 @@ void SocketLane::watch(int fd, std::uint64_t what, bool for_room, bool again) {
     throw_error(ErrorCode::io, "fabric: epoll_ctl failed: {}", std::strerror(errno));
 }
 
-void SocketLane::open(int peer, FileDescriptor fd, State state) {
+void SocketLane::open(int peer, transport::FileDescriptor fd, State state) {
   set_no_delay(fd.get());
   Connection& connection = at(peer);
   connection.fd = std::move(fd);
@@ -119,7 +120,8 @@ void SocketLane::reach(int peer) {
   connection.state = State::closed;
   if (address.empty()) return;
   const sockaddr_storage theirs = parse(address);
-  FileDescriptor fd(socket(theirs.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  transport::FileDescriptor fd(
+      socket(theirs.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int result = connect(fd.get(), reinterpret_cast<const sockaddr*>(&theirs),
                              static_cast<socklen_t>(address.size()));
   if (result != 0 && errno != EINPROGRESS) return give_up(peer, errno);
@@ -153,7 +155,8 @@ void SocketLane::settle_connecting(int peer) {
 
 void SocketLane::accept_guests() {
   for (;;) {
-    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    transport::FileDescriptor fd(
+        accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) return;  // nobody is left, or no descriptor is: the rails do without
     if (guests_.size() >= kMostGuests) guests_.erase(guests_.begin());
     watch(fd.get(), kGuest | static_cast<std::uint64_t>(fd.get()), false, false);
@@ -179,7 +182,7 @@ void SocketLane::hear_guest(int fd) {
   const bool expected = hello.magic == magic_ && hello.rank > rank_ &&
                         hello.rank < static_cast<int>(peers_.size()) &&
                         at(hello.rank).state == State::apart;
-  FileDescriptor kept = std::move(guest->fd);
+  transport::FileDescriptor kept = std::move(guest->fd);
   guests_.erase(guest);
   if (!expected) {
     log::once(log::Level::warn, "fabric-stranger",
@@ -310,4 +313,4 @@ bool SocketLane::poll_events(const Take& take) {
 
 std::vector<SocketLane::Loss> SocketLane::take_losses() { return std::exchange(losses_, {}); }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

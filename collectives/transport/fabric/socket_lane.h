@@ -16,7 +16,7 @@
 
 #include "shoal/collectives/transport/shared_segment.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 // Not thread-safe. Nothing here blocks.
 class SocketLane {
@@ -63,17 +63,17 @@ class SocketLane {
   enum class State : std::uint8_t { apart, connecting, open, closed };
   struct Connection {
     State state = State::apart;
-    FileDescriptor fd;
+    transport::FileDescriptor fd;
     std::vector<std::byte> in, out;  // a message's beginning; what the socket had no room for
   };
   struct Guest {  // accepted; has not said who it is
-    FileDescriptor fd;
+    transport::FileDescriptor fd;
     std::vector<std::byte> in;
   };
 
   Connection& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   void watch(int fd, std::uint64_t what, bool for_room, bool again);
-  void open(int peer, FileDescriptor fd, State state);
+  void open(int peer, transport::FileDescriptor fd, State state);
   void close(int peer, const char* why);
   void give_up(int peer, int error);
   bool flush(int peer);
@@ -89,7 +89,7 @@ class SocketLane {
   std::uint32_t magic_ = 0;
   std::string address_;
   std::vector<std::string> addresses_;
-  FileDescriptor listener_, events_;
+  transport::FileDescriptor listener_, events_;
   std::vector<Connection> peers_;
   std::vector<int> open_;  // ranks
   std::vector<Guest> guests_;
@@ -100,4 +100,4 @@ class SocketLane {
   bool closely_ = false;
 };
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

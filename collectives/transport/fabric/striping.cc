@@ -4,7 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 namespace {
 
 // Limits may be as large as the type: nothing is added to them.
@@ -50,4 +50,4 @@ std::int64_t count_segments(std::int64_t bytes, const StripingRule& rule) {
   return whole * divide_up(stripe, most) + divide_up(bytes - whole * stripe, most);
 }
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 struct StripingRule {
   std::int64_t smallest = 128 << 10;             // bytes; less is not worth another rail
@@ -29,4 +29,4 @@ std::vector<Segment> cut_into_segments(std::int64_t bytes, const StripingRule& r
 // The length of that list, whatever `first` is.
 std::int64_t count_segments(std::int64_t bytes, const StripingRule& rule);
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -7,7 +7,7 @@
 
 #include "shoal/collectives/transport/endpoint.h"
 
-namespace shoal::collectives {
+namespace shoal::collectives::fabric {
 
 enum class MessageKind : std::uint8_t {
   eager = 1,  // a whole message follows
@@ -27,7 +27,7 @@ struct MessageHeader {
   std::uint32_t source = 0;      // rank
   std::uint16_t matched = 0;     // eager messages that have met their receive since the last time
   std::uint16_t reserved = 0;
-  MessageTag tag;
+  transport::MessageTag tag;
   std::uint32_t receive_id = 0;  // grant, segment; comes back as the data of remote writes
   Signature signature;
   std::int64_t bytes = 0;   // of the whole message
@@ -39,4 +39,4 @@ static_assert(std::is_trivially_copyable_v<MessageHeader> && sizeof(MessageHeade
 // After a grant's header: the address, then a key for each of the receiver's rails.
 inline constexpr std::size_t kMostRails = 64;
 
-}  // namespace shoal::collectives
+}  // namespace shoal::collectives::fabric

@@ -124,7 +124,7 @@ class TiedWeights : public ::testing::TestWithParam<Case> {};
 // ALBERT's layers are tied over all stages of blocks, its table over the ends.
 TEST_P(TiedWeights, AreOneSumAndCountOnce) {
   const auto& [layout, hosts] = GetParam();
-  if (*hosts != 0 && collectives::fabric_providers().empty())
+  if (*hosts != 0 && collectives::fabric::fabric_providers().empty())
     GTEST_SKIP() << "built without libfabric";
   static Outcome want;
   if (want.norms.empty()) train({}, "", want);
@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // sdp_hierarchical_allgather reaches the groups that sharding gathers in.
 TEST(SmpRules, HoldInTheGroupsOfTheMesh) {
-  if (collectives::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  if (collectives::fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   for (const bool hierarchical : {true, false}) {
     const SmpParameters parameters =
         parse_smp_parameters({{"ddp", true},
