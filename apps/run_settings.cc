@@ -11,7 +11,8 @@
 
 namespace shoal::app {
 
-nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump) {
+nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump,
+                                    const nlohmann::json& plan) {
   nlohmann::ordered_json told;
   told["options"] = nlohmann::ordered_json::object();
   told["given"] = nlohmann::ordered_json::array();
@@ -23,6 +24,7 @@ nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump) {
       if (sources.at(name) != "default") told["given"].push_back(name);
     }
   }
+  told["plan"] = plan;
   return told;
 }
 

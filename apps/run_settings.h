@@ -13,8 +13,8 @@
 namespace shoal::app {
 
 // Options with their values, by section, and the names of those that were given: from the dump of
-// a run's OptionSet, without its known-but-refused ones.
-nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump);
+// a run's OptionSet, without its known-but-refused ones. `plan`: run_plan().
+nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump, const nlohmann::json& plan);
 
 // Rank 0's; writes the file when training begins, into `directory`, which is there by then. io
 // where that fails.

@@ -13,7 +13,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -299,9 +299,10 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
                                 : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
                                                                 : automatic;
   // Under sequence parallelism ranks share the positions of each batch; block_size they do.
-  const auto& smp = a.training.model_parallel;
-  const bool shares = smp && smp->prescaled_batch && !smp->speed;
-  const std::int64_t even = std::lcm(multiple, std::int64_t{shares ? smp->tensor : 1});
+  const parallel::ParallelPlan plan =
+      a.training.model_parallel ? a.training.model_parallel->plan : parallel::ParallelPlan{};
+  const bool shares = plan.tensor.prescaled_batch && !plan.tensor.speed;
+  const std::int64_t even = std::lcm(multiple, std::int64_t{shares ? plan.mesh.tensor : 1});
   // Blocks have one length, which need not be padded.
   const bool blocks = setup.kind == TaskKind::causal_lm ||
                       (setup.kind == TaskKind::masked_lm && !a.data.line_by_line);

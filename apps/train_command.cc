@@ -167,7 +167,7 @@ std::vector<std::string> parse(const std::vector<std::string>& words, RunArgumen
   options.finish();
   refused.check(options);
   values = options.dump();
-  note_given(options, arguments.training);
+  take_given(options, arguments.training);
   arguments.training = resolve_arguments(arguments.training);
   std::vector<std::string> notices = options.notices();
   if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
@@ -458,7 +458,8 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
     const int status =
-        train_and_evaluate({*task, prepared.arguments, told_options(prepared.values),
+        train_and_evaluate({*task, prepared.arguments,
+                            told_options(prepared.values, run_plan(prepared.arguments.training)),
                             prepared.setup, world, *communicator, how, compute, prepared.device,
                             prepared.devices, tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));

@@ -17,8 +17,8 @@ using parallel::ScheduleKind;
 std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
   const ParallelOptions plain = pipelined(ScheduleKind::simple, 1);
   ParallelOptions sequence = plain, speed = plain;
-  sequence.prescaled_batch = speed.prescaled_batch = true;
-  speed.speed = true;
+  sequence.plan.tensor.prescaled_batch = speed.plan.tensor.prescaled_batch = true;
+  speed.plan.tensor.speed = true;
   const parallel::MeshShape data{ranks, 1, 1}, tensor{1, 1, ranks}, pipeline{1, ranks, 1};
   std::vector<Layout> all{
       {"rdp", data, plain},

@@ -21,8 +21,8 @@ using parallel::ScheduleKind;
 std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
   const ParallelOptions plain = pipelined(ScheduleKind::simple, 1);
   const auto sharded = [](ParallelOptions options, int level, int degree = 0) {
-    options.sharding = {.level = level, .bucket_elements = 1'000'000, .persistence_threshold = 0};
-    options.sharded_degree = degree;
+    options.plan.sharding = {
+        .level = level, .degree = degree, .bucket_elements = 1'000'000, .persistence_threshold = 0};
     return options;
   };
   const parallel::MeshShape data{ranks, 1, 1}, pipeline{1, ranks, 1};
@@ -33,7 +33,7 @@ std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
                           {"rdp sharding_3", data, sharded(plain, 3)}};
   if (ranks % 2 == 0 && ranks > 2) {
     ParallelOptions sequence = plain;
-    sequence.prescaled_batch = true;
+    sequence.plan.tensor.prescaled_batch = true;
     const int half = ranks / 2;
     all.push_back({"rdp sharding_3 over_half", data, sharded(plain, 3, half)});
     all.push_back({"rdp x tp sharding_1", {half, 1, 2}, sharded(sequence, 1)});

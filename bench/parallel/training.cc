@@ -52,15 +52,12 @@ std::vector<bool> chosen(const std::vector<std::string>& only,
 
 ParallelOptions pipelined(parallel::ScheduleKind kind, int microbatches, int chunks) {
   ParallelOptions options;
-  options.schedule = kind;
-  options.microbatches = microbatches;
-  options.chunks = chunks;
+  options.plan.pipeline = {.schedule = kind, .microbatches = microbatches, .chunks = chunks};
   return options;
 }
 
 ParallelOptions checkpointed(ParallelOptions options, int group, bool offloaded) {
-  options.checkpoint_group = group;
-  options.offload_activations = offloaded;
+  options.plan.activations = {.checkpoint_group = group, .offload = offloaded};
   return options;
 }
 
@@ -93,38 +90,42 @@ Training::Training(Layout layout, const ParallelArguments& a, collectives::Commu
   context_.random.state = &state_;
   ParallelOptions options = layout_.options;
   const parallel::MeshShape& mesh = layout_.mesh;
-  const std::int64_t samples = options.prescaled_batch ? 1 : mesh.tp;
-  const std::int64_t rows = a.rows / mesh.rdp / options.microbatches / samples;
+  options.plan.mesh = {.pipeline = mesh.pp, .tensor = mesh.tp};
+  const std::int64_t samples = options.plan.tensor.prescaled_batch ? 1 : mesh.tp;
+  const std::int64_t rows = a.rows / mesh.rdp / options.plan.pipeline.microbatches / samples;
   SHOAL_CHECK(rows > 0, "{}: {} rows do not divide over rdp {} x {} microbatches x {}",
-              layout_.name, a.rows, mesh.rdp, options.microbatches, samples);
+              layout_.name, a.rows, mesh.rdp, options.plan.pipeline.microbatches, samples);
   const Tensor ids = tokens(rows, 0);
   Microbatch trace{.input = {ids, ids, {}, {}}};
   // Batches of their own are numbered one after another within a group.
-  if (!options.prescaled_batch)
+  if (!options.plan.tensor.prescaled_batch)
     trace.sample_first = static_cast<std::uint32_t>(mesh_.place().tp * rows);
   const auto units = measure(trace, counted);
   // Computation is what two ranks have to share: units are cut by their measured cost.
-  options.partition = [&](std::span<const parallel::UnitCost>, double) {
-    return parallel::partition_units(units,
-                                     {.stages = mesh.pp * options.chunks, .memory_weight = 0});
-  };
+  std::vector<int> counts;
+  for (const parallel::UnitRange& stage :
+       parallel::partition_units(
+           units, {.stages = mesh.pp * options.plan.pipeline.chunks, .memory_weight = 0})
+           .stages)
+    counts.push_back(stage.last - stage.first);
+  options.plan.pipeline.partition.counts = fmt::format("{}", fmt::join(counts, ","));
   model_ = std::make_unique<ParallelModel>(context_, gpt2_, mesh_, options);
-  const bool sequence = options.prescaled_batch && !options.speed;
+  const bool sequence = options.plan.tensor.prescaled_batch && !options.plan.tensor.speed;
   predicted_activations_ = parallel::peak_activations(
       model_->schedule(), model_->partition().stages, mesh_.place().pp,
       {.units = units,
        .stream_bytes = static_cast<double>(ids.count() * a.channels * 4) / (sequence ? mesh.tp : 1),
-       .checkpoint_group = options.checkpoint_group,
-       .offloads = options.offload_activations,
+       .checkpoint_group = options.plan.activations.checkpoint_group,
+       .offloads = options.plan.activations.offload,
        .offload = options.offload});
   optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
       *model_, [&](std::vector<nn::Segment> segments) {
         return nn::make_adamw(kernels, memory_, std::move(segments), {});
       });
-  for (int i = 0; i < options.microbatches; ++i) {
+  for (int i = 0; i < options.plan.pipeline.microbatches; ++i) {
     Microbatch batch;
     batch.sample_first = static_cast<std::uint32_t>(
-        ((mesh_.place().rdp * options.microbatches + i) * model_->batch_parts() +
+        ((mesh_.place().rdp * options.plan.pipeline.microbatches + i) * model_->batch_parts() +
          model_->batch_part()) *
         rows);
     batch.input.ids = tokens(rows, batch.sample_first);
@@ -143,9 +144,9 @@ std::vector<parallel::UnitCost> Training::measure(const Microbatch& trace,
   nn::Gpt2 probe(config_of(arguments_));
   parallel::MeasureOptions measure{.split_backward = true, .counted_by = counted};
   if (layout_.mesh.tp > 1) {
-    const ActivationSplit split = !options.prescaled_batch ? ActivationSplit::batch
-                                  : options.speed          ? ActivationSplit::none
-                                                           : ActivationSplit::sequence;
+    const ActivationSplit split = !options.plan.tensor.prescaled_batch ? ActivationSplit::batch
+                                  : options.plan.tensor.speed          ? ActivationSplit::none
+                                                                       : ActivationSplit::sequence;
     parallel::apply_tensor_parallelism(probe, {mesh_.tp(), split}, options.tensor_parallel);
     probe.name_tree();
     if (split == ActivationSplit::sequence) {

@@ -16,7 +16,7 @@
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/optimizer.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
-#include "shoal/parallel/apply/legality.h"
+#include "shoal/parallel/plan/legality.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
@@ -63,16 +63,20 @@ nn::Gpt2Config model_config() {
   return config;
 }
 
-parallel::LayoutRequest layout_of(const Options& o, int ranks) {
-  parallel::LayoutRequest request;
-  request.ranks = ranks;
-  request.pipeline = o.pipeline;
-  request.tensor = o.tensor;
-  request.schedule = parallel::parse_schedule_kind(o.schedule);
-  const bool two = request.schedule == parallel::ScheduleKind::virtual_interleaved ||
-                   request.schedule == parallel::ScheduleKind::zero_bubble_v;
-  request.chunks = two ? 2 : 1;
-  request.microbatches = o.microbatches;
+parallel::ParallelPlan plan_of(const Options& o) {
+  parallel::ParallelPlan plan;
+  plan.mesh = {.pipeline = o.pipeline, .tensor = o.tensor};
+  plan.pipeline = {.schedule = parallel::parse_schedule_kind(o.schedule),
+                   .microbatches = o.microbatches};
+  const bool two = plan.pipeline.schedule == parallel::ScheduleKind::virtual_interleaved ||
+                   plan.pipeline.schedule == parallel::ScheduleKind::zero_bubble_v;
+  plan.pipeline.chunks = two ? 2 : 1;
+  plan.sharding = {
+      .level = o.sharding, .degree = o.sharded_degree, .persistence_threshold = kLength};
+  return plan;
+}
+
+parallel::RunShape run_of(const Options& o, int ranks) {
   // Stages of a pipeline read the same samples, all other ranks their own.
   const int readers = ranks / o.pipeline;
   if (ranks % o.pipeline == 0 && kGlobalBatch % readers != 0)
@@ -80,22 +84,7 @@ parallel::LayoutRequest layout_of(const Options& o, int ranks) {
                 fmt::format("a global batch of {} does not divide over {} ranks ({} / {} stages)",
                             kGlobalBatch, readers, ranks, o.pipeline),
                 "numbers that do: 1, 2, 4, 8, 16");
-  request.batch = kGlobalBatch / std::max(readers, 1);
-  request.length = kLength;
-  request.sharding = o.sharding;
-  request.sharded_degree = o.sharded_degree;
-  return request;
-}
-
-parallel::ParallelOptions options_of(const parallel::LayoutRequest& request) {
-  parallel::ParallelOptions options;
-  options.schedule = request.schedule;
-  options.microbatches = request.microbatches;
-  options.chunks = request.chunks;
-  options.sharding.level = request.sharding;
-  options.sharding.persistence_threshold = kLength;
-  options.sharded_degree = request.sharded_degree;
-  return options;
+  return {.ranks = ranks, .batch = kGlobalBatch / std::max(readers, 1), .length = kLength};
 }
 
 // What a tensor of the optimizer is of the whole model's: a checkpoint knows nothing of meshes.
@@ -143,7 +132,7 @@ void save(const std::string& directory, std::int64_t step,
 // This rank's part of a step's global batch. Dropout hangs on a sample's place in that.
 std::vector<parallel::Microbatch> batches(const parallel::ParallelModel& model, std::int64_t step,
                                           MemoryResource& memory) {
-  const int pieces = model.options().microbatches, parts = model.batch_parts();
+  const int pieces = model.plan().pipeline.microbatches, parts = model.batch_parts();
   const parallel::ProcessMesh& mesh = model.mesh();
   const std::int64_t rows = kGlobalBatch / mesh.shape().rdp / pieces / parts;
   std::vector<parallel::Microbatch> microbatches;
@@ -168,12 +157,12 @@ void train(const Options& o, const World& world, Store& store) {
   context.random.state = &state;
 
   // What cannot be is refused before anything is built, with the numbers and a remedy.
-  const parallel::LayoutRequest request = layout_of(o, world.size);
-  parallel::check_layout(request, {gpt2.units(), gpt2.config().n_head, gpt2.config().inner()});
-  parallel::ProcessMesh mesh(*communicator,
-                             parallel::mesh_shape(world.size, request.pipeline, request.tensor),
-                             parallel::Placement("cluster"));
-  parallel::ParallelModel model(context, gpt2, mesh, options_of(request));
+  const parallel::ParallelPlan plan = plan_of(o);
+  parallel::check_layout(plan, run_of(o, world.size),
+                         {gpt2.units(), gpt2.config().n_head, gpt2.config().inner()});
+  parallel::ProcessMesh mesh(*communicator, parallel::mesh_shape(world.size, o.pipeline, o.tensor),
+                             plan.mesh.placement);
+  parallel::ParallelModel model(context, gpt2, mesh, {.plan = plan});
   if (world.rank == 0)
     std::printf("%s%s", parallel::placement_table(mesh.shape(), mesh.placement()).c_str(),
                 model.describe().c_str());

@@ -17,6 +17,7 @@ struct LossScalerOptions {
   std::int64_t window = 1000;        // updates without overflow before the scale grows
   double min_scale = 1;
   std::int64_t delayed_shift = 1;  // overflows in a row that are borne before the scale shrinks
+  bool operator==(const LossScalerOptions&) const = default;
 };
 
 // Everything that has to be kept for an exact resume.

@@ -118,18 +118,18 @@ StateMemory state_memory(const StateRequest& r) {
 }
 
 StateRequest state_request(const ParallelModel& model, int moments) {
-  const ParallelOptions& options = model.options();
+  const ParallelPlan& plan = model.plan();
   StateRequest request{
-      .dtype = options.dtype,
-      .level = options.sharding.level,
-      .shards = options.sharded_degree > 0 ? options.sharded_degree : model.mesh().shape().rdp,
+      .dtype = plan.precision.dtype,
+      .level = plan.sharding.level,
+      .shards = plan.sharding.degree > 0 ? plan.sharding.degree : model.mesh().shape().rdp,
       .moments = moments,
-      .masters = !options.rounding_seed};
+      .masters = !model.options().rounding_seed};
   if (request.level == 0) request.shards = 1;
   for (const nn::Parameter* parameter : model.parameters()) {
     const std::int64_t count = parameter->shape().count();
     request.elements += count;
-    if (count <= options.sharding.persistence_threshold) request.persistent += count;
+    if (count <= plan.sharding.persistence_threshold) request.persistent += count;
   }
   return request;
 }
@@ -141,7 +141,7 @@ StateMemory exact_state_memory(const ParallelModel& model, int moments) {
   const auto bytes = [](std::int64_t elements, std::size_t size) {
     return static_cast<double>(elements) * static_cast<double>(size);
   };
-  return {.parameters = bytes(kept.values, size_of(model.options().dtype)),
+  return {.parameters = bytes(kept.values, size_of(model.plan().precision.dtype)),
           .gradients = bytes(kept.gradients, 4),
           .optimizer = bytes(kept.masters + moments * updated, 4)};
 }

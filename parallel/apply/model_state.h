@@ -9,6 +9,7 @@
 
 #include "shoal/nn/layers/chain.h"
 #include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/apply/parallel_options.h"
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/parallel/mesh/process_mesh.h"
 #include "shoal/parallel/shard/sharded_values.h"
@@ -52,7 +53,6 @@ struct KeptElements {
 
 class ModelState {
  public:
-  using Fill = std::function<void(nn::Parameter&)>;
   virtual ~ModelState() = default;
   ModelState(const ModelState&) = delete;
   ModelState& operator=(const ModelState&) = delete;
@@ -85,19 +85,6 @@ class ModelState {
   ModelState() = default;
 };
 
-struct ModelStateOptions {
-  std::vector<TiedSet> tied;  // of the whole model, in an order that is the same on every rank
-  DType dtype = DType::f32;
-  ReducerOptions reducer;    // level 0
-  ShardingOptions sharding;  // level 1 and up
-  int sharded_degree = 0;    // 0: all of rdp
-  ModelState::Fill fill;
-  std::optional<std::uint64_t> rounding_seed;  // bf16 without masters (nn::MasterWeights)
-  MemoryResource* masters = nullptr;           // ParallelOptions'
-  Tracer* tracer = nullptr;
-  bool captured = false;  // ParallelOptions'
-};
-
 // One group for each set, of all ranks that hold part `part` of `parts` of its gradients, copies
 // and all; null where this rank holds none. One sum over one group: had each replica sums of its
 // own, three or more summands could be added in other orders, where hosts cut replicas differently,
@@ -105,16 +92,19 @@ struct ModelStateOptions {
 std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
     const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);
 
-// Collective over the mesh, as all calls are. `held` alike on the ranks of dp, but for the sizes of
+// Collective over the mesh, as all calls are. `tied`: of the whole model, in an order that is the
+// same on every rank. options.fill is set. `held` alike on the ranks of dp, but for the sizes of
 // parts. All arguments outlive the result.
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<HeldParameter> held, bool splits,
-                                             const ModelStateOptions& options);
+                                             const std::vector<TiedSet>& tied,
+                                             const ParallelOptions& options);
 // The shard group is of rdp: what tensor parallelism cuts differs in size over tp (vocabularies),
 // so ranks of different tp could not share buckets. Of what is replicated over tp, or tied,
 // gradients are summed over rdp to their owners and then, parts only, over all that own the same.
 std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
                                                ProcessMesh& mesh, std::vector<HeldParameter> held,
-                                               const ModelStateOptions& options);
+                                               const std::vector<TiedSet>& tied,
+                                               const ParallelOptions& options);
 
 }  // namespace shoal::parallel

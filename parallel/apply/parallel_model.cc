@@ -16,10 +16,10 @@ namespace {
 
 using collectives::ReduceOp;
 
-ActivationSplit split_of(const ParallelOptions& options, int tp) {
-  if (tp == 1) return ActivationSplit::none;
-  if (!options.prescaled_batch) return ActivationSplit::batch;
-  return options.speed ? ActivationSplit::none : ActivationSplit::sequence;
+ActivationSplit split_of(const ParallelPlan& plan) {
+  if (plan.mesh.tensor == 1) return ActivationSplit::none;
+  if (!plan.tensor.prescaled_batch) return ActivationSplit::batch;
+  return plan.tensor.speed ? ActivationSplit::none : ActivationSplit::sequence;
 }
 
 }  // namespace
@@ -27,6 +27,12 @@ ActivationSplit split_of(const ParallelOptions& options, int tp) {
 ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh& mesh,
                              const ParallelOptions& options)
     : context_(context), chain_(chain), mesh_(mesh), options_(options) {
+  const MeshShape& shape = mesh_.shape();
+  SHOAL_CHECK(
+      plan().mesh.pipeline == shape.pp && plan().mesh.tensor == shape.tp,
+      "the plan has pipeline_parallel_degree {} and tensor_parallel_degree {}, and the mesh "
+      "has pp {} and tp {}",
+      plan().mesh.pipeline, plan().mesh.tensor, shape.pp, shape.tp);
   if (options_.pinned != nullptr) options_.offload.pinned = options_.pinned;
   try {
     mesh_.guarded([this] {
@@ -47,7 +53,7 @@ ParallelModel::~ParallelModel() { state_->drop_gradients(); }
 
 void ParallelModel::split_tensors() {
   const int tp = mesh_.shape().tp;
-  split_ = split_of(options_, tp);
+  split_ = split_of(plan());
   if (tp == 1) return;
   if (split_ == ActivationSplit::batch) {
     batch_parts_ = tp;
@@ -58,40 +64,25 @@ void ParallelModel::split_tensors() {
   chain_.name_tree();
 }
 
-ScheduleOptions ParallelModel::schedule_options(bool forward_only) const {
-  ScheduleOptions options;
-  options.kind = options_.schedule;
-  options.ranks = mesh_.shape().pp;
-  options.microbatches = options_.microbatches;
-  options.chunks = options_.chunks;
-  options.active_microbatches = options_.active_microbatches;
-  options.forward_only = forward_only;
-  return options;
-}
-
 void ParallelModel::cut() {
-  schedule_ = make_schedule(schedule_options(false));
-  evaluation_ = make_schedule(schedule_options(true));
-  const bool measures = options_.trace && !options_.skip_tracing && schedule_.stages() > 1;
-  MeasureOptions measure{.dtype = options_.dtype, .stage = stage_options()};
-  if (options_.offload_activations) measure.offload = options_.offload;
+  schedule_ = make_schedule(schedule_options(plan()));
+  evaluation_ = make_schedule(schedule_options(plan(), true));
+  const bool measures =
+      options_.trace && plan().pipeline.partition.measured && schedule_.stages() > 1;
+  MeasureOptions measure{.dtype = plan().precision.dtype, .stage = stage_options()};
+  if (plan().activations.offload) measure.offload = options_.offload;
   units_ = measures ? measure_units(context_, chain_, *options_.trace, mesh_.world(), measure)
                     : count_units(chain_);
   options_.trace.reset();
   agree_on_parameters(units_, mesh_.tp());
-  const int rdp = mesh_.shape().rdp, degree = options_.sharded_degree;
+  const int rdp = mesh_.shape().rdp, degree = plan().sharding.degree;
   const StateMemory state = state_memory({.elements = 1,
-                                          .dtype = options_.dtype,
-                                          .level = options_.sharding.level,
+                                          .dtype = plan().precision.dtype,
+                                          .level = plan().sharding.level,
                                           .shards = degree > 0 ? degree : rdp,
                                           .masters = !options_.rounding_seed});
   const double bytes = state.parameters + state.gradients + state.optimizer;
-  partition_ = options_.partition
-                   ? options_.partition(units_, bytes)
-                   : partition_units(units_, {.stages = schedule_.stages(),
-                                              .bytes_per_parameter = bytes,
-                                              .microbatches_kept = microbatches_kept(schedule_),
-                                              .checkpoint_group = options_.checkpoint_group});
+  partition_ = choose_partition(plan(), units_, bytes);
   SHOAL_CHECK(partition_.stages.size() == static_cast<std::size_t>(schedule_.stages()),
               "a partition of {} stages for a schedule of {}", partition_.stages.size(),
               schedule_.stages());
@@ -129,27 +120,17 @@ void ParallelModel::find_parameters() {
 }
 
 void ParallelModel::make_state() {
-  ModelStateOptions options{.tied = tied_,
-                            .dtype = options_.dtype,
-                            .reducer = options_.reducer,
-                            .sharding = options_.sharding,
-                            .sharded_degree = options_.sharded_degree,
-                            .fill = options_.fill,
-                            .rounding_seed = options_.rounding_seed,
-                            .masters = options_.masters,
-                            .tracer = options_.tracer,
-                            .captured = options_.captured};
-  if (!options.fill)
-    options.fill = [this](nn::Parameter& parameter) {
+  if (!options_.fill)
+    options_.fill = [this](nn::Parameter& parameter) {
       nn::materialize(context_, {&parameter}, DType::f32);
     };
-  state_ = sharded()
-               ? make_sharded_state(context_, chain_, mesh_, held_, options)
-               : make_whole_state(context_, mesh_, held_, split_ != ActivationSplit::none, options);
+  state_ = sharded() ? make_sharded_state(context_, chain_, mesh_, held_, tied_, options_)
+                     : make_whole_state(context_, mesh_, held_, split_ != ActivationSplit::none,
+                                        tied_, options_);
 }
 
 ChainStageOptions ParallelModel::stage_options() const {
-  ChainStageOptions options{.checkpoint_group = options_.checkpoint_group};
+  ChainStageOptions options{.checkpoint_group = plan().activations.checkpoint_group};
   if (split_ == ActivationSplit::sequence) {
     options.sequence_parts = mesh_.shape().tp;
     options.sequence_part = mesh_.place().tp;
@@ -160,7 +141,7 @@ ChainStageOptions ParallelModel::stage_options() const {
 void ParallelModel::make_stages() {
   ChainStageOptions options = stage_options();
   options.observer = state_->observer();
-  if (options_.offload_activations) {
+  if (plan().activations.offload) {
     offloader_ = std::make_unique<Offloader>(context_.memory(), options_.offload, context_.stream);
     options.offloader = offloader_.get();
   }
@@ -180,7 +161,7 @@ void ParallelModel::make_stages() {
   };
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
-      options_.offload_activations ? options_.activation_loading_horizon : 0, abort,
+      plan().activations.offload ? plan().activations.loading_horizon : 0, abort,
       options_.captured);
   evaluator_ =
       std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer, 0, abort);
@@ -250,9 +231,9 @@ std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {
 
 void ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
                         const std::function<void()>& after_last_forward, bool scores) {
-  SHOAL_CHECK(microbatches.size() == static_cast<std::size_t>(options_.microbatches),
+  SHOAL_CHECK(microbatches.size() == static_cast<std::size_t>(plan().pipeline.microbatches),
               "{} microbatches are given to a pipeline of {}", microbatches.size(),
-              options_.microbatches);
+              plan().pipeline.microbatches);
   for (const auto& [number, stage] : stages_) stage->begin(microbatches, scores);
   executor.run(after_last_forward);
 }
@@ -358,14 +339,14 @@ OffloadStatistics ParallelModel::offload_statistics() const {
 
 std::string ParallelModel::describe() const {
   const MeshShape& shape = mesh_.shape();
-  const int degree = options_.sharded_degree == 0 ? shape.rdp : options_.sharded_degree;
+  const int degree = plan().sharding.degree == 0 ? shape.rdp : plan().sharding.degree;
   const std::string sharding =
-      sharded() ? fmt::format(", sharding level {} over {} ranks", options_.sharding.level, degree)
+      sharded() ? fmt::format(", sharding level {} over {} ranks", plan().sharding.level, degree)
                 : "";
   const std::string times = unit_times(units_);
   return fmt::format("rdp {} x pp {} x tp {} ({}){}, schedule {} of {} microbatches\n{}{}",
                      shape.rdp, shape.pp, shape.tp, mesh_.placement().letters(), sharding,
-                     schedule_.name, options_.microbatches,
+                     schedule_.name, plan().pipeline.microbatches,
                      times.empty() ? "" : fmt::format("a microbatch takes {}\n", times),
                      partition_table(partition_, units_, schedule_.rank_of_stage));
 }

@@ -14,6 +14,7 @@
 
 #include "shoal/nn/layers/chain.h"
 #include "shoal/parallel/apply/model_state.h"
+#include "shoal/parallel/apply/parallel_options.h"
 #include "shoal/parallel/mesh/process_mesh.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/pipeline/executor.h"
@@ -22,54 +23,6 @@
 #include "shoal/parallel/tensor/replace.h"
 
 namespace shoal::parallel {
-
-struct ParallelOptions {
-  DType dtype =
-      DType::f32;  // of values and activations; what is updated is f32 (but: rounding_seed)
-  ScheduleKind schedule = ScheduleKind::interleaved;
-  int microbatches = 1;
-  int chunks = 1;               // stages a rank of the pipeline
-  int active_microbatches = 0;  // of the interleaved schedule; 0: pipeline ranks + 2
-  // Tensor parallelism. prescaled_batch: its ranks see the same samples; else each its own.
-  bool prescaled_batch = false;
-  bool speed = false;  // optimize=speed: activations duplicated instead of split (prescaled)
-  // Which modules are cut, and how; a user's own kinds are added (smp.tp_register).
-  TensorParallelRegistry tensor_parallel = TensorParallelRegistry::defaults();
-  int checkpoint_group = 0;  // nn::forward_units()
-  // What checkpoints keep waits in a file, back so many pipeline tasks before its backward.
-  bool offload_activations = false;
-  int activation_loading_horizon = 4;
-  OffloadOptions offload = {};
-  // Pinned host memory for what is on its way to or from a device, activations that leave among it
-  // (offload.pinned is set to it); null: their own, that nobody counts. Outlives the chain, too.
-  MemoryResource* pinned = nullptr;
-  // What each unit costs is measured on this microbatch of this rank's, as train() gets them
-  // (measure_units(): a unit at a time); none, or skip_tracing: parameters are counted.
-  std::optional<Microbatch> trace = {};
-  bool skip_tracing = false;
-  // Which units each stage has, from their costs, which are alike on every rank, and the bytes that
-  // a rank keeps of each parameter's element (PartitionOptions); none: partition_units().
-  std::function<Partition(std::span<const UnitCost> units, double bytes_per_parameter)> partition =
-      {};
-  ReducerOptions reducer = {};              // where nothing is sharded
-  ShardingOptions sharding = {.level = 0};  // 0: nothing is
-  int sharded_degree = 0;  // how many ranks of rdp share one copy (MiCS where fewer); 0: all
-  // Gives a parameter of this rank its f32 value (of a part: Parameter::pieces()), once for each,
-  // just before it is cut and rounded; none: nn::materialize(). No rank ever holds more in f32 than
-  // its masters and one parameter.
-  ModelState::Fill fill = {};
-  // Of bf16: no f32 masters. What AdamW or LAMB updates is rounded stochastically, by bits that
-  // this seed and an element's place in the whole model decide: the same ones in any layout.
-  std::optional<std::uint64_t> rounding_seed = {};
-  // Where f32 masters of 16-bit values lie, if not in the context's memory: pinned memory of the
-  // host, which a device's kernels read and write in place. Outlives the object; with sharding a
-  // rank's shard of them is there.
-  MemoryResource* masters = nullptr;
-  // Steps are captured, or planned (nn::StepCapture): what one does and allocates, and in which
-  // order, hangs on no time, and it leaves nothing under way. On a device the mesh is made for it.
-  bool captured = false;
-  Tracer* tracer = nullptr;
-};
 
 class ParallelModel {
  public:
@@ -87,9 +40,10 @@ class ParallelModel {
   // This rank's parameters, each once, in the order of the model. Their gradients live as long as
   // this object (sharded: so do their values); an Optimizer over them ends before it.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
-  bool sharded() const { return options_.sharding.level > 0; }
+  bool sharded() const { return options_.plan.sharding.level > 0; }
   const ProcessMesh& mesh() const { return mesh_; }
   const ParallelOptions& options() const { return options_; }
+  const ParallelPlan& plan() const { return options_.plan; }
 
   // Of its plan, gaps included (layout_memory.h).
   KeptElements kept() const { return state_->kept(); }
@@ -163,7 +117,6 @@ class ParallelModel {
   StageLoss loss_of_all();
   // Each rank of a tensor-parallel group has a loss of its own samples.
   bool losses_differ_over_tp() const;
-  ScheduleOptions schedule_options(bool forward_only) const;
 
   nn::Context& context_;
   nn::Chain& chain_;

@@ -22,22 +22,23 @@ struct Peers {
 class ShardedState final : public ModelState {
  public:
   ShardedState(nn::Context& context, const nn::Chain& chain, ProcessMesh& mesh,
-               std::vector<HeldParameter> held, const ModelStateOptions& options)
+               std::vector<HeldParameter> held, const std::vector<TiedSet>& tied,
+               const ParallelOptions& options)
       : mesh_(mesh),
         held_(std::move(held)),
         context_(context),
-        has_masters_(options.dtype != DType::f32 && !options.rounding_seed),
+        has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
         tracer_(options.tracer),
         captured_(options.captured),
-        tied_(options.tied) {
-    make_groups(options.sharded_degree);
+        tied_(tied) {
+    make_groups(options.plan.sharding.degree);
     std::vector<nn::Parameter*> parameters;
     for (const HeldParameter& entry : held_) parameters.push_back(entry.parameter);
-    layout_ = make_shard_layout(parameters, groups_, options.sharding, parameters_of_units(chain),
-                                sets());
-    values_ =
-        std::make_unique<ShardedValues>(layout_, options.dtype, context.kernels(), context.memory(),
-                                        options.fill, options.rounding_seed, options.masters);
+    layout_ = make_shard_layout(parameters, groups_, options.plan.sharding,
+                                parameters_of_units(chain), sets());
+    values_ = std::make_unique<ShardedValues>(layout_, options.plan.precision.dtype,
+                                              context.kernels(), context.memory(), options.fill,
+                                              options.rounding_seed, options.masters);
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {
@@ -187,8 +188,9 @@ class ShardedState final : public ModelState {
 
 std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
                                                ProcessMesh& mesh, std::vector<HeldParameter> held,
-                                               const ModelStateOptions& options) {
-  return std::make_unique<ShardedState>(context, chain, mesh, std::move(held), options);
+                                               const std::vector<TiedSet>& tied,
+                                               const ParallelOptions& options) {
+  return std::make_unique<ShardedState>(context, chain, mesh, std::move(held), tied, options);
 }
 
 }  // namespace shoal::parallel

@@ -14,15 +14,15 @@ std::vector<nn::Parameter*> parameters_of(const std::vector<HeldParameter>& held
 class WholeState final : public ModelState {
  public:
   WholeState(nn::Context& context, ProcessMesh& mesh, std::vector<HeldParameter> held, bool splits,
-             const ModelStateOptions& options)
+             const std::vector<TiedSet>& tied, const ParallelOptions& options)
       : mesh_(mesh),
         held_(std::move(held)),
         splits_(splits),
-        has_masters_(options.dtype != DType::f32 && !options.rounding_seed),
+        has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
         reducer_(options.reducer),
-        tied_(options.tied),
-        weights_(parameters_of(held_), options.dtype, context.kernels(), context.memory(),
-                 options.fill, options.masters, options.rounding_seed) {
+        tied_(tied),
+        weights_(parameters_of(held_), options.plan.precision.dtype, context.kernels(),
+                 context.memory(), options.fill, options.masters, options.rounding_seed) {
     reducer_.tracer = options.tracer;
     reducer_.host_work = mesh.host_work();
   }
@@ -130,8 +130,9 @@ class WholeState final : public ModelState {
 
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<HeldParameter> held, bool splits,
-                                             const ModelStateOptions& options) {
-  return std::make_unique<WholeState>(context, mesh, std::move(held), splits, options);
+                                             const std::vector<TiedSet>& tied,
+                                             const ParallelOptions& options) {
+  return std::make_unique<WholeState>(context, mesh, std::move(held), splits, tied, options);
 }
 
 }  // namespace shoal::parallel

@@ -38,6 +38,7 @@ class Placement {
   // there is.
   explicit Placement(std::string_view text);
   const std::string& letters() const { return letters_; }  // "DPT"
+  bool operator==(const Placement&) const = default;
 
   MeshPlace place_of(int rank, const MeshShape& shape) const;
   int rank_at(const MeshPlace& place, const MeshShape& shape) const;

@@ -12,8 +12,9 @@ namespace shoal::parallel {
 
 struct ShardingOptions {
   // 1: optimizer state (shard_optimizer_state). 2: gradients too. 3: parameters too
-  // (sharded_data_parallel_degree > 1 in SMP). ParallelOptions knows 0 too: nothing.
+  // (sharded_data_parallel_degree > 1 in SMP). A ParallelPlan knows 0 too: nothing.
   int level = 1;
+  int degree = 0;  // replicas that share one copy (MiCS where fewer than all); 0: all
   std::int64_t bucket_elements = 500'000'000;  // sdp_reduce_bucket_size
   std::int64_t first_bucket_elements = 0;      // of the one that is ready first; 0: as the others
   std::int64_t persistence_threshold = 1'000'000;    // sdp_param_persistence_threshold, elements
@@ -22,6 +23,7 @@ struct ShardingOptions {
   // one waits. Full at a time: these, and those that are being written (of a tied weight, from the
   // head's backward to the embeddings').
   int buckets_in_flight = 2;
+  bool operator==(const ShardingOptions&) const = default;
 };
 
 struct ShardLayout {

@@ -41,6 +41,7 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   EXPECT_THAT(settings.at("given").get<std::vector<std::string>>(), Contains("max_steps"));
   EXPECT_THAT(settings.at("given").get<std::vector<std::string>>(), Not(Contains("seed")));
   EXPECT_FALSE(settings.at("options").contains("later"));  // known, but refused
+  EXPECT_EQ(settings.at("plan").dump(), "{}");
   const auto reported = shoal({"report", out()});
   EXPECT_THAT(reported.out, AllOf(HasSubstr("validation loss"), HasSubstr("step time"),
                                   HasSubstr("page             " + out() + "/report.html")));

@@ -62,7 +62,8 @@ nlohmann::ordered_json TrainerState::to_json() const {
       {"layout",
        {{"ranks", layout.ranks},
         {"threads", layout.threads},
-        {"instruction_set", layout.instruction_set}}},
+        {"instruction_set", layout.instruction_set},
+        {"plan", layout.plan}}},
   };
   if (!compute_dtype.empty()) json["shoal"]["compute_dtype"] = compute_dtype;
   if (!stream.is_null()) json["shoal"]["stream"] = stream;
@@ -119,6 +120,7 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
     read(layout, "ranks", state.layout.ranks);
     read(layout, "threads", state.layout.threads);
     read(layout, "instruction_set", state.layout.instruction_set);
+    if (layout.contains("plan")) read(layout, "plan", state.layout.plan);
     SHOAL_CHECK(state.global_step >= 0 && state.data_epoch >= 0 && state.data_position >= 0,
                 "a negative step or position");
   } catch (const Error& problem) {

@@ -13,6 +13,8 @@ namespace shoal {
 struct WorldLayout {  // of the run that wrote the checkpoint
   int ranks = 1, threads = 1;
   std::string instruction_set;
+  // parallel::plan_json(); {}: each rank had the whole model. null in files of before 2026-11-28.
+  nlohmann::json plan = {};
 };
 
 struct TrainerState {

@@ -250,6 +250,7 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
 
 void declare_options(OptionSet& options, TrainingArguments& arguments) {
   declare_batches(options, arguments);
+  declare_plan_options(options, arguments);
   declare_optimizer(options, arguments);
   declare_reports(options, arguments);
   declare_ignored(options);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -133,12 +134,14 @@ struct TrainingArguments {
   // overlaps_forward().
   bool ddp_overlap_forward = true;
 
-  // Model parallelism: SMP's `parameters`. Empty: every rank has the whole model.
+  // The layout over ranks, as SMP's `parameters`. Empty: every rank has the whole model.
   nlohmann::json mp_parameters = nlohmann::json::object();
+  // The same under flat names (--pipeline_parallel_degree 2); take_given() moves them there.
+  std::map<std::string, std::optional<std::string>> plan_options = {};
   // As resolve_arguments() read them, once; null: not yet, or there are none.
   std::shared_ptr<const parallel::SmpParameters> model_parallel;
   // Of the options that mp_parameters speak of too, those that were given, whatever their value
-  // (note_given()). What is not its default counts as given anyway.
+  // (take_given()). What is not its default counts as given anyway.
   std::set<std::string> given;
 
   bool overlaps_forward(int ranks) const {
@@ -212,6 +215,8 @@ struct DataArguments {
 void declare_options(OptionSet& options, TrainingArguments& arguments);
 void declare_options(OptionSet& options, ModelArguments& arguments);
 void declare_options(OptionSet& options, DataArguments& arguments);
+// The keys of mp_parameters that have no other name among the run's options, as options.
+void declare_plan_options(OptionSet& options, TrainingArguments& arguments);
 // Names that are accepted and change nothing here: using one is told, with why.
 void declare_ignored(OptionSet& options);
 

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/trainer/mp_parameters.h"
@@ -13,16 +13,17 @@ namespace shoal {
 void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int ranks,
                 std::int64_t length) {
   SHOAL_ASSERT(arguments.model_parallel);
-  const parallel::SmpParameters& smp = *arguments.model_parallel;
-  parallel::check_layout(mesh_layout(arguments, ranks, length), parallel::layout_model(chain));
+  const parallel::ParallelPlan& plan = arguments.model_parallel->plan;
+  parallel::check_layout(plan, run_shape(arguments, ranks, length), parallel::layout_model(chain));
   // Whatever units cost, a partition by hand fits the model or does not.
-  parallel::choose_partition(smp, parallel::count_units(chain));
-  const std::filesystem::path file = smp.partition.file;
-  if (!smp.partition.load && is_directory(file))
+  parallel::choose_partition(plan, parallel::count_units(chain));
+  const parallel::PartitionChoice& partition = plan.pipeline.partition;
+  const std::filesystem::path file = partition.file;
+  if (!partition.load && is_directory(file))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("partition_file is {}, which is a directory", file.string()),
                 "name a file in it, or leave partition_file out: nothing needs the file");
-  if (!smp.partition.load && file.has_parent_path() && !is_directory(file.parent_path()))
+  if (!partition.load && file.has_parent_path() && !is_directory(file.parent_path()))
     throw Error(ErrorCode::not_found,
                 fmt::format("partition_file is {}, and there is no directory {}", file.string(),
                             file.parent_path().string()),

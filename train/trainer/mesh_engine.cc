@@ -30,7 +30,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-parallel::MeshShape checked_shape(const EngineParts& parts, const parallel::SmpParameters& smp) {
+parallel::MeshShape checked_shape(const EngineParts& parts) {
   const int ranks = parts.trainer.communicator->size();
   const nn::Chain* const chain = parts.trainer.task->chain();
   if (chain == nullptr)
@@ -39,18 +39,17 @@ parallel::MeshShape checked_shape(const EngineParts& parts, const parallel::SmpP
                             parts.trainer.task->describe()),
                 "train it without mp_parameters");
   check_mesh(parts.arguments, *chain, ranks, 0);
-  return parallel::mesh_shape(ranks, smp.pipeline, smp.tensor);
+  const parallel::MeshPlan& mesh = parts.arguments.model_parallel->plan.mesh;
+  return parallel::mesh_shape(ranks, mesh.pipeline, mesh.tensor);
 }
 
-nn::LossScalerOptions scaler_options(const TrainingArguments& arguments,
-                                     const parallel::SmpParameters& smp) {
-  return smp.loss_scaling.value_or(loss_scaling(arguments));
+nn::LossScalerOptions scaler_options(const TrainingArguments& arguments) {
+  return arguments.model_parallel->plan.precision.loss_scaling.value_or(loss_scaling(arguments));
 }
 
-parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments,
-                                              const parallel::SmpParameters& smp) {
+parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments) {
   if (!arguments.fp16) return {};
-  const nn::LossScalerOptions options = scaler_options(arguments, smp);
+  const nn::LossScalerOptions options = scaler_options(arguments);
   return {.static_loss_scale = options.init_scale,
           .dynamic_loss_scale = options.dynamic,
           .dynamic_loss_args = options};
@@ -60,16 +59,15 @@ parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments
 
 MeshEngine::MeshEngine(const EngineParts& parts)
     : parts_(parts),
-      smp_(*parts.arguments.model_parallel),
+      plan_(parts_.arguments.model_parallel->plan),
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, recorder_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       optimizer_memory_(parts),
-      mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement,
+      mesh_(*parts.trainer.communicator, checked_shape(parts), plan_.mesh.placement,
             captures() && on_device() ? &host_work_ : nullptr),
-      scaler_(parts.arguments.fp16 && on_device()
-                  ? nn::LossScaler(scaler_options(parts.arguments, smp_))
-                  : nn::LossScaler::none()) {
+      scaler_(parts.arguments.fp16 && on_device() ? nn::LossScaler(scaler_options(parts.arguments))
+                                                  : nn::LossScaler::none()) {
   mesh_.guarded([this] { build(); });
 }
 
@@ -78,47 +76,44 @@ void MeshEngine::build() {
   context_.random.seed = static_cast<std::uint64_t>(a.seed);
   context_.random.state = step_state_.pointer();
   context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
-  parallel::SmpParameters whole_step = smp_;  // of which each batch is a part
-  whole_step.microbatches *= batches_at_a_time();
-  parallel::ParallelOptions options = parallel::parallel_options(whole_step);
-  options.dtype = compute_dtype(a);
+  parallel::ParallelOptions options{.plan = plan_};
+  options.plan.pipeline.microbatches *= batches_at_a_time();  // of a step: a batch is a part of it
+  options.plan.precision.dtype = compute_dtype(a);
   options.rounding_seed = rounding_seed(a);
   options.masters = optimizer_memory_.get();
   options.reducer = reducer_options(parts_);
   // Of the reasons not to (why_not_captured()) those that are known before the model is cut.
-  const bool on_its_way =
-      on_device() && options.offload_activations && mesh_.host_work() != nullptr;
-  const bool rows_on_host = on_device() && smp_.tensor > 1 && task_.chain()->reads_target_rows();
+  const bool on_its_way = on_device() && plan_.activations.offload && mesh_.host_work() != nullptr;
+  const bool rows_on_host =
+      on_device() && plan_.mesh.tensor > 1 && task_.chain()->reads_target_rows();
   options.captured = captures() && !on_its_way && !rows_on_host;
   options.tracer = parts_.trainer.tracer;
   options.pinned = parts_.trainer.pinned_memory;
   if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;
   prepare_cut(options);
   model_ = std::make_unique<parallel::ParallelModel>(context_, *task_.chain(), mesh_, options);
-  if (!smp_.partition.file.empty() && !smp_.partition.load && mesh_.world().rank() == 0)
-    parallel::write_partition(smp_.partition.file, model_->partition(), model_->units());
+  const parallel::PartitionChoice& partition = plan_.pipeline.partition;
+  if (!partition.file.empty() && !partition.load && mesh_.world().rank() == 0)
+    parallel::write_partition(partition.file, model_->partition(), model_->units());
   if (!parts_.trainer.initial_weights.empty()) load_weights(parts_.trainer.initial_weights);
 }
 
 void MeshEngine::prepare_cut(parallel::ParallelOptions& options) {
-  const parallel::PartitionChoice& choice = smp_.partition;
+  parallel::PartitionChoice& choice = options.plan.pipeline.partition;
   if (!choice.is_automatic()) {
-    options.skip_tracing = true;  // what units take decides nothing
+    choice.measured = false;  // what units take decides nothing
     cut_by_ = choice.load ? "as " + choice.file + " says" : "as mp_parameters say";
     return;
   }
   const std::string weighs = fmt::format("memory_weight {}", choice.memory_weight);
   cut_by_ = fmt::format("by numbers of parameters, {}: ", weighs);
-  if (smp_.pipeline * smp_.chunks == 1) {
+  if (plan_.mesh.pipeline * plan_.pipeline.chunks == 1) {
     cut_by_.clear();
   } else if (!choice.measured) {
     cut_by_ += "skip_tracing is true";
   } else if (const std::string counts = kept_cut(); !counts.empty()) {
-    parallel::SmpParameters kept = smp_;
-    kept.partition.counts = counts;
-    kept.microbatches *= batches_at_a_time();  // the plan says what stages keep in a step
-    options.partition = parallel::parallel_options(kept).partition;
-    options.skip_tracing = true;
+    choice.counts = counts;
+    choice.measured = false;
     cut_by_ = "as in the checkpoint that is continued";
   } else {
     options.trace = trace();
@@ -132,14 +127,14 @@ void MeshEngine::prepare_cut(parallel::ParallelOptions& options) {
 // A run that is continued must be cut as before, whatever its units take today: its bits hang on
 // it.
 std::string MeshEngine::kept_cut() const {
-  const auto stages =
-      static_cast<std::size_t>(smp_.pipeline) * static_cast<std::size_t>(smp_.chunks);
+  const auto stages = static_cast<std::size_t>(plan_.mesh.pipeline) *
+                      static_cast<std::size_t>(plan_.pipeline.chunks);
   std::vector<std::int64_t> counts(stages, 0);
   const std::string path = parts_.continues + "/" + kPartitionFile;
   if (!parts_.continues.empty() && path_exists(path)) try {
-      parallel::SmpParameters from_file = smp_;
-      from_file.partition.file = path;
-      from_file.partition.load = true;
+      parallel::ParallelPlan from_file = plan_;
+      from_file.pipeline.partition.file = path;
+      from_file.pipeline.partition.load = true;
       const auto cut = parallel::choose_partition(from_file, parallel::count_units(*task_.chain()));
       for (std::size_t stage = 0; stage < stages; ++stage)
         counts[stage] = cut.stages[stage].last - cut.stages[stage].first;
@@ -159,7 +154,7 @@ std::optional<Microbatch> MeshEngine::trace() const {
   const TrainingArguments& a = parts_.arguments;
   const auto& dataset = parts_.trainer.train_dataset;
   if (!a.do_train || !dataset || dataset->size() == 0) return std::nullopt;
-  const std::int64_t rows = a.per_device_train_batch_size / smp_.microbatches;
+  const std::int64_t rows = a.per_device_train_batch_size / plan_.pipeline.microbatches;
   std::vector<Sample> samples;
   for (std::int64_t i = 0; i < rows; ++i) samples.push_back(dataset->get(i % dataset->size()));
   MemoryResource& memory = parts_.trainer.host();
@@ -205,17 +200,16 @@ std::vector<std::string> MeshEngine::describe_layout() const {
        {parallel::placement_table(shape, mesh_.placement()), model_->describe()})
     for (std::string& line : lines_of(text)) lines.push_back("  " + std::move(line));
   if (!cut_by_.empty()) lines.push_back("stages: cut " + cut_by_);
-  if (parts_.arguments.gradient_accumulation_steps > 1 || smp_.microbatches > 1)
+  if (parts_.arguments.gradient_accumulation_steps > 1 || plan_.pipeline.microbatches > 1)
     lines.push_back(fmt::format("microbatches: {} a step = {} of each batch x {} accumulated",
-                                batches_at_a_time() * smp_.microbatches, smp_.microbatches,
-                                batches_at_a_time()));
+                                batches_at_a_time() * plan_.pipeline.microbatches,
+                                plan_.pipeline.microbatches, batches_at_a_time()));
   if (std::string line = optimizer_memory_.describe(); !line.empty())
     lines.push_back(std::move(line));
-  std::vector<std::string> notices = smp_.notices;
+  std::vector<std::string> notices = parts_.arguments.model_parallel->notices;
   if (const std::string why = why_not_captured(); captures() && !why.empty())
     notices.push_back(std::string(kCallByCall) + why);
-  for (std::string& idle :
-       parallel::find_idle_options(mesh_layout(parts_.arguments, shape.size(), 0)))
+  for (std::string& idle : parallel::find_idle_options(plan_, shape.size()))
     notices.push_back(std::move(idle));
   for (const std::string& notice : notices) lines.push_back("note: " + notice);
   return lines;
@@ -228,7 +222,7 @@ std::vector<std::string> MeshEngine::describe_gradients() const {
     return {
         fmt::format("gradients: buckets of {} elements (sdp_reduce_bucket_size), each summed "
                     "at its owner",
-                    parallel::parallel_options(smp_).sharding.bucket_elements)};
+                    plan_.sharding.bucket_elements)};
   return {fmt::format(
       "gradients: buckets of {:.4g} MiB, the first {:.4g}, summed over {} replicas; a step waits "
       "for all of them",
@@ -242,13 +236,13 @@ void MeshEngine::prepare_training() {
       [this](std::vector<nn::Segment> segments) {
         return make_optimizer(parts_, std::move(segments), optimizer_memory_.get());
       },
-      on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments, smp_));
+      on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments));
   if (on_device()) {
     late_ =
         std::make_unique<LateSteps>(context_.stream, mesh_.world(), parts_.trainer.pinned_memory);
     restore_scaler(scaler_.state());
     if (model_->adds_losses())
-      losses_ = context_.empty({model_->options().microbatches}, DType::f32, MemoryTag::data);
+      losses_ = context_.empty({model_->plan().pipeline.microbatches}, DType::f32, MemoryTag::data);
   }
   begin_capture();
 }
@@ -256,7 +250,7 @@ void MeshEngine::prepare_training() {
 bool MeshEngine::reads_on_host() const {
   const nn::Chain& chain = *task_.chain();
   const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
-  return on_device() && smp_.tensor > 1 &&
+  return on_device() && plan_.mesh.tensor > 1 &&
          (chain.reads_target_rows() ||
           std::ranges::none_of(chain.unit_parameters(chain.units() - 1), is_part));
 }
@@ -270,7 +264,7 @@ bool MeshEngine::captures() const {
 std::string MeshEngine::why_not_captured() const {
   if (reads_on_host())
     return "with tensor_parallel_degree > 1 the host reads the targets of this model's head";
-  if (on_device() && model_->options().offload_activations && mesh_.host_work() != nullptr)
+  if (on_device() && plan_.activations.offload && mesh_.host_work() != nullptr)
     return std::string(kOffloadedBetweenGraphs);
   return {};
 }
@@ -320,7 +314,7 @@ std::string MeshEngine::kind_of(const StepWork& work,
     key += fmt::format(" {} {}", input.target_rows.defined() ? input.target_rows.count() : -1,
                        microbatch.sample_first);
     // Rows without a target are left out of a head in parts, where the host computes it.
-    if (!on_device() && smp_.tensor > 1 && input.targets.dtype() == DType::i32) {
+    if (!on_device() && plan_.mesh.tensor > 1 && input.targets.dtype() == DType::i32) {
       const auto* const targets = input.targets.const_data<std::int32_t>();
       key += fmt::format(" {}", std::count_if(targets, targets + input.targets.count(),
                                               [](std::int32_t one) { return one >= 0; }));
@@ -334,13 +328,13 @@ int MeshEngine::batches_at_a_time() const {
 }
 
 std::int64_t MeshEngine::rows_of_part(std::int64_t batch_rows) const {
-  const std::int64_t unit = smp_.microbatches * model_->batch_parts();
+  const std::int64_t unit = plan_.pipeline.microbatches * model_->batch_parts();
   return (batch_rows + unit - 1) / unit;
 }
 
 std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const {
-  const std::int64_t pieces = smp_.microbatches, parts = model_->batch_parts();
+  const std::int64_t pieces = plan_.pipeline.microbatches, parts = model_->batch_parts();
   const std::int64_t stride = context_.random.sample_stride;
   MemoryResource& memory = parts_.trainer.host();
   std::vector<Microbatch> all;
@@ -490,7 +484,7 @@ LossSums MeshEngine::evaluate(std::span<const Batch> batches, const Scores& scor
   std::vector<Tensor> logits;
   const parallel::StageLoss loss =
       model_->evaluate(microbatches, scores ? &logits : nullptr);  // of all ranks, on each
-  const auto pieces = static_cast<std::size_t>(smp_.microbatches);
+  const auto pieces = static_cast<std::size_t>(plan_.pipeline.microbatches);
   for (std::size_t i = 0; i < logits.size() && i / pieces < batches.size(); ++i) {
     const Batch& batch = batches[i / pieces];
     const std::int64_t rows = rows_of_part(batch.rows);

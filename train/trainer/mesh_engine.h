@@ -16,8 +16,8 @@
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
-#include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/mesh/process_mesh.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/held_numbers.h"
 #include "shoal/train/trainer/late_steps.h"
@@ -46,7 +46,7 @@ class MeshEngine final : public Engine {
     return model_->gradient_statistics();
   }
   std::optional<parallel::OffloadStatistics> offloaded() const override {
-    if (!model_->options().offload_activations) return std::nullopt;
+    if (!plan_.activations.offload) return std::nullopt;
     return model_->offload_statistics();
   }
   bool has_pipeline() const override { return mesh_.shape().pp > 1; }
@@ -95,7 +95,7 @@ class MeshEngine final : public Engine {
   std::vector<HeldNumbers> moments(Which which) const;
 
   const EngineParts parts_;
-  const parallel::SmpParameters smp_;
+  const parallel::ParallelPlan& plan_;  // of parts_.arguments
   Task& task_;
   nn::DirectDispatcher dispatcher_;
   nn::StepRecorder recorder_{dispatcher_};  // what context_ runs operations by

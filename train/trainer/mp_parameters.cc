@@ -1,10 +1,41 @@
 #include "shoal/train/trainer/mp_parameters.h"
 
+#include <algorithm>
+#include <array>
+
+#include "shoal/parallel/plan/smp_keys.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal {
 namespace {
+
+// Keys without a twin among the run's own options (seed, fp16, max_grad_norm ...).
+constexpr auto kFlat = std::to_array<std::string_view>({"pipeline_parallel_degree",
+                                                        "tensor_parallel_degree",
+                                                        "ddp",
+                                                        "placement_strategy",
+                                                        "microbatches",
+                                                        "pipeline",
+                                                        "virtual_pipeline_parallel_degree",
+                                                        "active_microbatches",
+                                                        "optimize",
+                                                        "memory_weight",
+                                                        "manual_partition",
+                                                        "partition_file",
+                                                        "load_partition",
+                                                        "skip_tracing",
+                                                        "prescaled_batch",
+                                                        "shard_optimizer_state",
+                                                        "sharded_data_parallel_degree",
+                                                        "sharding_strategy",
+                                                        "sdp_reduce_bucket_size",
+                                                        "sdp_param_persistence_threshold",
+                                                        "sdp_max_live_parameters",
+                                                        "sdp_hierarchical_allgather",
+
+                                                        "activation_loading_horizon"});
 
 // Of the run's own options; nothing: not given, so that mp_parameters' word holds.
 parallel::RunValues run_values(const TrainingArguments& a) {
@@ -31,8 +62,8 @@ void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.fp16 = smp.fp16.value_or(a.fp16);
   a.bf16 = smp.bf16.value_or(a.bf16);
   if (smp.bf16 || a.fp16) a.bf16_auto = false;
-  a.gradient_checkpointing = smp.checkpoint_group > 0;
-  a.activation_offloading = smp.offload_activations;
+  a.gradient_checkpointing = smp.plan.activations.checkpoint_group > 0;
+  a.activation_offloading = smp.plan.activations.offload;
   a.max_grad_norm = smp.max_grad_norm.value_or(a.max_grad_norm);
   a.seed = smp.seed.value_or(a.seed);
   collectives::CommunicatorOptions how;
@@ -62,7 +93,38 @@ void take_full_eval(TrainingArguments& a) {
 
 }  // namespace
 
-void note_given(const OptionSet& options, TrainingArguments& arguments) {
+void declare_plan_options(OptionSet& options, TrainingArguments& a) {
+  auto section = options.section("parallelism", "Layout over ranks (mp_parameters, flat)");
+  for (const parallel::SmpKey& key : parallel::smp_keys()) {
+    if (std::ranges::find(kFlat, key.name) == kFlat.end()) continue;
+    const std::string name(key.name);
+    OptionRules rules{.help = std::string(key.meaning)};
+    if (!key.alias.empty()) rules.aliases.emplace_back(key.alias);
+    section.string(name, &a.plan_options[name], rules);
+  }
+}
+
+void take_given(const OptionSet& options, TrainingArguments& arguments) {
+  nlohmann::json& smp = arguments.mp_parameters;
+  const bool flat_only = smp.empty();
+  nlohmann::json* const inner = smp.contains("parameters") ? &smp["parameters"] : &smp;
+  std::string problems;
+  for (auto& [name, value] : arguments.plan_options) {
+    if (!value) continue;
+    const nlohmann::json* const there = find_field(*inner, name);
+    const std::string text =
+        there == nullptr || there->is_string() ? field_or(*inner, name, *value) : there->dump();
+    if (text != *value)
+      problems += fmt::format(
+          "{}{} is {} in mp_parameters and {} by itself: they are one option and "
+          "must be equal",
+          problems.empty() ? "" : "\n", name, text, *value);
+    if (there == nullptr) (*inner)[name] = std::move(*value);
+    value.reset();
+  }
+  if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
+  // SMP's version 1 wants ddp to be said; a user of flat options says it by starting the ranks.
+  if (flat_only && !smp.empty() && !smp.contains("ddp")) smp["ddp"] = true;
   for (const char* name :
        {"fp16", "bf16", "gradient_checkpointing", "activation_offloading", "max_grad_norm", "seed"})
     if (options.is_set(name)) arguments.given.insert(name);
@@ -82,7 +144,7 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
   if (!a.mp_parameters.empty())
     collect([&] {
       auto smp = parallel::parse_smp_parameters(a.mp_parameters, run_values(a));
-      if (smp.loss_scaling && changes_loss_scale(a))
+      if (smp.plan.precision.loss_scaling && changes_loss_scale(a))
         throw Error(ErrorCode::invalid_argument,
                     "mp_parameters speak of the loss scale, and so does a grad_scaler option",
                     "give one of them");
@@ -112,6 +174,7 @@ void settle_bf16(TrainingArguments& a, bool bf16) {
   if (!a.model_parallel) return;
   parallel::SmpParameters smp = *a.model_parallel;
   smp.bf16 = bf16;
+  smp.plan.precision.dtype = bf16 ? DType::bf16 : DType::f32;
   a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
 }
 
@@ -120,24 +183,29 @@ collectives::CommunicatorOptions communicator_options(const TrainingArguments& a
   how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
   how.collectives = a.collectives;
   how.fixed_order = a.fixed_order;
-  if (!a.model_parallel || a.model_parallel->pipeline == 1) return how;
+  if (!a.model_parallel || a.model_parallel->plan.mesh.pipeline == 1) return how;
   // Stages post what they receive a computation ahead. NCCL carries out the calls of a communicator
   // one after the other: two neighbours that wait for each other's message would wait for ever.
   if (how.backend == "nccl")
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the backend is nccl, which cannot carry the messages between the {} "
                             "stages of a pipeline",
-                            a.model_parallel->pipeline),
+                            a.model_parallel->plan.mesh.pipeline),
                 "use native or auto (ddp_backend, SHOAL_BACKEND), and auto for ddp_dist_backend");
   if (how.backend == "auto") how.backend = "native";
   return how;
 }
 
-parallel::LayoutRequest mesh_layout(const TrainingArguments& a, int ranks, std::int64_t length) {
-  parallel::LayoutRequest request =
-      parallel::layout_request(*a.model_parallel, ranks, a.per_device_train_batch_size, length);
-  request.accumulated = static_cast<int>(a.gradient_accumulation_steps);
-  return request;
+nlohmann::json run_plan(const TrainingArguments& a) {
+  if (!a.model_parallel) return nlohmann::json::object();
+  return parallel::plan_json(a.model_parallel->plan);
+}
+
+parallel::RunShape run_shape(const TrainingArguments& a, int ranks, std::int64_t length) {
+  return {.ranks = ranks,
+          .batch = a.per_device_train_batch_size,
+          .accumulated = static_cast<int>(a.gradient_accumulation_steps),
+          .length = length};
 }
 
 }  // namespace shoal

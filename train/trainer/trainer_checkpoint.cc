@@ -11,6 +11,7 @@
 #include "shoal/train/checkpoint/model_record.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/checkpoint/transformers_checkpoint.h"
+#include "shoal/train/trainer/mp_parameters.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
@@ -67,7 +68,7 @@ void Trainer::Impl::snapshot_and_write() {
   state.loss_scale_good_steps = scaling.good_steps;
   state.loss_scale_shift_left = scaling.shift_left;
   state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
-  state.layout = {ranks(), available_cores(), parts.kernels->describe()};
+  state.layout = {ranks(), available_cores(), parts.kernels->describe(), run_plan(args)};
   state.compute_dtype = to_string(compute_dtype(args));
   state.data = data_options();
   state.stream = streams() ? stream_of_all().to_json() : nlohmann::json();
@@ -349,6 +350,12 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   if (saved.layout.ranks != ranks() || saved.layout.instruction_set != parts.kernels->describe())
     say(fmt::format("note: {} was written by {} ranks ({}): equal up to rounding, not to the bit",
                     directory, saved.layout.ranks, saved.layout.instruction_set));
+  else if (const nlohmann::json now = run_plan(args);
+           !saved.layout.plan.is_null() && saved.layout.plan != now)
+    say(
+        fmt::format("note: {} was written under the plan {}, and this run's is {}: equal up to "
+                    "rounding, not to the bit",
+                    directory, saved.layout.plan.dump(), now.dump()));
 
   saved.seed = state.seed;
   saved.data_seed = state.data_seed;

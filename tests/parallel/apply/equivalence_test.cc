@@ -59,7 +59,7 @@ double norm_mark(const Layout& layout, const Trained& want, int steps, double no
 }
 
 Difference expect_as_one_rank(const Layout& layout, int steps) {
-  EXPECT_THAT(find_problems(request_of(layout), model_of(layout.task)), IsEmpty());
+  EXPECT_THAT(find_problems(plan_of(layout), run_of(layout), model_of(layout.task)), IsEmpty());
   const Trained &want = one_rank(layout.dtype, layout.task, steps), got = trained(layout, 0, steps);
   EXPECT_LT(want.losses.back(), want.losses.front() - 0.015 * steps) << "it learns";
   const Difference found = difference(got, want);
@@ -177,7 +177,7 @@ TEST(PackedLayout, GathersOnceForAllLayersOfAMicrobatch) {
 
 TEST(LlamaLayout, MoreRanksThanKeyHeadsAreRefused) {
   const Layout layout{.task = kLlama, .tp = 8, .prescaled = true};
-  const auto problems = find_problems(request_of(layout), model_of(layout.task));
+  const auto problems = find_problems(plan_of(layout), run_of(layout), model_of(layout.task));
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_THAT(problems[0].what, ::testing::HasSubstr("4 attention heads"));
   EXPECT_EQ(layout_model(*make_model(layout.task)).heads, 4);

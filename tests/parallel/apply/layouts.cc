@@ -134,23 +134,10 @@ LayoutModel model_of(const Task& task) {
   return {kUnits, task.heads, tiny_encoder("bert", task.heads, kUnits - 2).intermediate_size};
 }
 
-LayoutRequest request_of(const Layout& layout) {
-  LayoutRequest request;
-  request.ranks = layout.ranks();
-  request.pipeline = layout.pp;
-  request.tensor = layout.tp;
-  request.schedule = layout.schedule;
-  request.chunks = layout.chunks;
-  request.microbatches = layout.microbatches;
-  request.batch = layout.task.rows / layout.rdp / (layout.prescaled ? 1 : layout.tp);
-  request.length = layout.task.length;
-  request.prescaled_batch = layout.prescaled;
-  request.speed = layout.speed;
-  request.checkpointing = layout.checkpoint_group > 0;
-  request.offloading = layout.offload;
-  request.sharding = layout.sharding;
-  request.sharded_degree = layout.degree;
-  return request;
+RunShape run_of(const Layout& layout) {
+  return {.ranks = layout.ranks(),
+          .batch = layout.task.rows / layout.rdp / (layout.prescaled ? 1 : layout.tp),
+          .length = layout.task.length};
 }
 
 LayoutSpace every_layout(bool small) {
@@ -162,20 +149,15 @@ LayoutSpace every_layout(bool small) {
     const bool few = layout.microbatches == 2 || layout.microbatches == 4;
     if (small && (!few || layout.ranks() == 3 || (layout.ranks() > 4 && !all))) return;
     const LayoutModel model = model_of(layout.task);
-    LayoutRequest request = request_of(layout);
+    ParallelPlan plan = plan_of(layout);
     const std::array schedule{layout.pp, static_cast<int>(layout.schedule), layout.microbatches};
     const auto [found, fresh] = schedules.try_emplace(schedule);
     if (fresh)
-      found->second = find_problems({.ranks = layout.pp,
-                                     .pipeline = layout.pp,
-                                     .schedule = layout.schedule,
-                                     .chunks = layout.chunks,
-                                     .microbatches = layout.microbatches,
-                                     .batch = layout.microbatches},
-                                    model);
-    request.schedule = ScheduleKind::simple;
-    request.chunks = 1;
-    std::vector<LayoutProblem> problems = find_problems(request, model);
+      found->second = find_problems({.mesh = {.pipeline = layout.pp}, .pipeline = plan.pipeline},
+                                    {.ranks = layout.pp, .batch = layout.microbatches}, model);
+    plan.pipeline.schedule = ScheduleKind::simple;
+    plan.pipeline.chunks = 1;
+    std::vector<LayoutProblem> problems = find_problems(plan, run_of(layout), model);
     problems.insert(problems.end(), found->second.begin(), found->second.end());
     for (const LayoutProblem& problem : problems) ++space.refused[without_numbers(problem.what)];
     if (problems.empty()) add_options(layout, space.legal);

@@ -7,12 +7,12 @@
 
 #include "rig.h"
 
-#include "shoal/parallel/apply/legality.h"
+#include "shoal/parallel/plan/legality.h"
 
 namespace shoal::parallel {
 
-// What find_problems() is asked about a layout.
-LayoutRequest request_of(const Layout& layout);
+// The run that find_problems() is asked about; the plan is plan_of()'s.
+RunShape run_of(const Layout& layout);
 LayoutModel model_of(const Task& task);
 
 struct LayoutSpace {

@@ -117,8 +117,9 @@ struct Held {
 std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows = 2) {
   const test::OneCore one_core;
   std::vector<Held> all(static_cast<std::size_t>(shape.size()));
-  options.sharding.bucket_elements = 100'000;
-  options.sharding.persistence_threshold = 0;
+  options.plan.mesh = {.pipeline = shape.pp, .tensor = shape.tp};
+  options.plan.sharding.bucket_elements = 100'000;
+  options.plan.sharding.persistence_threshold = 0;
   options.offload.min_bytes = 1;
   test::run_thread_ranks(shape.size(), [&](const World& world, Store& store) {
     nn::Room room(false, 1);  // first: it counts what the groups share
@@ -145,7 +146,8 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
       mine.elements += static_cast<double>(parameter->shape().count());
     room.memory.reset_peaks();
     EXPECT_EQ(room.memory.usage(MemoryTag::activations).current, 0);
-    model.train(std::vector<Microbatch>(static_cast<std::size_t>(options.microbatches), batch));
+    model.train(std::vector<Microbatch>(
+        static_cast<std::size_t>(options.plan.pipeline.microbatches), batch));
     optimizer.step(state, {.learning_rate = 1e-3});
     model.wait_for_values();
     group->barrier()->wait();
@@ -163,8 +165,8 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
         peak_activations(model.schedule(), model.partition().stages, mesh.place().pp,
                          {.units = units,
                           .stream_bytes = mine.message_bytes,
-                          .checkpoint_group = options.checkpoint_group,
-                          .offloads = options.offload_activations,
+                          .checkpoint_group = options.plan.activations.checkpoint_group,
+                          .offloads = options.plan.activations.offload,
                           .offload = options.offload});
     group->barrier()->wait();
   });
@@ -210,13 +212,14 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
     config.n_layer = 2;
     nn::Gpt2 gpt2(config);
     ParallelOptions options{
-        .dtype = how.dtype,
-        .schedule = ScheduleKind::one_f_one_b,
-        .microbatches = how.shape.pp,
-        .prescaled_batch = true,
-        .skip_tracing = true,
-        .sharding = {.level = how.level, .bucket_elements = 20'011, .persistence_threshold = 50},
-        .sharded_degree = how.degree,
+        .plan = {.mesh = {.pipeline = how.shape.pp, .tensor = how.shape.tp},
+                 .pipeline = {.schedule = ScheduleKind::one_f_one_b, .microbatches = how.shape.pp},
+                 .tensor = {.prescaled_batch = true},
+                 .sharding = {.level = how.level,
+                              .degree = how.degree,
+                              .bucket_elements = 20'011,
+                              .persistence_threshold = 50},
+                 .precision = {.dtype = how.dtype}},
         .rounding_seed = how.rounded ? std::optional<std::uint64_t>(1) : std::nullopt,
         .masters = how.apart ? &host : nullptr};
     {
@@ -305,31 +308,34 @@ void expect_state(const Held& rank, const StateMemory& want) {
 
 TEST(LayoutMemory, OptimizerStateIsTheTotalOverTheDegree) {
   const double all = elements_of_model();
-  for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 1}}))
+  for (const Held& rank : held({4, 1, 1}, {.plan = {.sharding = {.level = 1}}}))
     expect_state(rank, {4 * all, 4 * all, 8 * all / 4});
-  for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 1}, .sharded_degree = 2}))
+  for (const Held& rank : held({4, 1, 1}, {.plan = {.sharding = {.level = 1, .degree = 2}}}))
     expect_state(rank, {4 * all, 4 * all, 8 * all / 2});
 }
 
 TEST(LayoutMemory, StochasticRoundingTakesFourBytesAnElementLess) {
   const double all = elements_of_model();
-  expect_state(held({1, 1, 1}, {.dtype = DType::bf16})[0], {2 * all, 4 * all, 12 * all});
-  expect_state(held({1, 1, 1}, {.dtype = DType::bf16, .rounding_seed = 1})[0],
-               {2 * all, 4 * all, 8 * all});
+  expect_state(held({1, 1, 1}, {.plan = {.precision = {.dtype = DType::bf16}}})[0],
+               {2 * all, 4 * all, 12 * all});
+  expect_state(
+      held({1, 1, 1}, {.plan = {.precision = {.dtype = DType::bf16}}, .rounding_seed = 1})[0],
+      {2 * all, 4 * all, 8 * all});
   for (const Held& rank :
-       held({2, 1, 1}, {.dtype = DType::bf16, .sharding = {.level = 3}, .rounding_seed = 1}))
+       held({2, 1, 1}, {.plan = {.sharding = {.level = 3}, .precision = {.dtype = DType::bf16}},
+                        .rounding_seed = 1}))
     expect_state(rank, {2 * all / 2, 4 * all / 2, 8 * all / 2});
 }
 
 TEST(LayoutMemory, ParametersAndGradientsAreToo) {
   const double all = elements_of_model();
-  for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 3}}))
+  for (const Held& rank : held({4, 1, 1}, {.plan = {.sharding = {.level = 3}}}))
     expect_state(rank, {4 * all / 4, 4 * all / 4, 8 * all / 4});
   for (const MeshShape& shape : {MeshShape{2, 1, 2}, {2, 2, 1}}) {
-    const auto ranks = held(shape, {.schedule = ScheduleKind::one_f_one_b,
-                                    .microbatches = 2,
-                                    .prescaled_batch = true,
-                                    .sharding = {.level = 3}});
+    const auto ranks = held(
+        shape, {.plan = {.pipeline = {.schedule = ScheduleKind::one_f_one_b, .microbatches = 2},
+                         .tensor = {.prescaled_batch = true},
+                         .sharding = {.level = 3}}});
     for (const Held& rank : ranks) {
       EXPECT_LT(rank.elements, 0.7 * all) << "its parts, or its stage";
       expect_state(rank, {4 * rank.elements / 2, 4 * rank.elements / 2, 8 * rank.elements / 2});
@@ -343,8 +349,8 @@ constexpr double kActivations = 0.05;
 TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
   const auto of = [](int group, bool offloads) {
     SCOPED_TRACE(fmt::format("group {}{}", group, offloads ? ", offloaded" : ""));
-    const Held rank =
-        held({1, 1, 1}, {.checkpoint_group = group, .offload_activations = offloads})[0];
+    const Held rank = held(
+        {1, 1, 1}, {.plan = {.activations = {.checkpoint_group = group, .offload = offloads}}})[0];
     expect_near(rank.activations, rank.activations_formula, kActivations, "activations");
     return rank;
   };
@@ -370,8 +376,8 @@ TEST(LayoutMemory, APlanKnowsWhatLeaves) {
     const Tensor ids = Tensor::zeros({2, 32}, DType::i32, room.memory, MemoryTag::data);
     const auto block = [&](bool offloads) {
       nn::Gpt2 gpt2(larger());
-      ParallelOptions options{.checkpoint_group = 1,
-                              .offload_activations = offloads,
+      ParallelOptions options{.plan = {.mesh = {.pipeline = 2},
+                                       .activations = {.checkpoint_group = 1, .offload = offloads}},
                               .offload = {.min_bytes = 1},
                               .trace = Microbatch{.input = {ids, ids, {}, {}}}};
       const ParallelModel model(room.context, gpt2, mesh, options);
@@ -427,7 +433,8 @@ TEST(LayoutMemory, APlanCountsWhatGroupsOfCheckpointsKeep) {
 
 TEST(LayoutMemory, PipelinesHoldTheirMicrobatches) {
   const auto run = [](ScheduleKind kind, int microbatches) {
-    const auto ranks = held({1, 4, 1}, {.schedule = kind, .microbatches = microbatches});
+    const auto ranks =
+        held({1, 4, 1}, {.plan = {.pipeline = {.schedule = kind, .microbatches = microbatches}}});
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       SCOPED_TRACE(fmt::format("{}, {} microbatches, rank {}", name(kind), microbatches, rank));
       // A message more or less may be on its way.

@@ -82,22 +82,27 @@ void collect(const nn::Parameter& parameter, const std::string& prefix, std::int
   }
 }
 
+ParallelPlan plan_of(const Layout& layout) {
+  return {.mesh = {.pipeline = layout.pp,
+                   .tensor = layout.tp,
+                   .placement = Placement(layout.placement)},
+          .pipeline = {.schedule = layout.schedule,
+                       .microbatches = layout.microbatches,
+                       .chunks = layout.chunks},
+          .tensor = {.prescaled_batch = layout.prescaled, .speed = layout.speed},
+          // Small buckets, so that there are many; norms and some biases stay whole.
+          .sharding = {.level = layout.sharding,
+                       .degree = layout.degree,
+                       .bucket_elements = 3000,
+                       .persistence_threshold = 40},
+          .activations = {.checkpoint_group = layout.checkpoint_group, .offload = layout.offload},
+          .precision = {.dtype = layout.dtype}};
+}
+
 ParallelOptions options_of(const Layout& layout) {
-  return {
-      .dtype = layout.dtype,
-      .schedule = layout.schedule,
-      .microbatches = layout.microbatches,
-      .chunks = layout.chunks,
-      .prescaled_batch = layout.prescaled,
-      .speed = layout.speed,
-      .checkpoint_group = layout.checkpoint_group,
-      .offload_activations = layout.offload,
-      .offload = {.min_bytes = layout.offload_from},
-      .partition = {},
-      // Small buckets, so that there are many; norms and some biases stay whole.
-      .sharding = {.level = layout.sharding, .bucket_elements = 3000, .persistence_threshold = 40},
-      .sharded_degree = layout.degree,
-      .rounding_seed = layout.rounded ? std::optional<std::uint64_t>(9) : std::nullopt};
+  return {.plan = plan_of(layout),
+          .offload = {.min_bytes = layout.offload_from},
+          .rounding_seed = layout.rounded ? std::optional<std::uint64_t>(9) : std::nullopt};
 }
 
 namespace {
@@ -177,8 +182,9 @@ class Queued {
         model_(model),
         optimizer_(optimizer),
         numbers_(rank.context.stream),
-        scaler_(model.options().dtype == DType::f16 ? nn::LossScaler({.init_scale = first_scale})
-                                                    : nn::LossScaler::none()) {
+        scaler_(model.plan().precision.dtype == DType::f16
+                    ? nn::LossScaler({.init_scale = first_scale})
+                    : nn::LossScaler::none()) {
     scaler_.put(rank.state);
   }
   // `rate` of update number `update`, which may be too high by the steps that were left out.

@@ -181,6 +181,7 @@ std::vector<std::size_t> places_of(const nn::Parameter& parameter);
 // Into the whole tensor that the run, which begins with the parameter's element `first`, is of.
 void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
              const Tensor& run, Whole& into);
+ParallelPlan plan_of(const Layout& layout);
 ParallelOptions options_of(const Layout& layout);
 
 // Steps [from, to); `start`: where they continue, or null. f16 starts with a loss scale of 2^26,

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/transport/fabric/fabric.h"
-#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 
 namespace shoal::parallel {
 namespace {
@@ -169,7 +169,7 @@ TEST(SmpRules, HoldInTheGroupsOfTheMesh) {
       collectives::CommunicatorOptions how = communicator_options(parameters);
       how.transport = "tcp";
       const auto group = testing::make_test_communicator(on_host(world, "aabb"), store, how);
-      const ProcessMesh mesh(*group, {4, 1, 1}, parameters.placement);
+      const ProcessMesh mesh(*group, {4, 1, 1}, parameters.plan.mesh.placement);
       const auto shard = mesh.split(mesh.rdp(), 0, mesh.place().rdp);
       const std::vector<float> mine(100'000, static_cast<float>(world.rank));
       std::vector<float> all(4 * mine.size());

@@ -38,7 +38,7 @@ Parsed parse(const nlohmann::json& file, const std::vector<std::string>& line = 
   options.add_arguments(line);
   options.finish();
   refused.check(options);
-  note_given(options, parsed.training);
+  take_given(options, parsed.training);
   parsed.training = resolve_arguments(parsed.training);
   parsed.notices = options.notices();
   return parsed;
@@ -112,7 +112,7 @@ TEST(Arguments, AMisspeltNameNamesTheNearest) {
 TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
   EXPECT_THAT(refusal({{"torch_compile", "true"}}), HasSubstr("torch_compile"));
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--deepspeed", "zero3.json"}),
-              HasSubstr("use mp_parameters: shard_optimizer_state"));
+              HasSubstr("use shard_optimizer_state"));
   EXPECT_THAT(refusal({{"report_to", "wandb"}}), HasSubstr("report_to wandb is not supported"));
   EXPECT_EQ(refusal({{"report_to", "tensorboard"}, {"logging_dir", nullptr}}), "accepted");
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--use_lora", "--bf16"}),
@@ -299,6 +299,35 @@ TEST(Arguments, TwoPrecisionsAreRefusedOnce) {
   EXPECT_EQ(times(), 1);
 }
 
+// Each key of a layout is an option of its own, too.
+TEST(Arguments, FlatOptionsMakeAPlan) {
+  const TrainingArguments flat =
+      parse({{"pipeline_parallel_degree", 2}},
+            {"--partitions", "2", "--tensor_parallel_degree", "2", "--pipeline", "1f1b",
+             "--microbatches", "4", "--manual_partition", "3,4", "--sharding_strategy",
+             "shard_grad_op", "--bf16"})
+          .training;
+  const TrainingArguments nested = parse({{"mp_parameters",
+                                           {{"pipeline_parallel_degree", 2},
+                                            {"tensor_parallel_degree", 2},
+                                            {"pipeline", "1f1b"},
+                                            {"microbatches", 4},
+                                            {"manual_partition", {3, 4}},
+                                            {"sharding_strategy", "SHARD_GRAD_OP"},
+                                            {"ddp", true},
+                                            {"bf16", true}}}})
+                                       .training;
+  ASSERT_TRUE(flat.model_parallel && nested.model_parallel);
+  EXPECT_EQ(flat.model_parallel->plan, nested.model_parallel->plan);
+  EXPECT_THAT(refusal({{"mp_parameters", {{"microbatches", 4}}}}, {"--microbatches", "2"}),
+              HasSubstr("microbatches is 4 in mp_parameters and 2 by itself"));
+  EXPECT_THAT(refusal({{"mp_parameters", {{"microbatches", 4}}}}, {"--microbatches", "4"}),
+              "accepted");
+  EXPECT_THAT(refusal(nlohmann::json::object(), {"--pipeline_parallel_degree", "two"}),
+              HasSubstr("pipeline_parallel_degree"));
+  EXPECT_FALSE(parse(nlohmann::json::object()).training.model_parallel);
+}
+
 // What was given holds, even where it is the default.
 TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
   const nlohmann::json parameters = {{"sharded_data_parallel_degree", 2},
@@ -333,7 +362,7 @@ TEST(Arguments, MpParametersAreReadOnce) {
   ASSERT_TRUE(arguments.model_parallel);
   arguments.mp_parameters = {{"no such key", 2}};
   EXPECT_EQ(resolve_arguments(arguments).model_parallel, arguments.model_parallel);
-  EXPECT_EQ(mesh_layout(arguments, 4, 16).pipeline, 2);
+  EXPECT_EQ(arguments.model_parallel->plan.mesh.pipeline, 2);
 }
 
 TEST(Arguments, SayHowTheCommunicatorIsMade) {

@@ -1,11 +1,11 @@
-#include "shoal/parallel/apply/smp_keys.h"
+#include "shoal/parallel/plan/smp_keys.h"
 
 #include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 
 namespace shoal::parallel {
 namespace {

@@ -1,5 +1,5 @@
 // SMP's configuration: what each key comes to, what SMP refuses, what there is not here.
-#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 
 #include <algorithm>
 #include <fstream>
@@ -10,6 +10,8 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+
+#include "shoal/parallel/plan/legality.h"
 
 namespace shoal::parallel {
 namespace {
@@ -50,27 +52,27 @@ std::vector<int> counts_of(const Partition& partition) {
 
 TEST(SmpParameters, DefaultsAreSmps) {
   const SmpParameters p = parse("{}");
-  EXPECT_EQ(p.pipeline, 1);
-  EXPECT_EQ(p.tensor, 1);
-  EXPECT_EQ(p.placement.letters(), "DPT");
-  EXPECT_EQ(p.schedule, ScheduleKind::interleaved);
-  EXPECT_FALSE(p.forward_only);
-  EXPECT_EQ(p.chunks, 1);
-  EXPECT_EQ(p.microbatches, 1);
-  EXPECT_EQ(p.active_microbatches, 3);
-  EXPECT_EQ(p.partition.memory_weight, 0.8);
-  EXPECT_TRUE(p.partition.measured);
-  EXPECT_FALSE(p.prescaled_batch);
-  EXPECT_FALSE(p.speed);
-  EXPECT_EQ(p.sharding.level, 0);
-  EXPECT_EQ(p.sharding.bucket_elements, 500'000'000);
-  EXPECT_EQ(p.sharding.persistence_threshold, 1'000'000);
-  EXPECT_EQ(p.sharding.max_live_parameters, 1'000'000'000);
-  EXPECT_EQ(p.checkpoint_group, 0);
-  EXPECT_FALSE(p.offload_activations);
-  EXPECT_EQ(p.activation_loading_horizon, 4);
+  EXPECT_EQ(p.plan.mesh.pipeline, 1);
+  EXPECT_EQ(p.plan.mesh.tensor, 1);
+  EXPECT_EQ(p.plan.mesh.placement.letters(), "DPT");
+  EXPECT_EQ(p.plan.pipeline.schedule, ScheduleKind::interleaved);
+  EXPECT_EQ(p.plan.pipeline.chunks, 1);
+  EXPECT_EQ(p.plan.pipeline.microbatches, 1);
+  EXPECT_EQ(p.plan.pipeline.active_microbatches, 3);
+  EXPECT_EQ(p.plan.pipeline.partition.memory_weight, 0.8);
+  EXPECT_TRUE(p.plan.pipeline.partition.measured);
+  EXPECT_FALSE(p.plan.tensor.prescaled_batch);
+  EXPECT_FALSE(p.plan.tensor.speed);
+  EXPECT_EQ(p.plan.sharding.level, 0);
+  EXPECT_EQ(p.plan.sharding.bucket_elements, 500'000'000);
+  EXPECT_EQ(p.plan.sharding.persistence_threshold, 1'000'000);
+  EXPECT_EQ(p.plan.sharding.max_live_parameters, 1'000'000'000);
+  EXPECT_EQ(p.plan.activations.checkpoint_group, 0);
+  EXPECT_FALSE(p.plan.activations.offload);
+  EXPECT_EQ(p.plan.activations.loading_horizon, 4);
   EXPECT_EQ(p.collectives, "");
-  EXPECT_FALSE(p.fp16 || p.bf16 || p.max_grad_norm || p.seed || p.backend || p.loss_scaling);
+  EXPECT_FALSE(p.fp16 || p.bf16 || p.max_grad_norm || p.seed || p.backend ||
+               p.plan.precision.loss_scaling);
   EXPECT_THAT(p.notices, IsEmpty());
 }
 
@@ -78,19 +80,19 @@ TEST(SmpParameters, DefaultsAreSmps) {
 TEST(SmpParameters, TakesSmpsExamples) {
   const SmpParameters p = parse(R"({"microbatches": 4, "placement_strategy": "spread",
       "pipeline": "interleaved", "optimize": "speed", "partitions": 2, "ddp": true})");
-  EXPECT_EQ(p.pipeline, 2);
-  EXPECT_EQ(p.microbatches, 4);
-  EXPECT_EQ(p.placement.letters(), "TPD");
-  EXPECT_TRUE(p.speed);
-  EXPECT_EQ(p.partition.memory_weight, 0.2);
-  EXPECT_EQ(p.active_microbatches, 4);
+  EXPECT_EQ(p.plan.mesh.pipeline, 2);
+  EXPECT_EQ(p.plan.pipeline.microbatches, 4);
+  EXPECT_EQ(p.plan.mesh.placement.letters(), "TPD");
+  EXPECT_TRUE(p.plan.tensor.speed);
+  EXPECT_EQ(p.plan.pipeline.partition.memory_weight, 0.2);
+  EXPECT_EQ(p.plan.pipeline.active_microbatches, 4);
   EXPECT_THAT(p.notices, IsEmpty());
   const SmpParameters sharded = parse(R"({"enabled": true, "parameters": {"ddp": true,
       "sharded_data_parallel_degree": 16, "sdp_reduce_bucket_size": 5e8,
       "sdp_param_persistence_threshold": 1e6, "sdp_max_live_parameters": 1e9,
       "sdp_hierarchical_allgather": true, "sdp_gradient_clipping": 1.0}})");
-  EXPECT_EQ(sharded.sharding.level, 3);
-  EXPECT_EQ(sharded.sharded_degree, 16);
+  EXPECT_EQ(sharded.plan.sharding.level, 3);
+  EXPECT_EQ(sharded.plan.sharding.degree, 16);
   EXPECT_EQ(sharded.max_grad_norm, 1.0);
   EXPECT_THAT(sharded.notices, IsEmpty());
   const SmpParameters second = parse(R"({"hybrid_shard_degree": 2, "sm_activation_offloading": true,
@@ -98,16 +100,17 @@ TEST(SmpParameters, TakesSmpsExamples) {
       "allow_empty_shards": true, "tensor_parallel_degree": 2, "context_parallel_degree": 1,
       "expert_parallel_degree": 1, "random_seed": 12345})",
                                      {.gradient_checkpointing = true});
-  EXPECT_EQ(second.sharding.level, 3);
-  EXPECT_EQ(second.sharded_degree, 2);
-  EXPECT_EQ(second.tensor, 2);
-  EXPECT_TRUE(second.offload_activations);
-  EXPECT_EQ(second.activation_loading_horizon, 2);
+  EXPECT_EQ(second.plan.sharding.level, 3);
+  EXPECT_EQ(second.plan.sharding.degree, 2);
+  EXPECT_EQ(second.plan.mesh.tensor, 2);
+  EXPECT_TRUE(second.plan.activations.offload);
+  EXPECT_EQ(second.plan.activations.loading_horizon, 2);
   EXPECT_EQ(second.seed, 12345);
   EXPECT_THAT(second.notices,
               ElementsAre(HasSubstr("counts pipeline tasks"), HasSubstr("fsdp_cache_flush")));
   // Hyperparameters of a SageMaker job are texts.
-  EXPECT_EQ(parse(R"({"partitions": "2", "ddp": "True", "sdp_gradient_clipping": "1e0"})").pipeline,
+  EXPECT_EQ(parse(R"({"partitions": "2", "ddp": "True", "sdp_gradient_clipping": "1e0"})")
+                .plan.mesh.pipeline,
             2);
 }
 
@@ -125,11 +128,12 @@ TEST(SmpParameters, NamesWhatIsWrong) {
       {R"({"enabled": true, "parameters": {}, "more": 1})", "more beside parameters"},
       {R"([1])", "not a JSON object"},
   });
-  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline_parallel_degree": 4})").pipeline, 4);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline_parallel_degree": 4})").plan.mesh.pipeline, 4);
   EXPECT_THAT(parse(R"({"enabled": false, "parameters": {"partitions": 4}})").notices,
               ElementsAre(HasSubstr("not enabled")));
   for (const char* order : {"PDT", "PTD", "DPT", "DTP", "TPD", "TDP"})
-    EXPECT_EQ(parse_smp_parameters({{"placement_strategy", order}}).placement.letters(), order);
+    EXPECT_EQ(parse_smp_parameters({{"placement_strategy", order}}).plan.mesh.placement.letters(),
+              order);
   // All of them, one a line.
   const std::string all = said(R"({"tensor_parallel_degree": 2, "pipeline": "simple", "bf16": true,
                                    "fp16": true, "contiguous": false})");
@@ -137,19 +141,21 @@ TEST(SmpParameters, NamesWhatIsWrong) {
 }
 
 TEST(SmpParameters, Pipelines) {
-  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "simple"})").schedule, ScheduleKind::simple);
-  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "1f1b"})").schedule, ScheduleKind::one_f_one_b);
-  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "zero_bubble"})").schedule,
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "simple"})").plan.pipeline.schedule,
+            ScheduleKind::simple);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "1f1b"})").plan.pipeline.schedule,
+            ScheduleKind::one_f_one_b);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "zero_bubble"})").plan.pipeline.schedule,
             ScheduleKind::zero_bubble);
-  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "zero_bubble_v"})").chunks, 2);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "zero_bubble_v"})").plan.pipeline.chunks, 2);
   const SmpParameters p = parse(R"({"partitions": 2, "pipeline": "virtual_interleaved",
                                     "virtual_pipeline_parallel_degree": 3, "microbatches": 8})");
-  EXPECT_EQ(p.schedule, ScheduleKind::virtual_interleaved);
-  EXPECT_EQ(p.chunks, 3);
-  EXPECT_EQ(p.active_microbatches, 0);
-  EXPECT_EQ(parse(R"({"partitions": 4, "microbatches": 8})").active_microbatches, 6);
+  EXPECT_EQ(p.plan.pipeline.schedule, ScheduleKind::virtual_interleaved);
+  EXPECT_EQ(p.plan.pipeline.chunks, 3);
+  EXPECT_EQ(p.plan.pipeline.active_microbatches, 0);
+  EXPECT_EQ(parse(R"({"partitions": 4, "microbatches": 8})").plan.pipeline.active_microbatches, 6);
   EXPECT_EQ(parse(R"({"partitions": 4, "microbatches": 8, "active_microbatches": 2})")
-                .active_microbatches,
+                .plan.pipeline.active_microbatches,
             2);
   expect_refused({
       {R"({"pipeline": "simple", "memory_weight": 0.5})",
@@ -167,11 +173,10 @@ TEST(SmpParameters, Pipelines) {
   });
   const SmpParameters forward =
       parse(R"({"partitions": 2, "pipeline": "simple_only_forward"})", {.training = false});
-  EXPECT_TRUE(forward.forward_only);
-  EXPECT_EQ(forward.schedule, ScheduleKind::simple);
-  EXPECT_EQ(
-      parse(R"({"partitions": 2, "pipeline": "_only_forward"})", {.training = false}).schedule,
-      ScheduleKind::interleaved);
+  EXPECT_EQ(forward.plan.pipeline.schedule, ScheduleKind::simple);
+  EXPECT_EQ(parse(R"({"partitions": 2, "pipeline": "_only_forward"})", {.training = false})
+                .plan.pipeline.schedule,
+            ScheduleKind::interleaved);
 }
 
 TEST(SmpParameters, APlanIsOfWhatTheScheduleAndCheckpointsKeep) {
@@ -180,7 +185,7 @@ TEST(SmpParameters, APlanIsOfWhatTheScheduleAndCheckpointsKeep) {
   const auto first = [&](const std::string& more) {
     const std::string text =
         R"({"partitions": 2, "microbatches": 8, "manual_partition": [5, 4], )" + more + "}";
-    return choose_partition(parse(text.c_str()), units, 0).costs[0];
+    return choose_partition(parse(text.c_str()).plan, units, 0).costs[0];
   };
   const StageCost one = first(R"("active_microbatches": 1)"),
                   two = first(R"("active_microbatches": 2)"),
@@ -195,7 +200,7 @@ TEST(SmpParameters, APlanIsOfWhatTheScheduleAndCheckpointsKeep) {
 
 TEST(SmpParameters, CutsAutomaticallyOrByHand) {
   const std::vector<UnitCost> units = units_of(9);
-  EXPECT_THAT(counts_of(choose_partition(parse(R"({"partitions": 3})"), units)),
+  EXPECT_THAT(counts_of(choose_partition(parse(R"({"partitions": 3})").plan, units)),
               ElementsAre(3, 3, 3));
   for (const char* text : {R"({"partitions": 3, "manual_partition": [4, 3, 2]})",
                            R"({"partitions": 3, "manual_partition": "4,3,2"})",
@@ -204,7 +209,7 @@ TEST(SmpParameters, CutsAutomaticallyOrByHand) {
                            R"({"partitions": 3, "auto_partition": false, "default_partition": 2,
                                "partition_assignment": {"embeddings": 0, "h.0": 0, "h.1": 0,
                                "h.2": 0, "h.3": 1, "h.4": 1, "h.5": 1}})"})
-    EXPECT_THAT(counts_of(choose_partition(parse(text), units)), ElementsAre(4, 3, 2)) << text;
+    EXPECT_THAT(counts_of(choose_partition(parse(text).plan, units)), ElementsAre(4, 3, 2)) << text;
   expect_refused({
       {R"({"partitions": 2, "auto_partition": false})", "nothing says which units"},
       {R"({"partitions": 2, "auto_partition": false, "default_partition": 0})",
@@ -228,7 +233,7 @@ TEST(SmpParameters, CutsAutomaticallyOrByHand) {
       {R"({"partitions": 2, "load_partition": true})", "partition_file names no file"},
   });
   const auto cut = [&](const char* text) {
-    return test::error_text([&] { choose_partition(parse(text), units); });
+    return test::error_text([&] { choose_partition(parse(text).plan, units); });
   };
   EXPECT_THAT(cut(R"({"partitions": 2, "manual_partition": ["embeddings", "h.44"]})"),
               HasSubstr("no unit 'h.44'"));
@@ -239,7 +244,8 @@ TEST(SmpParameters, CutsAutomaticallyOrByHand) {
   EXPECT_THAT(cut(R"({"partitions": 2, "manual_partition": [4, 4]})"), HasSubstr("8 units"));
   EXPECT_THAT(parse(R"({"partitions": 2, "default_partition": 1})").notices,
               ElementsAre(HasSubstr("default_partition has no effect")));
-  EXPECT_FALSE(parse(R"({"partitions": 2, "skip_tracing": true})").partition.measured);
+  EXPECT_FALSE(
+      parse(R"({"partitions": 2, "skip_tracing": true})").plan.pipeline.partition.measured);
 }
 
 // A stage that keeps more microbatches has less room for units.
@@ -247,7 +253,7 @@ TEST(SmpParameters, TheCutKnowsWhatTheScheduleKeeps) {
   std::vector<UnitCost> units = units_of(12);
   for (UnitCost& unit : units) unit.activation_bytes = 1000;
   const auto counts = [&](const char* text) {
-    return counts_of(choose_partition(parse(text), units));
+    return counts_of(choose_partition(parse(text).plan, units));
   };
   EXPECT_THAT(counts(R"({"partitions": 2, "microbatches": 4, "pipeline": "simple",
                          "memory_weight": 1})"),
@@ -262,21 +268,22 @@ TEST(SmpParameters, APartitionGoesThroughItsFile) {
   const std::string path = directory / "partition.json";
   const std::vector<UnitCost> units = units_of(9);
   SmpParameters p = parse(R"({"partitions": 3, "manual_partition": [5, 3, 1]})");
-  write_partition(path, choose_partition(p, units), units);
+  write_partition(path, choose_partition(p.plan, units), units);
   const json saved = {{"partitions", 3}, {"load_partition", true}, {"partition_file", path}};
   p = parse_smp_parameters(saved);
-  EXPECT_THAT(counts_of(choose_partition(p, units)), ElementsAre(5, 3, 1));
-  EXPECT_THAT(test::error_text([&] { choose_partition(p, units_of(10)); }),
+  EXPECT_THAT(counts_of(choose_partition(p.plan, units)), ElementsAre(5, 3, 1));
+  EXPECT_THAT(test::error_text([&] { choose_partition(p.plan, units_of(10)); }),
               HasSubstr("of a model of 9 units, this one has 10"));
   EXPECT_THAT(
       test::error_text([&] {
         SmpParameters other = p;
-        other.partition.file = directory / "none.json";
-        choose_partition(other, units);
+        other.plan.pipeline.partition.file = directory / "none.json";
+        choose_partition(other.plan, units);
       }),
       AllOf(HasSubstr("none.json"), HasSubstr("a run with load_partition false writes it")));
   std::ofstream(path) << "{\"units\": 3}";
-  EXPECT_THAT(test::error_text([&] { choose_partition(p, units); }), HasSubstr("is no partition"));
+  EXPECT_THAT(test::error_text([&] { choose_partition(p.plan, units); }),
+              HasSubstr("is no partition"));
 }
 
 TEST(SmpParameters, TensorParallelism) {
@@ -284,15 +291,16 @@ TEST(SmpParameters, TensorParallelism) {
   EXPECT_THAT(said(R"({"tensor_parallel_degree": 2, "ddp": false})"), HasSubstr("ddp is false"));
   const SmpParameters p =
       parse(R"({"tensor_parallel_degree": 2, "ddp": true, "prescaled_batch": true})");
-  EXPECT_EQ(p.tensor, 2);
-  EXPECT_TRUE(p.prescaled_batch);
-  EXPECT_EQ(parse(R"({"tensor_parallel_degree": 2, "hybrid_shard_degree": 1})").tensor, 2);
+  EXPECT_EQ(p.plan.mesh.tensor, 2);
+  EXPECT_TRUE(p.plan.tensor.prescaled_batch);
+  EXPECT_EQ(parse(R"({"tensor_parallel_degree": 2, "hybrid_shard_degree": 1})").plan.mesh.tensor,
+            2);
 }
 
 TEST(SmpParameters, Sharding) {
   const auto level = [](const char* text) {
     const SmpParameters p = parse(text);
-    return std::pair(p.sharding.level, p.sharded_degree);
+    return std::pair(p.plan.sharding.level, p.plan.sharding.degree);
   };
   using Level = std::pair<int, int>;
   EXPECT_EQ(level(R"({"shard_optimizer_state": true})"), Level(1, 0));
@@ -322,9 +330,9 @@ TEST(SmpParameters, Sharding) {
   const SmpParameters sizes = parse(R"({"sharded_data_parallel_degree": 2,
       "sdp_reduce_bucket_size": 1000, "sdp_param_persistence_threshold": 0,
       "sdp_max_live_parameters": 2000, "sdp_hierarchical_allgather": false})");
-  EXPECT_EQ(sizes.sharding.bucket_elements, 1000);
-  EXPECT_EQ(sizes.sharding.persistence_threshold, 0);
-  EXPECT_EQ(sizes.sharding.max_live_parameters, 2000);
+  EXPECT_EQ(sizes.plan.sharding.bucket_elements, 1000);
+  EXPECT_EQ(sizes.plan.sharding.persistence_threshold, 0);
+  EXPECT_EQ(sizes.plan.sharding.max_live_parameters, 2000);
   EXPECT_EQ(sizes.collectives, "all_gather:^hierarchical");
   EXPECT_THAT(sizes.notices, IsEmpty());
   EXPECT_THAT(parse(R"({"shard_optimizer_state": true, "sdp_reduce_bucket_size": 1000,
@@ -368,7 +376,7 @@ TEST(SmpParameters, OneOptionOneMeaning) {
 
 TEST(SmpParameters, Activations) {
   const auto group = [](const char* text, const RunValues& run = {}) {
-    return parse(text, run).checkpoint_group;
+    return parse(text, run).plan.activations.checkpoint_group;
   };
   EXPECT_EQ(group(R"({"activation_checkpointing": "each"})"), 1);
   EXPECT_EQ(group(R"({"activation_checkpointing": "group_3"})"), 3);
@@ -389,8 +397,8 @@ TEST(SmpParameters, Activations) {
   EXPECT_THAT(said(R"({"activation_checkpointing": "each"})", {.gradient_checkpointing = false}),
               HasSubstr("must agree"));
   const RunValues offloads{.gradient_checkpointing = true, .activation_offloading = true};
-  EXPECT_TRUE(parse("{}", offloads).offload_activations);
-  EXPECT_TRUE(parse(R"({"offload_activations": true})", offloads).offload_activations);
+  EXPECT_TRUE(parse("{}", offloads).plan.activations.offload);
+  EXPECT_TRUE(parse(R"({"offload_activations": true})", offloads).plan.activations.offload);
   EXPECT_THAT(said(R"({"sm_activation_offloading": false})", offloads),
               HasSubstr("sm_activation_offloading is false in mp_parameters and "
                         "activation_offloading is true"));
@@ -398,10 +406,10 @@ TEST(SmpParameters, Activations) {
               HasSubstr("activation_offloading is true, but activations are not checkpointed"));
   const SmpParameters p = parse(R"({"offload_activations": true, "activation_loading_horizon": 6,
                                     "activation_checkpointing": "each"})");
-  EXPECT_TRUE(p.offload_activations);
-  EXPECT_EQ(p.activation_loading_horizon, 6);
+  EXPECT_TRUE(p.plan.activations.offload);
+  EXPECT_EQ(p.plan.activations.loading_horizon, 6);
   EXPECT_EQ(parse(R"({"sm_activation_offloading": true, "activation_checkpointing": "each"})")
-                .activation_loading_horizon,
+                .plan.activations.loading_horizon,
             2);
   EXPECT_THAT(parse(R"({"activation_loading_horizon": 6})").notices,
               ElementsAre(HasSubstr("are not offloaded")));
@@ -410,14 +418,15 @@ TEST(SmpParameters, Activations) {
 TEST(SmpParameters, LossScaling) {
   const auto scaling = *parse(R"({"fp16": true, "dynamic_loss_args": {"init_scale": 1024,
       "scale_factor": 4, "scale_window": 10, "min_scale": 0.5, "delayed_shift": 2}})")
-                            .loss_scaling;
+                            .plan.precision.loss_scaling;
   EXPECT_TRUE(scaling.dynamic);
   EXPECT_EQ(scaling.init_scale, 1024);
   EXPECT_EQ(scaling.factor, 4);
   EXPECT_EQ(scaling.window, 10);
   EXPECT_EQ(scaling.min_scale, 0.5);
   EXPECT_EQ(scaling.delayed_shift, 2);
-  const auto fixed = *parse(R"({"fp16": true, "static_loss_scale": 128})").loss_scaling;
+  const auto fixed =
+      *parse(R"({"fp16": true, "static_loss_scale": 128})").plan.precision.loss_scaling;
   EXPECT_FALSE(fixed.dynamic);
   EXPECT_EQ(fixed.init_scale, 128);
   expect_refused({
@@ -432,12 +441,12 @@ TEST(SmpParameters, LossScaling) {
 
 // Gradients are always summed: a configuration that says otherwise is not carried out silently.
 TEST(SmpParameters, ReplicasWantDdp) {
-  const auto request = [](const char* text) { return layout_request(parse(text), 8, 8, 128); };
   const auto problem = [&](const char* text) {
-    const auto found = find_problems(request(text), {.units = 10, .heads = 8, .inner = 8});
+    const auto found = find_problems(parse(text).plan, {.ranks = 8, .batch = 8, .length = 128},
+                                     {.units = 10, .heads = 8, .inner = 8});
     return found.empty() ? std::string() : found[0].what + "; " + found[0].remedy;
   };
-  const auto notes = [&](const char* text) { return find_idle_options(request(text)); };
+  const auto notes = [&](const char* text) { return find_idle_options(parse(text).plan, 8); };
   EXPECT_THAT(problem(R"({"partitions": 2, "ddp": false})"),
               AllOf(HasSubstr("8 ranks make 4 replicas"), HasSubstr("start 2 ranks")));
   EXPECT_EQ(problem(R"({"partitions": 8, "ddp": false})"), "");
@@ -515,38 +524,26 @@ TEST(SmpParameters, ReachWhatTheyAreFor) {
       "microbatches": 4, "active_microbatches": 3, "optimize": "speed", "prescaled_batch": true,
       "sharded_data_parallel_degree": 2, "bf16": true, "activation_checkpointing": "group_2",
       "offload_activations": true, "activation_loading_horizon": 5})");
-  const LayoutRequest request = layout_request(p, 16, 8, 128);
-  EXPECT_EQ(request.ranks, 16);
-  EXPECT_EQ(request.pipeline, 2);
-  EXPECT_EQ(request.tensor, 2);
-  EXPECT_EQ(request.microbatches, 4);
-  EXPECT_EQ(request.active_microbatches, 3);
-  EXPECT_EQ(request.batch, 8);
-  EXPECT_EQ(request.length, 128);
-  EXPECT_TRUE(request.prescaled_batch && request.speed);
-  EXPECT_EQ(request.sharding, 3);
-  EXPECT_EQ(request.sharded_degree, 2);
-  EXPECT_TRUE(request.checkpointing && request.offloading);
-  EXPECT_THAT(find_problems(request, {.units = 14, .heads = 12, .inner = 3072}), IsEmpty());
-  const ParallelOptions options = parallel_options(p);
-  EXPECT_EQ(options.dtype, DType::bf16);
-  EXPECT_EQ(options.microbatches, 4);
-  EXPECT_EQ(options.active_microbatches, 3);
-  EXPECT_TRUE(options.prescaled_batch && options.speed && options.offload_activations);
-  EXPECT_EQ(options.sharding.level, 3);
-  EXPECT_EQ(options.sharded_degree, 2);
-  EXPECT_EQ(options.checkpoint_group, 2);
-  EXPECT_EQ(options.activation_loading_horizon, 5);
-  EXPECT_FALSE(options.skip_tracing);
-  EXPECT_TRUE(parallel_options(parse(R"({"skip_tracing": true})")).skip_tracing);
-  const ParallelOptions by_hand =
-      parallel_options(parse(R"({"partitions": 2, "manual_partition": [7, 1]})"));
-  EXPECT_THAT(counts_of(by_hand.partition(units_of(8), 16)), ElementsAre(7, 1));
-  const ParallelOptions chunked =
-      parallel_options(parse(R"({"partitions": 2, "pipeline": "zero_bubble_v", "fp16": true})"));
-  EXPECT_EQ(chunked.schedule, ScheduleKind::zero_bubble_v);
-  EXPECT_EQ(chunked.chunks, 2);
-  EXPECT_EQ(chunked.dtype, DType::f16);
+  const ParallelPlan want{
+      .mesh = {.pipeline = 2, .tensor = 2},
+      .pipeline = {.microbatches = 4,
+                   .active_microbatches = 3,
+                   .partition = {.memory_weight = 0.2}},
+      .tensor = {.prescaled_batch = true, .speed = true},
+      .sharding = {.level = 3, .degree = 2},
+      .activations = {.checkpoint_group = 2, .offload = true, .loading_horizon = 5},
+      .precision = {.dtype = DType::bf16}};
+  EXPECT_EQ(p.plan, want) << plan_json(p.plan);
+  EXPECT_THAT(find_problems(p.plan, {.ranks = 16, .batch = 8, .length = 128},
+                            {.units = 14, .heads = 12, .inner = 3072}),
+              IsEmpty());
+  const SmpParameters by_hand = parse(R"({"partitions": 2, "manual_partition": [7, 1]})");
+  EXPECT_THAT(counts_of(choose_partition(by_hand.plan, units_of(8), 16)), ElementsAre(7, 1));
+  const SmpParameters chunked =
+      parse(R"({"partitions": 2, "pipeline": "zero_bubble_v", "fp16": true})");
+  EXPECT_EQ(chunked.plan.pipeline.schedule, ScheduleKind::zero_bubble_v);
+  EXPECT_EQ(chunked.plan.pipeline.chunks, 2);
+  EXPECT_EQ(chunked.plan.precision.dtype, DType::f16);
 }
 
 TEST(SmpParameters, TheDocumentHasTheParsersTable) {

@@ -1,5 +1,5 @@
-// The keys of SMP's parameters as data: what the parser declares and the documents list. Not for
-// other rooms.
+// The keys of SMP's parameters as data: the parser, the run's flat options and the documents read
+// them.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "shoal/parallel/apply/smp_keys.h"
+#include "shoal/parallel/plan/smp_keys.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -93,8 +93,8 @@ class Reader {
   }
 
   void mesh() {
-    out_.pipeline = static_cast<int>(raw_.pipeline_parallel_degree.value_or(1));
-    out_.tensor = static_cast<int>(raw_.tensor_parallel_degree.value_or(1));
+    plan_.mesh.pipeline = static_cast<int>(raw_.pipeline_parallel_degree.value_or(1));
+    plan_.mesh.tensor = static_cast<int>(raw_.tensor_parallel_degree.value_or(1));
     std::vector<std::string> keys;
     const auto wants = [&keys](const char* name, bool given) {
       if (given) keys.emplace_back(name);
@@ -114,17 +114,16 @@ class Reader {
           fmt::join(keys, ", "), keys.size() == 1 ? "speaks" : "speak");
     if (!raw_.placement_strategy) return;
     try {
-      out_.placement = Placement(*raw_.placement_strategy);
+      plan_.mesh.placement = Placement(*raw_.placement_strategy);
     } catch (const Error& problem) {
       problems_.emplace_back(problem.what());
     }
   }
 
   void pipeline() {
-    out_.microbatches = static_cast<int>(raw_.microbatches.value_or(1));
+    plan_.pipeline.microbatches = static_cast<int>(raw_.microbatches.value_or(1));
     std::string kind = word("pipeline", raw_.pipeline, "interleaved");
     if (const auto at = kind.find("_only_forward"); at != kind.npos) {
-      out_.forward_only = true;
       if (run_.training)
         refuse(
             "pipeline is {}, which trains nothing, but the run is to train; choose another, or "
@@ -132,55 +131,57 @@ class Reader {
             kind);
       kind = at == 0 ? "interleaved" : kind.substr(0, at);
     }
-    out_.schedule = parse_schedule_kind(kind);
+    plan_.pipeline.schedule = parse_schedule_kind(kind);
     chunks();
     active_microbatches(kind);
   }
 
   void chunks() {
     const auto& given = raw_.virtual_pipeline_parallel_degree;
-    const bool is_v = out_.schedule == ScheduleKind::zero_bubble_v;
-    out_.chunks = static_cast<int>(given.value_or(is_v ? 2 : 1));
-    if (out_.schedule == ScheduleKind::virtual_interleaved) {
-      if (out_.chunks < 2)
+    const bool is_v = plan_.pipeline.schedule == ScheduleKind::zero_bubble_v;
+    plan_.pipeline.chunks = static_cast<int>(given.value_or(is_v ? 2 : 1));
+    if (plan_.pipeline.schedule == ScheduleKind::virtual_interleaved) {
+      if (plan_.pipeline.chunks < 2)
         refuse(
             "pipeline is virtual_interleaved with {} stage a rank; set "
             "virtual_pipeline_parallel_degree to 2 or more, or use 1f1b",
-            out_.chunks);
+            plan_.pipeline.chunks);
     } else if (is_v) {
-      if (out_.chunks != 2)
+      if (plan_.pipeline.chunks != 2)
         refuse(
             "virtual_pipeline_parallel_degree is {}, but zero_bubble_v has 2 stages a rank; leave "
             "it out",
-            out_.chunks);
-    } else if (out_.chunks != 1) {
+            plan_.pipeline.chunks);
+    } else if (plan_.pipeline.chunks != 1) {
       refuse(
           "virtual_pipeline_parallel_degree is {}, but {} has one stage a rank; use "
           "virtual_interleaved",
-          out_.chunks, name(out_.schedule));
+          plan_.pipeline.chunks, name(plan_.pipeline.schedule));
     }
   }
 
   void active_microbatches(const std::string& kind) {
-    const bool has_it = out_.schedule == ScheduleKind::interleaved;
-    const std::int64_t given =
-        raw_.active_microbatches.value_or(has_it ? out_.pipeline + 2 : out_.microbatches);
-    if (has_it) out_.active_microbatches = static_cast<int>(given);
-    if (!raw_.active_microbatches || given == out_.microbatches) return;
-    if (given > out_.microbatches)
+    const bool has_it = plan_.pipeline.schedule == ScheduleKind::interleaved;
+    const std::int64_t given = raw_.active_microbatches.value_or(
+        has_it ? plan_.mesh.pipeline + 2 : plan_.pipeline.microbatches);
+    if (has_it) plan_.pipeline.active_microbatches = static_cast<int>(given);
+    if (!raw_.active_microbatches || given == plan_.pipeline.microbatches) return;
+    if (given > plan_.pipeline.microbatches)
       refuse("active_microbatches is {}, but there are {} microbatches; give at most as many",
-             given, out_.microbatches);
+             given, plan_.pipeline.microbatches);
     else if (!has_it)
       refuse(
           "active_microbatches is {} of {} microbatches, but {} decides itself how many are in "
           "flight; leave it out, or use pipeline=interleaved",
-          given, out_.microbatches, kind);
+          given, plan_.pipeline.microbatches, kind);
   }
 
-  std::int64_t all_stages() const { return std::int64_t{out_.pipeline} * out_.chunks; }
+  std::int64_t all_stages() const {
+    return std::int64_t{plan_.mesh.pipeline} * plan_.pipeline.chunks;
+  }
 
   void partition() {
-    PartitionChoice& choice = out_.partition;
+    PartitionChoice& choice = plan_.pipeline.partition;
     const bool speed = word("optimize", raw_.optimize, "memory") == "speed";
     choice.memory_weight = raw_.memory_weight.value_or(speed ? 0.2 : 0.8);
     choice.measured = !raw_.skip_tracing.value_or(false);
@@ -231,9 +232,9 @@ class Reader {
     };
     const auto numbers = static_cast<std::size_t>(std::ranges::count_if(given, is_number));
     if (numbers == given.size())
-      out_.partition.counts = fmt::format("{}", fmt::join(given, ","));
+      plan_.pipeline.partition.counts = fmt::format("{}", fmt::join(given, ","));
     else if (numbers == 0)
-      out_.partition.first_units = given;
+      plan_.pipeline.partition.first_units = given;
     else
       refuse("manual_partition has numbers of units and names of units, [{}]; give one kind",
              fmt::join(given, ", "));
@@ -241,12 +242,12 @@ class Reader {
     if (std::ssize(given) != stages)
       refuse(
           "manual_partition is of {} stages ([{}]), but there are {} (partitions {} x {} a rank)",
-          given.size(), fmt::join(given, ", "), stages, out_.pipeline, out_.chunks);
+          given.size(), fmt::join(given, ", "), stages, plan_.mesh.pipeline, plan_.pipeline.chunks);
   }
 
   void assignment() {
     for (const auto& [unit, stage] : raw_.partition_assignment.items()) {
-      out_.partition.by_hand = true;
+      plan_.pipeline.partition.by_hand = true;
       const std::int64_t stages = all_stages();
       if (!stage.is_number_integer() || stage.get<std::int64_t>() < 0 ||
           stage.get<std::int64_t>() >= stages) {
@@ -254,18 +255,18 @@ class Reader {
                stages - 1);
         continue;
       }
-      out_.partition.stage_of[unit] = stage.get<int>();
+      plan_.pipeline.partition.stage_of[unit] = stage.get<int>();
     }
   }
 
   void tensor() {
-    out_.speed = lower(raw_.optimize.value_or("memory")) == "speed";
-    out_.prescaled_batch = raw_.prescaled_batch.value_or(false);
-    if (out_.tensor > 1 && !version2_ && !raw_.ddp.value_or(false))
+    plan_.tensor.speed = lower(raw_.optimize.value_or("memory")) == "speed";
+    plan_.tensor.prescaled_batch = raw_.prescaled_batch.value_or(false);
+    if (plan_.mesh.tensor > 1 && !version2_ && !raw_.ddp.value_or(false))
       refuse(
           "tensor_parallel_degree is {} and ddp is {}; tensor parallelism runs across "
           "data-parallel ranks: set ddp to true",
-          out_.tensor, raw_.ddp ? "false" : "not given (false)");
+          plan_.mesh.tensor, raw_.ddp ? "false" : "not given (false)");
   }
 
   void sharding() {
@@ -278,12 +279,12 @@ class Reader {
     const std::int64_t degree = one ? *one : two.value_or(1);  // 0: all
     const bool optimizer_only = raw_.shard_optimizer_state.value_or(false);
     const std::string strategy = word("sharding_strategy", raw_.sharding_strategy, "");
-    int& level = out_.sharding.level;
+    int& level = plan_.sharding.level;
     level = strategy.empty()         ? (degree == 1 ? 0 : 3)
             : strategy == "NO_SHARD" ? 0
             : strategy.starts_with("SHARD_GRAD") || strategy.ends_with("ZERO2") ? 2
                                                                                 : 3;
-    out_.sharded_degree = static_cast<int>(degree);
+    plan_.sharding.degree = static_cast<int>(degree);
     if (strategy == "NO_SHARD" && degree != 1)
       refuse("sharding_strategy is NO_SHARD, but the degree of sharding is {}",
              degree == 0 ? "0 (all replicas)" : fmt::format("{}", degree));
@@ -299,7 +300,7 @@ class Reader {
             "sharding_strategy is {}, but the degree of sharding is 1; leave the degree out for "
             "all replicas",
             strategy);
-      out_.sharded_degree = 0;
+      plan_.sharding.degree = 0;
     }
     if (optimizer_only) {
       if (level > 0)
@@ -309,11 +310,11 @@ class Reader {
             strategy.empty() ? "sharded_data_parallel_degree" : "sharding_strategy");
       level = std::max(level, 1);
     }
-    if (level <= 1) out_.sharded_degree = 0;
+    if (level <= 1) plan_.sharding.degree = 0;
   }
 
   void sharding_sizes() {
-    ShardingOptions& sharding = out_.sharding;
+    ShardingOptions& sharding = plan_.sharding;
     const auto size = [&](const char* name, const SmpRaw::Number& given, std::int64_t& into,
                           int from_level) {
       if (!given) return;
@@ -342,7 +343,7 @@ class Reader {
 
   void activations() {
     const auto& run = run_.gradient_checkpointing;
-    int& group = out_.checkpoint_group;
+    int& group = plan_.activations.checkpoint_group;
     group = run.value_or(false) ? 1 : 0;
     if (raw_.activation_checkpointing) {
       const std::string strategy = lower(*raw_.activation_checkpointing);
@@ -379,20 +380,20 @@ class Reader {
                              : two ? "sm_activation_offloading"
                                    : "activation_offloading";
     const auto& offloads = run_.activation_offloading;
-    out_.offload_activations = one ? *one : two ? *two : offloads.value_or(false);
-    if (offloads && *offloads != out_.offload_activations)
+    plan_.activations.offload = one ? *one : two ? *two : offloads.value_or(false);
+    if (offloads && *offloads != plan_.activations.offload)
       refuse(
           "{} is {} in {} and activation_offloading is {} in the run's options: they are one "
           "option and must agree",
-          name, text_of(out_.offload_activations), source_, text_of(*offloads));
-    if (out_.offload_activations && group == 0)
+          name, text_of(plan_.activations.offload), source_, text_of(*offloads));
+    if (plan_.activations.offload && group == 0)
       refuse(
           "{} is true, but activations are not checkpointed; what is offloaded are checkpoints: "
           "set activation_checkpointing to each, or gradient_checkpointing",
           name);
-    out_.activation_loading_horizon =
+    plan_.activations.loading_horizon =
         static_cast<int>(raw_.activation_loading_horizon.value_or(version2_ ? 2 : 4));
-    if (raw_.activation_loading_horizon && !out_.offload_activations)
+    if (raw_.activation_loading_horizon && !plan_.activations.offload)
       note("activation_loading_horizon has no effect: activations are not offloaded");
     else if (raw_.activation_loading_horizon && version2_)
       note("activation_loading_horizon counts pipeline tasks here, not loaded tensors");
@@ -405,6 +406,9 @@ class Reader {
       refuse("bf16 and fp16 are both set; choose one");
     if (raw_.fp16_params.value_or(false) && !out_.fp16.value_or(false))
       refuse("fp16_params is true, but fp16 is not; weights are fp16 where training is: set fp16");
+    plan_.precision.dtype = out_.fp16.value_or(false)   ? DType::f16
+                            : out_.bf16.value_or(false) ? DType::bf16
+                                                        : DType::f32;
     out_.seed = agree("random_seed", raw_.random_seed, "seed", run_.seed);
     const std::optional<std::string> backend =
         word("ddp_dist_backend", raw_.ddp_dist_backend, "auto") == "auto"
@@ -437,7 +441,7 @@ class Reader {
     } catch (const Error& problem) {
       problems_.emplace_back(problem.what());
     }
-    out_.loss_scaling = scaling;
+    plan_.precision.loss_scaling = scaling;
     if (!out_.fp16.value_or(false))
       note("the loss is not scaled: only fp16 needs it, and it is not set");
   }
@@ -451,9 +455,9 @@ class Reader {
       refuse("ddp_dist_backend is given, but ddp is not true");
     // Version 2 has no such key.
     if (horovod || version2_)
-      out_.ddp = true;
+      plan_.mesh.ddp = true;
     else
-      out_.ddp = raw_.ddp;
+      plan_.mesh.ddp = raw_.ddp;
   }
 
   const SmpRaw& raw_;
@@ -461,6 +465,7 @@ class Reader {
   bool version2_;
   const std::string& source_;
   SmpParameters out_;
+  ParallelPlan& plan_ = out_.plan;
   std::vector<std::string> problems_;
 };
 
@@ -524,28 +529,6 @@ SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
   return parameters;
 }
 
-LayoutRequest layout_request(const SmpParameters& p, int ranks, std::int64_t batch,
-                             std::int64_t length) {
-  LayoutRequest request;
-  request.ranks = ranks;
-  request.pipeline = p.pipeline;
-  request.tensor = p.tensor;
-  request.ddp = p.ddp;
-  request.schedule = p.schedule;
-  request.chunks = p.chunks;
-  request.microbatches = p.microbatches;
-  request.active_microbatches = p.active_microbatches;
-  request.batch = batch;
-  request.length = length;
-  request.prescaled_batch = p.prescaled_batch;
-  request.speed = p.speed;
-  request.sharding = p.sharding.level;
-  request.sharded_degree = p.sharded_degree;
-  request.checkpointing = p.checkpoint_group > 0;
-  request.offloading = p.offload_activations;
-  return request;
-}
-
 collectives::CommunicatorOptions communicator_options(const SmpParameters& p,
                                                       collectives::CommunicatorOptions run) {
   if (p.backend) run.backend = *p.backend;
@@ -557,29 +540,6 @@ collectives::CommunicatorOptions communicator_options(const SmpParameters& p,
                 "put the rule into the file, or leave the parameter out");
   run.collectives += (run.collectives.empty() ? "" : "#") + p.collectives;
   return run;
-}
-
-ParallelOptions parallel_options(const SmpParameters& p) {
-  ParallelOptions options;
-  options.dtype = p.fp16.value_or(false)   ? DType::f16
-                  : p.bf16.value_or(false) ? DType::bf16
-                                           : DType::f32;
-  options.schedule = p.schedule;
-  options.microbatches = p.microbatches;
-  options.chunks = p.chunks;
-  options.active_microbatches = p.active_microbatches;
-  options.prescaled_batch = p.prescaled_batch;
-  options.speed = p.speed;
-  options.sharding = p.sharding;
-  options.sharded_degree = p.sharded_degree;
-  options.checkpoint_group = p.checkpoint_group;
-  options.offload_activations = p.offload_activations;
-  options.activation_loading_horizon = p.activation_loading_horizon;
-  options.skip_tracing = !p.partition.measured;
-  options.partition = [p](std::span<const UnitCost> units, double bytes_per_parameter) {
-    return choose_partition(p, units, bytes_per_parameter);
-  };
-  return options;
 }
 
 }  // namespace shoal::parallel

@@ -1,5 +1,5 @@
 // What parallelism refuses, and what it says.
-#include "shoal/parallel/apply/legality.h"
+#include "shoal/parallel/plan/legality.h"
 
 #include <fstream>
 #include <iterator>
@@ -20,8 +20,36 @@ using ::testing::IsEmpty;
 
 const LayoutModel kGpt2{.units = 14, .heads = 12, .inner = 3072};
 
-std::string said(const LayoutRequest& request, const LayoutModel& model = kGpt2) {
-  return test::error_text([&] { check_layout(request, model); });
+// A plan and the run that it is for, in the words of the document's table.
+struct Asked {
+  int ranks = 1, pipeline = 1, tensor = 1;
+  ScheduleKind schedule = ScheduleKind::interleaved;
+  int chunks = 1, microbatches = 1;
+  std::int64_t batch = 1;
+  int accumulated = 1;
+  std::int64_t length = 0;
+  bool prescaled_batch = false, speed = false;
+  int sharding = 0, sharded_degree = 0;
+  bool checkpointing = false, offloading = false;
+
+  ParallelPlan plan() const {
+    return {.mesh = {.pipeline = pipeline, .tensor = tensor},
+            .pipeline = {.schedule = schedule, .microbatches = microbatches, .chunks = chunks},
+            .tensor = {.prescaled_batch = prescaled_batch, .speed = speed},
+            .sharding = {.level = sharding, .degree = sharded_degree},
+            .activations = {.checkpoint_group = checkpointing ? 1 : 0, .offload = offloading}};
+  }
+  RunShape run() const { return {ranks, batch, accumulated, length}; }
+};
+
+std::vector<LayoutProblem> problems_of(const Asked& asked) {
+  return find_problems(asked.plan(), asked.run(), kGpt2);
+}
+std::vector<std::string> idle_of(const Asked& asked) {
+  return find_idle_options(asked.plan(), asked.ranks);
+}
+std::string said(const Asked& asked) {
+  return test::error_text([&] { check_layout(asked.plan(), asked.run(), kGpt2); });
 }
 
 TEST(Legality, RefusesWithNumbersAndRemedy) {
@@ -68,7 +96,7 @@ TEST(Legality, RefusesWithNumbersAndRemedy) {
 std::string legality_table() {
   struct Row {
     const char* asked;
-    LayoutRequest request;
+    Asked request;
   };
   using enum ScheduleKind;
   const Row rows[] = {
@@ -90,7 +118,7 @@ std::string legality_table() {
   };
   std::string table = "| asked for | refused, for example | remedy |\n|---|---|---|\n";
   for (const Row& row : rows) {
-    const auto problems = find_problems(row.request, kGpt2);
+    const auto problems = problems_of(row.request);
     EXPECT_EQ(problems.size(), 1U) << row.asked;
     for (const LayoutProblem& problem : problems)
       table += fmt::format("| {} | {} | {} |\n", row.asked, problem.what, problem.remedy);
@@ -119,50 +147,47 @@ TEST(Legality, ReadsWhatMattersOffTheModulesOfAModel) {
 }
 
 TEST(Legality, NamesEveryProblemAtOnce) {
-  const LayoutRequest request{
+  const Asked request{
       .ranks = 7, .pipeline = 2, .tensor = 5, .microbatches = 3, .batch = 4, .offloading = true};
-  EXPECT_EQ(find_problems(request, kGpt2).size(), 4U);
+  EXPECT_EQ(problems_of(request).size(), 4U);
 }
 
 TEST(Legality, RemediesAreOfOneBatchWhateverIsAccumulated) {
-  const LayoutRequest request{
-      .ranks = 2, .pipeline = 2, .microbatches = 3, .batch = 4, .accumulated = 2};
-  const auto problems = find_problems(request, kGpt2);
+  const Asked request{.ranks = 2, .pipeline = 2, .microbatches = 3, .batch = 4, .accumulated = 2};
+  const auto problems = problems_of(request);
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_THAT(problems[0].what, HasSubstr("a batch of 4 does not divide into 3 microbatches"));
   EXPECT_THAT(problems[0].remedy, HasSubstr("1, 2, 4"));
 }
 
 TEST(Legality, AllowsWhatCanBe) {
-  EXPECT_THAT(find_problems({}, kGpt2), IsEmpty());
-  EXPECT_THAT(find_problems({.ranks = 24,
-                             .pipeline = 2,
-                             .tensor = 3,
-                             .schedule = ScheduleKind::zero_bubble,
-                             .microbatches = 4,
-                             .batch = 8,
-                             .length = 510,
-                             .prescaled_batch = true,
-                             .sharding = 3,
-                             .sharded_degree = 2,
-                             .checkpointing = true,
-                             .offloading = true},
-                            kGpt2),
+  EXPECT_THAT(problems_of({}), IsEmpty());
+  EXPECT_THAT(problems_of({.ranks = 24,
+                           .pipeline = 2,
+                           .tensor = 3,
+                           .schedule = ScheduleKind::zero_bubble,
+                           .microbatches = 4,
+                           .batch = 8,
+                           .length = 510,
+                           .prescaled_batch = true,
+                           .sharding = 3,
+                           .sharded_degree = 2,
+                           .checkpointing = true,
+                           .offloading = true}),
               IsEmpty());
 }
 
 TEST(Legality, TellsOptionsWithoutEffect) {
-  EXPECT_THAT(find_idle_options({}), IsEmpty());
-  EXPECT_THAT(find_idle_options({.speed = true}),
-              ElementsAre(HasSubstr("tensor_parallel_degree is 1")));
-  EXPECT_THAT(find_idle_options({.ranks = 2, .tensor = 2, .speed = true, .sharding = 1}),
+  EXPECT_THAT(idle_of({}), IsEmpty());
+  EXPECT_THAT(idle_of({.speed = true}), ElementsAre(HasSubstr("tensor_parallel_degree is 1")));
+  EXPECT_THAT(idle_of({.ranks = 2, .tensor = 2, .speed = true, .sharding = 1}),
               ElementsAre(HasSubstr("without prescaled_batch"), HasSubstr("one replica")));
-  EXPECT_THAT(find_idle_options({.ranks = 4, .sharding = 2, .sharded_degree = 1}),
+  EXPECT_THAT(idle_of({.ranks = 4, .sharding = 2, .sharded_degree = 1}),
               ElementsAre(HasSubstr("a shard group of one rank")));
-  EXPECT_THAT(find_idle_options({.ranks = 4, .sharded_degree = 2}),
+  EXPECT_THAT(idle_of({.ranks = 4, .sharded_degree = 2}),
               ElementsAre(HasSubstr("sharded_data_parallel_degree 2 changes nothing")));
-  EXPECT_THAT(find_idle_options({.ranks = 4, .sharded_degree = 1}), IsEmpty());
-  EXPECT_THAT(find_idle_options({.schedule = ScheduleKind::one_f_one_b}),
+  EXPECT_THAT(idle_of({.ranks = 4, .sharded_degree = 1}), IsEmpty());
+  EXPECT_THAT(idle_of({.schedule = ScheduleKind::one_f_one_b}),
               ElementsAre(HasSubstr("a pipeline of one rank")));
 }
 

@@ -1,4 +1,4 @@
-#include "shoal/parallel/apply/legality.h"
+#include "shoal/parallel/plan/legality.h"
 
 #include <algorithm>
 #include <numeric>
@@ -19,8 +19,8 @@ std::string divisors(std::initializer_list<std::int64_t> counts, std::int64_t mo
 }
 
 // Degrees multiply to more than an int holds.
-std::int64_t replica_of(const LayoutRequest& request) {
-  return std::int64_t{request.pipeline} * request.tensor;
+std::int64_t replica_of(const ParallelPlan& plan) {
+  return std::int64_t{plan.mesh.pipeline} * plan.mesh.tensor;
 }
 
 constexpr std::int64_t kMostMicrobatches = 1'000'000;  // of a step: a schedule is a list of them
@@ -35,13 +35,13 @@ std::int64_t width_of(const nn::Module& module) {
 
 class Examination {
  public:
-  Examination(const LayoutRequest& request, const LayoutModel& model)
-      : request_(request), model_(model) {}
+  Examination(const ParallelPlan& plan, const RunShape& run, const LayoutModel& model)
+      : plan_(plan), run_(run), model_(model) {}
 
-  std::vector<LayoutProblem> run() {
-    if (request_.pipeline < 1 || request_.tensor < 1 || request_.ranks < 1) {
+  std::vector<LayoutProblem> examine() {
+    if (plan_.mesh.pipeline < 1 || plan_.mesh.tensor < 1 || run_.ranks < 1) {
       add(fmt::format("{} ranks with pipeline_parallel_degree {} and tensor_parallel_degree {}",
-                      request_.ranks, request_.pipeline, request_.tensor),
+                      run_.ranks, plan_.mesh.pipeline, plan_.mesh.tensor),
           "degrees are 1 or more");
       return problems_;
     }
@@ -50,7 +50,7 @@ class Examination {
     tensor();
     pipeline();
     sharding();
-    if (request_.offloading && !request_.checkpointing)
+    if (plan_.activations.offload && plan_.activations.checkpoint_group == 0)
       add("offload_activations is set and activation checkpointing is not",
           "what is offloaded are checkpoints: set activation_checkpointing too");
     return problems_;
@@ -60,33 +60,32 @@ class Examination {
   void add(std::string what, std::string remedy) {
     problems_.push_back({std::move(what), std::move(remedy)});
   }
-  std::int64_t replica() const { return replica_of(request_); }
+  std::int64_t replica() const { return replica_of(plan_); }
 
   void mesh() {
-    if (request_.ranks % replica() == 0) return;
-    add(fmt::format(
-            "{} not divide by pipeline_parallel_degree {} x "
-            "tensor_parallel_degree {} = {}",
-            request_.ranks == 1 ? "1 rank does" : fmt::format("{} ranks do", request_.ranks),
-            request_.pipeline, request_.tensor, replica()),
-        request_.ranks < replica()
+    if (run_.ranks % replica() == 0) return;
+    add(fmt::format("{} not divide by pipeline_parallel_degree {} x "
+                    "tensor_parallel_degree {} = {}",
+                    run_.ranks == 1 ? "1 rank does" : fmt::format("{} ranks do", run_.ranks),
+                    plan_.mesh.pipeline, plan_.mesh.tensor, replica()),
+        run_.ranks < replica()
             ? fmt::format("start at least {} ranks; partitions are not replicas", replica())
-            : fmt::format("start {} or {} ranks", request_.ranks / replica() * replica(),
-                          (request_.ranks / replica() + 1) * replica()));
+            : fmt::format("start {} or {} ranks", run_.ranks / replica() * replica(),
+                          (run_.ranks / replica() + 1) * replica()));
   }
 
   // A configuration that says that they are not summed is not carried out silently.
   void replicas() {
-    const int ranks = request_.ranks;
-    if (request_.ddp.value_or(true) || ranks == replica() || ranks % replica() != 0) return;
+    const int ranks = run_.ranks;
+    if (plan_.mesh.ddp.value_or(true) || ranks == replica() || ranks % replica() != 0) return;
     add(fmt::format("ddp is false, but {} ranks make {} replicas of pipeline_parallel_degree {} x "
                     "tensor_parallel_degree {}, whose gradients must be summed",
-                    ranks, ranks / replica(), request_.pipeline, request_.tensor),
+                    ranks, ranks / replica(), plan_.mesh.pipeline, plan_.mesh.tensor),
         fmt::format("set ddp to true, or start {} rank{}", replica(), replica() == 1 ? "" : "s"));
   }
 
   void tensor() {
-    const int tp = request_.tensor;
+    const int tp = plan_.mesh.tensor;
     if (tp == 1) return;
     if (model_.heads % tp != 0 || model_.inner % tp != 0)
       add(fmt::format("{} attention heads and an inner width of {} do not both divide by "
@@ -95,43 +94,40 @@ class Examination {
           fmt::format("degrees that do: {}",
                       divisors({model_.heads, model_.inner},
                                std::min<std::int64_t>(64, std::max(model_.heads, model_.inner)))));
-    if (request_.prescaled_batch && !request_.speed && request_.length % tp != 0)
+    if (plan_.tensor.prescaled_batch && !plan_.tensor.speed && run_.length % tp != 0)
       add(fmt::format("{} positions do not divide by tensor_parallel_degree {}, over which "
                       "optimize=memory splits them",
-                      request_.length, tp),
-          fmt::format("use {} or {} positions, or optimize=speed", request_.length / tp * tp,
-                      (request_.length / tp + 1) * tp));
+                      run_.length, tp),
+          fmt::format("use {} or {} positions, or optimize=speed", run_.length / tp * tp,
+                      (run_.length / tp + 1) * tp));
   }
 
   void pipeline() {
-    if (request_.microbatches < 1 || request_.batch % std::max(request_.microbatches, 1) != 0) {
-      add(fmt::format("a batch of {} does not divide into {} microbatches", request_.batch,
-                      request_.microbatches),
+    if (plan_.pipeline.microbatches < 1 ||
+        run_.batch % std::max(plan_.pipeline.microbatches, 1) != 0) {
+      add(fmt::format("a batch of {} does not divide into {} microbatches", run_.batch,
+                      plan_.pipeline.microbatches),
           fmt::format("numbers of microbatches that do: {}",
-                      divisors({request_.batch}, std::min<std::int64_t>(64, request_.batch))));
+                      divisors({run_.batch}, std::min<std::int64_t>(64, run_.batch))));
       return;
     }
-    const std::int64_t stages = std::int64_t{request_.pipeline} * request_.chunks;
+    const std::int64_t stages = std::int64_t{plan_.mesh.pipeline} * plan_.pipeline.chunks;
     if (stages > model_.units) {
       add(fmt::format("{} stages (pipeline_parallel_degree {} x {} a rank) of a model of {} units",
-                      stages, request_.pipeline, request_.chunks, model_.units),
+                      stages, plan_.mesh.pipeline, plan_.pipeline.chunks, model_.units),
           fmt::format("blocks, embeddings and head are units; use at most {} stages",
                       model_.units));
       return;
     }
-    const std::int64_t microbatches = std::int64_t{request_.microbatches} * request_.accumulated;
+    const std::int64_t microbatches = std::int64_t{plan_.pipeline.microbatches} * run_.accumulated;
     if (microbatches > kMostMicrobatches) {
-      add(fmt::format("{} microbatches x {} accumulated are {} of one step", request_.microbatches,
-                      request_.accumulated, microbatches),
+      add(fmt::format("{} microbatches x {} accumulated are {} of one step",
+                      plan_.pipeline.microbatches, run_.accumulated, microbatches),
           fmt::format("use at most {}", kMostMicrobatches));
       return;
     }
-    ScheduleOptions options;
-    options.kind = request_.schedule;
-    options.ranks = request_.pipeline;
+    ScheduleOptions options = schedule_options(plan_);
     options.microbatches = static_cast<int>(microbatches);
-    options.chunks = request_.chunks;
-    options.active_microbatches = request_.active_microbatches;
     try {
       make_schedule(options);
     } catch (const Error& refusal) {
@@ -141,18 +137,19 @@ class Examination {
   }
 
   void sharding() {
-    if (request_.sharding < 0 || request_.sharding > 3)
-      add(fmt::format("sharding level {}", request_.sharding),
+    if (plan_.sharding.level < 0 || plan_.sharding.level > 3)
+      add(fmt::format("sharding level {}", plan_.sharding.level),
           "0: none; 1: optimizer state; 2: gradients too; 3: parameters too");
-    if (request_.ranks % replica() != 0 || request_.sharded_degree == 0) return;
-    const std::int64_t data = request_.ranks / replica();
-    if (request_.sharded_degree < 0 || data % std::max(request_.sharded_degree, 1) != 0)
+    if (run_.ranks % replica() != 0 || plan_.sharding.degree == 0) return;
+    const std::int64_t data = run_.ranks / replica();
+    if (plan_.sharding.degree < 0 || data % std::max(plan_.sharding.degree, 1) != 0)
       add(fmt::format("sharded_data_parallel_degree {} does not divide the {} replicas",
-                      request_.sharded_degree, data),
+                      plan_.sharding.degree, data),
           fmt::format("degrees that do: {}", divisors({data}, data)));
   }
 
-  const LayoutRequest& request_;
+  const ParallelPlan& plan_;
+  const RunShape& run_;
   const LayoutModel& model_;
   std::vector<LayoutProblem> problems_;
 };
@@ -180,44 +177,46 @@ LayoutModel layout_model(const nn::Chain& chain) {
   return model;
 }
 
-std::vector<LayoutProblem> find_problems(const LayoutRequest& request, const LayoutModel& model) {
-  return Examination(request, model).run();
+std::vector<LayoutProblem> find_problems(const ParallelPlan& plan, const RunShape& run,
+                                         const LayoutModel& model) {
+  return Examination(plan, run, model).examine();
 }
 
-std::vector<std::string> find_idle_options(const LayoutRequest& request) {
+std::vector<std::string> find_idle_options(const ParallelPlan& plan, int ranks) {
   std::vector<std::string> idle;
-  if (request.tensor == 1 && (request.prescaled_batch || request.speed))
+  if (plan.mesh.tensor == 1 && (plan.tensor.prescaled_batch || plan.tensor.speed))
     idle.emplace_back(
         "prescaled_batch and optimize change nothing where tensor_parallel_degree is 1");
-  if (request.tensor > 1 && request.speed && !request.prescaled_batch)
+  if (plan.mesh.tensor > 1 && plan.tensor.speed && !plan.tensor.prescaled_batch)
     idle.emplace_back(
         "optimize=speed changes nothing without prescaled_batch: each rank has activations of its "
         "own batch only");
-  const std::int64_t replica = std::max<std::int64_t>(replica_of(request), 1);
-  if (!request.ddp && request.ranks > replica)
+  const std::int64_t replica = std::max<std::int64_t>(replica_of(plan), 1);
+  if (!plan.mesh.ddp && ranks > replica)
     idle.push_back(
         fmt::format("ddp is not given: the gradients of the {} replicas ({} ranks) are summed all "
                     "the same",
-                    request.ranks / replica, request.ranks));
-  if (request.sharding > 0 && request.ranks == replica)
+                    ranks / replica, ranks));
+  if (plan.sharding.level > 0 && ranks == replica)
     idle.emplace_back("there is one replica, over which nothing is sharded");
-  else if (request.sharding > 0 && request.sharded_degree == 1)
+  else if (plan.sharding.level > 0 && plan.sharding.degree == 1)
     idle.emplace_back(
         "sharded_data_parallel_degree 1 is a shard group of one rank: nothing is cut");
-  if (request.sharding == 0 && request.sharded_degree > 1)
+  if (plan.sharding.level == 0 && plan.sharding.degree > 1)
     idle.push_back(
         fmt::format("sharded_data_parallel_degree {} changes nothing at sharding level 0",
-                    request.sharded_degree));
-  if (request.pipeline == 1 && request.chunks == 1 && request.schedule != ScheduleKind::simple &&
-      request.schedule != ScheduleKind::interleaved)
+                    plan.sharding.degree));
+  if (plan.mesh.pipeline == 1 && plan.pipeline.chunks == 1 &&
+      plan.pipeline.schedule != ScheduleKind::simple &&
+      plan.pipeline.schedule != ScheduleKind::interleaved)
     idle.push_back(fmt::format("a pipeline of one rank: {} is the order of its microbatches only",
-                               name(request.schedule)));
+                               name(plan.pipeline.schedule)));
   return idle;
 }
 
-void check_layout(const LayoutRequest& request, const LayoutModel& model) {
+void check_layout(const ParallelPlan& plan, const RunShape& run, const LayoutModel& model) {
   std::string text;
-  for (const LayoutProblem& problem : find_problems(request, model))
+  for (const LayoutProblem& problem : find_problems(plan, run, model))
     text += fmt::format("{}{}; {}", text.empty() ? "" : "\n", problem.what, problem.remedy);
   if (!text.empty()) throw Error(ErrorCode::invalid_argument, text);
 }

@@ -1,10 +1,10 @@
-// The cut of a model into stages as SMP's parameters ask for it, and its file.
+// The cut of a model into stages as a plan asks for it, and its file.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
 
-#include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/pipeline/simulate.h"
+#include "shoal/parallel/plan/parallel_plan.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/file_system.h"
@@ -73,20 +73,24 @@ std::string counts_from_file(const std::string& path, std::span<const UnitCost> 
 
 }  // namespace
 
-Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> units,
+ScheduleOptions schedule_options(const ParallelPlan& plan, bool forward_only) {
+  return {.kind = plan.pipeline.schedule,
+          .ranks = plan.mesh.pipeline,
+          .microbatches = plan.pipeline.microbatches,
+          .chunks = plan.pipeline.chunks,
+          .active_microbatches = plan.pipeline.active_microbatches,
+          .forward_only = forward_only};
+}
+
+Partition choose_partition(const ParallelPlan& plan, std::span<const UnitCost> units,
                            double bytes_per_parameter) {
-  const PartitionChoice& choice = p.partition;
-  ScheduleOptions schedule;
-  schedule.kind = p.schedule;
-  schedule.ranks = p.pipeline;
-  schedule.microbatches = p.microbatches;
-  schedule.chunks = p.chunks;
-  schedule.active_microbatches = p.active_microbatches;
-  const PartitionOptions options{.stages = p.pipeline * p.chunks,
+  const PartitionChoice& choice = plan.pipeline.partition;
+  const ScheduleOptions schedule = schedule_options(plan);
+  const PartitionOptions options{.stages = schedule.stages(),
                                  .memory_weight = choice.memory_weight,
                                  .bytes_per_parameter = bytes_per_parameter,
                                  .microbatches_kept = microbatches_kept(make_schedule(schedule)),
-                                 .checkpoint_group = p.checkpoint_group};
+                                 .checkpoint_group = plan.activations.checkpoint_group};
   if (choice.load) return partition_by_counts(units, counts_from_file(choice.file, units), options);
   if (!choice.counts.empty()) return partition_by_counts(units, choice.counts, options);
   if (!choice.first_units.empty())

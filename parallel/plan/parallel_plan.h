@@ -1,0 +1,108 @@
+// The layout of a run over its ranks: one description for every front end and for the runtime.
+//
+//   ParallelPlan plan;
+//   plan.mesh.pipeline = 2;                              // 8 ranks: 4 replicas of 2 stages
+//   plan.pipeline.schedule = ScheduleKind::one_f_one_b;
+//   plan.pipeline.microbatches = 4;
+//   plan.sharding.level = 1;
+//   check_layout(plan, {.ranks = 8, .batch = 8}, layout_model(chain));   // legality.h
+//
+// SMP's parameters, the command line's flat options and Hugging Face's names are parsers that yield
+// a plan (smp_parameters.h). The defaults are data parallelism: each rank has the whole model.
+// Pure.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "shoal/nn/optim/loss_scaler.h"
+#include "shoal/parallel/mesh/placement.h"
+#include "shoal/parallel/pipeline/generate.h"
+#include "shoal/parallel/pipeline/partition.h"
+#include "shoal/parallel/shard/shard_layout.h"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::parallel {
+
+// The replicas are the quotient: ranks / (pipeline x tensor).
+struct MeshPlan {
+  int pipeline = 1, tensor = 1;  // ranks of one replica along each axis
+  Placement placement = {};      // of ranks on the mesh
+  std::optional<bool> ddp =
+      true;  // gradients of replicas are summed; nothing: the user did not say
+  bool operator==(const MeshPlan&) const = default;
+};
+
+// How the model is cut into stages. At most one of `counts`, `first_units`, `by_hand` and `load`.
+struct PartitionChoice {
+  double memory_weight = 0.8;                 // PartitionOptions'
+  bool measured = true;                       // costs of units are measured; false: counted
+  std::string counts = {};                    // "4,3,2": units of each stage
+  std::vector<std::string> first_units = {};  // of each stage, by name
+  bool by_hand = false;                       // `stage_of`, the others on default_partition
+  std::map<std::string, int> stage_of = {};
+  int default_partition = 0;
+  std::string file = {};  // read with `load`, else written by write_partition()
+  bool load = false;
+  bool is_automatic() const { return counts.empty() && first_units.empty() && !by_hand && !load; }
+  bool operator==(const PartitionChoice&) const = default;
+};
+
+struct PipelinePlan {
+  ScheduleKind schedule = ScheduleKind::interleaved;
+  int microbatches = 1;         // of a batch
+  int chunks = 1;               // stages a rank
+  int active_microbatches = 0;  // ScheduleKind::interleaved only; 0: pipeline ranks + 2
+  PartitionChoice partition = {};
+  bool operator==(const PipelinePlan&) const = default;
+};
+
+struct TensorPlan {
+  bool prescaled_batch = false;  // all ranks of a group see the same samples; else each its own
+  bool speed = false;  // with prescaled_batch: activations are duplicated instead of split
+  bool operator==(const TensorPlan&) const = default;
+};
+
+struct ActivationPlan {
+  int checkpoint_group = 0;  // nn::forward_units(); 0: no checkpointing
+  bool offload = false;      // checkpoints wait in host memory or in a file until their backward
+  int loading_horizon = 4;   // they come back this many pipeline tasks before it
+  bool operator==(const ActivationPlan&) const = default;
+};
+
+struct PrecisionPlan {
+  DType dtype = DType::f32;  // of values and activations; the optimizer updates f32 masters
+  std::optional<nn::LossScalerOptions> loss_scaling = {};  // of f16; nothing: GradScaler's numbers
+  bool operator==(const PrecisionPlan&) const = default;
+};
+
+struct ParallelPlan {
+  MeshPlan mesh = {};
+  PipelinePlan pipeline = {};
+  TensorPlan tensor = {};
+  ShardingOptions sharding = {.level = 0};
+  ActivationPlan activations = {};
+  PrecisionPlan precision = {};
+  bool operator==(const ParallelPlan&) const = default;
+};
+
+ScheduleOptions schedule_options(const ParallelPlan& plan, bool forward_only = false);
+
+// The cut that plan.pipeline.partition asks for. `units` are equal on every rank;
+// `bytes_per_parameter` as in PartitionOptions. Reads partition.file where `load` is set. Throws
+// invalid_argument with the unit or the stage at fault, not_found and corrupt_data for the file.
+Partition choose_partition(const ParallelPlan& plan, std::span<const UnitCost> units,
+                           double bytes_per_parameter = 16);
+// Writes a partition that `load` reads; one rank of the job calls it. Throws io.
+void write_partition(const std::string& path, const Partition& partition,
+                     std::span<const UnitCost> units);
+
+// The plan under SMP's names, without what is at its default: parse_smp_parameters() of it yields
+// an equal plan. A run prints it, and checkpoints keep it.
+nlohmann::ordered_json plan_json(const ParallelPlan& plan);
+
+}  // namespace shoal::parallel
