@@ -1,5 +1,5 @@
-// Writes a Program as if it ran sequentially and derives `after` from the elements that
-// instructions touch: what does not touch the same elements runs side by side.
+// Writes a Program as if it ran sequentially. Derives `after` from the elements that instructions
+// touch: instructions that touch different elements run concurrently.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@
 
 namespace shoal::collectives::algorithm {
 
-// Who wrote and who has read each element last.
+// Last writer and later readers of each element.
 class ElementLog {
  public:
-  // Adds what instruction `number` has to wait for to `after`, then notes its access.
+  // Appends to `after` the instructions that `number` must wait for, then records its access.
   void read(std::int64_t begin, std::int64_t end, int number, std::vector<int>& after);
   void write(std::int64_t begin, std::int64_t end, int number, std::vector<int>& after);
 
@@ -33,17 +33,17 @@ class ElementLog {
   std::map<std::int64_t, Segment> segments_;  // by begin; gaps were never touched
 };
 
-// `shift`: in place, element i of input is element i + shift of output; none: never in place.
+// `shift`: in place, element i of input is element i + shift of output; nullopt: never in place.
 class ProgramBuilder {
  public:
   ProgramBuilder(Member member, std::optional<std::int64_t> shift);
 
-  // Each returns the instruction's number, or -1 where there is nothing to do (no elements).
-  // `after` adds instructions that no element shows; -1 in it is ignored.
+  // Each returns the instruction's number, or -1 if there are no elements. `after` adds
+  // dependencies that no element shows; -1 in it is ignored.
   int send(int peer, Piece source, std::initializer_list<int> after = {});
   int receive(int peer, Piece target, std::initializer_list<int> after = {});
   int copy(Piece source, Piece target);
-  // A single source is copied, and then there is nothing to finish: it is the only rank's.
+  // A single source means a single rank: it is copied and `finish` does not apply.
   int reduce(std::vector<Piece> sources, Piece target, bool finish = false, bool in_tree = false);
   // Empty messages, for barrier.
   int signal(int peer, std::initializer_list<int> after = {});
@@ -55,7 +55,7 @@ class ProgramBuilder {
   Program take() { return std::move(program_); }
   int rank() const { return member_.rank; }
   int size() const { return member_.size; }
-  // Rank `distance` further round the ring; negative: back.
+  // The rank `distance` positions further along the ring; negative: backwards.
   int neighbour(int distance) const;
 
  private:
@@ -66,8 +66,8 @@ class ProgramBuilder {
   std::optional<std::int64_t> shift_;
   Program program_;
   std::vector<std::uint32_t> sent_, received_;  // ordinals, by peer
-  // Out of place, input is only read: nothing to log. In place, both are one (coordinates of
-  // output) and a copy onto itself touches nothing.
+  // Out of place, input is only read and needs no log. In place, input and output share one log
+  // (coordinates of output), and a copy onto itself touches nothing.
   ElementLog output_, in_place_, scratch_, partial_;
 };
 
@@ -76,17 +76,17 @@ inline Piece part(const Piece& piece, Range range) {
   return {piece.space, piece.begin + range.begin, range.size()};
 }
 
-// [0, count) in messages of at most slicing.slice.
+// [0, count) in messages of at most slicing.slice elements.
 inline Slices slices_of(std::int64_t count, Slicing slicing) {
   return {count, slicing.slice > 0 ? slicing.slice : (count > 0 ? count : 1)};
 }
 
-// Packed parts as ranges.
+// Ranges of parts that are packed in order.
 std::vector<Range> packed(PartCounts counts);
 std::vector<Range> shards(std::int64_t count, int parts, std::int64_t granule);
 std::int64_t largest(std::span<const Range> ranges);
 
-// Buffers that a loop over slices uses by turns: as many slices are on their way at most.
+// Number of buffers that a loop over slices rotates through, and so of slices in flight.
 inline constexpr std::int64_t kSlicesInFlight = 4;
 
 }  // namespace shoal::collectives::algorithm

@@ -19,7 +19,7 @@ bool canonical_over_groups(std::span<const int> sizes) {
 
 bool recursive_doubling_is_canonical(int size) {
   const generators::Folding folding({0, size});
-  std::vector<int> ranks;  // that the core ranks speak for
+  std::vector<int> ranks;  // number of ranks that each core rank represents
   for (int place = 0; place < folding.core; ++place)
     ranks.push_back(folding.speaks_for_two(place) ? 2 : 1);
   return canonical_over_groups(ranks);

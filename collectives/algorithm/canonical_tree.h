@@ -1,7 +1,9 @@
-// The binary tree over ranks that reductions follow in fixed order (decision 6): the left child of
+// The binary tree over ranks that reductions follow in fixed order (decision 6). The left child of
 // a node of n ranks has the largest power of two below n, the right one the rest (the tree of a
-// binary counter; RFC 6962, 2.1). So ranks [i·2^k, (i+1)·2^k) are a subtree whatever comes after
-// them, and hosts of equally many ranks, a power of two, reduce by subtrees. Pure arithmetic.
+// binary counter; RFC 6962, 2.1).
+//
+// Ranks [i·2^k, (i+1)·2^k) are therefore a subtree whatever follows them. Hosts with the same
+// power-of-two number of ranks reduce by subtrees. Pure arithmetic.
 #pragma once
 
 #include <bit>
@@ -15,8 +17,9 @@ constexpr int canonical_left(int size) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(size) - 1));
 }
 
-// Evaluates the tree over `size` terms with a stack: leaf(i) pushes term i, combine() replaces the
-// two on top by their sum, the lower one on the left. At most canonical_depth(size) on the stack.
+// Evaluates the tree over `size` terms with a stack: leaf(i) pushes term i; combine() replaces the
+// two topmost by their sum, the lower one being the left operand. The stack holds at most
+// canonical_depth(size) terms.
 template <typename Leaf, typename Combine>
 void walk_canonical_tree(int size, Leaf&& leaf, Combine&& combine) {
   for (int i = 0; i < size; ++i) {
@@ -29,12 +32,12 @@ constexpr int canonical_depth(int size) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(size)));
 }
 
-// Groups of consecutive ranks, of `sizes` ranks each, in rank order: whether every group is a
-// subtree and what is above them is the tree over the groups. Then summing each group by its own
-// canonical tree, and the sums by the groups' one, is summing by the tree over all ranks.
+// Given groups of `sizes` consecutive ranks in rank order: whether every group is a subtree and the
+// levels above are the tree over the groups. If so, summing each group by its own canonical tree,
+// then the sums by the groups' tree, equals summing all ranks by theirs.
 bool canonical_over_groups(std::span<const int> sizes);
 
-// Whether recursive doubling among `size` ranks (folding.h) sums by the tree.
+// Whether recursive doubling among `size` ranks (folding.h) sums by the canonical tree.
 bool recursive_doubling_is_canonical(int size);
 
 }  // namespace shoal::collectives::algorithm

@@ -1,5 +1,5 @@
-// Herring's balanced fusion buffers with the workers as servers: rank p serves part p, which it
-// takes from all, sums once by the canonical tree and returns to all. No sum is ever on the wire.
+// Herring's balanced fusion buffers with the workers as servers: rank p collects part p from all
+// ranks, sums it once by the canonical tree and returns it to all. No partial sum travels.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -12,13 +12,13 @@ void direct_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piec
   const Range& own = parts[static_cast<std::size_t>(rank)];
   const Slices received = slices_of(own.size(), slicing);
   const std::int64_t turns = std::min(kSlicesInFlight, received.number());
-  std::vector<Piece> arrivals;  // [turn][peer], peers without this rank
+  std::vector<Piece> arrivals;  // [turn][peer], without this rank
   for (std::int64_t i = 0; i < turns * (n - 1); ++i)
     arrivals.push_back(b.new_scratch(received.at(0).size()));
   const std::int64_t most = slices_of(largest(parts), slicing).number();
   for (std::int64_t k = 0; k < most; ++k) {
     const Range r = received.at(k);
-    const auto arrival = [&](int distance) {  // from the peer so far to the left
+    const auto arrival = [&](int distance) {  // from the peer `distance` ranks to the left
       const std::int64_t place = (k % turns) * (n - 1) + distance - 1;
       return part(arrivals[static_cast<std::size_t>(place)], {0, r.size()});
     };
@@ -80,7 +80,7 @@ Program direct_all_gather(Member member, PartCounts counts, Slicing slicing) {
   return b.take();
 }
 
-// The root serves everything.
+// The root serves the whole buffer.
 Program direct_reduce(Member member, std::int64_t count, int root, Slicing slicing) {
   ProgramBuilder b(member, 0);
   std::vector<Range> parts;

@@ -1,5 +1,5 @@
-// Who moves which elements to whom, in the operations that only move: pure arithmetic, the same on
-// every rank.
+// The transfers between ranks in operations that only move data: pure arithmetic, the same on every
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace shoal::collectives::algorithm {
 
-// What goes from one rank to another: [from, from + count) of the sender's send buffer becomes
-// [to, to + count) of the receiver's recv buffer.
+// One transfer: [from, from + count) of the sender's send buffer goes to [to, to + count) of the
+// receiver's recv buffer.
 struct Transfer {
   std::int64_t from = 0, to = 0, count = 0;
   friend bool operator==(const Transfer&, const Transfer&) = default;
@@ -20,16 +20,16 @@ class Exchange {
   static Exchange scatter(int size, std::int64_t count, int root);
   static Exchange all_gather(std::vector<std::int64_t> counts);  // by rank
   static Exchange all_to_all(int size, std::int64_t count);
-  // Row by row: what rank a sends to b is number a * size + b.
+  // Row by row: counts[a * size + b] is what rank a sends to b.
   static Exchange all_to_all_v(int size, const std::vector<std::int64_t>& counts);
 
   int size() const { return size_; }
   Transfer at(int sender, int receiver) const;
-  // Every receiver of one sender gets the same elements.
+  // Whether a sender sends the same elements to every receiver.
   bool shared() const { return kind_ == Kind::gather || kind_ == Kind::all_gather; }
   std::int64_t longest() const;         // of all transfers between two ranks
   std::int64_t sent(int sender) const;  // elements of its send buffer
-  bool rather_pushed() const { return kind_ == Kind::gather; }  // the senders are many
+  bool rather_pushed() const { return kind_ == Kind::gather; }  // there are many senders
 
  private:
   enum class Kind : std::uint8_t { gather, scatter, all_gather, all_to_all, all_to_all_v };
@@ -40,7 +40,7 @@ class Exchange {
   int size_;
   std::int64_t count_;
   int root_;
-  std::vector<Transfer> transfers_;  // of the forms with counts, row by row
+  std::vector<Transfer> transfers_;  // for kinds with counts, row by row
 };
 
 }  // namespace shoal::collectives::algorithm

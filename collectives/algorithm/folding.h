@@ -1,5 +1,5 @@
-// Any number of ranks on algorithms for powers of two: the first 2·(n − p) ranks go by pairs, the
-// even one of a pair lends its input to the odd one and gets the result back.
+// Fits any number of ranks to algorithms for powers of two. The first 2·(n − p) ranks form pairs:
+// the even rank of a pair lends its input to the odd one and gets the result back.
 #pragma once
 
 #include <bit>
@@ -17,8 +17,8 @@ struct Folding {
         place(paired ? member.rank / 2 : member.rank - pairs),
         partner(paired ? member.rank ^ 1 : -1) {}
 
-  // The rank at a place among the core ranks; and whether it speaks for a pair, so that what it
-  // sends first is a sum already.
+  // The rank at a place among the core ranks, and whether it represents a pair (then the first data
+  // it sends is already a sum).
   int holder(int at) const { return at < pairs ? 2 * at + 1 : at + pairs; }
   bool speaks_for_two(int at) const { return at < pairs; }
 
@@ -27,7 +27,7 @@ struct Folding {
   int place, partner;
 };
 
-// What a core rank starts with: its input, or the pair's sum in partial. Nothing for who lends.
+// A core rank's start value: its input, or its pair's sum in partial. A lending rank only sends.
 inline Piece fold_inputs(ProgramBuilder& b, const Folding& folding, std::int64_t count,
                          Slicing slicing) {
   const Piece input{Space::input, 0, count};
@@ -52,7 +52,7 @@ inline Piece fold_inputs(ProgramBuilder& b, const Folding& folding, std::int64_t
   return sum;
 }
 
-// Messages of one exchange, cut into slices.
+// The messages of one exchange, cut into slices.
 inline void send_sliced(ProgramBuilder& b, int peer, Piece piece, Slicing slicing) {
   const Slices slices = slices_of(piece.count, slicing);
   for (std::int64_t k = 0; k < slices.number(); ++k) b.send(peer, part(piece, slices.at(k)));

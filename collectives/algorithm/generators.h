@@ -1,4 +1,4 @@
-// The generators behind programs.h, by algorithm, and the phases that several of them share.
+// The generators behind programs.h, by algorithm, and phases shared by several of them.
 #pragma once
 
 #include <span>
@@ -7,9 +7,9 @@
 
 namespace shoal::collectives::algorithm::generators {
 
-// Phases append to a builder. `parts`: ranges of all ranks in input or output.
-// After a reduce_scatter phase rank r has part r, complete, in `mine`; an all_gather phase starts
-// there (mine.space is output or input) and ends with all parts in output.
+// Phases append to a builder. `parts`: ranges of all ranks in input or output. After a
+// reduce_scatter phase, rank r holds its complete part r in `mine`. An all_gather phase starts from
+// `mine` (in output or input) and ends with all parts in output.
 void ring_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piece mine,
                          Slicing slicing);
 void ring_all_gather(ProgramBuilder& b, std::span<const Range> parts, Piece mine, Slicing slicing);

@@ -1,5 +1,5 @@
-// Recursive halving (reduce_scatter) and doubling (all_gather) after Rabenseifner, 2004: log2 n
-// exchanges each, of a half, a quarter, … of the buffer.
+// Recursive halving (reduce_scatter) and doubling (all_gather) after Rabenseifner, 2004. Each takes
+// log2 n exchanges, of a half, a quarter, … of the buffer.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/folding.h"
@@ -8,20 +8,20 @@
 namespace shoal::collectives::algorithm::generators {
 namespace {
 
-// Where elements that are complete belong.
+// Where complete elements belong.
 struct Destination {
-  Range range;   // of the whole buffer
-  Piece target;  // as long as range
+  Range range;   // in the whole buffer
+  Piece target;  // same length as range
 };
 
 Range elements(std::span<const Range> parts, int from, int to) {
   return {parts[static_cast<std::size_t>(from)].begin, parts[static_cast<std::size_t>(to) - 1].end};
 }
 
-// `parts` by place among the core ranks. `current` holds the whole buffer.
+// `parts`: by place among the core ranks. `current` holds the whole buffer.
 void halve(ProgramBuilder& b, const Folding& f, std::span<const Range> parts, Piece current,
            std::span<const Destination> destinations, Slicing slicing) {
-  std::int64_t base = 0;  // the element of the whole buffer with which `current` begins
+  std::int64_t base = 0;  // offset of `current` in the whole buffer
   int low = 0;
   for (int mask = f.core / 2; mask > 0; mask /= 2) {
     const int other = f.place ^ mask;
@@ -36,7 +36,7 @@ void halve(ProgramBuilder& b, const Folding& f, std::span<const Range> parts, Pi
     const auto of_current = [&](const Range& range) {
       return part(current, {range.begin - base, range.end - base});
     };
-    // A sum stays where it is; input is never overwritten.
+    // Sums accumulate in partial; input is never overwritten.
     const bool accumulates = current.space == Space::partial;
     const Piece sums = mask == 1     ? Piece{}
                        : accumulates ? of_current(keep)
@@ -68,7 +68,7 @@ void halve(ProgramBuilder& b, const Folding& f, std::span<const Range> parts, Pi
   }
 }
 
-// All parts are gathered in output, where this rank's are.
+// Gathers all parts in output, which already holds this rank's.
 void make_whole(ProgramBuilder& b, const Folding& f, std::span<const Range> parts,
                 Slicing slicing) {
   for (int mask = 1; mask < f.core; mask *= 2) {
@@ -84,7 +84,7 @@ void make_whole(ProgramBuilder& b, const Folding& f, std::span<const Range> part
   }
 }
 
-// A pair's parts become one.
+// Merges the parts of each pair.
 std::vector<Range> core_parts(const Folding& f, std::span<const Range> parts) {
   std::vector<Range> merged;
   for (int place = 0; place < f.core; ++place) {
@@ -152,7 +152,7 @@ Program doubling_all_gather(Member member, PartCounts counts, Slicing slicing) {
   const Folding f(member);
   const Piece input{Space::input, 0, own.size()};
   b.copy(input, {Space::output, own.begin, own.size()});
-  // Who lends has its own part and takes what is before and behind it.
+  // A lending rank has its own part and receives what lies before and behind it.
   const auto around = [&](const Range& range, const auto& move) {
     move(Piece{Space::output, 0, range.begin});
     move(Piece{Space::output, range.end, count - range.end});

@@ -1,4 +1,4 @@
-// For small messages: as few steps as there can be, each with the whole data.
+// For small messages: the minimal number of steps, each with the whole data.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/folding.h"
@@ -30,7 +30,7 @@ Program recursive_doubling_all_reduce(Member member, std::int64_t count, Slicing
       const Range s = slices.at(k);
       b.send(peer, part(current, s));
       b.receive(peer, part(arrivals, s));
-      // Both partners compute the same expression: the lower half comes first.
+      // Both partners compute the same expression: the lower half is the first operand.
       const bool lower = (f.place & mask) == 0;
       const Piece mine = part(current, s), theirs = part(arrivals, s);
       b.reduce(lower ? std::vector{mine, theirs} : std::vector{theirs, mine}, part(sums, s), last);
@@ -41,14 +41,14 @@ Program recursive_doubling_all_reduce(Member member, std::int64_t count, Slicing
   return b.take();
 }
 
-// Bruck et al., 1997. Rank r collects the parts of r, r + 1, … in scratch; the last step takes
-// what is still missing.
+// Bruck et al., 1997. Rank r collects the parts of r, r + 1, … in scratch; the last step takes the
+// parts still missing.
 Program bruck_all_gather(Member member, PartCounts counts, Slicing slicing) {
   const auto parts = packed(counts);
   const int n = member.size, rank = member.rank;
   const Range own = parts[static_cast<std::size_t>(rank)];
   ProgramBuilder b(member, own.begin);
-  // Elements of the first `blocks` parts from rank `first` on.
+  // Total elements of `blocks` parts from rank `first` on.
   const auto length = [&](int first, int blocks) {
     std::int64_t sum = 0;
     for (int i = 0; i < blocks; ++i) sum += parts[static_cast<std::size_t>((first + i) % n)].size();
@@ -56,7 +56,7 @@ Program bruck_all_gather(Member member, PartCounts counts, Slicing slicing) {
   };
   const Piece input{Space::input, 0, own.size()};
   const Piece collected = n > 1 ? b.new_scratch(length(rank, n)) : Piece{};
-  // The first message leaves from input, so that it need not wait for the copy.
+  // The first message is sent from input, so that it need not wait for the copy.
   if (n > 2) b.copy(input, part(collected, {0, own.size()}));
   for (int have = 1; have < n; have *= 2) {
     const int blocks = std::min(have, n - have);

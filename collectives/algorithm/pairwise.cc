@@ -1,5 +1,5 @@
-// all_to_all: in step s rank r sends to r + s and receives from r - s, so that no two ranks send
-// to the same one.
+// all_to_all: in step s, rank r sends to r + s and receives from r - s, so that no two ranks send
+// to the same rank at once.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -16,7 +16,7 @@ Program exchange(Member member, PartCounts send_counts, PartCounts recv_counts, 
   SHOAL_CHECK(sends[rank].size() == receives[rank].size(),
               "all_to_all: rank {} sends {} elements to itself and receives {}", member.rank,
               sends[rank].size(), receives[rank].size());
-  int sent = -1, received = -1;  // the last messages of the step before
+  int sent = -1, received = -1;  // last messages of the previous step
   for (int step = 1; step < member.size; ++step) {
     const int to = b.neighbour(step), from = b.neighbour(-step);
     const Range& out = sends[static_cast<std::size_t>(to)];

@@ -62,7 +62,7 @@ bool sums_canonically(Algorithm algorithm, int size, int root) {
   switch (algorithm) {
     case Algorithm::direct:
       return true;
-    case Algorithm::tree:  // binomial, counted from the root
+    case Algorithm::tree:  // binomial, relative to the root
       return root == 0;
     case Algorithm::recursive_doubling:
       return recursive_doubling_is_canonical(size);
@@ -143,14 +143,14 @@ Program all_to_all(Algorithm algorithm, Member member, PartCounts send_counts,
   return generate("all_to_all", kRows, algorithm, member, send_counts, recv_counts, slicing);
 }
 
-// Hensgen, Finkel and Manber, 1988: after step k everybody has heard of 2^(k + 1) ranks.
+// Hensgen, Finkel and Manber, 1988: after step k every rank has heard from 2^(k + 1) ranks.
 Program barrier(Member member) {
   check(member, 0, 0, {});
   ProgramBuilder b(member, std::nullopt);
   int heard = -1;
   for (int distance = 1; distance < member.size; distance *= 2) {
     b.signal(b.neighbour(distance), {heard});
-    // The step before belongs to the next message's knowledge too.
+    // The next message also carries what this rank had heard before.
     heard = b.await(b.neighbour(-distance), {heard});
   }
   return b.take();

@@ -5,11 +5,11 @@
 namespace shoal::collectives::algorithm {
 
 enum class RingAction {
-  send,             // pass my own chunk on
-  reduce_and_send,  // add mine to what the left passed; pass it on
-  reduce_and_keep,  // the same, the sum is now complete: store it and pass it on
-  store_and_send,   // store the complete chunk from the left and pass it on
-  store,            // store it; the right has it already
+  send,             // send my own chunk
+  reduce_and_send,  // add mine to the left neighbour's partial sum; send it on
+  reduce_and_keep,  // the same, but the sum is now complete: store it and send it on
+  store_and_send,   // store the complete chunk from the left and send it on
+  store,            // store it; the right neighbour has it already
 };
 
 struct RingStep {
@@ -20,8 +20,8 @@ struct RingStep {
 constexpr int ring_left(int rank, int size) { return (rank + size - 1) % size; }
 constexpr int ring_right(int rank, int size) { return (rank + 1) % size; }
 
-// Steps of one pass, 2 * size - 1 of them (size > 1). Each step but the first reads what the left
-// neighbour passed in its step before; each but the last passes something to the right.
+// Steps of one pass: 2 * size - 1 (size > 1). Each step but the first reads what the left neighbour
+// sent in its previous step; each but the last sends to the right neighbour.
 constexpr int ring_steps(int size) { return 2 * size - 1; }
 RingStep ring_step(int rank, int size, int step);
 

@@ -1,4 +1,4 @@
-// Patarasuk and Yuan, 2009. Only neighbours talk: n - 1 hops for each half.
+// Patarasuk and Yuan, 2009. Messages to neighbours only: n - 1 hops for each half.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -6,8 +6,8 @@
 namespace shoal::collectives::algorithm::generators {
 namespace {
 
-// Sums of so many hops are kept: one arrives while the one before leaves, and the next may be
-// posted. With a single one all ranks would wait for their right to make room.
+// Number of hops whose sums are kept: one arrives while the previous one leaves, and the next
+// receive may be posted. With one buffer, all ranks would wait for their right neighbour.
 constexpr int kHopsInFlight = 3;
 
 const Range& part_of(std::span<const Range> parts, int index) {
@@ -21,7 +21,7 @@ Piece at(Space space, const Range& whole, const Range& slice) {
 
 }  // namespace
 
-// Part p starts at rank p + 1 and gathers one rank's input a hop until it is complete at rank p.
+// Part p starts at rank p + 1 and adds one rank's input per hop until it is complete at rank p.
 void ring_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piece mine,
                          Slicing slicing) {
   const int n = b.size(), rank = b.rank();
@@ -30,11 +30,11 @@ void ring_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piece 
     return;
   }
   const std::int64_t room = largest(parts);
-  const Piece first = b.new_scratch(room);  // the left's plain input
+  const Piece first = b.new_scratch(room);  // the left neighbour's plain input
   std::vector<Piece> sums;
   for (int i = 0; n > 2 && i < std::min(n - 1, kHopsInFlight); ++i)
     sums.push_back(b.new_partial(room));
-  const auto sum = [&](int hop, const Range& slice) {  // what hop `hop` has added up
+  const auto sum = [&](int hop, const Range& slice) {  // the partial sum of hop `hop`
     return part(sums[static_cast<std::size_t>(hop) % sums.size()], slice);
   };
   for (int hop = 0; hop < n - 1; ++hop) {
@@ -46,7 +46,7 @@ void ring_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piece 
       const Range s = outgoing.at(k), r = incoming.at(k);
       b.send(b.neighbour(1), hop == 0 ? at(Space::input, out, s) : sum(hop - 1, s));
       if (r.empty()) continue;
-      // A sum arrives in the buffer where this rank adds its own input.
+      // A sum arrives in the buffer in which this rank adds its own input.
       const bool last = hop == n - 2;
       const Piece arrived = hop == 0 ? part(first, r) : sum(hop, r);
       b.receive(b.neighbour(-1), arrived);

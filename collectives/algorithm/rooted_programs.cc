@@ -27,7 +27,7 @@ Program chain_reduce(Member member, std::int64_t count, int root, Slicing slicin
   for (std::int64_t turn = 0; !first && turn < std::min(kSlicesInFlight, slices.number()); ++turn) {
     const std::int64_t room = slices.at(0).size();
     arrivals.push_back(second ? b.new_scratch(room) : b.new_partial(room));
-    // A sum that came in is passed on from where it lies.
+    // A received sum is sent on from the buffer it arrived in.
     sums.push_back(second && !last ? b.new_partial(room) : arrivals.back());
   }
   for (std::int64_t k = 0; k < slices.number(); ++k) {
@@ -53,7 +53,7 @@ Program chain_reduce(Member member, std::int64_t count, int root, Slicing slicin
 
 namespace {
 
-// The root's n - 1 helpers serve a shard each; `place` counts them from the root, from 1.
+// The root's n - 1 helpers serve one shard each; `place` counts from the root, which is 0.
 struct Helpers {
   Helpers(Member member, std::int64_t count, int root_rank, Slicing cut)
       : n(member.size),
@@ -69,7 +69,7 @@ struct Helpers {
     const Range s = slices_of(whole.size(), slicing).at(k);
     return {whole.begin + s.begin, whole.begin + s.end};
   }
-  // The d-th of the other helpers after this one, d from 1 to n - 2.
+  // The d-th helper after this one, and the d-th before it; d from 1 to n - 2.
   int other(int d) const { return (place - 1 + d) % (n - 1) + 1; }
   int before(int d) const { return (place - 1 + (n - 1) - d) % (n - 1) + 1; }
 
@@ -83,7 +83,7 @@ Piece at(Space space, const Range& range) { return {space, range.begin, range.si
 
 }  // namespace
 
-// The root sends each helper its shard, slice by slice, which passes it to the other helpers.
+// The root sends each helper its shard, slice by slice; the helper sends it to the other helpers.
 Program sharded_broadcast(Member member, std::int64_t count, int root, Slicing slicing) {
   ProgramBuilder b(member, std::nullopt);
   const Helpers h(member, count, root, slicing);
@@ -103,7 +103,7 @@ Program sharded_broadcast(Member member, std::int64_t count, int root, Slicing s
   return b.take();
 }
 
-// Each helper adds up its shard of all helpers; the root adds its own input.
+// Each helper sums its shard over all helpers; the root adds its own input.
 Program sharded_reduce(Member member, std::int64_t count, int root, Slicing slicing) {
   ProgramBuilder b(member, 0);
   const Helpers h(member, count, root, slicing);
@@ -111,7 +111,7 @@ Program sharded_reduce(Member member, std::int64_t count, int root, Slicing slic
     b.copy({Space::input, 0, count}, {Space::output, 0, count});
     return b.take();
   }
-  const bool sums = h.n > 2;  // a single helper passes its input
+  const bool sums = h.n > 2;  // a single helper sends its input unsummed
   const int sources = h.place == 0 ? h.n - 1 : h.n - 2;
   const std::int64_t room = slices_of(largest(h.parts), slicing).at(0).size();
   std::vector<Piece> arrivals, totals;  // [turn][source], [turn]

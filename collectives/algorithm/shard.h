@@ -1,5 +1,5 @@
-// Who works on what: balanced shards of a buffer and slices that fit a slot. Pure arithmetic in
-// elements; every rank computes the same.
+// Balanced shards of a buffer, and slices that fit a slot. Pure arithmetic in elements, the same on
+// every rank.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// The `index`-th of `parts` consecutive ranges that cover [0, count). Borders are multiples of
-// `granule` (so that two ranks never write into one cache line) and sizes differ by at most one
-// granule, the last range's remainder aside; ranges are empty where there is too little to share.
+// The `index`-th of `parts` consecutive ranges that cover [0, count). Bounds are multiples of
+// `granule`, so two ranks never write into one cache line. Sizes differ by at most one granule,
+// except for the last range's remainder. Ranges are empty if there are too few granules.
 Range shard(std::int64_t count, int parts, int index, std::int64_t granule);
 
-// [0, count) cut into consecutive pieces of `length`, the last one shorter.
+// [0, count) cut into consecutive pieces of `length`; the last may be shorter.
 struct Slices {
   std::int64_t count = 0, length = 1;
   std::int64_t number() const { return (count + length - 1) / length; }

@@ -1,4 +1,4 @@
-// Binomial trees: log2 n steps, the whole data in each. Slices flow up and down side by side.
+// Binomial trees: log2 n steps with the whole data. Slices flow up and down concurrently.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -6,7 +6,8 @@
 namespace shoal::collectives::algorithm::generators {
 namespace {
 
-// Ranks are counted from the root. A child's subtree are the `blocks` ranks from it on.
+// Places count ranks from the root. A child's subtree is `blocks` consecutive places from its own
+// on.
 struct Tree {
   Tree(Member member, int root_rank)
       : size(member.size),
@@ -21,14 +22,14 @@ struct Tree {
     blocks = std::min(mask, size - place);
   }
   int rank(int at) const { return (at + root) % size; }
-  // Nobody is below the place: what it sends is its own input.
+  // Whether a place has no children: it then sends its own input.
   bool leaf(int at) const { return at % 2 == 1 || at + 1 >= size; }
   int blocks_of(int child) const { return std::min(child - place, size - child); }
 
   int size, place, root;
   int parent = -1;            // place; -1: the root
   std::vector<int> children;  // places, the smallest subtree first
-  int blocks;                 // ranks of the subtree here, this one included
+  int blocks;                 // ranks of this subtree, including this one
 };
 
 void tree_reduce(ProgramBuilder& b, const Tree& tree, std::int64_t count, Slicing slicing) {
@@ -68,7 +69,7 @@ void tree_broadcast(ProgramBuilder& b, const Tree& tree, std::int64_t count, Sli
     const Piece piece = part({Space::output, 0, count}, slices.at(k));
     if (tree.parent >= 0) b.receive(tree.rank(tree.parent), piece);
     for (auto child = tree.children.rbegin(); child != tree.children.rend(); ++child)
-      b.send(tree.rank(*child), piece);  // the largest subtree has the longest way
+      b.send(tree.rank(*child), piece);  // the largest subtree takes longest
   }
 }
 
@@ -94,8 +95,8 @@ Program tree_reduce(Member member, std::int64_t count, int root, Slicing slicing
   return b.take();
 }
 
-// A subtree's blocks are consecutive, counted from the root; at the root they may wrap around the
-// end of its buffer, and then they pass through scratch.
+// A subtree's blocks are consecutive, counted from the root. At the root they may wrap around the
+// end of its buffer; they then pass through scratch.
 Program tree_gather(Member member, std::int64_t count, int root) {
   const Tree tree(member, root);
   const bool at_root = tree.place == 0;
