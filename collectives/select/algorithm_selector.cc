@@ -25,7 +25,7 @@ bool fits(const Rule& rule, const SelectionFacts& facts) {
 }
 
 std::string read(const std::string& path, const std::string& source) {
-  constexpr std::int64_t kMostBytes = 256 << 10;  // of a table that collective-tune writes: a few k
+  constexpr std::int64_t kMostBytes = 256 << 10;  // collective-tune writes a few KiB
   try {
     return read_text_file(path, kMostBytes);
   } catch (const Error& error) {
@@ -35,7 +35,7 @@ std::string read(const std::string& path, const std::string& source) {
   }
 }
 
-// Of "@FILE"; "" where `rules` are rules.
+// The FILE in "@FILE"; "" if `rules` are rules.
 std::string file_of(std::string_view rules) {
   if (!rules.starts_with('@') || rules.starts_with("@^") ||
       rules.find(':') != std::string_view::npos ||
@@ -80,7 +80,7 @@ Selection AlgorithmSelector::select(const SelectionFacts& facts,
       exclusions.push_back(fmt::format("{} ({})", to_string(last->rule), last->source));
       continue;
     }
-    // Later in the table, later in memory.
+    // Rules later in the table are later in memory.
     if (!best || last->rule.score > best->rule.score ||
         (last->rule.score == best->rule.score && &*last > best)) {
       best = &*last;

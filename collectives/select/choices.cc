@@ -30,7 +30,7 @@ const Selection& Choices::at(Operation operation, std::int64_t bytes) const {
   const auto& stretches = stretches_[static_cast<std::size_t>(operation)];
   if (stretches.empty()) return kNothing;
   std::size_t i = stretches.size() - 1;
-  while (stretches[i].begin > bytes) --i;  // the first begins with 0
+  while (stretches[i].begin > bytes) --i;  // the first begins at 0
   return stretches[i].selection;
 }
 

@@ -1,5 +1,5 @@
-// A selector's answers for one group, worked out beforehand, because small operations have no time
-// to walk a table: for each operation ranges of bytes with one answer.
+// A selector's answers for one group, computed beforehand because small operations have no time to
+// walk the table: for each operation, ranges of bytes with one answer each.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@ namespace shoal::collectives {
 class Choices {
  public:
   using Offers = std::span<const Algorithm> (*)(Operation);
-  // `memory`: unknown where ranks cannot know that of the others.
+  // `memory`: unknown if ranks cannot know where the others' buffers lie.
   Choices(const AlgorithmSelector& selector, int ranks, int nodes, MemoryKind memory,
           Offers offers);
-  // Of the operation without _v. algorithm is automatic where nothing is offered, or rules exclude
-  // all of it: `why` says so.
+  // `operation` in its form without _v. The algorithm is automatic if nothing is offered or the
+  // rules exclude every offer; `why` then gives the reason.
   const Selection& at(Operation operation, std::int64_t bytes) const;
 
  private:

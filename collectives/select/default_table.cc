@@ -4,8 +4,8 @@
 
 namespace shoal::collectives {
 
-// Few steps for small messages, no byte more than needed for large ones; docs/algorithms.md says
-// which costs what. direct needs as few steps as two but 2(n - 1) messages a rank.
+// Few steps for small messages, minimal bytes for large ones; docs/algorithms.md gives the costs.
+// direct takes only two steps but sends 2(n - 1) messages a rank.
 std::string_view default_table() {
   return R"(all_reduce:@direct:10
 all_reduce:0-16k:@recursive_doubling:20
@@ -27,9 +27,9 @@ all_gather,reduce_scatter:64k-inf:{2-inf}:@hierarchical:30
 )";
 }
 
-// Inline each rank reads all others' whole input: up to n times the bytes for one synchronisation
-// instead of two, or four where buffers are not symmetric. Less than 64 KiB between hosts is a
-// matter of latency: few messages matter more than few bytes.
+// Inline, each rank reads the whole input of all others: up to n times the bytes for one
+// synchronisation. Other plans take two, or four if buffers are not symmetric. Between hosts,
+// latency dominates below 64 KiB: fewer messages matter more than fewer bytes.
 std::string shared_memory_rules(int ranks) {
   return fmt::format(R"(broadcast,reduce:{{1}}:@direct:10
 all_reduce:0-{0}:[{2}]:{{1}}:@inline:20

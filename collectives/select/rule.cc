@@ -53,7 +53,7 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   }
 }
 
-// One field after the other; knows what to say about a wrong one.
+// Parses one field after the other and words the errors.
 class RuleParser {
  public:
   RuleParser(std::string_view text, std::string_view source, int number)

@@ -12,10 +12,10 @@
 
 namespace shoal::collectives {
 
-// unknown: no rule that names a kind fits.
+// unknown: rules that name a memory kind do not match.
 enum class MemoryKind : std::uint8_t { host, symmetric, cuda, unknown };
 
-struct Span {  // low <= x < high; without end: infinite
+struct Span {  // low <= x < high; high == kEnd: no upper bound
   static constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();
   std::int64_t low = 0, high = kEnd;
   bool holds(std::int64_t x) const { return x >= low && (x < high || high == kEnd); }
@@ -25,20 +25,20 @@ struct Span {  // low <= x < high; without end: infinite
 inline constexpr double kAlways = std::numeric_limits<double>::infinity();
 
 struct Rule {
-  std::vector<Operation> operations;  // none: all; _v forms go with their equal ones
+  std::vector<Operation> operations;  // none: all; _v forms follow their equal-sized ones
   std::vector<MemoryKind> memory;     // none: all
   Span bytes, ranks, nodes;
   Algorithm algorithm = Algorithm::automatic;  // automatic: all of them
-  std::int64_t slice = 0;                      // bytes of a message; 0: as the executor likes
+  std::int64_t slice = 0;                      // bytes of a message; 0: the executor's default
   double score = kAlways;                      // 0: never
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
 // Throws invalid_argument, naming `source`, the rule, the field and the nearest valid word.
 std::vector<Rule> parse_rules(std::string_view text, std::string_view source);
-std::string to_string(const Rule& rule);  // parse_rules takes it back
+std::string to_string(const Rule& rule);  // parse_rules() reads it back
 
-// The operation without _v; the name a table uses for it.
+// The operation without _v, and its name in a table.
 Operation base_operation(Operation operation);
 std::string_view table_name(Operation operation);
 
