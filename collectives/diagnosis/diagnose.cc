@@ -14,7 +14,7 @@
 namespace shoal::collectives {
 namespace {
 
-// Sequences wrap: b is later than a when the signed difference says so.
+// Sequence numbers wrap: the sign of the difference gives the order.
 bool before(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(b - a) > 0; }
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -27,8 +27,7 @@ const FlightOperation* find(const FlightDump& dump, std::uint32_t sequence) {
   return nullptr;
 }
 
-// The operation after the newest one that this rank finished with all before it; nothing when it
-// never called any.
+// The operation after the last one up to which this rank finished all; none if it never called any.
 std::optional<std::uint32_t> first_unfinished(const FlightDump& dump) {
   if (dump.operations.empty()) return std::nullopt;
   for (const FlightOperation& operation : dump.operations)
@@ -51,7 +50,7 @@ std::string named(const FlightMessage& message) {
   return fmt::format("{} (message {})", message.text, std::uint64_t{message.number} + 1);
 }
 
-// Whether that rank called the other side of `message` of the rank at `place`, or a later one.
+// Whether that rank called the counterpart of `message`, or a later one, with the rank at `place`.
 bool called_by(const FlightDump& dump, const FlightMessage& message, int place) {
   return std::any_of(dump.messages.begin(), dump.messages.end(), [&](const FlightMessage& other) {
     return other.sends != message.sends && other.peer == place &&
@@ -104,7 +103,7 @@ class Examination {
         result_.without_dump.push_back(dumps_.front()->members[rank]);
   }
 
-  // The earliest operation that somebody called and not everybody (who wrote a dump) finished.
+  // Finds the earliest operation that some rank called and some rank with a dump did not finish.
   void find_first_unfinished() {
     std::optional<std::uint32_t> earliest, newest;
     for (const FlightDump* dump : dumps_) {
@@ -116,7 +115,7 @@ class Examination {
       if (!open) nothing_called_ = true;
     }
     if (!newest) return;
-    // A rank that never called anything misses the first operation that anybody remembers.
+    // A rank that never called anything misses the first operation that any dump remembers.
     if (nothing_called_)
       for (const FlightDump* dump : dumps_)
         if (!dump->operations.empty() && before(dump->operations.front().sequence, *earliest))
@@ -124,8 +123,8 @@ class Examination {
     if (earliest && !before(*newest, *earliest)) result_.sequence = earliest;
   }
 
-  // The first call that ranks made differently, from the earliest unfinished on: it ends what is on
-  // its way anywhere, and so leaves earlier operations open that have nothing wrong with them.
+  // The first call that ranks made differently, from the earliest unfinished one on. A mismatch
+  // aborts everything in flight, so it also leaves correct earlier operations unfinished.
   std::optional<std::uint32_t> find_differing() const {
     std::optional<std::uint32_t> first;
     std::map<std::uint32_t, const std::string*> calls;
@@ -142,7 +141,7 @@ class Examination {
 
   void judge(std::uint32_t sequence) {
     std::vector<int> absent, open;
-    std::map<std::string, std::vector<int>> calls;  // text -> who called it
+    std::map<std::string, std::vector<int>> calls;  // text -> ranks that called it
     for (const FlightDump* dump : dumps_) {
       const FlightOperation* operation = find(*dump, sequence);
       if (!operation) {
@@ -154,7 +153,7 @@ class Examination {
     }
     if (calls.size() > 1) return different(sequence, calls);
     const std::string text = calls.empty() ? "an operation" : calls.begin()->first;
-    // A rank that lost another one may never have come to the call that the others wait in.
+    // A rank that lost a peer may never have reached the call in which the others wait.
     if (judge_blame(open.empty()
                         ? fmt::format("#{} {} was not called by all", sequence, text)
                         : fmt::format("#{} {} was open on {}", sequence, text, ranks_text(open))))
@@ -175,8 +174,8 @@ class Examination {
     return nullptr;
   }
 
-  // Whether all of those ranks, which did not come to a collective, wait for a message that nobody
-  // called: that one is what went wrong first.
+  // Whether all `absent` ranks of a collective wait for a message whose peer never called the
+  // counterpart. That message is then the first fault.
   bool held_up_by_messages(const std::vector<int>& absent) const {
     return std::ranges::all_of(absent, [this](int rank) {
       return std::ranges::any_of(dumps_, [&](const FlightDump* dump) {
@@ -188,8 +187,8 @@ class Examination {
     });
   }
 
-  // Where no collective is to blame: the send or recv that waits longest for one that was never
-  // called, else for the data.
+  // Used when no collective is to blame. Judges the send or recv that has waited longest for a call
+  // that was never made, else for the data.
   bool judge_messages() {
     const FlightDump* waits = nullptr;
     const FlightMessage* longest = nullptr;
@@ -229,7 +228,7 @@ class Examination {
     return true;
   }
 
-  // What the ranks' failures name, if they name any; `open`: what that held up.
+  // Judges by the ranks named in the failures, if any. `open`: the operation that was held up.
   bool judge_blame(const std::string& open) {
     for (const char* kind : {"died", "unreachable", "silent"}) {
       const auto found = blames_.find(kind);
@@ -263,7 +262,7 @@ class Examination {
     result_.summary = fmt::format("{} died, while {}", ranks_text(result_.culprits), open);
   }
 
-  // `losses`: who lost whom.
+  // `losses`: lost ranks -> ranks that lost them.
   void unreachable(const std::map<std::vector<int>, std::vector<int>>& losses,
                    const std::string& open) {
     if (!any_left_a_dump()) {
@@ -290,12 +289,12 @@ class Examination {
         ranks_text(result_.culprits), open);
   }
 
-  // To blame are those who left the majority; without one (two ranks differ before the others came
-  // to the call) nobody can tell, and all callers are named.
+  // The ranks outside the majority are to blame. Without a majority (two ranks differ before the
+  // others made the call), all callers are named.
   void different(std::uint32_t sequence, const std::map<std::string, std::vector<int>>& calls) {
     result_.verdict = Verdict::mismatch;
     std::size_t most = 0,
-                camps = 0;  // how many made the commonest call; how many calls are as common
+                camps = 0;  // ranks with the most common call; number of calls that common
     for (const auto& [text, ranks] : calls) {
       camps = ranks.size() > most ? 1 : camps + (ranks.size() == most);
       most = std::max(most, ranks.size());
@@ -359,7 +358,7 @@ class Examination {
   }
 
   std::vector<const FlightDump*> dumps_;
-  // Kind of blame -> whom -> by whom.
+  // Kind of blame -> blamed ranks -> ranks that blame them.
   std::map<std::string, std::map<std::vector<int>, std::vector<int>>> blames_;
   bool nothing_called_ = false;
   GroupDiagnosis result_;
@@ -427,7 +426,7 @@ std::vector<GroupDiagnosis> diagnose(std::span<const FlightDump> dumps) {
       if (!dump->failure.empty()) first = std::min(first, dump->written_at);
     return first;
   };
-  // The outermost group that this one is a part of: "native/1" of "native/1/node/0".
+  // The outermost group that contains this one: "native/1" for "native/1/node/0".
   const auto outermost = [&](const std::string& group) {
     for (const auto& [other, members] : groups)  // shorter names first
       if (group.starts_with(other + "/")) return other;

@@ -1,5 +1,5 @@
-// What the flight recorders of a job's ranks say together: who did not come, who called something
-// else, where the data stopped.
+// Combines the flight recorder dumps of a job's ranks: which ranks did not come, which called
+// something else, where the data stopped.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ struct FlightOperation {
 };
 
 struct FlightMessage {
-  std::uint32_t number = 0;  // among those of its sender to its receiver
+  std::uint32_t number = 0;  // counts the messages from this sender to this receiver
   bool sends = false;
-  int peer = 0;      // its place in the group
+  int peer = 0;      // rank in the group
   std::string text;  // "recv of 16 f32 from rank 1"
   double submitted_s_ago = 0;
   std::optional<double> finished_s_ago;
 };
 
-// One file of FlightRecorder::dump.
+// Contents of one file written by FlightRecorder::dump.
 struct FlightDump {
   std::string group, host, failure;
-  int rank = 0;  // its place in the group
+  int rank = 0;  // rank in the group
   std::vector<int> members;
   std::string blame;        // to_string(Blame::Kind), or empty
   std::vector<int> blamed;  // ranks of the job
@@ -41,30 +41,30 @@ struct FlightDump {
   std::vector<FlightMessage> messages;      // likewise
 };
 
-// corrupt_data naming `path` and what is wrong.
+// Throws corrupt_data, naming `path` and the fault.
 FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path);
 FlightDump read_flight_dump(const std::string& path);
 
 enum class Verdict : std::uint8_t {
-  fine,      // everything that was called was finished by everybody
-  desync,    // some ranks never called what others wait for, a send or recv too
-  mismatch,  // ranks called different things as the same operation
-  stalled,   // everybody called it, not everybody finished; or a process was stopped
+  fine,      // every rank finished everything that was called
+  desync,    // some ranks never made a call (or send, recv) that others wait for
+  mismatch,  // ranks made different calls as the same operation
+  stalled,   // all ranks called it but not all finished; or a process was stopped
   lost,      // ranks died, or left no dump while others waited: killed, or stuck outside Shoal
-  cut        // ranks that live on could not reach each other
+  cut        // live ranks could not reach each other
 };
 
 struct GroupDiagnosis {
   std::string group;
   Verdict verdict = Verdict::fine;
-  std::optional<std::uint32_t> sequence;  // the first operation that somebody did not finish
-  std::vector<int> culprits;              // ranks of the job, those to look at first
-  std::vector<int> without_dump;          // killed, or never asked
+  std::optional<std::uint32_t> sequence;  // the first operation that some rank did not finish
+  std::vector<int> culprits;              // ranks of the job to look at first
+  std::vector<int> without_dump;          // killed, or never asked to write one
   std::string summary;                    // one line
-  std::vector<std::string> details;       // one line a rank, and the failures in order of time
+  std::vector<std::string> details;       // one line a rank, then the failures in order of time
 };
 
-// One for each group, in order of first failure; groups inside another one after it.
+// One for each group, in order of first failure; nested groups follow their outer group.
 std::vector<GroupDiagnosis> diagnose(std::span<const FlightDump> dumps);
 std::string_view to_string(Verdict verdict);
 nlohmann::ordered_json to_json(const GroupDiagnosis& diagnosis);

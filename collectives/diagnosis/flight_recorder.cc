@@ -14,7 +14,7 @@
 namespace shoal::collectives {
 namespace {
 
-nlohmann::ordered_json ago(std::int64_t then, std::int64_t now) {  // 0: not
+nlohmann::ordered_json ago(std::int64_t then, std::int64_t now) {  // then == 0: never
   if (then == 0) return nullptr;
   return static_cast<double>(now - then) * 1e-9;
 }
@@ -104,7 +104,7 @@ void FlightRecorder::failed(std::string_view what, const Blame& blame) noexcept 
     else
       log::info("the last collectives are in {}; `shoal diagnose {}` says what happened", path,
                 directory_);
-  } catch (const std::exception&) {  // a full memory must not hide the failure itself
+  } catch (const std::exception&) {  // a full disk or lack of memory must not hide the failure
     return;
   }
 }
@@ -150,7 +150,7 @@ nlohmann::ordered_json FlightRecorder::messages_json(std::int64_t now) const {
   for (std::uint64_t i = 1; i <= kCapacity; ++i) {
     const MessageEntry& entry = messages_[(newest_message_ + i) % kCapacity];
     if (entry.ticket == 0) continue;
-    Signature shown = entry.signature;  // as the job numbers its peer
+    Signature shown = entry.signature;  // with the peer's rank in the job
     shown.root = members_[static_cast<std::size_t>(shown.root)];
     messages.push_back({{"number", entry.number},
                         {"sends", entry.signature.operation == Operation::send},
@@ -167,7 +167,7 @@ std::string FlightRecorder::dump(const std::string& directory) const noexcept {
   best_effort("write down what this rank did last", [&] {
     make_directories(directory);
     const std::string path = directory + "/" + file_name(group_, rank_);
-    // A failure may quote bytes that are no text, or be cut in the middle of a letter.
+    // A failure may quote bytes that are not text, or be cut inside a UTF-8 sequence.
     write_file(path + ".part",
                to_json().dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     rename_path(path + ".part", path);

@@ -1,8 +1,8 @@
-// The last operations of one group as one rank saw them (the idea of PyTorch's flight recorder):
-// written down when a collective fails, read by `shoal diagnose`.
+// The last operations of one group as one rank saw them (the idea of PyTorch's flight recorder).
+// They are written to a file when a collective fails and read by `shoal diagnose`.
 //
-// Recording costs a few nanoseconds and never allocates. Not thread-safe: whoever owns it holds a
-// lock around all calls.
+// Recording takes a few nanoseconds and never allocates. Not thread-safe: the owner holds a lock
+// around all calls.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace shoal::collectives {
 
-// Whom a failure names, as the job numbers ranks.
+// The ranks that a failure names, numbered as in the job.
 struct Blame {
   enum class Kind : std::uint8_t {
     nobody,
@@ -31,36 +31,37 @@ std::string_view to_string(Blame::Kind kind);
 
 class FlightRecorder {
  public:
-  // Operations remembered, and messages; a power of two.
+  // Number of operations, and of messages, remembered; a power of two.
   static constexpr std::size_t kCapacity = 512;
 
-  // `members`: the group's ranks as the job numbers them; `rank`: this one's place among them.
+  // `members`: the group's ranks, numbered as in the job; `rank`: this rank's index among them.
   // `directory`: where failed() writes; empty: nowhere.
   FlightRecorder(std::string group, int rank, std::vector<int> members, std::string directory = {});
 
-  // Nanoseconds of a clock of milliseconds, enough to see who waited for whom: reading it costs
-  // less than the exact one, but not nothing.
+  // Nanoseconds of a clock with millisecond resolution, which suffices to see which rank waited.
+  // Reading it is cheaper than the exact clock, but not free.
   static std::int64_t now();
   // Sequences grow by one from call to call and may wrap. Returns now().
   std::int64_t submitted(std::uint32_t sequence, const Signature& signature);
-  void matched(std::uint32_t sequence);  // every rank this one needs has called the same
+  void matched(std::uint32_t sequence);  // every rank that this one needs has made the same call
   void finished(std::uint32_t sequence, std::int64_t when = now());
-  // A send or recv, `signature.root` its peer; `number` among those from its sender to its
-  // receiver, from 0 on; may wrap. Returns what message_finished() takes.
+  // Records a send or recv whose peer is `signature.root`. `number` counts the messages from the
+  // sender to the receiver, from 0, and may wrap. Returns the ticket for message_finished().
   std::uint64_t message(std::uint32_t number, const Signature& signature);
   void message_finished(std::uint64_t ticket);
-  // Keeps the first failure, writes everything down and logs where. Never throws.
+  // Keeps the first failure, writes the dump and logs its path. Never throws.
   void failed(std::string_view what, const Blame& blame = {}) noexcept;
 
   // {"format": "shoal-flight-1", "group", "rank", "members", "host", "process", "written_at" (Unix
   // seconds), "failure" (text or null), "blame": {"kind", "ranks"} or null, "notices":
   // [fallbacks of this process, as text], "operations":
   // [{"sequence", "operation", "text", "submitted_s_ago", "matched", "finished_s_ago" (null: not)},
-  // oldest first], "messages": [{"number", "sends", "peer" (its place in the group), "text",
+  // oldest first], "messages": [{"number", "sends", "peer" (rank in the group), "text",
   // "submitted_s_ago", "finished_s_ago"}, oldest first]}
   nlohmann::ordered_json to_json() const;
-  // Writes it into `directory`, made if need be, as flight-GROUP-rankR.json; the path. Never
-  // throws: a failure must not hide the one it describes. Empty when it could not be written.
+  // Writes flight-GROUP-rankR.json into `directory`, creating it if needed, and returns the path.
+  // Never throws, because the original failure must not be hidden. Empty if it could not be
+  // written.
   std::string dump(const std::string& directory) const noexcept;
 
  private:
@@ -71,9 +72,9 @@ class FlightRecorder {
     Signature signature;
   };
   struct MessageEntry {
-    std::uint64_t ticket = 0;  // 0: not used
+    std::uint64_t ticket = 0;  // 0: unused
     std::uint32_t number = 0;
-    std::int64_t submitted_ns = 0, finished_ns = 0;  // likewise
+    std::int64_t submitted_ns = 0, finished_ns = 0;  // coarse clock; 0: not yet
     Signature signature;
   };
   nlohmann::ordered_json messages_json(std::int64_t now) const;
