@@ -49,7 +49,7 @@ auto with_type(DType dtype, Visit&& visit) {
   SHOAL_ASSERT(false);
 }
 
-// The largest whole number up to which the dtype has all of them.
+// Largest N for which the dtype represents every integer from 0 to N.
 std::int64_t exact_up_to(DType dtype) {
   switch (dtype) {
     case DType::bf16:
@@ -65,8 +65,8 @@ std::int64_t exact_up_to(DType dtype) {
   }
 }
 
-// Values repeat after this many elements, so that a table of them serves any buffer: a prime, so
-// that an error of a slice or a shard does not meet the same values again.
+// Values repeat after this many elements, so one table serves buffers of any size. The period is
+// prime, so a misplaced slice or shard does not see the same values.
 constexpr std::int64_t kPeriod = 1021;
 
 // avg divides once; everything else is exact.
@@ -79,7 +79,7 @@ double tolerance(DType dtype, ReduceOp op) {
 }  // namespace
 
 std::int64_t Verifiable::highest() const {
-  // Sums with factors of at most two.
+  // Leaves room for sums with factors of up to two.
   return std::clamp<std::int64_t>(exact_up_to(dtype) / (2 * std::int64_t{ranks}), 1, 9);
 }
 
@@ -90,10 +90,10 @@ std::int64_t Verifiable::stride() const {
 
 std::int64_t Verifiable::value(int rank, std::int64_t index) const {
   const std::int64_t position = index % kPeriod + seed;
-  // More ranks than ones that a narrow dtype can add: at each place some contribute nothing.
+  // With more ranks than a narrow dtype can count, only some ranks contribute at each position.
   if (op != ReduceOp::prod && stride() > 1) return (position + rank) % stride() == 0 ? 1 : 0;
   const std::int64_t mixed = position * 7 + rank * 5 + position / 11;
-  // Few factors of two: at most six ranks have one at any place.
+  // Few factors of two: at most six ranks contribute one at any position.
   if (op == ReduceOp::prod)
     return (position + rank) % std::max<std::int64_t>(3, (ranks + 5) / 6) == 0 ? 2 : 1;
   return mixed % (highest() + 1);

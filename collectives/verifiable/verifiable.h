@@ -1,7 +1,6 @@
-// Inputs whose results are known exactly in every dtype, whatever the order of the additions (the
-// idea of nccl-tests' verifiable): whole numbers so small that no sum over the ranks is rounded.
-// avg and prod stay exact where the number of ranks allows it; avg of others is within one
-// rounding.
+// Inputs whose results are known exactly in every dtype and for any order of additions (the idea of
+// nccl-tests' verifiable). They are integers so small that no sum over the ranks is rounded. avg
+// and prod are exact where the number of ranks allows it; otherwise avg is within one rounding.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ struct Verifiable {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int ranks = 1;
-  std::int64_t seed = 0;  // of the operation: results that are left over do not pass for new ones
+  std::int64_t seed = 0;  // per operation: a stale result does not pass for a new one
 
   // Elements [first, first + count) of what `rank` contributes, into data.
   void fill(int rank, std::int64_t first, std::int64_t count, void* data) const;
@@ -24,7 +23,7 @@ struct Verifiable {
   // Elements of data that differ from what `rank` contributed.
   std::int64_t wrong_copied(int rank, std::int64_t first, std::int64_t count,
                             const void* data) const;
-  // premultiplied_sum: that rank's factor, a power of two.
+  // For premultiplied_sum: that rank's factor, a power of two.
   double factor(int rank) const { return rank % 2 == 0 ? 1.0 : 2.0; }
 
  private:
