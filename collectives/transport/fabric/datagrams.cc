@@ -13,7 +13,7 @@ namespace shoal::collectives::fabric {
 namespace {
 
 constexpr const char* kVariable = "FI_OFI_RXD_MAX_UNACKED";
-constexpr int kProvidersWindow = 128;  // where nothing is said
+constexpr int kProvidersWindow = 128;  // the provider's default
 
 bool overruns(std::uint32_t version) { return version < (2u << 16 | 4u); }
 bool overruns(std::string_view provider, std::uint32_t version) {
@@ -26,7 +26,7 @@ void bound_datagrams(std::uint32_t version, int peers) {
   [[maybe_unused]] static const bool once = [version, peers] {
     const int window = std::clamp(kMostDatagrams / std::max(peers, 1), 1, kDatagramWindow);
     if (overruns(version))  // NOLINTNEXTLINE(concurrency-mt-unsafe)
-      ::setenv(kVariable, std::to_string(window).c_str(), 0);  // not over the user's
+      ::setenv(kVariable, std::to_string(window).c_str(), 0);  // keeps the user's value
     return true;
   }();
 }

@@ -15,15 +15,15 @@
 namespace shoal::collectives::fabric {
 namespace {
 
-// The version of libfabric's interface this code is written to.
+// The version of libfabric's API that this code uses.
 constexpr std::uint32_t kApiVersion = FI_VERSION(1, 14);
 
 FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
   FiInfo hints(fi_allocinfo());
   if (!hints) throw_error(ErrorCode::out_of_memory, "libfabric: fi_allocinfo");
   hints->caps = caps;
-  // What we are ready for: contexts that the provider writes to, and providers that take a posted
-  // receive for the data of a remote write.
+  // Supported modes: contexts that the provider writes to, and providers that use a posted receive
+  // for the data of a remote write.
   hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode =
@@ -35,7 +35,7 @@ FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
   return hints;
 }
 
-// Null when the provider has nothing.
+// Null if the provider offers nothing.
 FiInfo ask(const std::string& provider, std::uint64_t caps, const char* source = nullptr) {
   bound_datagrams(fi_version(), 0);
   const FiInfo hints = make_hints(provider, caps);
@@ -47,7 +47,7 @@ FiInfo ask(const std::string& provider, std::uint64_t caps, const char* source =
   return FiInfo(found);
 }
 
-// `memory`: FI_HMEM, or nothing.
+// `memory`: FI_HMEM or 0.
 FiInfo ask_with_writes_or_without(const std::string& provider, std::uint64_t memory,
                                   const char* source = nullptr) {
   FiInfo found = ask(provider, FI_MSG | FI_RMA | memory, source);
@@ -66,7 +66,7 @@ std::string address_text(const fi_info& info) {
   return text.data();
 }
 
-// Names people use, and the provider (and fabric) they mean.
+// Maps a common name to a provider (and fabric).
 struct Choice {
   std::string provider, fabric;
 };
@@ -84,7 +84,7 @@ bool is_address(const std::string& name) {
          inet_pton(AF_INET6, name.c_str(), parsed.data()) == 1;
 }
 
-// Interface distances: 0 when the card hangs on a NUMA node whose cores this process may use.
+// Distances of interfaces: 0 if the card is on a NUMA node whose cores this process may use.
 class Locality {
  public:
   Locality() {
@@ -139,7 +139,7 @@ FoundRail make_rail(const fi_info& info, const Locality& locality) {
   return rail;
 }
 
-// One rail for each address that was named.
+// One rail for each named address.
 std::vector<FoundRail> rails_at_addresses(const Choice& choice, std::uint64_t memory,
                                           const InterfaceFilter& filter) {
   std::vector<FoundRail> rails;
@@ -152,7 +152,7 @@ std::vector<FoundRail> rails_at_addresses(const Choice& choice, std::uint64_t me
     if (!info)
       throw_error(ErrorCode::unavailable, "{}: no endpoint at {}", choice.provider, address);
     rails.push_back(make_rail(*info, locality));
-    // Addresses pair by their place in the list, which every rank is given alike.
+    // Addresses pair by their position in the list, which is the same on every rank.
     rails.back().site.name = address;
     rails.back().site.network = fmt::format("#{}", rails.size());
   }
@@ -208,7 +208,7 @@ std::vector<FoundRail> rails_with(std::uint64_t memory, const FabricOptions& opt
   return rails;
 }
 
-// Sockets have no way of their own into a device's memory: a provider over them copies.
+// Sockets cannot access device memory directly: a provider over them would copy.
 bool is_over_sockets(const std::string& provider) {
   return provider.starts_with("tcp") || provider.starts_with("udp") ||
          provider.starts_with("sockets") || provider.starts_with("net");

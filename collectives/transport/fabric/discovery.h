@@ -16,7 +16,7 @@ struct FoundRail {
 };
 
 // In a fixed order (by name), one for each card or interface. `one_host`: all ranks are on this
-// host, so that loopback will do. Throws unavailable, naming what fi_getinfo offers here.
+// host, so loopback suffices. Throws unavailable, naming what fi_getinfo offers here.
 std::vector<FoundRail> find_rails(const FabricOptions& options, bool one_host);
 
 }  // namespace shoal::collectives::fabric

@@ -1,4 +1,4 @@
-// Matching: which message belongs to which post.
+// Matches messages to posts.
 #include <algorithm>
 #include <cstring>
 
@@ -55,7 +55,7 @@ StripingRule FabricEndpoint::rule_towards(std::size_t routes) const {
   return {setup_.stripe_bytes, setup_.largest_write, static_cast<int>(routes)};
 }
 
-// A post to a peer that is known to be gone fails at the next progress().
+// A post to a lost peer fails at the next progress().
 bool FabricEndpoint::refuse_lost(int peer) {
   const Peer& lost = peer_at(peer);
   if (!lost.lost) return false;
@@ -76,7 +76,7 @@ void FabricEndpoint::post_send(int peer, transport::MessageTag tag, const void* 
   ++to.posts;
   statistics_.bytes_sent += bytes;
   const auto* from = static_cast<const std::byte*>(data);
-  // Of a device's memory nothing can be copied here.
+  // Device memory cannot be copied here.
   if (bytes <= setup_.eager_bytes && to.unmatched_left > 0 && !cache_.is_device(data, bytes)) {
     ++statistics_.eager_messages;
     --to.unmatched_left;
@@ -105,7 +105,7 @@ void FabricEndpoint::post_send(int peer, transport::MessageTag tag, const void* 
     early_grants_.erase(early);
     if (lengths_agree(peer, signature, grant.header.bytes, bytes)) start(outgoing, grant);
   } else if (bytes <= setup_.eager_bytes) {
-    announce(outgoing);  // its receiver expects it eagerly
+    announce(outgoing);  // the receiver expects it eagerly
   }
 }
 
@@ -165,8 +165,8 @@ void FabricEndpoint::finish(Outgoing& outgoing) {
   outgoing_.erase(MatchKey{outgoing.peer, outgoing.tag});
 }
 
-// What came eagerly lies in host memory, and only the device could bring it into its own: who posts
-// such a receive has not kept to eager_bytes().
+// An eager message lies in host memory, and only the device could copy it into its own. The caller
+// of such a receive has ignored eager_bytes().
 bool FabricEndpoint::refuse_on_device(const Incoming& incoming) {
   if (!cache_.is_device(incoming.data, incoming.bytes)) return false;
   fail(
@@ -192,15 +192,15 @@ bool FabricEndpoint::lengths_agree(int peer, const Signature& signature, std::in
   return false;
 }
 
-// False when the sender called something else under this key; of operations that have not begun
-// here the signature is kept until they do.
+// False if the sender called something else under this key. For operations not begun here, the
+// signature is kept until they are.
 bool FabricEndpoint::same_operation(const MessageHeader& header) {
   const int peer = static_cast<int>(header.source);
   const transport::OperationKey key = header.tag.operation;
   const auto begun = begun_.find(key);
   if (begun == begun_.end()) {
-    // Not kept: it may have stalled and been served before it could say so, and its key may be used
-    // again. Who still stalls says it again.
+    // Not kept: the message may have been served since it was announced, and its key reused. A
+    // sender that still waits announces it again.
     if (header.kind == MessageKind::announce && header.bytes > setup_.eager_bytes) return false;
     auto& seen = early_[key];
     const std::pair entry(peer, header.signature);
@@ -259,7 +259,7 @@ void FabricEndpoint::take_grant(const MessageHeader& header, const std::byte* pa
 
 void FabricEndpoint::take_announce(const MessageHeader& header) {
   const int peer = static_cast<int>(header.source);
-  // A large message's announcement only says what its sender called: its receive is granted anyway.
+  // A large message's announcement only tells its sender's call; the receive is granted anyway.
   if (!same_operation(header)) return;
   const MatchKey key{peer, header.tag};
   const auto found = incoming_.find(key);
@@ -275,13 +275,13 @@ void FabricEndpoint::take_announce(const MessageHeader& header) {
 void FabricEndpoint::grant(Incoming& incoming) {
   const MatchKey key{incoming.peer, incoming.tag};
   const PeerSetup& peer = setup_of(incoming.peer);
-  // A message of 0 bytes is one segment of nothing.
+  // A message of 0 bytes counts as one empty segment.
   std::int64_t segments = 1;
   if (incoming.bytes > 0)
     segments = peer.writes ? count_segments(incoming.bytes, rule_towards(peer.arrives_on.size()))
                            : (incoming.bytes - 1) / setup_.eager_bytes + 1;
-  // Each write of a peer takes an entry of a completion queue; segments sent as messages are
-  // limited by credits.
+  // Each write of a peer takes an entry of a completion queue; credits limit segments that are sent
+  // as messages.
   const std::int64_t queued = peer.writes ? segments : 0;
   if (queued > kRemoteWrites)
     throw_error(

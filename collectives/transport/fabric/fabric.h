@@ -1,10 +1,10 @@
 // Endpoints over libfabric's reliable datagrams (FI_EP_RDM): EFA on AWS, tcp and udp elsewhere.
 //
-// A rail is one network card (or interface): a domain, an endpoint and a completion queue of its
-// own. Each rank is given the rails near it; large messages are striped over them. Everything a
-// provider may or may not do (order, sizes, registration, progress) is read from fi_info.
+// A rail is one network card (or interface) with its own domain, endpoint and completion queue.
+// Each rank gets the rails near it; large messages are striped over them. A provider's capabilities
+// (order, sizes, registration, progress) are read from fi_info.
 //
-// Without libfabric in the build all of this throws unavailable, naming SHOAL_LIBFABRIC.
+// In a build without libfabric, all of this throws unavailable, naming SHOAL_LIBFABRIC.
 #pragma once
 
 #include <cstdint>
@@ -19,37 +19,37 @@
 namespace shoal::collectives::fabric {
 
 struct FabricOptions {
-  // "efa", "tcp", "udp", or a provider's own name ("tcp;ofi_rxm", "net"); empty: efa where its
-  // device is, else tcp.
+  // "efa", "tcp", "udp", or a provider's own name ("tcp;ofi_rxm", "net"); empty: efa if its device
+  // is present, else tcp.
   std::string provider;
-  // "eth0,eth1" (only these) or "^lo,docker0" (all but these). A name is an interface's or a
-  // domain's, a network ("10.0.0.0/16"), or an address of this host. Empty: every one that all
-  // ranks share; loopback only when all ranks are on this host or there is nothing else.
+  // "eth0,eth1" (only these) or "^lo,docker0" (all but these). A name is an interface, a domain, a
+  // network ("10.0.0.0/16") or an address of this host. Empty: every interface that all ranks
+  // share; loopback only if all ranks are on this host or there is nothing else.
   std::string interfaces;
   std::int64_t eager_bytes = 8192;        // upper bound; the provider's largest message is another
-  std::int64_t stripe_bytes = 128 << 10;  // smallest piece worth a rail of its own
+  std::int64_t stripe_bytes = 128 << 10;  // smallest piece worth its own rail
   int credits = 0;    // eager messages in flight to one peer on one rail; 0: auto
   int unmatched = 0;  // eager messages a peer may be ahead of our receives; 0: auto
-  // Unused registrations kept; -1: 256 where registering pins nothing, else none, because memory
-  // that is freed and mapped anew under a pinned registration would be written in the wrong place.
+  // Unused registrations kept; -1: 256 if registering pins nothing, else none. Memory that is freed
+  // and remapped under a pinned registration would be written in the wrong place.
   int idle_registrations = -1;
   std::uint32_t first_receive_id = 0;  // tests start just before the wrap
-  bool sockets = true;  // over tcp: small messages beside the provider, which is twice as fast
+  bool sockets = true;        // over tcp: small messages beside the provider, which is faster
   bool remote_writes = true;  // false: as if the provider had no FI_RMA
-  // The CUDA device whose memory messages may lie in, where the provider can; -1: none.
+  // The CUDA device whose memory messages may use, if the provider can; -1: none.
   int cuda_device = -1;
 };
 
-// From SHOAL_FABRIC_PROVIDER and SHOAL_FABRIC_INTERFACES; `transport` as in CommunicatorOptions
-// (empty: the environment's provider).
+// Options from SHOAL_FABRIC_PROVIDER and SHOAL_FABRIC_INTERFACES; `transport` as in
+// CommunicatorOptions (empty: the environment's provider).
 FabricOptions fabric_options(const std::string& transport = {});
 
-// SHOAL_GPUDIRECT; throws invalid_argument where it is neither auto nor off.
+// SHOAL_GPUDIRECT; throws invalid_argument if it is neither auto nor off.
 bool gpudirect_is_wanted();
 
-// Collective: every rank of the job, each with the same `prefix`, which must be new in `store`.
-// local_rank of local_size ranks of this host (they share its rails). Throws unavailable naming the
-// providers there are, timeout naming the ranks that did not come, io.
+// Collective: every rank of the job calls it with the same `prefix`, which must be new in `store`.
+// `local_rank` of `local_size` ranks of this host, which share its rails. Throws unavailable naming
+// the available providers, timeout naming the ranks that did not come, or io.
 std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank,
                                                           int size, int local_rank, int local_size,
                                                           Store& store, const std::string& prefix,

@@ -1,18 +1,19 @@
-// The protocol over a set of rails (fabric.h says what it is for).
+// The protocol over a set of rails (purpose: fabric.h).
 //
-//   eager       header and payload in one send, into a posted receive of the peer's
+//   eager       header and payload in one send, into a posted receive of the peer
 //   rendezvous  the receiver grants (address, keys, id) once its receive is posted; the sender
 //               writes segments straight into it, each with the id as its data; the receiver counts
-//               them, since they come in any order
+//               them, because they arrive in any order
 //
-// Over tcp eager messages and what small messages control travel beside the rails where they can
-// (socket_lane.h); they need no credits.
+// Over tcp, eager messages and the control messages of small ones travel beside the rails if
+// possible (socket_lane.h); they need no credits.
 //
-// Two limits keep a slow receiver safe. Credits: a sender never has more messages on the way to a
-// rail than that rail keeps buffers for it; the last credit of a rail is kept for returning
-// credits, so two ranks that have spent all can still tell each other what is free. Unmatched: of
-// the eager messages that found no receive (they are copied aside) only so many may pile up; past
-// that small messages are announced and wait for a grant as large ones do.
+// Two limits protect a slow receiver:
+//   credits     A sender never has more messages in flight to a rail than that rail keeps buffers
+//               for it. The last credit of a rail is reserved for returning credits, so that two
+//               ranks that have spent all others can still return theirs.
+//   unmatched   Eager messages without a posted receive are copied aside, up to a limit. Beyond it,
+//               small messages are announced and wait for a grant as large ones do.
 #pragma once
 
 #include <deque>
@@ -38,7 +39,7 @@ struct Route {  // to a peer
 };
 
 struct PeerSetup {
-  std::vector<Route> routes;    // of what we send
+  std::vector<Route> routes;    // for messages we send
   int peer_rails = 0;           // that peer's
   std::vector<int> arrives_on;  // our rails that its routes lead to
   bool writes = false;          // remote writes work in both directions
@@ -49,7 +50,7 @@ struct FabricSetup {
   std::uint32_t magic = 0;
   std::string name;
   std::vector<std::unique_ptr<Rail>> rails;
-  std::unique_ptr<SocketLane> lane;  // or null: all travels by the rails
+  std::unique_ptr<SocketLane> lane;  // null: everything travels by the rails
   std::vector<PeerSetup> peers;      // by rank
   std::int64_t eager_bytes = 0;      // agreed by all
   std::int64_t largest_write = 0;    // agreed by all
@@ -114,7 +115,7 @@ class FabricEndpoint final : public transport::Endpoint {
     transport::Completion* completion = nullptr;
     std::int64_t outstanding = 0;  // segments
     bool started = false;
-    Clock::time_point announce_at;  // where it is large and still not granted
+    Clock::time_point announce_at;  // if large and still not granted
     RegistrationCache::Use use;
   };
   struct Incoming {
@@ -125,14 +126,14 @@ class FabricEndpoint final : public transport::Endpoint {
     transport::Completion* completion = nullptr;
     std::uint32_t id = 0;
     std::int64_t segments = 0, remaining = 0;  // once granted
-    bool granted = false, on_rails = false;    // its peer was not connected by a socket
+    bool granted = false, on_rails = false;    // on_rails: its peer had no socket connection
     RegistrationCache::Use use;
   };
   struct Grant {
     MessageHeader header;
     std::vector<std::uint64_t> words;  // address, keys
   };
-  struct Message {  // waits for a credit and a buffer; its payload is one of these
+  struct Message {  // waits for a credit and a buffer; one payload of:
     MessageHeader header;
     std::vector<std::uint64_t> words;
     const std::byte* data = nullptr;
@@ -149,7 +150,7 @@ class FabricEndpoint final : public transport::Endpoint {
   };
   struct Peer {
     std::vector<int> credits;  // by its rail
-    std::vector<int> owed;     // by our rail: buffers free again that it does not know of
+    std::vector<int> owed;     // by our rail: free buffers that the peer does not know of
     int unmatched_left = 0;    // eager messages we may send ahead of its receives
     int matched_owed = 0;
     int posts = 0;  // unfinished
@@ -227,7 +228,7 @@ class FabricEndpoint final : public transport::Endpoint {
   std::int64_t granted_segments_ = 0;
   std::uint32_t next_receive_id_;
   bool can_poll_ = false;
-  int rails_left_out_ = 0;     // looks in a row that left them out
+  int rails_left_out_ = 0;     // consecutive polls without the rails
   int expected_on_rails_ = 0;  // of incoming_
   Clock::time_point last_stall_check_;
   bool abandoned_ = false;

@@ -1,4 +1,4 @@
-// Moving: credits, queues, completions, waiting.
+// Moves messages: credits, queues, completions, waiting.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -15,11 +15,11 @@ namespace shoal::collectives::fabric {
 namespace {
 
 constexpr std::chrono::milliseconds kStallCheck{200};
-constexpr int kNapMicroseconds = 50;      // where the provider has nothing to wait on
-constexpr int kTimerMicroseconds = 1000;  // providers that resend only when they are polled
+constexpr int kNapMicroseconds = 50;      // if the provider has nothing to wait on
+constexpr int kTimerMicroseconds = 1000;  // for providers that resend only while polled
 
 constexpr std::uint16_t kMostReturned = 0xffff;
-// Looks that leave the rails out, where messages come by sockets or nothing is due on a rail.
+// Polls without the rails while messages arrive by sockets or nothing is due on a rail.
 constexpr int kMostLeftOut = 8;
 
 void nap(int microseconds) {
@@ -27,7 +27,7 @@ void nap(int microseconds) {
   nanosleep(&time, nullptr);
 }
 
-// Until the process ends: nothing is polled any more, so what still arrives goes nowhere.
+// Keeps the rail open until the process ends. It is not polled, so later arrivals are ignored.
 void leave_open(std::unique_ptr<Rail> rail) {
   log::once(
       log::Level::info, "fabric-left-open",
@@ -35,7 +35,7 @@ void leave_open(std::unique_ptr<Rail> rail) {
                   "way and closing would crash libfabric",
                   rail->provider(), rail->site().name));
   static std::mutex mutex;
-  // Never destroyed, which would close them at the process's end.
+  // Never destroyed, which would close them at the end of the process.
   static auto& open = *new std::vector<std::unique_ptr<Rail>>;
   const std::scoped_lock lock(mutex);
   open.push_back(std::move(rail));
@@ -60,7 +60,7 @@ FabricEndpoint::FabricEndpoint(FabricSetup setup)
     state.credits.assign(static_cast<std::size_t>(peer.peer_rails), setup_.credits);
     state.owed.assign(setup_.rails.size(), 0);
     state.unmatched_left = setup_.unmatched;
-    // Ranks of one host should not all begin with the same rail.
+    // Ranks of one host should start with different rails.
     state.next_route = state.next_stripe = static_cast<unsigned>(setup_.rank);
     peers_.push_back(std::move(state));
   }
@@ -68,8 +68,8 @@ FabricEndpoint::FabricEndpoint(FabricSetup setup)
                                   [](const auto& rail) { return rail->wait_descriptor() >= 0; });
 }
 
-// What was handed to the provider still goes out (the last message of a barrier, say); what was
-// not, is dropped, since its buffers may go away with us.
+// Messages already given to the provider are still sent (such as the last one of a barrier). Others
+// are dropped, because their buffers may disappear with this endpoint.
 FabricEndpoint::~FabricEndpoint() {
   for (Peer& peer : peers_) peer.waiting.clear();
   for (auto& queue : writes_) queue.clear();
@@ -90,7 +90,7 @@ FabricEndpoint::~FabricEndpoint() {
       if (events_.empty()) nap(kNapMicroseconds);
     }
   } catch (const Error& error) {
-    // The provider failed while we leave: nobody is left to tell.
+    // The provider failed during shutdown: no caller is left to receive the error.
     log::debug("leaving the fabric: {}", error.what());
   }
   if (granted_segments_ > 0)
@@ -109,7 +109,8 @@ void FabricEndpoint::submit(int peer, Message message) {
   }
 }
 
-// Every header returns what it can. Once it has gone: take it from these and from matched_owed.
+// Every header returns as many credits as it can. Once it is sent, subtract them from the result
+// and from matched_owed.
 int& FabricEndpoint::put_returns(Peer& to, MessageHeader& header) const {
   const auto owed = std::ranges::max_element(to.owed);
   header.credit_rail = static_cast<std::uint8_t>(owed - to.owed.begin());
@@ -118,7 +119,7 @@ int& FabricEndpoint::put_returns(Peer& to, MessageHeader& header) const {
   return *owed;
 }
 
-// Needs no credit: the kernel holds back what the peer does not take.
+// Needs no credit: the kernel holds back data that the peer does not take.
 bool FabricEndpoint::dispatch_by_lane(int peer, Message& message) {
   const MessageKind kind = message.header.kind;
   if (!setup_.lane || kind == MessageKind::segment || kind == MessageKind::credit) return false;
@@ -145,7 +146,7 @@ bool FabricEndpoint::poll_lane() {
   return moved;
 }
 
-// True when the message is on its way (or lost with its peer), its payload copied.
+// True if the message is being sent (or lost with its peer) and its payload copied.
 bool FabricEndpoint::dispatch(int peer, Message& message) {
   if (dispatch_by_lane(peer, message)) return true;
   Peer& to = peer_at(peer);
@@ -192,7 +193,7 @@ bool FabricEndpoint::dispatch(int peer, Message& message) {
   return false;
 }
 
-// The payload has been copied into a buffer of the rail's.
+// The payload has been copied into one of the rail's buffers.
 void FabricEndpoint::copied(Peer& to, const Message& message) {
   if (message.completion) {
     --message.completion->pending;
@@ -202,7 +203,7 @@ void FabricEndpoint::copied(Peer& to, const Message& message) {
 }
 
 bool FabricEndpoint::progress() {
-  // What has come by sockets is handed on first: asking the rails costs several times as much.
+  // Polls sockets first: polling the rails costs several times as much.
   bool moved = poll_lane();
   const bool ask_rails = (!moved && rails_are_due()) || ++rails_left_out_ >= kMostLeftOut;
   if (ask_rails) rails_left_out_ = 0;
@@ -224,8 +225,8 @@ bool FabricEndpoint::progress() {
   return moved;
 }
 
-// Something must come or go on a rail. Else only what found a socket full does, or returned
-// credits.
+// Whether something must arrive or leave on a rail. Otherwise rails carry only messages for which a
+// socket was full, and returned credits.
 bool FabricEndpoint::rails_are_due() const {
   return !setup_.lane || expected_on_rails_ > 0 || !granted_.empty() || !outgoing_.empty() ||
          !waiting_peers_.empty() ||
@@ -282,7 +283,7 @@ void FabricEndpoint::take_message(int rail, const std::byte* data, std::size_t b
     return;
   }
   Peer& from = peer_at(peer);
-  if (rail >= 0) ++from.owed[static_cast<std::size_t>(rail)];  // -1: by sockets, no buffer of ours
+  if (rail >= 0) ++from.owed[static_cast<std::size_t>(rail)];  // -1: by sockets, uses no buffer
   from.credits[header.credit_rail] += header.credits;
   from.unmatched_left += header.matched;
   switch (header.kind) {
@@ -323,7 +324,7 @@ void FabricEndpoint::take_failure(int rail, const RailEvent& event) {
   fail(Error(ErrorCode::io, fmt::format("{}: {}", setup_.name, event.text)).at_rank(setup_.rank));
 }
 
-// A peer that has left after its last message is no error until somebody needs it.
+// A peer that left after its last message is not an error until it is needed.
 void FabricEndpoint::lose(int peer, bool data_lost, const std::string& why) {
   Peer& gone = peer_at(peer);
   if (gone.lost) return;
@@ -335,7 +336,7 @@ void FabricEndpoint::lose(int peer, bool data_lost, const std::string& why) {
   if (data_lost || gone.posts > 0) refuse_lost(peer);
 }
 
-// Credits go back with the next message; alone only when half of them are due.
+// Credits return with the next message; separately only if half of them are due.
 void FabricEndpoint::note_owing(int peer) {
   Peer& to = peer_at(peer);
   if (to.owing || to.lost) return;
@@ -375,7 +376,7 @@ bool FabricEndpoint::flush_waiting() {
   for (const int peer : waiting) {
     Peer& to = peer_at(peer);
     while (!to.waiting.empty() && dispatch(peer, to.waiting.front())) {
-      if (!to.waiting.empty()) to.waiting.pop_front();  // a lost peer's queue is gone
+      if (!to.waiting.empty()) to.waiting.pop_front();  // the queue of a lost peer is already empty
       moved = true;
     }
     to.waits = !to.waiting.empty();
@@ -425,14 +426,14 @@ void FabricEndpoint::flush_grants() {
   }
 }
 
-// A rank that waits for a grant in vain may have called something else than its peer: it says what,
-// so that the peer can compare.
+// A rank that waits in vain for a grant may have made another call than its peer. It announces its
+// call, so that the peer can compare.
 void FabricEndpoint::announce_stalled() {
   const auto now = Clock::now();
   if (now - last_stall_check_ < kStallCheck) return;
   last_stall_check_ = now;
-  // A small one has been announced when it was posted, and waits for that. A peer that takes
-  // nothing gets no more to take.
+  // Small messages were announced when posted. A peer that accepts nothing gets no further
+  // messages.
   for (auto& [key, outgoing] : outgoing_)
     if (!outgoing.started && outgoing.bytes > setup_.eager_bytes && now >= outgoing.announce_at &&
         peer_at(outgoing.peer).waiting.empty())

@@ -9,7 +9,7 @@
 namespace shoal::collectives::fabric {
 namespace {
 
-// FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE: what we run with may be newer than these headers.
+// FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE: the loaded library may be newer than these headers.
 constexpr int kOptMaxMsgSize = 12, kOptMaxRmaSize = 14;
 // FI_OPT_CUDA_API_PERMITTED and FI_OPT_SHARED_MEMORY_PERMITTED, both bool.
 constexpr int kOptCudaApiPermitted = 10, kOptSharedMemoryPermitted = 11;
@@ -72,7 +72,8 @@ Rail::Rail(FoundRail found, int cuda_device)
   check_fabric(fi_enable(endpoint_.get()), name, "fi_enable");
   address_ = name_of(endpoint_.get(), name);
   largest_message_ = largest_write_ = bounded(info_->ep_attr->max_msg_size);
-  // efa-direct: a message is a packet, a write is not. libfabric 2 can tell; older ones refuse.
+  // efa-direct: a message is one packet, a write is not. libfabric 2 reports both; older ones
+  // refuse.
   std::size_t limit = 0, length = sizeof limit;
   if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptMaxMsgSize, &limit, &length) == 0)
     largest_message_ = bounded(limit);
@@ -81,8 +82,9 @@ Rail::Rail(FoundRail found, int cuda_device)
     largest_write_ = bounded(limit);
 }
 
-// Before fi_enable. As aws-ofi-nccl asks: the card itself, and no CUDA call of libfabric's, which
-// might wait for a stream that waits for us. What copies through host memory we stage ourselves.
+// Call before fi_enable. Like aws-ofi-nccl, requires that the card itself accesses the device,
+// without CUDA calls by libfabric, which might wait for a stream that waits for us. Copies through
+// host memory are staged by Shoal.
 std::string Rail::ask_for_device_memory() {
   if (cuda_device_ < 0) return "no device was asked for";
   if ((info_->caps & FI_HMEM) == 0) return fmt::format("{} offers no FI_HMEM", provider());
@@ -96,13 +98,13 @@ std::string Rail::ask_for_device_memory() {
                                    sizeof required))
     return refused("FI_OPT_FI_HMEM_P2P", result);
   const bool permitted = false;
-  // Before libfabric 1.18 there was no such option; then only the first speaks.
+  // libfabric before 1.18 lacks this option; only the first one then decides.
   if (const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptCudaApiPermitted,
                                    &permitted, sizeof permitted);
       result != 0 && result != -FI_ENOPROTOOPT)
     return refused("FI_OPT_CUDA_API_PERMITTED", result);
-  // Its shared memory between ranks of one host would copy by CUDA calls. Older ones cannot be
-  // told.
+  // Its shared memory between ranks of one host would copy by CUDA calls. Older versions lack this
+  // option.
   (void)fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptSharedMemoryPermitted, &permitted,
                   sizeof permitted);
   return {};
@@ -257,7 +259,7 @@ void Rail::poll_error(std::vector<RailEvent>& events) {
       fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, words.data(), words.size());
   std::string why = fi_strerror(entry.err);
   if (entry.prov_errno != 0 && text && *text && why != text) why += fmt::format(" ({})", text);
-  // Of no post of ours: only this says what it was.
+  // Not one of our posts: only this text identifies it.
   if (!transfer)
     why += fmt::format(
         " ({} after {} bytes)",

@@ -1,8 +1,8 @@
 // One rail: a libfabric domain with its endpoint, completion queue, addresses and buffers. It posts
-// and polls; what the bytes mean is the endpoint's business.
+// and polls; the endpoint interprets the data.
 //
 // Never posts more than its completion queue holds: receives, transfers (sends and writes) and
-// writes that peers were allowed are limited from the start (EFA's queue overruns silently).
+// writes granted to peers are limited from the start (EFA's queue overruns silently).
 #pragma once
 
 #include <cstddef>
@@ -14,33 +14,33 @@
 
 namespace shoal::collectives::fabric {
 
-// What libfabric hands back with a completion.
+// The context that libfabric returns with a completion.
 struct Transfer {
   fi_context2 context{};  // first: libfabric's own while the transfer is in flight
   enum class Kind : std::uint8_t { receive, message, write } kind = Kind::receive;
   int peer = -1;
-  bool carries_data = false;  // message: of a post, not only control
+  bool carries_data = false;  // message: part of a post, not only control
   std::byte* slot = nullptr;  // receive, message
-  void* owner = nullptr;      // write: what it is part of
+  void* owner = nullptr;      // write: the message it is part of
 };
 
 struct RailLimits {
-  std::size_t slot_bytes = 0;  // of a message
+  std::size_t slot_bytes = 0;  // size of a message buffer
   int receives = 0;            // posted at all times
   int messages = 0;            // in flight
   int writes = 0;              // in flight
 };
 
-// Of peers, in flight towards one rail: the endpoint allows no more.
+// Maximum writes of peers in flight towards one rail; the endpoint grants no more.
 inline constexpr int kRemoteWrites = 1024;
 
 struct RailEvent {
   enum class Kind : std::uint8_t { received, sent, written, peer_wrote, failed } kind;
-  Transfer* transfer = nullptr;  // null for peer_wrote, unless the provider took a receive for it
+  Transfer* transfer = nullptr;  // null for peer_wrote, unless it took a receive
   std::size_t bytes = 0;         // received
   std::uint64_t data = 0;        // peer_wrote
   int error = 0;                 // failed: a positive libfabric error
-  std::string text;              // failed: in the provider's words
+  std::string text;              // failed: the provider's text
 };
 
 enum class PostResult : std::uint8_t { posted, again, failed };
@@ -61,15 +61,15 @@ class Rail {
   bool uses_virtual_addresses() const {
     return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
   }
-  // Why its card cannot read and write the device's memory by itself; empty: it can.
+  // Why its card cannot access the device's memory by itself; empty: it can.
   const std::string& device_memory_problem() const { return device_memory_problem_; }
   std::int64_t largest_message() const { return largest_message_; }
   std::int64_t largest_write() const { return largest_write_; }
   int receive_queue() const { return static_cast<int>(info_->rx_attr->size); }
   int transmit_queue() const { return static_cast<int>(info_->tx_attr->size); }
   bool manages_resources() const { return info_->domain_attr->resource_mgmt == FI_RM_ENABLED; }
-  // ofi_rxm of libfabric 1.17 reads through a null context where its endpoint is closed while a
-  // peer's write with data is half received (rxm_handle_comp_error), and the process is gone.
+  // ofi_rxm of libfabric 1.17 crashes by a null context if its endpoint is closed while a peer's
+  // write with data is half received (rxm_handle_comp_error).
   bool must_stay_open_for_writes() const { return provider().find("ofi_rxm") != std::string::npos; }
   bool needs_frequent_progress() const {
     return info_->domain_attr->control_progress == FI_PROGRESS_MANUAL;
@@ -77,10 +77,10 @@ class Rail {
 
   const std::string& address() const { return address_; }  // opaque bytes, for peers
   fi_addr_t insert(const std::string& address);
-  // Makes buffers and posts all receives. Once, after addresses are known to nobody yet.
+  // Allocates buffers and posts all receives. Call once, before any peer knows the address.
   void start(const RailLimits& limits);
 
-  // Null when all are in flight.
+  // Null if all are in flight.
   Transfer* take_message();
   Transfer* take_write();
   void give_back(Transfer* transfer);  // message, write
@@ -96,17 +96,17 @@ class Rail {
   };
   PostResult write(Transfer* transfer, const RemoteWrite& target);
   void repost(Transfer* receive);
-  int last_error() const { return last_error_; }  // of the post that failed, positive
+  int last_error() const { return last_error_; }  // of the failed post, positive
 
-  // Appends what has happened.
+  // Appends the events since the last call.
   void poll(std::vector<RailEvent>& events);
   int in_flight() const { return in_flight_; }  // messages and writes
 
-  // The descriptor to poll(2), or -1 where the provider has none.
+  // The descriptor for poll(2), or -1 if the provider has none.
   int wait_descriptor() const { return wait_fd_; }
   bool may_wait();  // nothing is left in the queue (fi_trywait)
 
-  // `device`: of cuda_device, not of the host.
+  // `device`: memory of cuda_device, not of the host.
   FiMemory register_memory(void* data, std::size_t bytes, bool remote, bool device = false);
 
  private:
@@ -125,10 +125,10 @@ class Rail {
   FiDomain domain_;
   FiQueue queue_;
   FiAddresses addresses_;
-  std::vector<std::byte> memory_;  // of all slots
+  std::vector<std::byte> memory_;  // for all slots
   std::vector<Transfer> receives_, messages_, writes_;
   std::vector<Transfer*> free_messages_, free_writes_, unposted_;
-  FiMemory slots_region_;  // where local memory must be registered
+  FiMemory slots_region_;  // if local memory must be registered
   FiEndpoint endpoint_;
   std::string address_;
   RailLimits limits_;

@@ -1,5 +1,5 @@
-// Which rails a rank uses, and which of a peer's it reaches with them: pure functions of what all
-// ranks told each other.
+// Which rails a rank uses, and which of a peer's rails they reach: pure functions of the ranks'
+// surveys.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@ struct InterfaceFilter {
   bool exclude = false;
   std::vector<std::string> names;
 
-  // Any of a rail's names (interface, network, address) may be meant.
+  // Matches any of a rail's names (interface, network, address).
   bool admits(const std::vector<std::string_view>& aliases) const;
 };
-// invalid_argument when '^' stands anywhere but first, or a name is empty.
+// Throws invalid_argument if '^' is not first, or a name is empty.
 InterfaceFilter parse_interface_filter(std::string_view text);
 
-// Bridges and tunnels of container software: the same networks on every host, connected to none.
+// Bridges and tunnels of container software: the same networks on every host, but not connected.
 bool is_virtual_interface(std::string_view name);
 
-// What one rank found on its host.
+// A rail that one rank found on its host.
 struct RailSite {
   std::string name;     // "eth0"
   std::string network;  // rails of one network reach each other
@@ -30,21 +30,21 @@ struct RailSite {
   friend bool operator==(const RailSite&, const RailSite&) = default;
 };
 
-// For each rank the sites (by index into its own list) that all ranks can use: those whose network
-// everybody has. Where no network is common the k-th site of each pairs with the k-th of the others
-// (routed networks); `by_index` says so.
+// For each rank, the sites (by index into its own list) that all ranks can use: those on networks
+// that every rank has. If there is no common network, the k-th sites of all ranks pair up (routed
+// networks), and `by_index` is set.
 struct CommonRails {
   std::vector<std::vector<int>> sites;  // by rank
   bool by_index = false;
 };
 CommonRails find_common_rails(const std::vector<std::vector<RailSite>>& ranks);
 
-// Rails 0 .. rails-1 of one host shared among its ranks: each gets ceil(rails / ranks), near ones
-// first, all rails used equally often where distances allow. distances: [local rank][rail].
+// Shares rails 0 .. rails-1 of one host among its ranks. Each gets ceil(rails / ranks), near ones
+// first, with all rails used equally often if distances permit. distances: [local rank][rail].
 std::vector<std::vector<int>> share_rails(const std::vector<std::vector<int>>& distances);
 
-// The peer's rail that each of `own` reaches: the same network, and of several the one in the same
-// place of the order; -1 where the peer has none of that network.
+// For each of `own`, the peer's rail that it reaches: one of the same network, and of several the
+// one at the same position. -1 if the peer has none on that network.
 std::vector<int> pair_rails(const std::vector<std::string>& own_networks,
                             const std::vector<std::string>& peer_networks);
 

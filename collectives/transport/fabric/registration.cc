@@ -41,7 +41,7 @@ RegistrationCache::Entry* RegistrationCache::find(std::uintptr_t begin, std::uin
                                                   bool remote) {
   for (auto at = entries_.upper_bound(begin); at != entries_.begin();) {
     Entry* entry = std::prev(at)->second.get();
-    if (entry->begin + longest_ < end) return nullptr;  // nothing before reaches so far
+    if (entry->begin + longest_ < end) return nullptr;  // no earlier entry reaches that far
     if (entry->end >= end && (entry->remote || !remote)) return entry;
     --at;
   }

@@ -1,8 +1,8 @@
-// Memory registered on every rail of an endpoint, and kept for the next message that uses it.
+// Memory registered on every rail of an endpoint, and cached for the next message that uses it.
 //
 // An entry covers an interval and counts its uses. Unused entries are kept up to a limit; the one
-// unused longest goes first. Where registering pins pages that limit is 0 by default: memory that
-// the program frees and maps anew would otherwise be read and written through its old pages.
+// unused longest is dropped first. If registering pins pages, that limit is 0 by default: memory
+// that the program frees and remaps would otherwise be accessed through its old pages.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class RegistrationCache {
     explicit operator bool() const { return entry_ != nullptr; }
     void* descriptor(int rail) const;
     std::uint64_t key(int rail) const;
-    // What a peer names to write at `data`.
+    // The address that a peer uses to write at `data`.
     std::uint64_t address(int rail, const void* data) const;
 
    private:
@@ -52,10 +52,10 @@ class RegistrationCache {
     Entry* entry_ = nullptr;
   };
 
-  // `remote`: peers may write there. `device`: it is the rails' device's memory; such an entry goes
-  // with its last use.
+  // `remote`: peers may write there. `device`: memory of the rails' device; such an entry is
+  // dropped with its last use.
   Use acquire(const void* data, std::int64_t bytes, bool remote, bool device = false);
-  // Lies in memory that is registered as the device's.
+  // Whether the range lies in registered device memory.
   bool is_device(const void* data, std::int64_t bytes);
   std::int64_t misses() const { return misses_; }
   std::size_t idle() const { return idle_.size(); }
@@ -72,12 +72,12 @@ class RegistrationCache {
   std::size_t idle_limit_;
   Entries entries_;
   std::list<Entry*> idle_;      // longest unused first
-  std::uintptr_t longest_ = 0;  // bytes of the longest entry there ever was: bounds the search
+  std::uintptr_t longest_ = 0;  // bytes of the longest entry so far: bounds the search
   std::int64_t misses_ = 0;
   int devices_ = 0;  // entries of device memory
 };
 
-struct RegistrationCache::Entry {  // of [begin, end)
+struct RegistrationCache::Entry {  // covers [begin, end)
   std::uintptr_t begin = 0, end = 0;
   bool remote = false, device = false;
   int uses = 0;

@@ -1,5 +1,6 @@
-// Owners of libfabric's objects. Members that use each other stand in order of creation, so that
-// they close in reverse: memory regions and endpoint, queues and addresses, domain, fabric, info.
+// Owners of libfabric's objects. Members that use each other are declared in order of creation, so
+// that they close in reverse: memory regions and endpoint, queues and addresses, domain, fabric,
+// info.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ namespace shoal::collectives::fabric {
 struct CloseFid {
   template <typename Object>
   void operator()(Object* object) const noexcept {
-    // A failure leaks the object; nothing could be done about it here.
+    // A failure leaks the object; there is no way to handle it here.
     fi_close(&object->fid);
   }
 };

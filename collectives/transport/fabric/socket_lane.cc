@@ -18,11 +18,12 @@
 namespace shoal::collectives::fabric {
 namespace {
 
-// What epoll gives back: a peer's rank, or one of these with a guest's descriptor beneath.
+// epoll's data: a peer's rank, or one of these with a guest's descriptor in the low bits.
 constexpr std::uint64_t kListener = std::uint64_t{1} << 32, kGuest = std::uint64_t{1} << 33;
-// So few are asked one by one: that is one system call less than asking which of them to ask.
+// Up to this many sockets are read one by one, which saves the system call that tells which are
+// ready.
 constexpr std::size_t kAskedDirectly = 4;
-constexpr unsigned kEventsEvery = 64;  // polls, for those who connect meanwhile
+constexpr unsigned kEventsEvery = 64;  // polls, for peers that connect meanwhile
 constexpr std::size_t kChunkBytes = 64 << 10;
 constexpr std::size_t kMostGuests = 64;
 
@@ -41,7 +42,7 @@ sockaddr_storage parse(const std::string& address) {
 }
 
 void set_no_delay(int fd) {
-  const int on = 1;  // a failure costs time, nothing else
+  const int on = 1;  // a failure costs only time
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
@@ -72,8 +73,8 @@ SocketLane::SocketLane(const std::string& rail_address, int rank, int size, std:
   watch(listener_.get(), kListener, false, false);
 }
 
-// What the sockets have taken still arrives, unless something unread here made the kernel reset
-// them.
+// Data that the sockets have taken still arrives, unless unread data here makes the kernel reset
+// them; so all of it is read.
 SocketLane::~SocketLane() {
   for (const int peer : open_)
     while (recv(at(peer).fd.get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT) > 0) {
@@ -109,7 +110,7 @@ void SocketLane::close(int peer, const char* why) {
   if (why && connection.state == State::open)
     losses_.push_back({peer, fmt::format("its connection for small messages ended: {}", why)});
   std::erase(open_, peer);
-  connection = Connection();  // which takes it out of events_ too
+  connection = Connection();  // also removes it from events_
   connection.state = State::closed;
 }
 
@@ -137,13 +138,13 @@ void SocketLane::give_up(int peer, int error) {
   close(peer, nullptr);
 }
 
-// The connection is there, or will never be.
+// Called when the connection is established or has failed.
 void SocketLane::settle_connecting(int peer) {
   Connection& connection = at(peer);
   int error = 0;
   socklen_t length = sizeof error;
   const Hello hello{magic_, rank_};
-  // An empty buffer takes as little as this whole, or the connection is no good.
+  // An empty socket buffer takes this as a whole, or the connection is unusable.
   if (getsockopt(connection.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0 ||
       ::send(connection.fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) !=
           static_cast<ssize_t>(sizeof hello))
@@ -157,7 +158,7 @@ void SocketLane::accept_guests() {
   for (;;) {
     transport::FileDescriptor fd(
         accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) return;  // nobody is left, or no descriptor is: the rails do without
+    if (!fd) return;  // no more guests, or no descriptor: the rails take over
     if (guests_.size() >= kMostGuests) guests_.erase(guests_.begin());
     watch(fd.get(), kGuest | static_cast<std::uint64_t>(fd.get()), false, false);
     guests_.push_back({std::move(fd), {}});
@@ -212,7 +213,7 @@ bool SocketLane::send(int peer, std::span<const std::byte> header,
   }
   auto skip = static_cast<std::size_t>(sent);
   if (skip == sizeof length + length) return true;
-  // A part of it: the rest must follow before anything else does.
+  // Sent in part: the rest must follow before anything else.
   for (const iovec& part : parts) {
     const std::size_t left_out = std::min(skip, part.iov_len);
     skip -= left_out;
@@ -273,7 +274,7 @@ void SocketLane::split(int peer, std::span<const std::byte> bytes, const Take& t
 }
 
 bool SocketLane::poll(const Take& take, const Wanted& wanted) {
-  // Those who are still connecting are met by their events.
+  // Peers that are still connecting are handled by their events.
   const bool rarely = ++polls_ % kEventsEvery == 0;
   if (rarely || unsent_ > 0 || std::exchange(closely_, false)) return poll_events(take);
   std::array<int, kAskedDirectly> asked;

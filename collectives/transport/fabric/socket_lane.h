@@ -1,10 +1,13 @@
-// Small messages over plain TCP sockets, beside rails whose provider sends over TCP anyway: one
-// system call sends and one receives, where tcp;ofi_rxm needs three to wake its own queue for each.
+// Small messages over plain TCP sockets, beside rails whose provider sends over TCP anyway. One
+// system call sends and one receives; tcp;ofi_rxm needs three to wake its own queue for each.
 //
-// Order, delivery and flow control are the kernel's. A message travels here when its peer is
-// connected and there is room, else by the rails: the protocol above needs no order between them.
-// Of two ranks the higher one connects, when the first message passes between them. A peer whose
-// connection ends is left to the rails, unless it ended with an error: then it is lost.
+// The kernel provides order, delivery and flow control. A message travels here if its peer is
+// connected and there is room, else by the rails; the protocol above needs no order between the
+// two.
+//
+// Of two ranks, the higher one connects, when the first message passes between them. If a
+// connection ends, the peer is reached by the rails only; if it ended with an error, the peer is
+// lost.
 #pragma once
 
 #include <cstddef>
@@ -21,34 +24,35 @@ namespace shoal::collectives::fabric {
 // Not thread-safe. Nothing here blocks.
 class SocketLane {
  public:
-  // Listens at `rail_address`, a sockaddr_in or sockaddr_in6, on a port of its own. Throws io.
-  // `largest`: bytes of a message, headers included.
+  // Listens at `rail_address`, a sockaddr_in or sockaddr_in6, on its own port. Throws io.
+  // `largest`: bytes of a message, including headers.
   SocketLane(const std::string& rail_address, int rank, int size, std::size_t largest);
   ~SocketLane();
   SocketLane(const SocketLane&) = delete;
   SocketLane& operator=(const SocketLane&) = delete;
 
-  // The whole sockaddr, opaque for peers.
+  // The whole sockaddr, opaque to peers.
   const std::string& address() const { return address_; }
-  // Once, before anything travels: the peers' addresses by rank (empty: has none, or is this rank)
-  // and what this job's ranks begin with, so that strangers are turned away.
+  // Call once before sending. `addresses`: the peers' by rank (empty: none, or this rank). `magic`:
+  // the value that ranks of this job send first, so that strangers are rejected.
   void start(std::vector<std::string> addresses, std::uint32_t magic);
 
-  // Begins to connect, where that is this rank's part and has not been done.
+  // Begins to connect if that is this rank's part and not done yet.
   void reach(int peer);
-  // True when all of it is on its way, copied: nothing travels in part.
+  // True if the whole message was copied and is being sent; never sends a part.
   bool send(int peer, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // Gives what has arrived, message by message; true when something moved. Looks at the sockets of
-  // `wanted` peers; now and then, and after look_closely(), at all: each look is a system call.
+  // Passes on arrived messages; true if there was progress. Each look is a system call, so it polls
+  // the sockets of `wanted` peers; now and then, and after look_closely(), all of them.
   using Take = std::function<void(std::span<const std::byte> message)>;
   using Wanted = std::function<bool(int peer)>;
   bool poll(const Take& take, const Wanted& wanted);
   bool is_open(int peer) const {
     return peers_[static_cast<std::size_t>(peer)].state == State::open;
   }
-  // Something that was sent waits here for room in a socket.
+  // Whether sent data waits here for room in a socket.
   bool unsent() const { return unsent_ > 0; }
-  // To poll(2): readable when poll() has something to do. It was: look_closely() before.
+  // For poll(2): readable when poll() has something to do. If it was readable, call look_closely()
+  // before poll().
   int descriptor() const { return events_.get(); }
   void look_closely() { closely_ = true; }
 
@@ -64,9 +68,9 @@ class SocketLane {
   struct Connection {
     State state = State::apart;
     transport::FileDescriptor fd;
-    std::vector<std::byte> in, out;  // a message's beginning; what the socket had no room for
+    std::vector<std::byte> in, out;  // the beginning of a message; data the socket had no room for
   };
-  struct Guest {  // accepted; has not said who it is
+  struct Guest {  // accepted, but has not identified itself
     transport::FileDescriptor fd;
     std::vector<std::byte> in;
   };
