@@ -1,13 +1,17 @@
-// What ranks of one host tell each other through shared memory: one page a rank, written by that
-// rank (the doorbell and `aborted_by` aside), read by all.
+// The control pages of the ranks of one host: one page per rank in shared memory, written by that
+// rank (except the doorbell and `aborted_by`) and read by all.
 //
-// A rank's place is one 64-bit word (sequence << 32 | steps done): sequence counts operations
-// from 1, steps those of the current one. Stored with release order after the data it vouches
-// for (not always the descriptor, see ControlSlot). Differences are taken as signed, so both counts
-// may wrap. A rank publishes operation t only once every rank has published t - kLead, and so has
-// finished what came before that, and once all are known to have called the same up to some
-// operation from there on. So ranks are at most kLead apart, and of 2 kLead slots, used by turns, a
-// rank reads those of the last kLead operations of its own while nobody writes them.
+// A rank's place is one 64-bit word (sequence << 32 | steps done). `sequence` counts operations
+// from 1, `steps` those of the current one. It is stored with release order after the data it
+// covers (not always the descriptor, see ControlSlot). Differences are taken as signed, so both
+// counts may wrap.
+//
+// A rank publishes operation t under two conditions. Every rank has published t - kLead, and so has
+// finished all earlier operations. And all ranks are known to have made the same calls up to t -
+// kLead or later.
+//
+// So ranks are at most kLead apart. Of the 2 kLead slots, used in rotation, a rank reads those of
+// its own last kLead operations while no rank writes them.
 #pragma once
 
 #include <array>
@@ -20,8 +24,9 @@
 
 namespace shoal::collectives::transport {
 
-// Where a buffer lies: the rank's symmetric segment and the byte offset in it. -1: elsewhere, and
-// the offset is its address in that rank's process, if others should know it (process_memory.h).
+// The location of a buffer: a symmetric segment of the rank and the byte offset in it. Segment -1:
+// other memory. The offset is then its address in that rank's process, if peers need it
+// (process_memory.h).
 struct Location {
   std::int32_t segment = -1;
   std::int64_t offset = 0;
@@ -31,32 +36,32 @@ struct Location {
 
 struct Descriptor : Signature {
   std::uint32_t sequence = 0;
-  std::uint32_t number = 0;  // as the user counts, for messages
-  bool step = false;         // of another call, which this describes
-  double factor = 1;         // of premultiplied_sum
+  std::uint32_t number = 0;  // the user's number, for messages
+  bool step = false;         // a step of another call, which the signature describes
+  double factor = 1;         // for premultiplied_sum
   Location send, recv;
 };
 
 inline constexpr std::size_t kInlineBytes = 8192;
 
-// What one rank writes and another polls lies in pairs of cache lines of its own: processors fetch
-// the neighbour of a line that is read, and would take from its writer what nobody asked for.
+// Data that one rank writes and another polls gets pairs of cache lines of its own. Processors
+// prefetch the neighbour of a line that is read, which would take it from its writer for nothing.
 inline constexpr std::size_t kApart = 128;
 
-// By how many operations a rank may be ahead of another.
+// How many operations a rank may be ahead of another.
 inline constexpr std::uint32_t kLead = 8;
 inline constexpr std::uint32_t kSlots = 2 * kLead;
 
-// All that the peers of a small operation need, in the one cache line that they wait for. A rank
-// reads a slot once `place` is place_of(its sequence, 0), exactly: the slot's other sequences are
-// kSlots away, so no count wraps here.
+// Everything that peers of a small operation need, in the one cache line they wait for. A rank
+// reads a slot once `place` equals place_of(its sequence, 0): the slot's other sequences are kSlots
+// away, so wrapping is harmless.
 struct alignas(64) FirstLine {
   static constexpr std::size_t kPayloadBytes = 48;
   std::atomic<std::uint64_t> place{0};
-  // Of all signatures up to this operation's: ranks that called something else once, even if
-  // nobody looked then, differ in it from there on.
+  // Hash of all signatures up to this operation's. After ranks have made a different call once,
+  // their histories differ from then on, even if no rank compared them at the time.
   std::uint64_t history = 0;
-  std::byte payload[kPayloadBytes];  // of an inline exchange that fits; else it is the slot's
+  std::byte payload[kPayloadBytes];  // of an inline exchange that fits, else unused
 };
 constexpr std::uint64_t hash_of(const Signature& s) {
   const std::uint64_t kind = static_cast<std::uint64_t>(s.operation) |
@@ -68,8 +73,8 @@ constexpr std::uint64_t hash_of(const Signature& s) {
   hash = ((hash ^ hash >> 32) + s.counts) * 0x94d049bb133111eb;
   return hash ^ hash >> 32;
 }
-// One to one in either argument: what differed once stays different, and two signatures make two
-// histories of one, unless their hashes are equal.
+// Injective in either argument: histories that differ keep differing, and two signatures after one
+// history give two histories, unless their hashes are equal.
 constexpr std::uint64_t history_after(std::uint64_t before, std::uint64_t hash) {
   const std::uint64_t mixed = (before ^ hash) * 0x9e3779b97f4a7c15;
   return mixed ^ mixed >> 32;
@@ -78,24 +83,24 @@ constexpr std::uint64_t history_after(std::uint64_t before, std::uint64_t hash) 
 // The payload: counts of a _v operation, then the data of a call that travels inline.
 struct alignas(kApart) ControlSlot {
   FirstLine first;
-  // The descriptor is that of operation `described`, stored with release order: who repeats a small
-  // call writes it after the first line, beside the wait.
+  // `descriptor` belongs to operation `described`, which is stored with release order. A repeated
+  // small call writes it after the first line, during the wait.
   alignas(kApart) std::atomic<std::uint32_t> described{0};
   Descriptor descriptor;
   alignas(kApart) std::byte payload[kInlineBytes];
 };
 
-// For copies between processes (process_memory.h). What a rank's peers find at `address` in its
-// process, if they may look there and look at the right one, is `secret`; both are written before
-// anybody sees the page.
+// For copies between processes (process_memory.h). Peers that may read `address` in the rank's
+// process, and read the right process, find `secret` there. Both are written before any peer sees
+// the page.
 struct alignas(64) MemoryAccess {
   std::int64_t pid = 0;
   std::uint64_t address = 0, secret = 0;
-  // 0: not tried yet; 1: this rank reaches all others; else 1 + the errno of the first that failed.
+  // 0: not tried yet; 1: this rank reaches all others; else 1 + the errno of the first failure.
   std::atomic<std::int32_t> reaches{0};
-  // A rank that gives up takes its buffers back: nobody begins to write into them once `closed` is
-  // set, and it waits for those that have begun. Both are sequentially consistent.
-  alignas(64) std::atomic<std::uint32_t> writing{0};  // this rank, into any other's memory
+  // A rank that gives up takes its buffers back: no peer begins to write to them once `closed` is
+  // set, and the rank waits for writes in progress. Both are sequentially consistent.
+  alignas(64) std::atomic<std::uint32_t> writing{0};  // this rank is writing into another's memory
   std::atomic<std::uint32_t> closed{0};
 };
 
@@ -104,15 +109,15 @@ enum class LastWords : std::uint32_t { none = 0, failed = 1, aborted = 2 };
 struct alignas(kApart) RankPage {
   alignas(kApart) std::atomic<std::uint64_t> place{0};
   alignas(kApart) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
-  // This rank can fence all ranks (doorbell.h); written before anybody sees the page.
+  // Whether this rank can fence all ranks (doorbell.h); written before any peer sees the page.
   std::atomic<bool> can_fence{false};
   std::atomic<bool> fences{false};        // this rank passes a fence whenever it publishes
-  std::array<std::uint64_t, 16> cores{};  // bit c: this rank may run on core c; likewise
-  alignas(kApart) std::atomic<std::uint32_t> doorbell{0};  // rung (by anybody) to wake them
-  // 0, or 1 + the rank that called abort; set by that rank in every page.
+  std::array<std::uint64_t, 16> cores{};  // bit c: may run on core c; likewise
+  alignas(kApart) std::atomic<std::uint32_t> doorbell{0};  // rung (by any rank) to wake them
+  // 0, or 1 + the rank that called abort; that rank sets it in every page.
   alignas(kApart) std::atomic<std::uint32_t> aborted_by{0};
-  std::atomic<std::uint32_t> has_last_words{0};  // LastWords, once they can be read
-  char last_words[504];  // why this rank gave up, for those who find it gone
+  std::atomic<std::uint32_t> has_last_words{0};  // LastWords, set once readable
+  char last_words[504];  // why this rank gave up, for ranks that find it gone
   MemoryAccess memory;
   ControlSlot slots[kSlots];
 };

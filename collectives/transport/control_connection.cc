@@ -28,7 +28,8 @@ struct Header {
   std::uint32_t length = 0;  // of the text that follows
 };
 
-// "10.0.0.7" or "2001:db8::7" with a port; its length, or 0 where it is neither.
+// Parses "10.0.0.7" or "2001:db8::7" with a port. Returns the address length, or 0 if it is
+// neither.
 socklen_t parse(const std::string& text, int port, sockaddr_storage& parsed) {
   parsed = {};
   auto& four = reinterpret_cast<sockaddr_in&>(parsed);
@@ -44,8 +45,8 @@ socklen_t parse(const std::string& text, int port, sockaddr_storage& parsed) {
   return sizeof six;
 }
 
-// Of an interface; empty where peers cannot use it: an address of a link alone needs a scope, which
-// is another name on every host.
+// An interface's address; empty if peers cannot use it. A link-local address needs a scope, whose
+// name differs between hosts.
 std::string usable(const ifaddrs& entry) {
   if (!entry.ifa_addr || !(entry.ifa_flags & IFF_UP) || (entry.ifa_flags & IFF_LOOPBACK)) return {};
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -63,10 +64,10 @@ std::string usable(const ifaddrs& entry) {
   return text.data();
 }
 
-// On all addresses; no descriptor where that failed, and errno says why.
+// Listens on all addresses; an empty descriptor on failure, with errno set.
 FileDescriptor listen_on(int family, int backlog) {
   FileDescriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_storage any{};  // the wildcard of either
+  sockaddr_storage any{};  // the wildcard address of either family
   any.ss_family = static_cast<sa_family_t>(family);
   const int off = 0;
   if (!fd ||
@@ -123,7 +124,7 @@ bool Connection::split(std::deque<Message>& messages) {
 
 bool Connection::receive(std::deque<Message>& messages) {
   std::array<char, 4096> chunk;
-  if (!split(messages)) return false;  // what await() left
+  if (!split(messages)) return false;  // left by await()
   for (;;) {
     const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -142,7 +143,7 @@ bool await(Connection& connection, Message& message, Deadline deadline) {
     const bool alive = connection.receive(messages);
     if (!messages.empty()) {
       message = messages.front();
-      std::string rest;  // stays for the next
+      std::string rest;  // kept for the next call
       for (auto later = messages.begin() + 1; later != messages.end(); ++later)
         rest += later->bytes();
       connection.in.insert(0, rest);

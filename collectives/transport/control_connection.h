@@ -1,4 +1,4 @@
-// A TCP connection of the control links and what goes over it. For control_links.cc.
+// A TCP connection of the control links and its messages. For control_links.cc.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace shoal::collectives::transport::control {
 enum class Kind : std::uint32_t {
   hello,
   welcome,
-  // Rank 0's: "3 2.4 5 7.1": seconds since ranks 3 and 5 were heard of. Others': "17 barrier".
+  // From rank 0: "3 2.4 5 7.1": seconds since ranks 3 and 5 were heard from. From others: "17
+  // barrier".
   heartbeat,
   left,
   died,
@@ -24,7 +25,7 @@ enum class Kind : std::uint32_t {
   aborted
 };
 
-inline constexpr std::size_t kMostText = 2000;  // bytes; the rest is cut off
+inline constexpr std::size_t kMostText = 2000;  // bytes; longer text is cut off
 
 struct Message {
   Kind kind = Kind::heartbeat;
@@ -41,31 +42,31 @@ struct Connection {
   std::string in, out;
   Clock::time_point heard = Clock::now();
   double out_of_reach = 0;   // seconds
-  bool unreachable = false;  // that is how it ended
+  bool unreachable = false;  // whether it ended for that reason
 
-  // Writes what the socket takes; the rest waits for the next time.
+  // Writes as much as the socket takes; the rest follows later.
   void flush();
-  // Notes for how long nothing has come from the peer's kernel. Time in which this process itself
-  // was stopped does not count: at most `most` more than the last time.
+  // Updates how long the peer's kernel has been silent. Time in which this process itself was
+  // stopped does not count: at most `most` is added per call.
   void look(double most);
-  // False at the end of the connection, or when it carries something else than our messages.
+  // False at the end of the connection, or if it carries other data than our messages.
   bool receive(std::deque<Message>& messages);
 
  private:
   bool split(std::deque<Message>& messages);
 };
 
-// One message, for the handshake: blocks. False when none came.
+// Blocks for one handshake message. False if none came.
 bool await(Connection& connection, Message& message, Deadline deadline);
 
 void prepare(int fd);
 std::string host_name();
-// Listens on all addresses, of IPv6 too where this machine has it; says on which port. Throws io.
+// Listens on all addresses, including IPv6 if available; sets `port`. Throws io.
 FileDescriptor listen_anywhere(int backlog, int& port);
-// Where this host can be reached: IPv4 first, and the loopbacks, so many, last.
+// Addresses at which this host can be reached: IPv4 first, the kLoopbacks loopbacks last.
 std::vector<std::string> own_addresses();
 inline constexpr int kLoopbacks = 2;
-// `address`: IPv4 or IPv6, in figures. Blocks for at most 2 s; nothing where that failed.
+// `address`: numeric IPv4 or IPv6. Blocks for at most 2 s; an empty descriptor on failure.
 FileDescriptor connect_to(const std::string& address, int port, Deadline deadline);
 
 }  // namespace shoal::collectives::transport::control

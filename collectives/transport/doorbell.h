@@ -1,5 +1,5 @@
-// Waiting for another rank's word: spin briefly, then yield the core, then sleep until somebody
-// rings (futex(2)), so that a wait costs little and ranks may outnumber cores.
+// Waiting for another rank: spin briefly, then yield the core, then sleep until woken (futex(2)). A
+// wait therefore costs little, and ranks may outnumber cores.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace shoal::collectives::transport {
 
-// Publishing is frequent and sleeping is rare, so the fence that keeps a sleeper from missing what
-// was just published belongs to the sleeper: membarrier(2) makes every running thread of every
-// registered process pass a fence. True once this process is registered; false where the kernel or
-// a container's filter refuses, and then publishers fence themselves.
+// Publishing is frequent and sleeping is rare, so the sleeper executes the fence that keeps it from
+// missing a new publication: membarrier(2) makes every running thread of every registered process
+// pass a fence. True once this process is registered. False if the kernel or a container's filter
+// refuses; publishers then fence themselves.
 bool register_for_fences();
 void fence_all_ranks();
 
-// Wakes the threads of that rank that sleep, if any do. Call after storing what they wait for, and
-// after a sequentially consistent fence unless sleepers fence all ranks.
+// Wakes that rank's sleeping threads, if any. Call it after storing the awaited data, and after a
+// sequentially consistent fence unless sleepers fence all ranks.
 void wake(RankPage& page);
 void wake_always(RankPage& page);
 
-// Between two looks at a word: leaves the core's other thread, if it has one, more of it.
+// Pause between two polls: leaves more of the core to its other hardware thread.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -29,17 +29,17 @@ inline void relax() {
 #endif
 }
 
-// How one thread waits; escalates from call to call. reset() after progress.
+// How one thread waits; escalates from call to call. Call reset() after progress.
 class Backoff {
  public:
-  // `spins`: polls before yielding. `fence_all`: publishers do not fence, so sleepers must. A
-  // thread that must never burn a core passes `sleep_only`.
+  // `spins`: polls before yielding. `fence_all`: publishers do not fence, so sleepers must.
+  // `sleep_only`: for a thread that must never occupy a core while waiting.
   Backoff(std::uint32_t spins, bool fence_all, bool sleep_only = false)
       : spins_(spins), fence_all_(fence_all), sleep_only_(sleep_only) {}
   void reset() { round_ = 0; }
   bool sleeping() const { return sleep_only_ || round_ >= spins_ + kYields; }
 
-  // One pause; returns at the latest after `milliseconds`. ready() says whether waiting is over.
+  // One pause of at most `milliseconds`. ready() tells whether the wait is over.
   template <typename Ready>
   void pause(RankPage& own, int milliseconds, Ready&& ready) {
     if (!sleeping()) {
@@ -50,8 +50,9 @@ class Backoff {
         relax();
       return;
     }
-    // Announce the sleep, remember the bell, look once more: a word stored before the announcement
-    // is seen by ready(), one stored after it rings, and futex_wait compares the bell.
+    // Announces the sleep, reads the bell, then polls once more. A word stored before the
+    // announcement is seen by ready(); one stored after it rings the bell, which futex_wait
+    // compares.
     own.sleepers.fetch_add(1);
     if (fence_all_) fence_all_ranks();
     const std::uint32_t bell = own.doorbell.load();
@@ -68,7 +69,7 @@ class Backoff {
   bool fence_all_, sleep_only_;
 };
 
-// Spins that suit `ranks` that share `cores`: none where they outnumber them.
+// Spins suitable for `ranks` ranks on `cores` cores: none if ranks outnumber cores.
 std::uint32_t suitable_spins(int ranks, int cores);
 std::uint32_t suitable_spins(int ranks);  // on the cores that this rank may use
 

@@ -1,10 +1,11 @@
-// Messages between the processes of a job, for the algorithms of `native` where memory is not
-// shared: libfabric's RDM endpoints, and in tests a loopback that shuffles, delays and loses.
+// Messages between the processes of a job, for the algorithms of `native` without shared memory.
+// Implementations: libfabric's RDM endpoints and, in tests, a loopback that shuffles, delays and
+// loses.
 //
-// Delivery beneath may be unordered (EFA's SRD) and a death may complete nothing (decision 4): a
-// message is matched by (peer, tag), each of which is used once at a time, and its segments are
-// counted, never ordered. Small messages travel eagerly; larger ones are written straight into the
-// receiver's buffer once it has said where that is, striped over the rails.
+// The network may deliver out of order (EFA's SRD), and a death may complete nothing (decision 4).
+// Messages are therefore matched by (peer, tag), each of which is used once at a time, and their
+// segments are counted, never ordered. Small messages travel eagerly. Larger ones are written
+// straight into the receiver's buffer once the receiver has announced it, striped over the rails.
 //
 // Not thread-safe: the engine that owns it holds one lock around all calls.
 #pragma once
@@ -27,11 +28,11 @@ struct OperationKey {
 
 struct MessageTag {
   OperationKey operation;
-  std::uint32_t ordinal = 0;  // of the message from this sender to this receiver
+  std::uint32_t ordinal = 0;  // counts messages from this sender to this receiver
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// Counts posts that are not finished. Must outlive them, and so must the buffers.
+// Counts unfinished posts. It and the buffers must outlive them.
 struct Completion {
   std::int32_t pending = 0;
   bool done() const { return pending == 0; }
@@ -40,9 +41,9 @@ struct Completion {
 struct EndpointStatistics {
   std::int64_t eager_messages = 0, rendezvous_messages = 0;  // sent
   std::int64_t bytes_sent = 0, bytes_received = 0;
-  std::int64_t by_sockets = 0;     // messages sent beside the rails, of either kind
-  std::int64_t unexpected = 0;     // eager messages that came before their receive was posted
-  std::int64_t staged_bytes = 0;   // copied through the ring of shared memory
+  std::int64_t by_sockets = 0;     // sent beside the rails, eager or rendezvous
+  std::int64_t unexpected = 0;     // eager messages that arrived before their receive was posted
+  std::int64_t staged_bytes = 0;   // copied through the shared-memory ring
   std::int64_t registrations = 0;  // misses of the registration cache
 };
 
@@ -56,51 +57,51 @@ class Endpoint {
   virtual ~Endpoint() = default;
 
   virtual int rank() const = 0;
-  virtual int size() const = 0;          // processes it can reach, itself included
+  virtual int size() const = 0;          // number of processes it can reach, including itself
   virtual std::string name() const = 0;  // "tcp;ofi_rxm over eth0, eth1"
   virtual int rails() const = 0;
   virtual std::int64_t eager_bytes() const = 0;  // the largest message that travels eagerly
 
-  // Says that this rank runs the operation, so that every message that belongs to it, come already
-  // or later, is compared: one with another signature fails its key (mismatch, naming the peer,
-  // what it called and what we called). Messages of operations not begun are kept.
+  // Announces that this rank runs the operation. Every message of it, earlier or later, is then
+  // compared: one with another signature fails the key (mismatch, naming the peer and both calls).
+  // Messages of operations not begun yet are kept.
   virtual void begin(OperationKey key, const Signature& signature) = 0;
   // All posts of the operation are finished.
   virtual void end(OperationKey key) = 0;
 
-  // data belongs to the post until `completion` counts it down: then it may be reused (send) or
-  // holds the message (receive). A receive's length must be the sender's (checked). 0 bytes are
-  // a message too. `peer` is never this rank.
+  // `data` belongs to the post until `completion` counts it down: then it may be reused (send) or
+  // holds the message (receive). A receive's length must equal the sender's (checked). A message
+  // may have 0 bytes. `peer` is never this rank.
   virtual void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
                          Completion& completion) = 0;
   virtual void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
                             Completion& completion) = 0;
 
-  // Moves what can be moved without waiting; true when something did. Throws mismatch, peer_lost
+  // Moves what is possible without waiting; true if there was progress. Throws mismatch, peer_lost
   // (with the peer) or io.
   virtual bool progress() = 0;
-  // Something is still on its way, though its post is finished (its data was copied): until it is
-  // not, progress() must be called now and then, or the receiver may wait for ever.
+  // Whether data of finished posts (copied) is still being sent. While true, progress() must be
+  // called now and then, or the receiver may wait forever.
   virtual bool sending() const { return false; }
-  // Nobody waits any more for what is still on its way: the destructor, which comes next, need not
-  // see it out. A peer that is gone would keep it waiting.
+  // Call before the destructor if pending sends need not be completed. A peer that is gone would
+  // otherwise delay the destructor.
   virtual void abandon() {}
-  // Manual progress: only progress() answers the other ranks' transports (acknowledgements, what
-  // was lost on the way), so it must be called now and then even where nothing is expected here.
+  // Manual progress: only progress() answers other ranks' transports (acknowledgements,
+  // retransmissions), so it must be called now and then even if nothing is expected here.
   virtual bool must_be_polled() const { return false; }
-  // Sleeps until progress() may have something to do, at most so long; never holds up a rank that
-  // shares the core.
+  // Sleeps until progress() may have something to do, but at most this long. Never holds up a rank
+  // that shares the core.
   virtual void sleep(int microseconds) = 0;
 
-  // Optional: unregistered memory works, through a registration cache.
+  // Optional: unregistered memory works too, through a registration cache.
   virtual std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) = 0;
 
-  // Memory of the device that the endpoint was made for (GPUDirect). Why posts cannot lie there;
-  // empty: they can, while it is registered.
+  // Why posts cannot use memory of the device that the endpoint was made for (GPUDirect); empty:
+  // they can while it is registered.
   virtual std::string device_memory_problem() const { return name() + " carries host memory only"; }
-  // On a thread on which that device is current. Nothing here touches the memory: what lies in it
-  // travels by rendezvous whatever its length, and what may come eagerly (eager_bytes() or less,
-  // from host memory) must not be received into it.
+  // Call on a thread whose current device is that device. The endpoint itself never accesses the
+  // memory: messages from it travel by rendezvous whatever their length. Messages that may arrive
+  // eagerly (at most eager_bytes(), from host memory) must not be received into it.
   virtual std::unique_ptr<MemoryRegion> register_device_memory(void* /*data*/,
                                                                std::int64_t /*bytes*/) {
     throw Error(ErrorCode::unavailable, device_memory_problem());

@@ -1,6 +1,6 @@
-// An Endpoint that misbehaves as networks do, for tests: it holds messages back, lets later ones
-// overtake, cuts them into pieces that travel on their own, and loses a peer on command. All ranks
-// must use the same seed and pieces.
+// An Endpoint with network faults, for tests: it holds messages back, lets later ones overtake,
+// cuts them into independent pieces, and loses a peer on command. All ranks must use the same seed
+// and pieces.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,22 @@ namespace shoal::collectives::transport {
 
 struct FaultOptions {
   std::uint64_t seed = 1;
-  double held_back = 0.5;         // share of the messages
-  int longest_delay_us = 500;     // of those
-  std::uint32_t most_pieces = 4;  // a message becomes 1 to this many (at most 16)
+  double held_back = 0.5;         // share of messages
+  int longest_delay_us = 500;     // for those messages
+  std::uint32_t most_pieces = 4;  // a message is cut into 1 to this many (at most 16)
 };
 
-// Commands from the test's thread, and what it may look at.
+// Commands from the test's thread, and counters for it.
 class FaultControl {
  public:
-  // From now on nothing to or from that rank completes (EFA after a death).
+  // From now on no message to or from that rank completes (EFA after a death).
   void lose_silently(int rank) { silent_.store(rank); }
   // The next progress() throws peer_lost (a TCP reset).
   void lose_loudly(int rank) { loud_.store(rank); }
   int silent() const { return silent_.load(); }
   int loud() const { return loud_.load(); }
   void note_abandoned() { abandoned_.fetch_add(1); }
-  int abandoned() const { return abandoned_.load(); }  // endpoints, of all ranks
+  int abandoned() const { return abandoned_.load(); }  // number of endpoints, over all ranks
 
  private:
   std::atomic<int> silent_{-1}, loud_{-1}, abandoned_{0};

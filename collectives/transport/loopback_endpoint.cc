@@ -18,14 +18,14 @@ namespace {
 
 enum class Kind : std::uint8_t {
   eager,    // the message itself
-  ready,    // from the receiver of a large one: write it here
-  written,  // from the sender of a large one: it is there
+  ready,    // from the receiver of a large message: write it here
+  written,  // from the sender of a large message: it is written
 };
 
-// What travels. Receiver and sender of a `ready` compare lengths, so it carries one.
+// A message in transit. It carries a length, which receiver and sender of a `ready` compare.
 struct Envelope {
   Kind kind = Kind::eager;
-  int peer = -1;  // who sent this
+  int peer = -1;  // its sender
   MessageTag tag;
   Signature signature;
   std::int64_t bytes = 0;
@@ -80,8 +80,8 @@ class LoopbackEndpoint final : public Endpoint {
   LoopbackEndpoint(std::shared_ptr<LoopbackFabric> fabric, int rank)
       : fabric_(std::move(fabric)), rank_(rank), own_(fabric_->mailbox(rank)) {}
 
-  // A large message is written by its sender's thread while it holds this mailbox's lock, so after
-  // this nobody touches a buffer of ours.
+  // A large message is written by its sender's thread under this mailbox's lock, so after this no
+  // thread accesses this rank's buffers.
   ~LoopbackEndpoint() override {
     const std::lock_guard lock(own_.mutex);
     own_.open = false;
@@ -96,7 +96,7 @@ class LoopbackEndpoint final : public Endpoint {
 
   void begin(OperationKey key, const Signature& signature) override {
     {
-      // A buffer may be written from the first receive on.
+      // A buffer may be written once the first receive is posted.
       const std::lock_guard lock(own_.mutex);
       own_.open = true;
     }
@@ -290,7 +290,8 @@ class LoopbackEndpoint final : public Endpoint {
   LoopbackFabric::Mailbox& own_;
   EndpointStatistics statistics_;
   std::unordered_map<OperationKey, Signature, KeyHash> begun_;
-  std::unordered_map<OperationKey, std::vector<Envelope>, KeyHash> early_;  // not begun here yet
+  // operations not begun here yet
+  std::unordered_map<OperationKey, std::vector<Envelope>, KeyHash> early_;
   std::unordered_map<Match, Post, MatchHash> sends_, receives_;
   std::unordered_map<Match, Envelope, MatchHash> unexpected_, ready_;
 };

@@ -1,6 +1,6 @@
 // Endpoints between the threads of one process, with the protocol of the real ones: small messages
-// travel eagerly, larger ones are written into the receiver's buffer once it has said where that
-// is. Nothing of it is fast; it is what the engine and every algorithm are tested on.
+// travel eagerly; larger ones are written into the receiver's buffer once the receiver has
+// announced it. Not fast: the engine and every algorithm are tested on it.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ struct LoopbackOptions {
   std::int64_t eager_bytes = 4096;
 };
 
-// The wires: made once, handed to all threads.
+// The connection between the endpoints: made once, shared by all threads.
 class LoopbackFabric {
  public:
   explicit LoopbackFabric(int size, LoopbackOptions options = {});
@@ -32,7 +32,7 @@ class LoopbackFabric {
   std::vector<std::unique_ptr<Mailbox>> mailboxes_;
 };
 
-// One for each rank. What is sent to an endpoint that is gone vanishes.
+// One for each rank. Messages sent to an endpoint that is gone are dropped.
 std::unique_ptr<Endpoint> make_loopback_endpoint(std::shared_ptr<LoopbackFabric> fabric, int rank);
 
 }  // namespace shoal::collectives::transport

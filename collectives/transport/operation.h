@@ -1,4 +1,5 @@
-// What ranks must agree on before data moves: one operation's signature (decision 5).
+// The signature of an operation: the values that ranks must agree on before data moves (decision
+// 5).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ enum class Operation : std::uint8_t {
   send,
   recv,
   barrier,
-  split  // ranks tell each other color and key
+  split  // ranks exchange color and key
 };
 std::string_view to_string(Operation operation);
 
@@ -50,12 +51,12 @@ struct Signature {
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
   std::uint8_t reduce = 0;     // ReduceOp
-  std::uint8_t algorithm = 0;  // that this rank chose, or the options force; 0: neither
+  std::uint8_t algorithm = 0;  // chosen by this rank or forced by the options; 0: neither
   std::int32_t root = -1;      // or the receiver of a message
-  // As passed to the call; the sum where there are many; 0 for all_to_all_v, whose counts differ
-  // from rank to rank and are compared pair by pair.
+  // As passed to the call; the sum if there are several. 0 for all_to_all_v, whose counts differ
+  // between ranks and are compared pair by pair.
   std::int64_t count = 0;
-  std::uint64_t counts = 0;  // hash of the counts of a _v operation; 0 for others
+  std::uint64_t counts = 0;  // hash of the counts of a _v operation; else 0
 
   friend bool operator==(const Signature&, const Signature&) = default;
 };

@@ -13,7 +13,7 @@ using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, u
 int move(Transfer transfer, std::int64_t pid, std::uint64_t remote, std::uint64_t local,
          std::size_t bytes) {
   for (std::size_t done = 0; done < bytes;) {
-    // Neither address is used as a pointer here.
+    // Neither address is dereferenced here.
     const iovec here{reinterpret_cast<void*>(local + done), bytes - done};    // NOLINT
     const iovec there{reinterpret_cast<void*>(remote + done), bytes - done};  // NOLINT
     const ssize_t moved = transfer(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);

@@ -1,6 +1,6 @@
-// Another process's memory without mapping it: process_vm_readv(2) and process_vm_writev(2), one
-// copy, made by the kernel. It may be forbidden (ptrace rules, a container's filter or its own user
-// namespace), so a user tries it before relying on it.
+// Access to another process's memory without mapping it, by process_vm_readv(2) and
+// process_vm_writev(2): one copy, made by the kernel. It may be forbidden (ptrace rules, a
+// container's filter or its own user namespace), so callers try it before relying on it.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace shoal::collectives::transport {
 
-// All of `bytes`, or the errno: ESRCH: no such process (any more); EPERM, ENOSYS: not permitted;
-// EFAULT: nothing lies there. They do not wait for the other process. What a failed write has
-// written so far is there.
+// Transfers all of `bytes` and returns 0, or returns the errno. ESRCH: no such process; EPERM,
+// ENOSYS: not permitted; EFAULT: nothing is mapped there. Does not wait for the other process. A
+// failed write may have written a part.
 int read_process(std::int64_t pid, std::uint64_t from, void* to, std::size_t bytes);
 int write_process(std::int64_t pid, std::uint64_t to, const void* from, std::size_t bytes);
 

@@ -17,7 +17,7 @@ namespace {
 
 using Identity = std::pair<dev_t, ino_t>;
 
-// Mappings of this process by the file's identity: an address book, it owns nothing.
+// This process's mappings by file identity; owns none of them.
 struct Mappings {
   std::mutex mutex;
   std::map<Identity, std::weak_ptr<SharedSegment>> by_identity;
@@ -62,10 +62,10 @@ void FileDescriptor::reset() noexcept {
 
 namespace {
 
-// Maps the file where addresses suit. Whole huge pages, so that they can be used; and each file
-// another number of huge pages into its place: AMD's first-level cache finds its way by a hash of
-// address bits 12 to 27, and equal buffers of two ranks, mapped a multiple of 256 MiB apart, would
-// throw each other out of it (measured: 13 GB/s instead of 100).
+// Maps the file at a suitable address. It uses whole huge pages, so that the kernel can use them,
+// and shifts each file by a different number of huge pages. AMD's L1 cache hashes address bits 12
+// to 27: equal buffers of two ranks, mapped a multiple of 256 MiB apart, would evict each other
+// (measured: 13 GB/s instead of 100).
 std::byte* map_well(int fd, std::size_t bytes) {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   const std::size_t shift = status_of(fd).st_ino % 64 * kHuge, room = shift + kHuge + bytes;
@@ -95,7 +95,7 @@ SharedSegment::SharedSegment(int fd, std::size_t bytes)
   if (!data_)
     throw_error(ErrorCode::out_of_memory, "cannot map {} bytes of shared memory: {}", bytes,
                 std::strerror(errno));
-  // Best effort: only where shmem_enabled is "advise" or "always".
+  // Best effort: effective only if shmem_enabled is "advise" or "always".
   madvise(data_, bytes, MADV_HUGEPAGE);
 }
 

@@ -1,5 +1,5 @@
-// A piece of memory that several ranks map: a memfd, so the size of /dev/shm does not matter and
-// nothing is left behind when a rank is killed (memfd_create(2)).
+// Memory that several ranks map: a memfd. It does not depend on the size of /dev/shm, and nothing
+// is left behind when a rank is killed (memfd_create(2)).
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ class FileDescriptor {
 
 class SharedSegment {
  public:
-  // New and zero-filled; pages take memory once they are touched. `name` shows in /proc/*/maps.
-  // Throws out_of_memory with the bytes, io where the process has no file descriptor left.
+  // New and zero-filled; pages take memory once touched. `name` shows in /proc/*/maps. Throws
+  // out_of_memory with the bytes, io if the process has no file descriptor left.
   static std::shared_ptr<SharedSegment> create(const char* name, std::size_t bytes);
-  // Maps what another rank created; takes the descriptor over. corrupt_data when it is not
+  // Maps another rank's segment and takes over the descriptor. Throws corrupt_data if it is not
   // `bytes` long (reading beyond its end would kill the process). Ranks that are threads of one
   // process get the creator's own mapping, so that ThreadSanitizer sees one memory.
   static std::shared_ptr<SharedSegment> map(FileDescriptor fd, std::size_t bytes);
@@ -39,7 +39,7 @@ class SharedSegment {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
-  // Of a segment created here, until close_fd(): the mapping needs none.
+  // Descriptor of a segment created here, until close_fd(); the mapping does not need it.
   int fd() const { return fd_.get(); }
   void close_fd() { fd_.reset(); }
 

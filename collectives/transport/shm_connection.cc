@@ -1,4 +1,4 @@
-// A shared-memory endpoint that stands on its own.
+// A stand-alone shared-memory endpoint.
 #include <new>
 #include <thread>
 #include <vector>

@@ -22,16 +22,16 @@ namespace {
 
 enum class Kind : std::uint32_t {
   eager,    // the whole message
-  offer,    // a large one: `location`, where it lies; `sender`, its id there
-  accept,   // of an offer: `location`, where to write it; `receiver`, its id here
+  offer,    // a large message: `location` of the data; `sender`, its id there
+  accept,   // reply to an offer: `location` to write to; `receiver`, its id here
   data,     // a piece for `receiver`
-  written,  // all of it is in `receiver`'s buffer
-  taken     // all of `sender`'s buffer has been loaded
+  written,  // all data is in `receiver`'s buffer
+  taken     // the receiver has loaded all of `sender`'s buffer
 };
 
 constexpr std::size_t kSlotBytes = 16 << 10;
 constexpr std::size_t kSlots = 16;
-constexpr std::int64_t kPieceBytes = 256 << 10;  // copied at a time between mapped buffers
+constexpr std::int64_t kPieceBytes = 256 << 10;  // bytes per copy between mapped buffers
 constexpr auto kLookEvery = std::chrono::milliseconds(5);
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -46,8 +46,8 @@ struct Packet {
   MessageTag tag;
   Signature signature;
   std::int64_t total = 0;   // bytes of the message
-  std::int64_t offset = 0;  // data: of this piece
-  std::int64_t bytes = 0;   // that follow in this packet
+  std::int64_t offset = 0;  // data: offset of this piece
+  std::int64_t bytes = 0;   // bytes that follow in this packet
   Location location;
 };
 
@@ -55,7 +55,8 @@ constexpr std::size_t kHeaderBytes = 128;
 constexpr auto kPayloadBytes = static_cast<std::int64_t>(kSlotBytes - kHeaderBytes);
 static_assert(sizeof(Packet) <= kHeaderBytes);
 
-// head counts packets written, by the sender; tail packets read, by the receiver. Both wrap.
+// The sender counts packets written in `head`; the receiver counts packets read in `tail`. Both
+// wrap.
 struct Ring {
   alignas(64) std::atomic<std::uint32_t> head{0};
   alignas(64) std::atomic<std::uint32_t> tail{0};
@@ -115,8 +116,8 @@ struct MatchHash {
 
 struct Peer {
   std::deque<Outgoing> outbox;         // waits for room in the ring
-  std::deque<std::uint32_t> accepted;  // sends that are being written or streamed
-  int pending = 0;                     // posts that need it
+  std::deque<std::uint32_t> accepted;  // sends being written or streamed
+  int pending = 0;                     // unfinished posts of this peer
 };
 
 // A receive that loads from the sender's memory.
@@ -152,7 +153,7 @@ class PacketEndpoint final : public ShmEndpoint {
   bool ready() const override;
 
  private:
-  // All zero bytes are an empty ring, so whoever comes first need not wait for its construction.
+  // All zero bytes form an empty ring, so no rank has to wait for its construction.
   Ring& ring(int from, int to) const {
     return *reinterpret_cast<Ring*>(host_->mailboxes(from) + at(to) * sizeof(Ring));
   }
@@ -262,7 +263,7 @@ bool PacketEndpoint::ready() const {
 
 void PacketEndpoint::sleep(int microseconds) {
   RankPage& own = host_->page(rank());
-  // The order of Backoff::pause: announce, remember the bell, look once more.
+  // As in Backoff::pause: announce, read the bell, poll once more.
   own.sleepers.fetch_add(1);
   const std::uint32_t bell = own.doorbell.load();
   if (!ready()) {
@@ -273,7 +274,7 @@ void PacketEndpoint::sleep(int microseconds) {
   own.sleepers.fetch_sub(1);
 }
 
-// Reads what lies in the ring from that peer, at most one round of it.
+// Reads the packets in the ring from that peer, at most one round of it.
 bool PacketEndpoint::drain(int peer) {
   Ring& from = ring(peer, rank());
   std::uint32_t tail = from.tail.load(std::memory_order_relaxed);
@@ -288,7 +289,7 @@ bool PacketEndpoint::drain(int peer) {
     arrive(peer, packet, slot + kHeaderBytes);
     from.tail.store(tail + 1);
   }
-  if (number > 0) wake(host_->page(peer));  // it may wait for room
+  if (number > 0) wake(host_->page(peer));  // the peer may wait for room
   return number > 0;
 }
 
@@ -397,7 +398,7 @@ void PacketEndpoint::finish_receive(std::uint32_t id) {
   accepted_.erase(found);
 }
 
-// Copies a packet into the ring; false where there is no room.
+// Copies a packet into the ring; false if there is no room.
 bool PacketEndpoint::put(int peer, const Packet& packet, const std::byte* payload) {
   Ring& to = ring(rank(), peer);
   const std::uint32_t head = to.head.load(std::memory_order_relaxed);
@@ -433,7 +434,7 @@ bool PacketEndpoint::flush(int peer) {
   return moved;
 }
 
-// A piece of the first accepted message to that peer.
+// Sends one piece of the first accepted message to that peer.
 bool PacketEndpoint::stream(int peer) {
   Peer& p = peers_[at(peer)];
   if (p.accepted.empty() || !p.outbox.empty()) return false;
@@ -462,7 +463,7 @@ bool PacketEndpoint::stream(int peer) {
   return true;
 }
 
-// A piece straight into the receiver's buffer; false while that cannot be mapped yet.
+// Writes one piece straight into the receiver's buffer; false while that cannot be mapped yet.
 bool PacketEndpoint::write(int peer, Send& send) {
   if (!send.target) send.target = host_->resolve(peer, send.target_location);
   if (!send.target) return false;
@@ -477,7 +478,7 @@ bool PacketEndpoint::write(int peer, Send& send) {
   return true;
 }
 
-// A piece of every message that is loaded from its sender's memory.
+// Loads one piece of every message that is read from its sender's memory.
 bool PacketEndpoint::pull() {
   bool moved = false;
   for (Pull& p : pulls_) {
@@ -500,7 +501,7 @@ bool PacketEndpoint::pull() {
   return moved;
 }
 
-// What a peer put into its ring before it went still counts; progress() has read that.
+// Packets that a peer wrote before it left still count; progress() has read them.
 void PacketEndpoint::check_peers() {
   const auto now = Clock::now();
   if (now < next_look_) return;

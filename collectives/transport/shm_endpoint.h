@@ -1,11 +1,13 @@
 // The Endpoint between ranks of one host: a ring of packets for each ordered pair of ranks, in
 // memory that both map.
 //
-// Small messages travel eagerly, as one packet. Larger ones are offered first; then the receiver
-// loads straight from the sender's buffer where it maps that (symmetric memory), or the sender
-// stores straight into the receiver's where it maps that, or the message is streamed through the
-// ring in packets. Receivers always empty their rings: what comes unexpected is kept aside, so no
-// message holds up another.
+// Small messages travel eagerly, as one packet. Larger ones are offered first. Then the receiver
+// loads straight from the sender's buffer if it maps that (symmetric memory). Else the sender
+// stores straight into the receiver's buffer if it maps that. Else the message is streamed through
+// the ring in packets.
+//
+// Receivers always empty their rings and set unexpected messages aside, so no message holds up
+// another.
 #pragma once
 
 #include <memory>
@@ -18,20 +20,20 @@
 
 namespace shoal::collectives::transport {
 
-// What the endpoint works on.
+// The host's ranks and memory as the endpoint uses them.
 class ShmHost {
  public:
   virtual ~ShmHost() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual int member(int peer) const { return peer; }  // as the job numbers it, for Errors
+  virtual int member(int peer) const { return peer; }  // its rank in the job, for Errors
   virtual RankPage& page(int peer) const = 0;          // its doorbell
-  // shm_mailbox_bytes(size()) of that rank's, zero at first, aligned to a page.
+  // That rank's shm_mailbox_bytes(size()), initially zero, page-aligned.
   virtual std::byte* mailboxes(int peer) const = 0;
   virtual Location locate(const void* data, std::int64_t bytes) const = 0;
   // Null while the announcement of its segment is on its way.
   virtual std::byte* resolve(int peer, const Location& location) const = 0;
-  // How it went: "died", "left the group"; empty while it is there.
+  // How the peer ended: "died", "left the group"; empty while it is there.
   virtual std::string fate(int peer) const = 0;
 };
 
@@ -39,13 +41,13 @@ std::size_t shm_mailbox_bytes(int size);
 
 class ShmEndpoint : public Endpoint {
  public:
-  // progress() would move something now.
+  // Whether progress() would move something now.
   virtual bool ready() const = 0;
 };
 std::unique_ptr<ShmEndpoint> make_shm_endpoint(std::unique_ptr<ShmHost> host);
 
-// An endpoint with memory and links of its own, for ranks of one host; collective. `prefix` must
-// be new in `store` for each group. Throws timeout naming the ranks that did not come.
+// An endpoint with its own memory and links, for ranks of one host; collective. `prefix` must be
+// new in `store` for each group. Throws timeout, naming the ranks that did not come.
 std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
                                                const std::string& prefix, Deadline deadline);
 
