@@ -1,4 +1,4 @@
-// What news of the control links means: an error that says whose fault it is.
+// Turns news of the control links into an error that names the ranks at fault.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace shoal::collectives::net {
 
-// The ranks of a job, for messages.
+// Names the ranks of a job in messages.
 struct RankNames {
   int own = 0, size = 1;
   std::vector<std::string> hosts;  // by rank; empty: one host
 
   std::string named(int rank) const;  // "rank 3 (host node1)"
-  // "ranks 2, 3 on host node1": all that are lost where that one is out of reach.
+  // "ranks 2, 3 on host node1": all lost ranks, if that rank's host is unreachable.
   std::string named_with_neighbours(int rank, std::vector<int>& ranks) const;
 };
 
-// What `operation` of this rank throws; `blame`: whom it names.
+// The error that `operation` of this rank throws; sets `blame` to the ranks it names.
 Error error_of(const transport::ControlNews& news, const RankNames& names,
                const std::string& operation, Blame& blame);
 

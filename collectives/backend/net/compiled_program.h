@@ -1,5 +1,5 @@
-// A Program with its dependencies turned round, so that a finished instruction finds what it sets
-// free. Shared by all operations of one shape.
+// A Program with successor lists: a finished instruction finds the instructions it releases. Shared
+// by all operations of one shape.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@ namespace shoal::collectives::net {
 
 class CompiledProgram {
  public:
-  // Throws internal when an instruction waits for one that does not come before it.
+  // Throws internal if an instruction waits for one that does not precede it.
   explicit CompiledProgram(algorithm::Program program, Algorithm algorithm = Algorithm::automatic);
 
   const algorithm::Program& program() const { return program_; }
-  Algorithm algorithm() const { return algorithm_; }  // that made it
+  Algorithm algorithm() const { return algorithm_; }  // that the program is for
   int size() const { return static_cast<int>(program_.instructions.size()); }
   const algorithm::Instruction& at(int index) const {
     return program_.instructions[static_cast<std::size_t>(index)];
   }
-  // How many instructions must finish before it may start.
+  // By instruction: number of instructions that must finish before it may start.
   const std::vector<int>& predecessors() const { return predecessors_; }
   std::span<const int> successors(int index) const {
     const auto i = static_cast<std::size_t>(index);

@@ -5,7 +5,7 @@
 namespace shoal::collectives::net {
 namespace {
 
-// Messages of less are copied by every transport.
+// Every transport copies smaller messages.
 constexpr std::size_t kRegisterBytes = 4 << 10;
 
 }  // namespace
@@ -79,8 +79,8 @@ WorkPtr EngineCommunicator::submit(Call&& call) {
   return std::make_unique<NetWork>(engine_, flat_->submit(std::move(call)));
 }
 
-// Ranks also tell each other which group ids they have used, so that the new groups' are new on
-// every one of them.
+// Ranks also exchange which group ids they have used, so that the new groups' ids are new on all of
+// them.
 std::vector<CallCommunicator::Place> EngineCommunicator::exchange_places(Place own) {
   struct Card {
     std::int64_t color, key, next_group;

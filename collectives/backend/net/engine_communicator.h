@@ -1,6 +1,6 @@
-// What the Communicators on a NetEngine share: the group of all their ranks, splitting, failing.
+// Code shared by Communicators on a NetEngine: the group of all their ranks, splitting, failing.
 //
-// Groups that come from one engine share its fate: a failure or abort of one ends all of them.
+// Groups on one engine share its fate: a failure or abort of one ends all of them.
 #pragma once
 
 #include <map>
@@ -23,11 +23,11 @@ class NetWork final : public Work {
   double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
 
  private:
-  std::shared_ptr<NetEngine> engine_;  // outlives the Communicator, so that a late wait can throw
+  std::shared_ptr<NetEngine> engine_;  // outlives the Communicator, so that a later wait can throw
   std::shared_ptr<InFlight> what_;
 };
 
-// Memory of `upstream` whose larger allocations are registered with the engine's Endpoint.
+// Memory of `upstream`; larger allocations are registered with the engine's Endpoint.
 class RegisteredMemory final : public MemoryResource {
  public:
   RegisteredMemory(std::shared_ptr<NetEngine> engine, MemoryResource& upstream)
@@ -46,9 +46,9 @@ class RegisteredMemory final : public MemoryResource {
 
 class EngineCommunicator : public CallCommunicator, public Wires {
  public:
-  // How many group ids a Communicator of `size` ranks takes: its own group's and, where it is
-  // hierarchical, its rails' (at most `size` of them, with at most 2 * size members and ids) and
-  // two for the exchanges between hosts, the last.
+  // Number of group ids of a Communicator of `size` ranks. First its own group's. Then its rails',
+  // if it is hierarchical: at most `size` rails with at most 2 * size members and ids. Last, two
+  // for exchanges between hosts.
   static constexpr std::uint32_t ids_of(int size) {
     return group_ids(size) + 2 * static_cast<std::uint32_t>(size) + 2;
   }
@@ -74,7 +74,7 @@ class EngineCommunicator : public CallCommunicator, public Wires {
   const std::shared_ptr<NetEngine> engine_;
   const std::unique_ptr<NetGroup> flat_;
   const CommunicatorOptions options_;
-  std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, of the split under way
+  std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, of the current split
 };
 
 }  // namespace shoal::collectives::net

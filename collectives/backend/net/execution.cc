@@ -14,7 +14,7 @@
 namespace shoal::collectives::net {
 namespace {
 
-constexpr std::int64_t kBlock = 2048;  // elements that stay in the first-level cache
+constexpr std::int64_t kBlock = 2048;  // elements that stay in the L1 cache
 constexpr int kFinished = -1;          // State::waits_for
 constexpr std::size_t kMostNamed = 4;  // messages listed in an error
 
@@ -40,7 +40,7 @@ void Execution::start(const ExecutionContext& context,
   members_ = &members;
   const bool half = call.dtype == DType::bf16 || call.dtype == DType::f16;
   const bool scales = call.op == ReduceOp::premultiplied_sum && call.reduces();
-  // What a factor makes of 16-bit floats is no 16-bit float: it travels as f32.
+  // The product need not be representable in 16 bits, so it travels as f32.
   dtype_ = half && scales ? DType::f32 : call.dtype;
   element_ = static_cast<std::int64_t>(size_of(dtype_));
   partial_element_ = half ? 4 : element_;
@@ -61,11 +61,11 @@ void Execution::start(const ExecutionContext& context,
     State& state = states_[index_of(i)];
     state.waits_for = program_->predecessors()[index_of(i)];
     state.completion.pending = 0;
-    if (state.waits_for == 0) ready_.push_back(i);  // ascending, which is a heap
+    if (state.waits_for == 0) ready_.push_back(i);  // ascending, which is a valid heap
   }
 }
 
-// The factor is each rank's own, so it must be applied before anything is sent.
+// Factors differ between ranks, so they are applied before anything is sent.
 void Execution::scale_input(const ExecutionContext& context, int rank) {
   const int size = static_cast<int>(members_->size());
   const auto dense = static_cast<std::int64_t>(size_of(call_->dtype));
@@ -103,7 +103,7 @@ bool Execution::reap() {
   const auto still = std::ranges::partition(
       posted_, [this](int index) { return !states_[index_of(index)].completion.done(); });
   if (still.empty()) return false;
-  // complete() adds to ready_ only.
+  // complete() only adds to ready_.
   for (const int index : still) complete(index);
   posted_.erase(still.begin(), still.end());
   return true;
@@ -172,14 +172,14 @@ void Execution::reduce(const ExecutionContext& context, const algorithm::Instruc
                           return wide(p.space);
                         });
   const bool scaled = finishes_with_scale(instruction);
-  if (instruction.in_tree && instruction.sources.size() > 3) {  // of three it is the left fold
+  if (instruction.in_tree && instruction.sources.size() > 3) {  // else it is the left fold
     sources_.clear();
     for (const algorithm::Piece& piece : instruction.sources) sources_.push_back(at(piece));
     return reduce_in_tree(context.reduction, kernel_operation(call_->op), dtype_, sources_, {},
                           final_factor(instruction), at(instruction.target),
                           instruction.target.count);
   }
-  // A 16-bit average is rounded once, after the scaling.
+  // A 16-bit average is rounded once, after scaling.
   if (any_wide || (scaled && partial_element_ != element_))
     return fold_as_f32(context, instruction);
   sources_.clear();
@@ -247,8 +247,8 @@ void Execution::finish() {
 }
 
 std::string Execution::missing(std::vector<int>& peers) const {
-  // Whoever has sent something has called the operation and may itself be waiting: blame first
-  // those that nothing has come from.
+  // A rank that has sent something has called the operation and may itself be waiting: name first
+  // the ranks from which nothing has come.
   const auto peer_of = [this](int index) {
     return (*members_)[index_of(program_->at(index).peer)];
   };

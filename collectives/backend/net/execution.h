@@ -1,5 +1,5 @@
-// One operation being carried out: a program, its buffers and how far it is. Kept and used again
-// by the engine, so that a steady state allocates nothing.
+// One operation in progress: a program, its buffers and its state. The engine reuses executions, so
+// a steady state allocates nothing.
 #pragma once
 
 #include <memory>
@@ -15,31 +15,31 @@
 
 namespace shoal::collectives::net {
 
-// What executions work with; all outlive them.
+// Resources of executions; all must outlive them.
 struct ExecutionContext {
   transport::Endpoint& endpoint;
   kernels::ReductionKernels& reduction;
   MemoryResource& scratch;
 };
 
-// Not thread-safe: the engine's lock covers it.
+// Not thread-safe: guarded by the engine's lock.
 class Execution {
  public:
-  // `members`: the endpoint's rank of each rank of the group. The buffers of `call` and `members`
+  // `members`: the endpoint's rank of each rank of the group. `members` and the buffers of `call`
   // must outlive the execution.
   void start(const ExecutionContext& context, std::shared_ptr<const CompiledProgram> program,
              const Call& call, transport::OperationKey key, const std::vector<int>& members);
-  // Notes the messages that are finished; true when there were any.
+  // Processes finished messages; true if there were any.
   bool reap();
-  // Starts what may start: messages at once, local work until `budget` bytes are used up. True
-  // when something was started.
+  // Starts instructions that are ready: messages at once, local work until `budget` bytes are
+  // spent. True if anything was started.
   bool run(const ExecutionContext& context, std::int64_t& budget);
   bool finished() const { return unfinished_ == 0; }
-  // Gives the scratch back.
+  // Releases the scratch.
   void finish();
 
-  // For messages: "receive of 512 bytes from rank 3 (instruction 7, for 10.0 s)", at most a few;
-  // `peers` gets the endpoint's ranks of all that are waited for.
+  // For errors: "receive of 512 bytes from rank 3 (instruction 7, for 10.0 s)", at most a few. Adds
+  // the endpoint's ranks of all awaited peers to `peers`.
   std::string missing(std::vector<int>& peers) const;
 
  private:
@@ -78,7 +78,7 @@ class Execution {
   std::int64_t element_ = 1, partial_element_ = 1;
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
-  std::int64_t rounded_ = 0;  // elements of output_ that finish() rounds into the call's recv
+  std::int64_t rounded_ = 0;  // elements of output_ that finish() rounds into call.recv
   Buffer scratch_, partial_, scaled_, wide_output_;
   std::vector<State> states_;
   std::vector<int> ready_;   // a heap, smallest instruction first

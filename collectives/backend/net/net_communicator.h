@@ -1,4 +1,4 @@
-// A Communicator whose ranks all speak through one Endpoint, wherever they are.
+// A Communicator whose ranks all communicate through one Endpoint, whether on one host or several.
 #pragma once
 
 #include "shoal/collectives/backend/net/engine_communicator.h"
@@ -29,7 +29,7 @@ std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<transport::Endpoint> 
 std::unique_ptr<NetGroup> make_world_group(const std::shared_ptr<NetEngine>& engine, int size,
                                            const CommunicatorOptions& options,
                                            std::uint32_t first = 1, std::string name = "world");
-// Both.
+// Makes both.
 std::unique_ptr<Communicator> make_net_communicator(
     std::unique_ptr<transport::Endpoint> endpoint, std::unique_ptr<transport::ControlLinks> control,
     int ranks_on_host, const CommunicatorOptions& options, std::uint32_t first = 1);

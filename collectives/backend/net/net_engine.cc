@@ -15,22 +15,23 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// As in the node's engine: a caller who waits at once never meets the progress thread.
+// As in the node's engine: a caller that waits at once never meets the progress thread.
 constexpr auto kTakeOverAfter = microseconds(300);
-// Naps grow while callers do all the driving: ranks may outnumber cores.
+// Naps grow while callers do all the driving, because ranks may outnumber cores.
 constexpr auto kNap = microseconds(500), kLongestNap = microseconds(2000);
 constexpr auto kParkAfter = milliseconds(20);
-constexpr auto kIdlePoll = milliseconds(5);  // for the other ranks' sake
+constexpr auto kIdlePoll = milliseconds(5);  // for the other ranks
 constexpr auto kCheckEvery = milliseconds(5);
-// A look is a system call or two with most providers: never without a yield between.
+// A poll is a system call or two with most providers, so there is a yield between polls.
 constexpr auto kLookRoomy = microseconds(200), kLookCrowded = microseconds(50);
 constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50, kDozeMilliseconds = 1;
-// Local work between two looks at the network.
+// Local work between two polls of the network.
 constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
-// Of one channel; more would not fill the wire better and lets a slow rank fall further behind.
+// Limits per channel: more would not use the network better and lets a slow rank fall further
+// behind.
 constexpr std::size_t kMostRunning = 16;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-constexpr std::uint32_t kWorldGroup = 1;  // the first id that is given out
+constexpr std::uint32_t kWorldGroup = 1;  // the first id given out
 
 }  // namespace
 
@@ -45,7 +46,7 @@ std::string NetOperation::missing(std::vector<int>& peers) const {
   return execution ? execution->missing(peers) : "it has not started";
 }
 
-// A message's own signature is its sender's; here it is what this rank called.
+// The message's signature is its sender's; this records the call of this rank.
 void NetOperation::note_submitted() {
   if (is_message(call.operation))
     ticket_ = flight->message(number, signature_of(call));
@@ -80,7 +81,8 @@ NetEngine::NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
 
 NetEngine::~NetEngine() {
   stop();
-  // What gives memory back, then the pool, whose regions retire with the members they retire to.
+  // First the users of pool memory, then the pool: its regions retire into members that must still
+  // exist.
   idle_.clear();
   pool_.reset();
 }
@@ -92,7 +94,7 @@ std::unique_lock<std::mutex> NetEngine::enter() {
   return lock;
 }
 
-// `name` costs a few allocations: only made where there is news.
+// `name` costs a few allocations and is called only if there is news.
 template <typename Name>
 void NetEngine::fail_on_news(Name&& name) {
   if (control_ && control_->has_news())
@@ -139,7 +141,7 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
     note_call(*task);
     try {
       endpoint_->begin(task->key, task->signature);
-    } catch (const Error& error) {  // a message that came earlier is of another operation
+    } catch (const Error& error) {  // an earlier message belongs to another operation
       fail(with_cause(error));
     }
     in_flight_.fetch_add(1);
@@ -151,23 +153,23 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
 
 void NetEngine::note_call(InFlight& what) {
   if (what.flight) what.note_submitted();
-  // Only of the group of all ranks, whose numbers rank 0 has too.
+  // Only for the group of all ranks, whose numbers rank 0 has too.
   if (control_ && what.key.group == kWorldGroup) control_->called(what.number, what.signature);
 }
 
 bool NetEngine::test(InFlight& what) {
   if (what.done()) return true;
-  // Who never waits has a deadline too.
+  // A caller that never waits is subject to the deadline too.
   if (!what.first_test_) what.first_test_ = Clock::now();
   const double waited = seconds_since(*what.first_test_);
   const bool late = waited > options_.deadline_seconds;
   const auto lock = late ? enter() : std::unique_lock(mutex_, std::try_to_lock);
-  if (!lock) return false;  // somebody is at it
+  if (!lock) return false;  // another thread is driving
   if (what.done()) return true;
   throw_if_failed();
   last_driven_ = Clock::now().time_since_epoch().count();
   bool moved = true;
-  // A bounded visit: the caller has something better to do.
+  // Bounded, because a caller of test() has other work.
   for (int steps = 0; steps < 4 && moved && !what.done(); ++steps) moved = advance();
   if (what.done()) return true;
   check_news();
@@ -175,7 +177,7 @@ bool NetEngine::test(InFlight& what) {
   return false;
 }
 
-// What an error names: the operation that somebody waits for.
+// Marks the operation that a caller waits for, which errors then name.
 class NetEngine::Awaiting {
  public:
   Awaiting(const InFlight*& awaited, const InFlight& what) : awaited_(awaited) { awaited_ = &what; }
@@ -209,13 +211,13 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
       sleeps = 0;
     }
     const bool spent = !moved && patience_.spent(now);
-    // While there is movement too: deadlines and news count for all that is in flight.
+    // Also while there is progress: deadlines and news concern everything in flight.
     if ((spent || looks % 64 == 0) && !what.done()) {
       check_news();
       if (now >= deadline.time())
         fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
     }
-    // After a look of our own: two who wait would otherwise hand the lock to and fro.
+    // Only after a poll by this thread; otherwise two waiters would just pass the lock around.
     if (entering_.load() > 0) {
       lock.unlock();
       std::this_thread::yield();
@@ -231,13 +233,13 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
 }
 
 void NetEngine::sleep(std::uint32_t sleeps) {
-  // The network's wake-up would come too late, if at all, where only a rank of this host is waited
-  // for; where it is both, one is polled for.
+  // If it waits only for ranks of this host, the network would wake it too late or never. If it
+  // waits for both, it sleeps on the network and polls the other.
   if (tasks_.size() == 1 && active_.empty() && !endpoint_->sending() &&
       tasks_.front()->doze(kDozeMilliseconds))
     return;
   const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
-  // A node that does not come soon comes late.
+  // A node that does not come soon will come late.
   endpoint_->sleep(
       poll ? std::min(kSleepMicroseconds, kPollMicroseconds << std::min(sleeps / 16, 5u))
            : kSleepMicroseconds);
@@ -282,7 +284,8 @@ void NetEngine::stop() {
   control_.reset();
 }
 
-// The others may still want what this rank has sent: the end of its endpoint could take it away.
+// Other ranks may still need data that this rank has sent, which closing its endpoint could
+// discard.
 void NetEngine::linger() {
   if (!control_ || failure_) return;
   control_->leave();
@@ -292,7 +295,7 @@ void NetEngine::linger() {
     while (!control_->everybody_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
   } catch (const Error& error) {
-    // Somebody was faster; this rank has all it wanted.
+    // Another rank was faster; this rank has everything it needs.
     log::debug("rank {} leaves: {}", rank_, error.what());
   }
 }
@@ -393,7 +396,7 @@ bool NetEngine::advance() {
   } catch (const Error& error) {
     if (failure_) throw;
     fail(with_cause(error));
-  } catch (const std::exception& problem) {  // no memory, say; the other ranks must hear of it
+  } catch (const std::exception& problem) {  // such as bad_alloc; the other ranks must learn of it
     fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
   }
 }
@@ -481,12 +484,12 @@ void NetEngine::fail(Error error) {
 void NetEngine::close(const Error& error) {
   failure_ = error;
   if (endpoint_) last_statistics_ = endpoint_->statistics();
-  // Everybody knows why, or has what they want: nothing that is on its way is waited for, perhaps
-  // by ranks that are gone.
+  // All ranks know the reason or have their data, so pending sends are not awaited: their receivers
+  // may be gone.
   const bool known = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout ||
                      (control_ && (control_->has_news() || control_->everybody_left()));
   if (endpoint_ && known) endpoint_->abandon();
-  // First of all: from here on no buffer is touched.
+  // Closes the Endpoint first: from here on no buffer is touched.
   regions_.clear();
   endpoint_.reset();
   for (const auto& channel : active_) {
@@ -552,7 +555,7 @@ void NetEngine::progress_loop() {
       }
       std::unique_lock lock(park_mutex_);
       parked_.store(true);
-      // Either submit() sees us parked, or we see what it submitted.
+      // Either submit() sees the parked flag, or this thread sees the submitted operation.
       if (in_flight_.load() == 0 && !stopping_.load()) {
         const auto woken = [this] { return !parked_.load(); };
         if (polled_)
@@ -573,9 +576,9 @@ void NetEngine::progress_loop() {
   }
 }
 
-// What operations handed over before they were done may still have to be pushed: EFA and others
-// move only what is polled, and the ranks that wait for it cannot poll for us. Nor can they for the
-// acknowledgement of what they have sent here.
+// Sends of completed operations may still need progress: EFA and others move data only while
+// polled, and the ranks that wait for it cannot poll this rank's transport. The same holds for
+// acknowledging data received from them.
 bool NetEngine::still_sending() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return true;

@@ -1,16 +1,18 @@
 // Runs the operations of all groups of one process over one Endpoint.
 //
 // Operations of a channel (the collectives of a group, or the messages of one rank to another)
-// start in the order of submission; several are in flight at once. Whoever submits, tests or waits
-// drives all of them; the progress thread takes over when something is in flight and nobody has
-// driven it for a moment, in bounded slices, and sleeps in the Endpoint (decision 3). Where
-// progress is manual it also looks in every few milliseconds when nothing is in flight: other
-// ranks' messages may wait for this rank's transport.
+// start in the order of submission; several are in flight at once. A thread that submits, tests or
+// waits drives all of them.
 //
-// A failure ends the engine, and so every group on it: the Endpoint is closed, so that no buffer
-// is touched any more, the other ranks are told why, and every wait and later call throws it.
+// The progress thread takes over, in bounded slices, if something is in flight that no caller has
+// driven for a moment; it sleeps in the Endpoint (decision 3). If the Endpoint must be polled, it
+// also polls every few milliseconds while idle, because other ranks' messages may depend on this
+// rank's transport.
 //
-// Lock order: this engine, then whatever a Task drives (a node's engine), never the other way.
+// A failure ends the engine and every group on it. The Endpoint is closed, so that no buffer is
+// touched any more; the other ranks are told why; every wait and later call throws the error.
+//
+// Lock order: this engine, then the engine that a Task drives (a node's), never the reverse.
 #pragma once
 
 #include <atomic>
@@ -31,21 +33,21 @@
 
 namespace shoal::collectives::net {
 
-// What somebody may wait for.
+// An operation that a caller can wait for.
 class InFlight {
  public:
   virtual ~InFlight() = default;
   bool done() const { return done_.load(); }
   virtual std::string name() const = 0;  // "all_reduce of 8 f32, sum (#3)"
-  // Under the engine's lock, when the deadline has passed: what it waits for, and for whom (ranks
-  // of the endpoint).
+  // Called under the engine's lock after the deadline. Returns what the operation waits for, and
+  // adds the awaited ranks (of the endpoint) to `peers`.
   virtual std::string missing(std::vector<int>& peers) const = 0;
 
-  // How the group's ranks know it, set before it is submitted.
+  // Identifies it among the group's ranks; set before submission.
   transport::OperationKey key;
   Signature signature;
   std::uint32_t number = 0;                // in its channel; wraps
-  std::shared_ptr<FlightRecorder> flight;  // where it is written down, or null
+  std::shared_ptr<FlightRecorder> flight;  // records it; may be null
 
  protected:
   void set_done() { done_.store(true); }
@@ -54,21 +56,21 @@ class InFlight {
 
  private:
   friend class NetEngine;
-  std::optional<Clock::time_point> first_test_;  // that found it unfinished
+  std::optional<Clock::time_point> first_test_;  // first test() that found it unfinished
   std::atomic<bool> done_{false};
 };
 
-// Something that advances by other means than a program, driven with the engine's operations.
+// An operation that advances by other means than a program, driven with the engine's operations.
 class Task : public InFlight {
  public:
-  // With the engine's lock held; true when something moved. Calls set_done() at the end.
+  // Called with the engine's lock held; true if there was progress. Calls set_done() at the end.
   virtual bool advance(bool by_progress_thread) = 0;
-  // The engine failed: nothing may touch a buffer any more, here or through other ranks.
+  // Called when the engine failed: no buffer may be touched any more, here or through other ranks.
   virtual void cancel(std::string_view reason) = 0;
-  // It waits for something whose arrival does not wake the Endpoint.
+  // Whether it waits for an event that does not wake the Endpoint.
   virtual bool must_poll() const = 0;
-  // It waits for ranks of this host alone: sleeps until one of them has brought it on, at most so
-  // long, and says true.
+  // If it waits for ranks of this host only: sleeps until one of them has made progress, but at
+  // most this long, and returns true.
   virtual bool doze(int milliseconds) = 0;
 };
 
@@ -77,7 +79,7 @@ struct NetOperation final : InFlight {
   std::shared_ptr<const CompiledProgram> program;
   std::shared_ptr<const std::vector<int>> members;
   std::int64_t bytes = 0;                // of the larger buffer
-  bool internal = false;                 // nobody asked for it: it bounds how far ranks are apart
+  bool internal = false;                 // not a user's call: limits how far ranks drift apart
   std::unique_ptr<Execution> execution;  // while it runs
 
   std::string name() const override;
@@ -89,17 +91,17 @@ struct NetOperation final : InFlight {
   void note_finished() override;
 
  private:
-  std::uint64_t ticket_ = 0;  // of a message in `flight`
+  std::uint64_t ticket_ = 0;  // messages: in `flight`
 };
 
-// Operations that start in order.
+// Operations that start in order of submission.
 struct Channel {
   explicit Channel(std::uint32_t how_far) : reach(how_far) {}
-  // How far a rank may be ahead of its oldest unfinished operation. Every `reach` operations one
-  // needs all ranks (or the receiver), so no rank buries another one in messages.
+  // How far a rank may be ahead of its oldest unfinished operation. One in every `reach` operations
+  // needs all ranks (or the receiver), so that no rank buries another in messages.
   const std::uint32_t reach;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
-  // The engine's, with its lock:
+  // The engine's, guarded by its lock:
   std::deque<std::shared_ptr<NetOperation>> waiting, running;
   std::int64_t bytes_running = 0;
   bool active = false;
@@ -109,10 +111,10 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
  public:
   struct Options {
     double deadline_seconds = deadlines::seconds();
-    int ranks_on_host = 1;           // how long a waiter may look before it sleeps
-    std::vector<std::string> hosts;  // by rank of the endpoint, for messages; empty: one host
+    int ranks_on_host = 1;           // determines how long a waiter polls before it sleeps
+    std::vector<std::string> hosts;  // by the endpoint's rank, for messages; empty: one host
   };
-  // `control` may be null: then nobody is told of failures, and none is heard of.
+  // `control` may be null: failures are then neither sent to other ranks nor received from them.
   NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
             std::unique_ptr<transport::ControlLinks> control, const Options& options);
   ~NetEngine();
@@ -120,49 +122,50 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   int rank() const { return rank_; }
   double deadline_seconds() const { return options_.deadline_seconds; }
 
-  // Everything but the operation's execution is set. Does not block.
+  // All but the operation's `execution` must be set. Does not block.
   void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
-  // Its key is watched: a rank that sends a message of another operation under it is found out.
+  // Detects a rank that sends a message of another operation under the task's key.
   void submit(std::shared_ptr<Task> task);
-  // The same, from inside Task::advance().
+  // The same, called from inside Task::advance().
   void submit_locked(const std::shared_ptr<Channel>& channel,
                      std::shared_ptr<NetOperation> operation);
 
   bool test(InFlight& what);
   void wait(InFlight& what, Deadline deadline);
   void abort(std::string_view reason);
-  // Communicators that use this engine. The last one to leave lets the other ranks finish, then
-  // ends the thread and the Endpoint; what is in flight fails with `aborted`.
+  // Count the Communicators that use this engine. The last leave() lets the other ranks finish,
+  // then ends the thread and the Endpoint; operations in flight fail with `aborted`.
   void join() { users_.fetch_add(1); }
   void leave();
 
-  // Writes `recorder` down when the engine fails. Its operations are recorded with the lock held.
+  // Makes the engine write down `recorder` when it fails. Records are made with the lock held.
   void record(const std::shared_ptr<FlightRecorder>& recorder);
 
-  // Keeps the range registered until the returned object ends, or the engine does.
-  // `device`: of the device's memory; throws where the Endpoint refuses it.
+  // Keeps the range registered until the returned object or the engine ends. `device`: the range is
+  // device memory; throws if the Endpoint refuses it.
   std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes,
                                                 bool device = false);
-  // The same by number, with the engine's lock held: from inside Task::advance().
+  // Registers a region and returns its number; call with the engine's lock held, from inside
+  // Task::advance().
   std::uint64_t hold_region(void* data, std::int64_t bytes, bool device = false);
-  // Whether the lock is held or not: it is given up before anything else is submitted, so that no
-  // message meets new memory under an old registration.
+  // May be called with or without the lock. The region is dropped before anything else is
+  // submitted, so that no message uses new memory under an old registration.
   void retire_region(std::uint64_t region) noexcept;
-  // At once, without the lock: before its memory is freed.
+  // Drops it at once. Call without the lock, before the memory is freed.
   void drop_region(std::uint64_t region);
   std::string endpoint_name() const { return endpoint_name_; }
   const std::string& device_memory_problem() const { return device_memory_problem_; }
   std::int64_t eager_bytes() const { return eager_bytes_; }
   transport::EndpointStatistics endpoint_statistics() const;
 
-  // Group ids are given out in order, each once on every process: the ranks that form a group
-  // agree on the largest next_group() of theirs and take theirs from there.
+  // Group ids are given out in order, each once per process. Ranks that form a group agree on the
+  // largest next_group() of theirs and take their ids from there.
   std::uint32_t next_group() const;
   void set_next_group(std::uint32_t next);
 
  private:
   class Awaiting;
-  // All below: with mutex_ held.
+  // All below: call with mutex_ held.
   bool advance();
   bool run_channel(Channel& channel, std::int64_t& budget);
   bool start_waiting(Channel& channel);
@@ -173,7 +176,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   [[noreturn]] void fail(Error error);
   void close(const Error& error);
   void write_down(const Error& error);
-  // Fails on news from the control links. Looks at most every few milliseconds.
+  // Fails on news from the control links. Looks at most once every few milliseconds.
   void check_news();
   template <typename Name>
   void fail_on_news(Name&& name);
@@ -181,7 +184,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   Error with_cause(const Error& error);
   Error timeout_error(const InFlight& what, double waited);
   Error with_silent_ranks(const Error& timeout);
-  // `sleeps`: so many in a row moved nothing.
+  // `sleeps`: number of consecutive sleeps without progress.
   void sleep(std::uint32_t sleeps);
 
   void stop();
@@ -189,7 +192,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void wake_thread();
   void progress_loop();
   void drive_in_background();
-  bool still_sending();  // and pushes, polls; the progress thread's
+  bool still_sending();  // also drives progress; called by the progress thread
   std::unique_lock<std::mutex> enter();
 
   const Options options_;
@@ -201,12 +204,12 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;
   std::unique_ptr<MemoryResource> scratch_;  // registered
-  std::unique_ptr<MemoryResource> pool_;     // over it
+  std::unique_ptr<MemoryResource> pool_;     // allocates from scratch_
   std::unique_ptr<kernels::ReductionKernels> reduction_;
   std::unique_ptr<transport::ControlLinks> control_;
 
   mutable std::mutex mutex_;
-  std::atomic<int> entering_{0};  // threads that want mutex_ while somebody waits with it
+  std::atomic<int> entering_{0};  // threads that want mutex_ while a waiter holds it
   std::vector<std::shared_ptr<Channel>> active_;  // channels with something in flight
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Execution>> idle_;
@@ -225,7 +228,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   Clock::time_point peer_left_since_{};
   bool background_ = false;
   Patience patience_;
-  const InFlight* awaited_ = nullptr;  // whose wait() has the lock
+  const InFlight* awaited_ = nullptr;  // operation whose wait() holds the lock
 
   std::atomic<int> users_{0}, in_flight_{0}, waiters_{0};
   std::atomic<Clock::rep> last_driven_{0};

@@ -1,5 +1,5 @@
-// How long a waiting thread keeps looking before it sleeps: a sleep costs a wake-up (some 5 to 50
-// us), looking costs a core that other ranks may need. What the last waits took tells which is
+// How long a waiting thread polls before it sleeps. A sleep costs a wake-up (some 5 to 50 us);
+// polling costs a core that other ranks may need. The duration of recent waits tells which is
 // cheaper.
 #pragma once
 
@@ -14,22 +14,23 @@ namespace shoal::collectives::net {
 
 class Patience {
  public:
-  // Whatever the last waits took, each yields so often before it sleeps: what it waits for may be
-  // next in the core's queue, and then neither has to be woken. Unless a yield takes so long that
-  // somebody else than a rank that waits too must have had the core.
+  // Every wait yields this often before it sleeps, whatever the recent waits took: the rank it
+  // waits for may be next on the core, and then neither has to be woken. Not if yields take so long
+  // that another process than a waiting rank must have had the core.
   static constexpr int kLateLooks = 80;
   using Duration = Clock::duration;
-  // `most`: no wait is looked through for longer.
+  // `most`: the longest time to poll in one wait.
   explicit Patience(Duration most) : most_(most), look_(most) {}
 
-  // Nothing moved: true when it is time to sleep, else yield before the next look.
+  // Call when nothing moved. True: sleep now; false: yield before polling again.
   bool spent(Clock::time_point now) {
     if (!waiting_) {
       waiting_ = true;
       since_ = now;
     } else if (yielded_ && now - last_ >= kGivenAway) {
-      // The yield gave the core to somebody: who sleeps there is woken at once, who yields waits
-      // for its turn again. Once is nothing (an interrupt, the hypervisor): several of the last.
+      // The yield gave the core to another thread. On such a core, a sleeping thread is woken at
+      // once, but a yielding one waits for its turn. A single case may be an interrupt or the
+      // hypervisor, so several of the last yields must show it.
       given_away_ |= 1;
       if (std::popcount(given_away_) >= kOften) crowded_until_ = now + kCrowdedFor;
     }
@@ -40,8 +41,8 @@ class Patience {
     late_ = !yielded_ && now >= taken_until_ && ++late_looks_ <= kLateLooks;
     return !yielded_ && !late_;
   }
-  // Something moved. A wait that looking could have covered makes the next look longer, one that it
-  // could not makes it shorter.
+  // Call when something moved. A wait that polling could have covered makes the next poll longer;
+  // any other makes it shorter.
   void moved(Clock::time_point now) {
     if (!waiting_) return;
     waiting_ = yielded_ = late_ = false;
@@ -60,9 +61,9 @@ class Patience {
   Duration most_, look_;
   Clock::time_point since_, last_, crowded_until_, taken_until_;
   int late_looks_ = 0;
-  std::uint16_t given_away_ = 0;  // a bit for each of the last yields
+  std::uint16_t given_away_ = 0;  // a bit for each recent yield
   bool waiting_ = false, yielded_ = false;
-  bool late_ = false;  // yielded although looking would not cover the wait
+  bool late_ = false;  // yielded although polling would not cover the wait
 };
 
 }  // namespace shoal::collectives::net

@@ -11,12 +11,13 @@ namespace {
 
 constexpr std::size_t kMostEntries = 64;
 constexpr std::int64_t kMostInstructions = 1 << 16;
-constexpr std::int64_t kSliceBytes = 1 << 20;  // of a message, unless the table says otherwise
+constexpr std::int64_t kSliceBytes = 1 << 20;  // bytes of a message, unless by table
 constexpr std::int64_t kGranule = 32;          // elements
 
 bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
-// Sender: the message, then the receiver's word that it has it. Receiver: the reverse.
+// The sender sends the message and, if acknowledged, receives an answer. The receiver does the
+// reverse.
 algorithm::Program message_program(const Call& call, bool acknowledged) {
   algorithm::Program program;
   algorithm::Instruction data, answer;

@@ -1,4 +1,4 @@
-// The program of each call: chosen once a shape, then used again.
+// The program of each call, generated once per shape and then reused.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class ProgramCache {
  public:
   ProgramCache(int rank, int size, const CommunicatorOptions& options);
 
-  // Hosts that the ranks are on, for the table; without: each on one of its own.
+  // Number of hosts the ranks are on, for the selection table; default: a host for each rank.
   void set_nodes(int nodes) { nodes_ = nodes; }
 
-  // `acknowledged`: of a message; its receiver answers.
+  // `acknowledged`: for a message; its receiver answers.
   std::shared_ptr<const CompiledProgram> get(const Call& call, bool acknowledged);
 
  private:
@@ -34,8 +34,8 @@ class ProgramCache {
     friend bool operator==(const Shape&, const Shape&) = default;
   };
   bool matches(const Shape& shape, const Call& call, bool acknowledged) const;
-  // What the options force, else what the table says. fixed_order: of those that sum by the
-  // canonical tree.
+  // The algorithm that the options force, else by table. fixed_order: restricted to those that sum
+  // by the canonical tree.
   Selection select(const Call& call) const;
   algorithm::Program generate(const Call& call, const Selection& selection) const;
 

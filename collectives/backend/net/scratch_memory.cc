@@ -5,7 +5,7 @@
 namespace shoal::collectives::net {
 namespace {
 
-constexpr std::size_t kRegisterBytes = 4096;  // messages of less are copied by every transport
+constexpr std::size_t kRegisterBytes = 4096;  // every transport copies smaller messages
 
 }  // namespace
 

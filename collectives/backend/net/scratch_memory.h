@@ -1,6 +1,6 @@
-// Memory for what operations need besides the caller's buffers: registered with the engine's
-// Endpoint for as long as it is allocated, which beneath a pool means once. Where registering pins
-// pages the transport keeps no unused registration, and would register it for each message.
+// Memory that operations need besides the caller's buffers. It is registered with the engine's
+// Endpoint while allocated; beneath a pool, that is once. Without it, a transport that pins pages
+// would register scratch for each message, because it keeps no unused registrations.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ class ScratchMemory final : public MemoryResource {
   // Both must outlive it.
   ScratchMemory(NetEngine& engine, MemoryResource& upstream)
       : engine_(engine), upstream_(upstream) {}
-  // With the engine's lock held: in Task::advance(), or by the engine.
+  // Call with the engine's lock held: in Task::advance(), or by the engine.
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
-  // With the lock or without.
+  // Call with or without the lock.
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
   Device device() const override { return upstream_.device(); }
   std::string name() const override { return "scratch in " + upstream_.name(); }
@@ -29,7 +29,7 @@ class ScratchMemory final : public MemoryResource {
   NetEngine& engine_;
   MemoryResource& upstream_;
   std::mutex mutex_;                        // taken after the engine's
-  std::map<void*, std::uint64_t> regions_;  // of the engine
+  std::map<void*, std::uint64_t> regions_;  // the engine's
 };
 
 }  // namespace shoal::collectives::net
