@@ -46,7 +46,7 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
  private:
   WorkPtr repeat(const PlainCall& call) override { return engine_->repeat(call); }
   WorkPtr submit(Call&& call) override { return engine_->submit(std::move(call)); }
-  // Small all_reduces of one kind as one.
+  // Fuses small all_reduces of one kind.
   WorkPtr submit_group(std::vector<Call> calls) override {
     std::vector<WorkPtr> works;
     for (std::vector<Call>& list : fusible(std::move(calls))) {
@@ -74,7 +74,7 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
     }
     if (ranks == 1 || !same)
       return make_node_communicator(plan.rank, ranks, store_, prefix, options_, std::move(members));
-    // The same ranks once more: this one's memory is symmetric there too.
+    // The same ranks again: this group's memory is symmetric in the new group too.
     auto group = std::make_shared<Group>(plan.rank, ranks, store_, prefix,
                                          Deadline::in_seconds(options_.deadline_seconds),
                                          std::move(members), group_);
@@ -83,10 +83,11 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
 
   std::shared_ptr<Group> group_;
   Store& store_;
-  const std::string prefix_;  // of its keys in the store
+  const std::string prefix_;  // of store keys
   const CommunicatorOptions options_;
   SymmetricMemory memory_;
-  std::unique_ptr<Engine, Engine::Deleter> engine_;  // lives on for Works, so that they can throw
+  // Outlives the Communicator while there are Works, so that they can throw.
+  std::unique_ptr<Engine, Engine::Deleter> engine_;
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// Plans that work in the peers' own buffers. Symmetric memory is mapped: loads and stores, nothing
-// is copied twice. What is not is copied by the kernel (Group::read_memory), into a lane or
-// straight to where it belongs.
+// Plans that work in the peers' own buffers. Symmetric memory is mapped and accessed by loads and
+// stores without extra copies. For other memory, the kernel copies (Group::read_memory), into a
+// lane or straight to the destination.
 //
-// Each plan is `blocks` steps of work that wait for nothing (the matching descriptors already say
-// that every rank's buffers are ready) and one last step that waits until every rank has done its
-// blocks, after which no rank touches another's buffers. All ranks have equally many steps.
+// Each plan has `blocks` steps that wait for nothing, because matching descriptors imply that every
+// rank's buffers are ready. One last step waits until every rank has done its blocks; after it, no
+// rank touches another's buffers. All ranks have the same number of steps.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +20,7 @@ std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
 class DirectPlan : public Plan {
  public:
-  // `mapped`: every buffer that peers work in.
+  // `mapped`: whether every buffer that peers access is mapped.
   DirectPlan(PlanContext context, bool mapped)
       : c_(std::move(context)),
         mapped_(mapped),
@@ -52,7 +52,7 @@ class DirectAllReduce final : public DirectPlan {
     mine_ = algorithm::shard(c_.call.count, c_.size(), c_.rank(), granule);
     const algorithm::Range largest = algorithm::shard(c_.call.count, c_.size(), 0, granule);
     blocks_ = static_cast<std::uint32_t>(algorithm::Slices{largest.size(), length_}.number());
-    // In place the lines to be stored have just been loaded.
+    // In place, the lines to be stored have just been loaded.
     past_caches_ = mapped_ && c_.call.send != c_.call.recv &&
                    c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
@@ -103,8 +103,8 @@ class DirectReduceScatter final : public DirectPlan {
   std::vector<const void*> sources_;
 };
 
-// Pulls every peer's part where send buffers are symmetric, or pushes the own part everywhere
-// where recv buffers are; where neither are, the kernel pulls.
+// Pulls every peer's part if send buffers are symmetric; pushes the own part to all peers if only
+// recv buffers are. If neither are, the kernel pulls.
 class DirectAllGather final : public DirectPlan {
  public:
   explicit DirectAllGather(const PlanContext& context)
@@ -112,14 +112,14 @@ class DirectAllGather final : public DirectPlan {
         slices_{c_.call.count, length_},
         pull_(c_.all_send_symmetric || !c_.all_recv_symmetric) {
     blocks_ = static_cast<std::uint32_t>(slices_.number() * c_.size());
-    // What all ranks load and store: their parts once, all of them once a rank.
+    // Bytes that all ranks load and store: each part once, and all parts once per rank.
     past_caches_ = c_.exceeds_caches((1 + c_.size()) * c_.call.recv_bytes(c_.rank(), c_.size()));
   }
 
  private:
   void run_block(std::uint32_t block) override {
     const auto per_peer = static_cast<std::uint32_t>(slices_.number());
-    // Every rank begins with another peer, so that they do not all load from one.
+    // Every rank begins with a different peer, so that they do not all load from one.
     const int peer = (c_.rank() + static_cast<int>(block / per_peer)) % c_.size();
     const algorithm::Range range = slices_.at(block % per_peer);
     const std::int64_t begin = range.begin * c_.element(), bytes = range.size() * c_.element();
@@ -136,8 +136,8 @@ class DirectAllGather final : public DirectPlan {
   bool pull_, past_caches_;
 };
 
-// Where every buffer is symmetric, or the kernel copies, each rank hands a shard of the root's data
-// to all others: the root works too. Else every rank but the root pulls all of it.
+// If every buffer is symmetric, or the kernel copies, each rank distributes one shard of the root's
+// data to all others, including the root. Else every rank but the root pulls all of it.
 class DirectBroadcast final : public DirectPlan {
  public:
   explicit DirectBroadcast(const PlanContext& context)

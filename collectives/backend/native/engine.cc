@@ -13,9 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kNapsBeforeParking = 6;   // after the last operation: about 20 ms of them
-constexpr int kSleepMilliseconds = 20;  // between looks at links, aborts and deadlines
-constexpr int kYieldsBeforeDozing = 8;  // the rank waited for may be next on this core
+constexpr int kNapsBeforeParking = 6;   // after the last operation: about 20 ms in total
+constexpr int kSleepMilliseconds = 20;  // interval of looking at links, aborts and deadlines
+constexpr int kYieldsBeforeDozing = 8;  // the awaited rank may be next on this core
 constexpr auto kCheckEvery = milliseconds(5);
 
 int sleep_milliseconds(Deadline deadline) {
@@ -43,7 +43,7 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
 Engine::~Engine() { stop(); }
 
 WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
-  WorkPtr work;  // destroyed, where this throws, after the lock is free
+  WorkPtr work;  // on a throw, destroyed after the lock is released
   bool parked, peers_need_more;
   {
     const std::lock_guard lock(lock_);
@@ -69,7 +69,7 @@ WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
       if (is_head) advance();
     }
     parked = naps_.parked();
-    peers_need_more = !operation.exchanged_inline;  // or not known yet
+    peers_need_more = !operation.exchanged_inline;  // or not yet known
   }
   if (parked)
     naps_.wake_up();
@@ -79,17 +79,17 @@ WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
 }
 
 bool Engine::test(QueuedOperation& operation) {
-  // Who never waits has a deadline too.
+  // A caller that never waits is subject to the deadline too.
   if (!operation.first_test) operation.first_test = Clock::now();
   const double waited = seconds_since(*operation.first_test);
   const bool late = waited > deadline_seconds_;
   const auto lock = late ? std::unique_lock(lock_) : std::unique_lock(lock_, std::try_to_lock);
-  if (!lock) return false;  // the progress thread is at it
+  if (!lock) return false;  // the progress thread is driving
   if (operation.done.load()) return true;
   throw_if_failed();
   drive_begins();
   Progress progress = Progress::step;
-  // A bounded visit: the caller has something better to do.
+  // Bounded, because a caller of test() has other work.
   for (int steps = 0; steps < 8 && progress != Progress::none && !operation.done.load(); ++steps)
     progress = advance();
   if (operation.done.load()) return true;
@@ -115,8 +115,8 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
     throw_if_failed();
     const bool moved = advance() != Progress::none;
     if (moved) backoff.reset();
-    // The clock costs as much as many looks at a flag. Deadlines and aborts count while there is
-    // movement too.
+    // The clock costs as much as many looks at a flag. Deadlines and aborts also apply while there
+    // is progress.
     if (backoff.sleeping() || round % 64 == 0) {
       if (operation.done.load(std::memory_order_relaxed)) break;
       check_group(operation);
@@ -143,7 +143,7 @@ void Engine::doze(int milliseconds) {
 }
 
 void Engine::abort(std::string_view reason) {
-  // Without the lock: a waiter may hold it for as long as its deadline.
+  // Without the lock: a waiter may hold it until its deadline.
   group_->broadcast_abort(reason);
 }
 
@@ -170,7 +170,7 @@ void Engine::leave(Engine* engine) {
   std::atomic<int>& orphans = engine->orphans_;
   {
     const std::lock_guard lock(engine->lock_);
-    orphans.store(1);  // this call, until it is over
+    orphans.store(1);  // counts this call until it ends
     for (const auto& operation : engine->pool_.all()) {
       Holder holder = Holder::caller;
       orphans.fetch_add(1);
@@ -180,7 +180,7 @@ void Engine::leave(Engine* engine) {
   if (orphans.fetch_sub(1) == 1) delete engine;
 }
 
-// Without the lock where it is not free at once: who drops a Work must not wait for who waits.
+// Avoids waiting for the lock: a caller that drops a Work must not wait for a thread that waits.
 void Engine::release(QueuedOperation& operation) {
   if (lock_.enter()) {
     const bool held = operation.holder.load(std::memory_order_relaxed) == Holder::caller;
@@ -244,7 +244,7 @@ Engine::Progress Engine::advance_head() {
   check_before_step(head);
   run_step(head);
   ++head.step;
-  // The next operation's descriptor says as much as the last step of this one.
+  // The next operation's descriptor implies the last step of this one.
   if (head.step < head.plan->steps() || head.plan->route() != Route::inlined)
     group_->publish(transport::place_of(head.sequence, head.step));
   if (head.step < head.plan->steps()) return Progress::step;
@@ -252,7 +252,7 @@ Engine::Progress Engine::advance_head() {
   return Progress::finished;
 }
 
-// A peer whose memory a step works with may end meanwhile.
+// A peer whose memory a step uses may end meanwhile.
 void Engine::run_step(QueuedOperation& head) {
   guarded([&] {
     try {
@@ -278,10 +278,10 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   write_counts(call, slot);
   const bool fits = travels_inline(call, size, choice_);
   d.algorithm = static_cast<std::uint8_t>(choice_.told(call, fits));
-  // A fused call has more to compare than the first line holds; its buffer is symmetric.
+  // A fused call has more to compare than fits the first line; its buffer is symmetric.
   const bool inlined = fits && !operation.fusion;
   operation.exchanged_inline = inlined && exchanges_inline(call);
-  // Another rank may send more in an all_to_all_v than fits.
+  // In an all_to_all_v, another rank may send more than fits.
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
     const std::int64_t recv_bytes = call.recv_bytes(rank, size);
@@ -298,7 +298,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   }
   flight_.submitted(operation.sequence, d);
   operation.published = true;
-  // Last and at once: peers poll the first line, and would take it away between slow writes.
+  // Written last and quickly: peers poll the first line and would take it away between slow writes.
   if (operation.exchanged_inline) {
     operation.layout = inline_layout(call, rank, size);
     operation.layout.write(call.send, rank, slot);
@@ -442,7 +442,7 @@ void Engine::throw_if_failed() const {
   if (failure_) throw Error(*failure_);
 }
 
-// A Work may outlive the Communicator, whose memory a fusion holds.
+// A Work may outlive the Communicator, which owns the memory of a fusion.
 void Engine::drop_queue() {
   for (; !queue_.empty(); queue_.pop_front()) {
     queue_.front().plan.reset();
@@ -452,7 +452,7 @@ void Engine::drop_queue() {
 
 void Engine::fail(const Error& error, const Blame& blame) {
   if (!failure_) {
-    // Who leaves may have aborted before, and then that is what others are to hear.
+    // The lost rank may have aborted first; the error is then the abort.
     const auto by = error.code() == ErrorCode::peer_lost ? group_->aborted_by() : std::nullopt;
     failure_ = by ? abort_of(*by).in_operation(error.operation()) : error;
     if (error.rank() < 0) failure_->at_rank(group_->member(group_->rank()));
@@ -491,7 +491,7 @@ void Engine::check_group(const QueuedOperation& operation) {
 }
 
 void Engine::check_peers(const QueuedOperation& head) {
-  // The dead first: who has failed may have failed because of them.
+  // Dead ranks first: a failed rank may have failed because of them.
   const int size = group_->size();
   for (int i = 0; i < 2 * size; ++i) {
     const int peer = i % size;
@@ -499,8 +499,8 @@ void Engine::check_peers(const QueuedOperation& head) {
     const bool over =
         state != transport::LinkState::open || (i >= size && group_->has_failed(peer));
     if (peer == group_->rank() || !over) continue;
-    // What it finished before it went still counts, and shared memory outlives its owner: it only
-    // matters once the head operation waits for it.
+    // Operations that the peer finished before it left still count, and shared memory outlives its
+    // owner. The loss matters only once the head operation waits for that peer.
     const int blocking = blocking_peer(head);
     if (blocking < 0) return;
     const auto target = transport::place_of(head.sequence, head.plan ? head.plan->steps() : 0);
@@ -509,8 +509,8 @@ void Engine::check_peers(const QueuedOperation& head) {
   }
 }
 
-// Takes over what nobody has driven between two looks: a caller who submits and then waits at once
-// never meets it, and drivers need not look at the clock.
+// Drives operations that no caller has driven between two looks. A caller that submits and then
+// waits at once never meets this thread, and callers need not read the clock.
 void Engine::progress_loop() {
   std::uint64_t seen = 0;
   for (int idle = 0; !thread_ends_.load();) {
@@ -531,7 +531,7 @@ void Engine::progress_loop() {
 
 void Engine::park() {
   {
-    // Either submit() sees us parked, or we see what it submitted.
+    // Either submit() sees the parked flag, or this thread sees the submitted operation.
     if (!lock_.try_lock_as_guest()) return;
     const std::lock_guard lock(lock_, std::adopt_lock);
     if (in_flight_.load() > 0 || thread_ends_.load()) return;
@@ -540,8 +540,8 @@ void Engine::park() {
   naps_.park();
 }
 
-// False where another thread drives. To try again at once would take the core from it: it may hold
-// the lock without running, when ranks outnumber cores.
+// False if another thread drives. Retrying at once would take the core from it: if ranks outnumber
+// cores, it may hold the lock without running.
 bool Engine::drive_in_background() {
   transport::Backoff backoff(0, group_->sleepers_fence(), true);
   std::uint32_t moves = 0;

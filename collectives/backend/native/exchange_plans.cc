@@ -1,10 +1,9 @@
-// gather, scatter, all_gather_v, all_to_all and all_to_all_v: operations that only move, whose
-// transfers are an Exchange. Three ways:
+// gather, scatter, all_gather_v, all_to_all and all_to_all_v: operations that only move data, whose
+// transfers are an Exchange. Three methods:
 //   inline:    every send buffer lies beside its descriptor; each rank takes its parts.
-//   direct:    one of the two ranks of every transfer maps the other's buffer, or reaches it
-//   through
-//              the kernel, and copies.
-//   bounced:   senders fill their slot slice by slice, receivers take; two slots by turns.
+//   direct:    one rank of every transfer maps the other's buffer, or reaches it through the
+//              kernel, and copies.
+//   bounced:   senders fill their slot slice by slice and receivers take; two alternating slots.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -57,7 +56,7 @@ class ExchangePlanBase : public Plan {
   std::byte* bytes_at(std::byte* buffer, std::int64_t index) const {
     return buffer + index * c_.element();
   }
-  // Nothing where a rank's own part is in place.
+  // No-op if a rank's own part is in place.
   void copy(std::byte* to, const std::byte* from, std::int64_t elements) const {
     if (elements > 0 && to != from)
       std::memcpy(to, from, static_cast<std::size_t>(elements * c_.element()));
@@ -86,16 +85,15 @@ class InlineExchange final : public ExchangePlanBase {
   }
 };
 
-// A transfer is pulled by its receiver where that maps the send buffer, or pushed by its sender
-// where that maps the recv buffer. Where both could, or neither and the kernel copies, the side
-// with more ranks works.
+// The receiver pulls a transfer if it maps the send buffer; the sender pushes it if it maps the
+// recv buffer. If both can, or neither and the kernel copies, the side with more ranks does it.
 class DirectExchange final : public ExchangePlanBase {
  public:
   DirectExchange(PlanContext context, algorithm::Exchange exchange)
       : ExchangePlanBase(std::move(context), std::move(exchange)),
         length_(kBlockBytes / c_.element()) {
     for (int hop = 0; hop < c_.size(); ++hop) {
-      // Every rank begins with another peer, so that they do not all load from one.
+      // Every rank begins with a different peer, so that they do not all load from one.
       const int peer = (c_.rank() + hop) % c_.size();
       if (peer == c_.rank() || pulled(c_, exchange_, peer, c_.rank())) add(peer, c_.rank());
       if (peer != c_.rank() && !pulled(c_, exchange_, c_.rank(), peer)) add(c_.rank(), peer);
@@ -107,7 +105,7 @@ class DirectExchange final : public ExchangePlanBase {
   static bool possible(const PlanContext& c, const algorithm::Exchange& exchange) {
     return c.single_copy(exchange.longest() * c.element()) || mapped(c, exchange);
   }
-  // Of every transfer one end.
+  // Whether one end of every transfer is mapped.
   static bool mapped(const PlanContext& c, const algorithm::Exchange& exchange) {
     for (int sender = 0; sender < c.size(); ++sender)
       for (int receiver = 0; receiver < c.size(); ++receiver)
@@ -169,12 +167,12 @@ class DirectExchange final : public ExchangePlanBase {
 
   std::int64_t length_;
   std::vector<Block> blocks_;
-  std::uint32_t most_blocks_ = 0;  // of any rank, so that all have equally many steps
+  std::uint32_t most_blocks_ = 0;  // of any rank, so that all have the same number of steps
 };
 
 // fill(0), then for each slice k: fill(k+1), take(k). fill(k+1) overwrites the slot of slice k-1
-// and waits until all have taken that. A slot is one lane where every receiver gets the same, or a
-// lane for each receiver.
+// and waits until all ranks have taken that. A slot is one lane if every receiver gets the same
+// data, else it has a lane for each receiver.
 class BounceExchange final : public ExchangePlanBase {
  public:
   BounceExchange(PlanContext context, algorithm::Exchange exchange)

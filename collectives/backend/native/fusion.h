@@ -1,5 +1,5 @@
-// Several small all_reduces of a group as one: packed into symmetric memory, reduced by one
-// exchange, unpacked.
+// Fuses several small all_reduces of a group: packs them into symmetric memory, reduces them by one
+// exchange, unpacks them.
 #pragma once
 
 #include <vector>
@@ -11,14 +11,14 @@ namespace shoal::collectives::native {
 
 class Fusion {
  public:
-  // Calls of this size and below are worth packing; larger ones fill the wires by themselves.
+  // Calls of at most this size are worth packing; larger ones are efficient by themselves.
   static constexpr std::int64_t kMostBytes = 16 << 10;
 
-  // `parts`: all_reduces of one dtype and reduction, at least one element in all.
+  // `parts`: all_reduces of one dtype and reduction, with at least one element in total.
   Fusion(std::vector<Call> parts, MemoryResource& memory);
 
-  // The one call: its counts are those of the parts, so that ranks which coalesced something else
-  // are told apart.
+  // The fused call. Its counts are those of the parts, so that ranks which fused other calls are
+  // detected.
   Call call() const;
   void pack();    // before the exchange begins
   void unpack();  // after it
@@ -28,8 +28,8 @@ class Fusion {
   Buffer buffer_;
 };
 
-// The calls of a group, those that may be fused moved together; decided alike on all ranks, since
-// only what they must agree on is looked at. Each inner list has one call, or several to fuse.
+// Groups the calls that may be fused. Each inner list has one call, or several to fuse. The result
+// is the same on all ranks, because it depends only on values they must agree on.
 std::vector<std::vector<Call>> fusible(std::vector<Call> calls);
 
 }  // namespace shoal::collectives::native

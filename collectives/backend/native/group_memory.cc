@@ -1,5 +1,5 @@
-// Copies between the ordinary memories of the ranks of a group (process_memory.h): whether they
-// may, and how they end.
+// Copies between the ordinary memories of the ranks of a group (process_memory.h): whether they are
+// permitted, and how they end.
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -29,8 +29,8 @@ void Group::introduce_memory() {
   own.secret = secret_;
 }
 
-// A process number means another process in another namespace, so reading is not enough: what is
-// read must be the peer's secret. Writing it back changes nothing and shows that writes pass too.
+// A process id means another process in another namespace, so a successful read is not enough: the
+// value must be the peer's secret. Writing it back changes nothing and shows that writes work too.
 int Group::try_memory() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -78,7 +78,7 @@ void Group::agree_on_memory(Deadline deadline) {
 }
 
 void Group::throw_unreachable(int peer, int problem) {
-  // The kernel knows of an end before the peer's socket is closed.
+  // The kernel knows of a process's end before the peer's socket is closed.
   const auto deadline = Deadline::in_seconds(deadlines::kMemoryClosing);
   transport::LinkState state = transport::LinkState::open;
   for (;;) {
@@ -116,7 +116,7 @@ void Group::read_memory(int peer, std::uint64_t from, void* to, std::int64_t byt
 
 void Group::write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes) {
   if (bytes <= 0) return;
-  // A peer that died may leave its number to a stranger.
+  // The process id of a dead peer may be reused.
   poll_links();
   if (link_state(peer) != transport::LinkState::open) throw_unreachable(peer, ESRCH);
   const transport::MemoryAccess& theirs = page(peer).memory;

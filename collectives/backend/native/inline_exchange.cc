@@ -1,14 +1,16 @@
 // The small-message path: one synchronisation and no plan.
 //
-// A rank writes its data beside its descriptor and publishes; once every rank has, each computes
-// its own result from all slots. What is kept off this path, and why: a rank reads one cache line
-// of each peer while up to 48 bytes travel (FirstLine: the flag, what must agree, the data);
-// what lies beside it is fetched while the flag is waited for, so that it does not come after it;
-// publishing is two plain stores (sleepers do the fencing, doorbell.h); operations are used again
-// (queued_operation.h); no clock but the coarse one is read until a wait has spun for a while.
+// A rank writes its data beside its descriptor and publishes. Once every rank has, each computes
+// its own result from all slots. The path is kept short as follows:
+//   - Up to 48 bytes of data share one cache line with the flag and the values that must agree
+//     (FirstLine), so a rank reads one line of each peer.
+//   - Data beside that line is prefetched while the rank waits for the flag.
+//   - Publishing takes two plain stores; sleepers do the fencing (doorbell.h).
+//   - Operations are reused (queued_operation.h).
+//   - Until a wait has spun for a while, only the coarse clock is read.
 //
-// A slot is written again kSlots operations later. By then every rank has published one in between,
-// and so has finished with this one (run_ahead.cc).
+// A slot is rewritten kSlots operations later. By then every rank has published one in between, and
+// so has finished with this one (run_ahead.cc).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -26,7 +28,7 @@ constexpr std::size_t kRanksOnStack = 16;
 constexpr int kFew = 4;
 constexpr std::int64_t kFetchedAhead = 256;  // bytes
 
-// The other operations that travel inline have plans, which look for data in the slot's payload.
+// Other operations that travel inline have plans, which read data from the slot's payload.
 bool needs_no_plan(Operation operation) {
   switch (operation) {
     case Operation::all_reduce:
@@ -40,7 +42,8 @@ bool needs_no_plan(Operation operation) {
   }
 }
 
-// The sum of a handful of elements, in rank order as ReductionKernels folds, without the way there.
+// The sum of a handful of elements, in rank order as ReductionKernels folds, without their
+// overhead.
 template <typename T, std::size_t kCount>
 void sum_of(std::span<const void* const> sources, void* destination) {
   std::array<T, kCount> sum, next;
@@ -66,7 +69,7 @@ void sum_few(std::span<const void* const> sources, void* destination, std::int64
   }
 }
 
-// memcpy, whose call costs more than a word or two.
+// memcpy without the call for one or two words.
 void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes == 4)
     std::memcpy(to, from, 4);
@@ -83,16 +86,16 @@ struct Exchange {
   const Call& call;
   std::uint32_t sequence;
   const InlineLayout& layout;
-  std::int64_t bytes;  // of the `count` elements of the call
+  std::int64_t bytes;  // of the call's `count` elements
 
   const std::byte* data(int peer) const {
     return layout.data(group.rank(), peer, group.slot(peer, sequence));
   }
-  // `own`: this rank's share of what is reduced.
+  // `own`: this rank's contribution.
   void reduce(std::span<const void*> sources, const std::byte* own) const {
     for (int peer = 0; peer < group.size(); ++peer)
       sources[static_cast<std::size_t>(peer)] = peer == group.rank() ? own : data(peer);
-    // Of three ranks the canonical tree is the fold from the left.
+    // For up to three ranks the canonical tree is the left fold.
     const bool few =
         call.op == ReduceOp::sum && call.count <= kFew && (!fixed_order || sources.size() <= 3);
     if (few && call.dtype == DType::f32) return sum_few<float>(sources, call.recv, call.count);
@@ -130,7 +133,7 @@ InlineLayout inline_layout(const Call& call, int rank, int size) {
   InlineLayout layout;
   if (call.operation == Operation::barrier) return layout;
   layout.read = call.count * static_cast<std::int64_t>(size_of(call.dtype));
-  // Nobody reads a rank's own part, and with two ranks that is half of what it has.
+  // No other rank reads a rank's own part, which with two ranks is half of its data.
   layout.parts = call.operation == Operation::reduce_scatter;
   const std::int64_t sent = layout.read * (layout.parts ? size - 1 : 1);
   layout.first_line = sent <= static_cast<std::int64_t>(transport::FirstLine::kPayloadBytes);

@@ -12,8 +12,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Which buffers must be symmetric for the copy-free plan of each operation; none where the kernel
-// copies.
+// Whether the buffers permit the copy-free plan of each operation; always if the kernel copies.
 bool can_go_direct(const PlanContext& c) {
   if (c.single_copy(largest_send_bytes(c.call, c.size()))) return true;
   switch (c.call.operation) {
@@ -44,7 +43,7 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
   if (call.op == ReduceOp::premultiplied_sum)
     return reduce_in_tree(reduction, kernels::Reduce::sum, call.dtype, sources, factors, 1,
                           destination, count);
-  if (call.op == ReduceOp::avg && half)  // the sum of what fits may not fit
+  if (call.op == ReduceOp::avg && half)  // the sum may overflow although the mean does not
     return reduce_in_tree(reduction, kernels::Reduce::sum, call.dtype, sources, {}, average,
                           destination, count);
   reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
@@ -63,7 +62,7 @@ void PlanContext::reduce_into_all(std::span<const void* const> sources,
   if (call.op != ReduceOp::avg && call.op != ReduceOp::premultiplied_sum)
     return reduction.reduce_into_all(kernel_operation(call.op), call.dtype, sources, destinations,
                                      count, past_caches, Stream{});
-  // Two passes, so in tiles that are handed out while they are in the nearest cache.
+  // Two passes, so works in tiles that are distributed while they are in the L1 cache.
   constexpr std::int64_t kTileBytes = 32 << 10;
   const algorithm::Slices tiles{count, kTileBytes / element()};
   std::vector<const void*> from(sources.begin(), sources.end());
@@ -121,7 +120,7 @@ void PlanContext::copy_to_recv(int peer, std::int64_t offset, const void* from, 
     group.write_memory(peer, recv_address[p] + static_cast<std::uint64_t>(offset), from, bytes);
 }
 
-// Bounce slots are free: every rank has begun this operation, so it has finished the one before.
+// Bounce slots are free: every rank has begun this operation, so it has finished the previous one.
 std::byte* PlanContext::lane(int number) const {
   return group.bounce(rank()) + number * lane_bytes();
 }

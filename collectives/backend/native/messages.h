@@ -1,7 +1,7 @@
-// send and recv of a native Communicator: messages over the endpoint in its ranks' memory, apart
-// from the queue of collectives.
+// send and recv of a native Communicator: messages over the endpoint in its ranks' memory,
+// independent of the queue of collectives.
 //
-// Not thread-safe: the engine's lock covers it.
+// Not thread-safe: guarded by the engine's lock.
 #pragma once
 
 #include <memory>
@@ -17,15 +17,15 @@ class Messages {
  public:
   Messages(std::shared_ptr<Group> group, FlightRecorder& flight);
 
-  // A send or recv; numbers it among those from its sender to its receiver.
+  // Starts a send or recv; numbers it among the messages from its sender to its receiver.
   void post(QueuedOperation& operation);
-  // Moves what can be moved; hands out what is finished. Throws mismatch and peer_lost.
+  // Makes progress; appends finished operations to `finished`. Throws mismatch and peer_lost.
   bool progress(std::vector<QueuedOperation*>& finished);
   bool idle() const { return in_flight_.empty(); }
-  // progress() would move something now.
+  // Whether progress() would move something now.
   bool ready() const { return !idle() && endpoint_->ready(); }
   const QueuedOperation& first() const { return *in_flight_.front()->operation; }
-  // Forgets everything in flight, after a failure; nothing may be posted any more.
+  // Discards everything in flight after a failure; nothing may be posted afterwards.
   void clear() { in_flight_.clear(); }
 
  private:

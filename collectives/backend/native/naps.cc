@@ -5,8 +5,8 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Of callers who submit and wait, this many interruptions are tried; a nap that finds something
-// undriven makes them worth while again.
+// This many useless interruptions are tried; a nap that finds an undriven operation enables them
+// again.
 constexpr int kMostInVain = 8;
 
 }  // namespace

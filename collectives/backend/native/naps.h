@@ -1,9 +1,10 @@
-// How the progress thread rests between looks at what nobody drives.
+// How the progress thread sleeps between looks at operations that no caller drives.
 //
-// Every look takes the core from a rank that spins, and its peers wait with it: looks every 400 us
-// doubled the time of an 8-byte all_reduce. So while nobody needs the thread its naps grow, and a
-// submission whose peers may wait for more than its descriptor cuts a long one short, unless the
-// last such interruptions were for callers who waited by themselves at once.
+// Every look takes the core from a spinning rank, and its peers wait with it: looks every 400 us
+// doubled the time of an 8-byte all_reduce. Naps therefore grow while the thread is not needed.
+//
+// A submission whose peers may wait for more than its descriptor cuts a long nap short. It does not
+// if the last such interruptions were for callers that waited themselves at once.
 #pragma once
 
 #include <atomic>
@@ -15,18 +16,19 @@ namespace shoal::collectives::native {
 
 class Naps {
  public:
-  // The progress thread: rests for 0.4 ms, twice as long each time, at most 6.4 ms.
+  // Called by the progress thread: sleeps for 0.4 ms, doubling each time up to 6.4 ms.
   void nap();
-  // It had something to drive: the next nap is a short one.
+  // Call if there was something to drive: the next nap is short.
   void was_useful();
-  // Rests until wake_up(). announce_park() first, so that who reads parked() after it wakes us.
+  // Sleeps until wake_up(). Call announce_park() first, so that a thread that then reads parked()
+  // wakes it.
   void announce_park() { parked_.store(true, std::memory_order_relaxed); }
   void park();
 
-  // Any thread. Never blocks on the progress thread's work.
+  // From any thread. Never blocks on the progress thread's work.
   bool parked() const { return parked_.load(std::memory_order_relaxed); }
   void wake_up();
-  void interrupt();  // ends a long nap, if that has been of use
+  void interrupt();  // ends a long nap, if that has been useful
 
  private:
   void ring();

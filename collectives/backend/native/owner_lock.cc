@@ -23,7 +23,7 @@ bool OwnerLock::exclude_owner(bool guest) {
   const std::thread::id owner = owner_.load(std::memory_order_relaxed);
   if (owner == self) return true;
   if (owner == std::thread::id()) {
-    // Nobody else can become it before mutex_ is free.
+    // No other thread can become the owner while mutex_ is held.
     if (!guest) owner_.store(self, std::memory_order_relaxed);
     return true;
   }
@@ -37,7 +37,7 @@ bool OwnerLock::exclude_owner(bool guest) {
 
 void OwnerLock::lock_slowly() {
   mutex_.lock();
-  // Once for each lock at most: the owner takes mutex_ from now on.
+  // Happens at most once per lock: the owner takes mutex_ from now on.
   while (!exclude_owner(false)) std::this_thread::sleep_for(std::chrono::microseconds(50));
   exclusive_ = true;
 }

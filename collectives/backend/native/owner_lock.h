@@ -1,10 +1,13 @@
-// A lock for what one thread uses nearly always: a caller and, now and then, a progress thread.
+// A lock for data that one thread uses nearly always: a caller and, now and then, a progress
+// thread.
 //
-// The first thread that locks is the owner, and goes in and out with plain stores: a locked
-// instruction would wait until everything stored before is visible, which after a word that another
-// core polls takes as long as that core keeps the line. Who else wants in says so and makes every
-// thread of the process pass a fence (membarrier(2)); then the owner's store or this wish has been
-// seen by the other. Where the kernel refuses that, the owner's store is a locked one.
+// The first thread that locks becomes the owner, which enters and leaves with plain stores. An
+// atomic read-modify-write would wait until all earlier stores are visible, which takes long if
+// another core polls one of those lines.
+//
+// Another thread that wants the lock sets a flag and makes every thread of the process pass a fence
+// (membarrier(2)). Afterwards either it sees the owner's store or the owner sees the flag. If the
+// kernel refuses membarrier, the owner uses an atomic exchange.
 //
 // Guests come and go (try_lock_as_guest). Any other thread that locks ends the ownership for good:
 // from then on this is a mutex. Not recursive.
@@ -32,8 +35,8 @@ class OwnerLock {
       leave();
   }
 
-  // For a few instructions that may go another way: false where this thread is not the owner, or a
-  // guest is in. leave() before anything else of this lock.
+  // For a few instructions with an alternative path: false if this thread is not the owner or a
+  // guest holds the lock. Call leave() before any other method.
   bool enter() {
     if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return false;
     if (asymmetric_) {
@@ -52,16 +55,16 @@ class OwnerLock {
   void lock_slowly();
   bool try_lock_slowly(bool guest);
   void unlock_slowly();
-  // With mutex_ held: whether the owner is out, and stays out.
+  // With mutex_ held: whether the owner is outside and stays there.
   bool exclude_owner(bool guest);
 
   const bool asymmetric_;
   std::atomic<std::thread::id> owner_;
   std::atomic<bool> inside_{false};  // the owner, without mutex_
   std::atomic<bool> wanted_{false};  // the owner must take mutex_
-  bool exclusive_ = false;           // whoever is in holds mutex_
+  bool exclusive_ = false;           // the thread inside holds mutex_
   std::mutex mutex_;
-  bool shared_ = false;  // for good: wanted_ stays; with mutex_ held
+  bool shared_ = false;  // permanently: wanted_ stays set; guarded by mutex_
 };
 
 }  // namespace shoal::collectives::native

@@ -1,4 +1,4 @@
-// One operation, cut into steps that a rank can do without waiting in the middle.
+// One operation, cut into steps that a rank can run without waiting inside one.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace shoal::collectives::native {
 
-// What a step waits for: steps of this operation that other ranks have completed.
+// Steps of this operation that other ranks must have completed before a step.
 struct Requirement {
   std::uint32_t all = 0;  // by every rank; 0: nothing
   int left = -1, right = -1;
@@ -21,8 +21,8 @@ struct Requirement {
 
 enum class Route : std::uint8_t { inlined, zero_copy, bounced, ring };
 
-// Steps run in order, each at most a few hundred microseconds long, so that whoever drives them
-// can hand over. A finished plan guarantees that no rank touches this rank's buffers any more.
+// Steps run in order and take at most a few hundred microseconds each, so that the driving thread
+// can hand over. Once a plan is finished, no rank touches this rank's buffers any more.
 class Plan {
  public:
   virtual ~Plan() = default;
@@ -33,100 +33,99 @@ class Plan {
   virtual std::int64_t bounced_bytes() const { return 0; }
 };
 
-// What plans work with. Pointers by rank are this process's mappings of the peers' buffers; null
-// where that rank's buffer is not symmetric. Own buffers are always there. The arrays are the
-// engine's and hold until the operation is done.
+// The data that plans work with. Pointers by rank are this process's mappings of the peers'
+// buffers; null if that rank's buffer is not symmetric. Own buffers are always set. The engine owns
+// the arrays and keeps them until the operation is done.
 struct PlanContext {
   Group& group;
   kernels::ReductionKernels& reduction;
   Call call;
   std::uint32_t sequence;
   std::span<std::byte* const> send, recv;  // by rank
-  // As the descriptors say, so that every rank decides alike.
+  // From the descriptors, so that every rank decides alike.
   bool all_send_symmetric, all_recv_symmetric, root_symmetric;
-  std::span<const bool> send_symmetric, recv_symmetric;       // by rank
-  std::span<const std::uint64_t> send_address, recv_address;  // by rank, where not symmetric: in
-                                                              // that rank's process
-  std::span<const double> factors;                            // by rank; of premultiplied_sum
+  std::span<const bool> send_symmetric, recv_symmetric;  // by rank
+  // By rank, if not symmetric: addresses in that rank's process.
+  std::span<const std::uint64_t> send_address, recv_address;
+  std::span<const double> factors;  // premultiplied_sum: by rank
   const PlanChoice& choice;
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(call.dtype)); }
   transport::ControlSlot& slot(int peer) const { return group.slot(peer, sequence); }
-  // One source for each rank: reduces them and finishes avg and premultiplied_sum.
+  // Reduces one source per rank and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
-  // The same into every destination; `past_caches` as ReductionKernels says.
+  // The same into every destination; `past_caches`: see ReductionKernels.
   void reduce_into_all(std::span<const void* const> sources, std::span<void* const> destinations,
                        std::int64_t count, bool past_caches) const;
-  // `count` elements between buffers that do not overlap; `past_caches`: ReductionKernels says
-  // when.
+  // Copies `count` elements between disjoint buffers; `past_caches`: see ReductionKernels.
   void copy(void* to, const void* from, std::int64_t count, bool past_caches = false) const;
-  // Whether what is not symmetric is reached by copies between processes; `bytes` as
-  // single_copy_from() counts them, which all ranks know alike.
+  // Whether buffers that are not symmetric are reached by copies between processes. `bytes` as in
+  // single_copy_from(), equal on all ranks.
   bool single_copy(std::int64_t bytes) const;
-  // `bytes` from byte `offset` of the peer's send buffer: where they lie if it is mapped, else
-  // `scratch`, into which they are copied.
+  // `bytes` from byte `offset` of the peer's send buffer: a pointer into the mapping if there is
+  // one, else a copy in `scratch`.
   const std::byte* fetch(int peer, std::int64_t offset, std::int64_t bytes,
                          std::byte* scratch) const;
-  // Between own memory and that place of the peer's buffers, mapped or not.
+  // Copy between own memory and the peer's buffer, mapped or not.
   void copy_from_send(int peer, std::int64_t offset, void* to, std::int64_t bytes,
                       bool past_caches = false) const;
   void copy_to_recv(int peer, std::int64_t offset, const void* from, std::int64_t bytes,
                     bool past_caches = false) const;
-  // Memory of this rank that no peer looks at during a direct plan: one of `size() + 1` lanes.
+  // Memory of this rank that no peer reads during a direct plan: one of `size() + 1` lanes.
   std::byte* lane(int number) const;
   std::int64_t lane_bytes() const;
-  // Whether so many bytes of all ranks together cannot stay in the last cache.
+  // Whether this many bytes, over all ranks, exceed the last-level cache.
   bool exceeds_caches(std::int64_t bytes) const { return bytes > group.last_cache_bytes(); }
 };
 
-// Reduces one source for each rank, in the order of `reduction`, and finishes avg and
-// premultiplied_sum (`factors`, by rank).
+// Reduces one source per rank, in the order of `reduction`, and finishes avg and premultiplied_sum
+// (`factors`, by rank).
 void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
                   std::span<const void* const> sources, std::span<const double> factors,
                   void* destination, std::int64_t count);
 
-// True when the call's data fits the control message; decided alike on all ranks.
+// Whether the call's data fits the control message; decided alike on all ranks.
 bool travels_inline(const Call& call, int size, const PlanChoice& choice);
-// Puts the bytes that others need beside the descriptor, for a plan.
+// For a plan: writes the bytes that others need beside the descriptor.
 void write_inline_payload(const Call& call, int size, std::int64_t bytes,
                           transport::ControlSlot& slot);
 
-// The small-message path (inline_exchange.cc): operations that need no plan and no second look at
-// any rank.
-bool exchanges_inline(const Call& call);  // of a call that travels inline
-// How the data of such a call lies in the slots.
+// The small-message path (inline_exchange.cc): operations that need no plan and look at each rank
+// only once.
+bool exchanges_inline(const Call& call);  // for a call that travels inline
+// The layout of such a call's data in the slots.
 struct InlineLayout {
   std::int64_t written = 0;  // bytes that this rank writes
-  std::int64_t read = 0;     // and reads of each slot that it reads
-  bool first_line = true;    // where the data is; else in the slot's payload
-  bool parts = false;        // one for each other rank, in their order; else the same for all
+  std::int64_t read = 0;     // and bytes it reads of each slot that it reads
+  bool first_line = true;    // data in the slot's first line; else in its payload
+  bool parts = false;        // one part for each other rank, in rank order; else the same for all
 
-  // The bytes of `send` that others need.
+  // Writes the bytes of `send` that others need.
   void write(const void* send, int rank, transport::ControlSlot& slot) const;
-  // What `reader` needs of the slot of `writer`, another rank.
+  // The data for `reader` in the slot of `writer`, another rank.
   const std::byte* data(int reader, int writer, const transport::ControlSlot& slot) const;
 };
 InlineLayout inline_layout(const Call& call, int rank, int size);
-// The rank whose data alone a call needs, so that nobody waits for anybody else; -1: all ranks'.
+// The only rank whose data a call needs, so that ranks wait for no other; -1: all ranks.
 int only_source(const Call& call);
-// Begins to load what run_inline_exchange() will read.
+// Prefetches the data that run_inline_exchange() will read.
 void fetch_inline_ahead(const Group& group, const Call& call, std::uint32_t sequence,
                         const InlineLayout& layout);
-// Once every rank, or the only source, has published this call: this rank's result.
+// Computes this rank's result once every rank, or the only source, has published this call.
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
                          const Call& call, std::uint32_t sequence, const InlineLayout& layout);
 
-// The plan for a call whose descriptors all match.
+// Makes the plan of a call whose descriptors all match.
 std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice);
 
 std::unique_ptr<Plan> make_direct_plan(const PlanContext& context);
 std::unique_ptr<Plan> make_bounce_plan(const PlanContext& context);
 std::unique_ptr<Plan> make_ring_plan(PlanContext context);
-// gather, scatter, all_gather_v, all_to_all(_v): whichever of zero-copy, bounced and inline fits.
+// gather, scatter, all_gather_v, all_to_all(_v): zero-copy, bounced or inline, whichever fits.
 std::unique_ptr<Plan> make_exchange_plan(PlanContext context);
-// reduce, reduce_scatter_v, likewise.
+// reduce, reduce_scatter_v; likewise.
 std::unique_ptr<Plan> make_reduce_plan(PlanContext context);
 
 }  // namespace shoal::collectives::native

@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// What a job forces on messages between hosts cannot be done inside one.
+// Algorithms forced for messages between hosts may not exist inside one.
 Algorithm forced_algorithm(const CommunicatorOptions& options) {
   const Algorithm forced = parse_algorithm(options.algorithm);
   if (options.fixed_order && forced == Algorithm::ring) {
@@ -29,7 +29,7 @@ Algorithm forced_algorithm(const CommunicatorOptions& options) {
   return Algorithm::automatic;
 }
 
-// Of what is not inline.
+// Plans for calls that are not inline.
 std::span<const Algorithm> all_plans(Operation operation) {
   const auto offered = shared_memory_candidates(operation);
   return offered.empty() ? offered : offered.subspan(1);

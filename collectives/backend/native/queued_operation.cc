@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Of those whose Works the caller keeps, this many are passed over before one more is made.
+// Operations whose Works callers still hold: skips this many before making a new operation.
 constexpr int kPassedOver = 4;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One operation of a native Communicator, its Work, and where both come from. All is used again, so
-// that a loop of small operations neither allocates nor counts owners.
+// One operation of a native Communicator, its Work, and their pool. Operations are reused, so that
+// a loop of small ones neither allocates nor counts references.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace shoal::collectives::native {
 class Engine;
 struct QueuedOperation;
 
-// Lies in its operation; to delete it is to give it back to the engine, which lives until then.
+// Part of its operation. Deleting it returns the operation to the engine, which lives until then.
 class NativeWork final : public NodeWork {
  public:
   NativeWork(Engine& engine, QueuedOperation& operation) : engine_(engine), operation_(operation) {}
@@ -37,30 +37,30 @@ class NativeWork final : public NodeWork {
 
 enum class Holder : std::uint8_t {
   nobody,
-  caller,  // has the Work
-  orphan   // the caller still has it, the Communicator is gone
+  caller,  // holds the Work
+  orphan   // the caller still holds the Work, but the Communicator is gone
 };
 
 struct QueuedOperation {
   explicit QueuedOperation(Engine& engine) : work(engine, *this) {}
 
   Call call;
-  std::unique_ptr<Fusion> fusion;  // what it stands for, if several
+  std::unique_ptr<Fusion> fusion;  // the calls it was fused from, if any
   std::uint32_t sequence = 0;
   std::uint32_t step = 0;
   bool published = false;
-  bool exchanged_inline = false;  // and so without a plan:
+  bool exchanged_inline = false;  // without a plan, by:
   InlineLayout layout;
-  std::uint32_t repeats = 0;   // RepeatedCall::number(), whose call and layout these are
+  std::uint32_t repeats = 0;   // RepeatedCall::number() that `call` and `layout` come from
   std::unique_ptr<Plan> plan;  // once all descriptors match
-  std::optional<Clock::time_point> first_test;  // that found it unfinished
+  std::optional<Clock::time_point> first_test;  // first test() that found it unfinished
   QueuedOperation* next = nullptr;              // in a list
   std::atomic<bool> done{false};
   std::atomic<Holder> holder{Holder::nobody};
   NativeWork work;
 };
 
-// Operations in a row, linked through `next`: each is in one list at most.
+// Operations linked through `next`; an operation is in at most one list.
 class OperationList {
  public:
   bool empty() const { return !head_; }
@@ -84,12 +84,12 @@ class OperationList {
   QueuedOperation *head_ = nullptr, *tail_ = nullptr;
 };
 
-// Owns all operations of an engine. Not thread-safe: the engine's lock covers it.
+// Owns all operations of an engine. Not thread-safe: guarded by the engine's lock.
 class OperationPool {
  public:
   explicit OperationPool(Engine& engine) : engine_(engine) {}
-  // As if new but for `call`, `layout` and `repeats`; its Work, which the caller hands out, holds
-  // it.
+  // An operation in its initial state, except for `call`, `layout` and `repeats`. Its Work, which
+  // the caller hands out, keeps it in use.
   QueuedOperation& take() {
     QueuedOperation& operation =
         !spare_.empty() && is_free(spare_.front()) ? spare_.front() : find_or_make();
@@ -101,7 +101,7 @@ class OperationPool {
     operation.holder.store(Holder::caller, std::memory_order_relaxed);
     return operation;
   }
-  // Nobody drives it any more: taken again once its Work is gone.
+  // Call when no thread drives it any more; it is reused once its Work is gone.
   void put_back(QueuedOperation& operation) { spare_.push_front(operation); }
   const std::vector<std::unique_ptr<QueuedOperation>>& all() const { return all_; }
 
@@ -109,14 +109,14 @@ class OperationPool {
   static bool is_free(const QueuedOperation& operation) {
     return operation.holder.load(std::memory_order_acquire) == Holder::nobody;
   }
-  QueuedOperation& find_or_make();  // the first of spare_
+  QueuedOperation& find_or_make();  // makes it the first of spare_
 
   Engine& engine_;
   std::vector<std::unique_ptr<QueuedOperation>> all_;
   OperationList spare_;
 };
 
-std::uint32_t number_of(const QueuedOperation& operation);  // as the user calls and counts it
+std::uint32_t number_of(const QueuedOperation& operation);  // the number of the user's call
 std::string named(const QueuedOperation& operation);        // for errors: the call and its number
 
 }  // namespace shoal::collectives::native

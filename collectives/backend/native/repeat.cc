@@ -1,19 +1,19 @@
-// The short way of a small call that is like the one before it (repeated_call.h), and the wait for
-// any exchange without a plan: what a training loop's scalars and a benchmark's loop take.
+// The fast path of a small call that equals the previous one (repeated_call.h), and the wait for
+// any exchange without a plan. The scalars of a training loop and benchmark loops take this path.
 //
-// What counts here are instructions and locked instructions, for between two threads of one core a
-// cache line's way is nearly free: nothing is allocated, no owner is counted, no clock is read but
-// the flight recorder's.
+// Instructions matter here, and locked ones above all, because moving a cache line between two
+// threads of one core is nearly free. So nothing is allocated, no references are counted, and only
+// the flight recorder's clock is read.
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/messages.h"
 
 namespace shoal::collectives::native {
 namespace {
 
-// Looks at the peers' lines before everything else is looked at, too: about 2 us.
+// Number of looks at the peers' lines alone, before everything else is polled too: about 2 us.
 constexpr int kLooks = 64;
 
-// (__builtin_prefetch for writing only reads where the compiler's target is any x86-64.)
+// (If the compiler targets generic x86-64, __builtin_prefetch for writing only reads.)
 void take_for_writing(const std::byte* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*line));
@@ -22,8 +22,8 @@ void take_for_writing(const std::byte* line) {
 #endif
 }
 
-// Begins to take the lines that the next call of this kind will write back from the peers that have
-// read them, while these are about to answer.
+// Prefetches for writing the lines that the next call of this kind will write. Peers that have read
+// them hold them; this overlaps with their answers.
 void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& layout) {
   take_for_writing(reinterpret_cast<const std::byte*>(&slot.first));
   if (layout.first_line) return;
@@ -33,7 +33,7 @@ void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& la
 }  // namespace
 
 WorkPtr Engine::repeat(const PlainCall& call) {
-  WorkPtr work;  // destroyed, where this throws, after the lock is free
+  WorkPtr work;  // on a throw, destroyed after the lock is released
   bool parked = false;
   {
     const std::lock_guard lock(lock_);
@@ -42,11 +42,11 @@ WorkPtr Engine::repeat(const PlainCall& call) {
       return nullptr;
     const std::uint32_t sequence = next_sequence_++;
     const int rank = group_->rank();
-    // Peers begin to answer before the rest of the submission is done.
+    // Publishes first, so that peers can answer during the rest of the submission.
     repeated_.write(call.send, rank, group_->slot(rank, sequence - 1).first.history,
                     group_->slot(rank, sequence));
     group_->publish(transport::place_of(sequence, 0));
-    // Nobody waits for what a root writes next, nor reads what others do.
+    // With a root, no rank waits for the root's next write, nor reads what the others write.
     if (call.kind.root < 0 && spins_ > 0)
       take_for_writing(group_->slot(rank, sequence + 1), repeated_.layout());
     QueuedOperation& operation = pool_.take();
@@ -86,11 +86,11 @@ std::int64_t Engine::describe_repeated(QueuedOperation& operation, const PlainCa
   return now;
 }
 
-// True when it is done. Messages and links have to wait meanwhile, hardly longer than for a step.
+// True when done. Messages and links wait meanwhile, hardly longer than for a step.
 bool Engine::exchange_soon(QueuedOperation& operation) {
   if (failure_ || !operation.exchanged_inline || queue_.empty() || &queue_.front() != &operation)
     return false;
-  const std::int64_t now = FlightRecorder::now();  // while there is time
+  const std::int64_t now = FlightRecorder::now();  // read while there is nothing else to do
   const int source = only_source(operation.call);
   for (int look = 0; look < kLooks; ++look) {
     if (source < 0 ? group_->all_published(operation.sequence)

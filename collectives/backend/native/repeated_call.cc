@@ -4,8 +4,8 @@ namespace shoal::collectives::native {
 
 void RepeatedCall::remember(const Call& call, const Signature& signature,
                             const InlineLayout& layout, int rank, int size) {
-  // Of premultiplied_sum peers read the descriptor, and of a step of another call it is not the
-  // call's own.
+  // With premultiplied_sum, peers read the descriptor; a step of another call does not have its
+  // own.
   known_ = !call.outer && call.op != ReduceOp::premultiplied_sum && call.counts.empty();
   if (!known_) return;
   if (++number_ == 0) ++number_;

@@ -1,5 +1,5 @@
-// What is known of a small call from the one before it that was alike: that its arguments are
-// right, and all that peers need but the data. So it can be told to them at once.
+// Facts about a small call that carry over from an equal earlier one: its arguments are valid, and
+// so is everything that peers need except the data. It can therefore be published at once.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,31 @@ namespace shoal::collectives::native {
 
 class RepeatedCall {
  public:
-  // `call` has been checked, was published with this signature and takes no plan
-  // (run_inline_exchange). Not every call is kept.
+  // `call` must be checked, published with this signature and without a plan (run_inline_exchange).
+  // Not every call is remembered.
   void remember(const Call& call, const Signature& signature, const InlineLayout& layout, int rank,
                 int size);
-  // Whether `call`, which nobody has checked and which is a step of no other, would pass the checks
-  // and is as the one remembered in all but its buffers.
+  // Whether `call`, unchecked and not a step of another call, would pass the checks and equals the
+  // remembered one in all but its buffers.
   bool is_like(const PlainCall& call) const {
     return known_ && call.kind == kind_ && call.count == call_.count &&
            are_right(call.send, call.recv);
   }
-  // Of a call like it: all of the slot but the place and the descriptor. `before`: the history of
-  // the operation before it.
+  // For such a call: writes the slot except its place and descriptor. `before`: the history of the
+  // previous operation.
   void write(const void* send, int rank, std::uint64_t before, transport::ControlSlot& slot) const {
     layout_.write(send, rank, slot);
     slot.first.history = transport::history_after(before, hash_);
   }
 
-  // Another for each call remembered; never 0.
+  // Changes with each remembered call; never 0.
   std::uint32_t number() const { return number_; }
   const Call& call() const { return call_; }
   const Signature& signature() const { return signature_; }
   const InlineLayout& layout() const { return layout_; }
 
  private:
-  // Whether two buffers overlap, and whether they may, depends on their distance.
+  // The distance of two buffers tells whether they overlap and whether they may.
   bool are_right(const void* send, const void* recv) const {
     if (call_.count == 0) return true;
     const std::int64_t distance = distance_of(send, recv);

@@ -1,6 +1,6 @@
-// Ring all_reduce through outboxes in the bounce memory: a rank writes its own outbox and reads
-// its left neighbour's. Slices are as long as all chunks of one pass can be; 16-bit floats travel
-// as f32 until the sum is complete, so they too are rounded once.
+// Ring all_reduce through outboxes in the bounce memory: a rank writes its own outbox and reads its
+// left neighbour's. A slice is as long as all chunks of one pass together. 16-bit floats travel as
+// f32 until the sum is complete, so they too are rounded once.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// A box may be written again once the right neighbour has read it, kBoxes steps later.
+// A box may be rewritten once the right neighbour has read it, kBoxes steps later.
 constexpr int kBoxes = 4;
 constexpr std::int64_t kBoxBytes = kBounceBytes / kBoxes;
 constexpr std::int64_t kGranuleBytes = 256;
@@ -83,7 +83,7 @@ class RingPlan final : public Plan {
   }
   DType partial_dtype() const { return wide_ ? DType::f32 : c_.call.dtype; }
   bool scaled() const { return c_.call.op == ReduceOp::premultiplied_sum && c_.call.factor != 1; }
-  // Own elements as a partial sum of one.
+  // Writes own elements as a partial sum of one rank.
   void put_own(const std::byte* own, void* out, std::int64_t n) const {
     if (wide_)
       widen(c_.call.dtype, own, static_cast<float*>(out), n);
@@ -91,7 +91,7 @@ class RingPlan final : public Plan {
       copy(static_cast<std::byte*>(out), own, n);
     if (scaled()) c_.reduction.scale(partial_dtype(), out, c_.call.factor, n, Stream{});
   }
-  // partial (as it travels) and own elements -> partial.
+  // Adds own elements to `partial` (in its travelling dtype).
   void fold(const std::byte* partial, const std::byte* own, std::byte* out, std::int64_t n) const {
     const kernels::Reduce operation = kernel_operation(c_.call.op);
     if (!wide_ && !scaled()) {
@@ -111,7 +111,7 @@ class RingPlan final : public Plan {
                           range.size(), Stream{});
     }
   }
-  // The last fold: rounded and averaged into `recv`, which may be `own`.
+  // The last fold: rounds and averages into `recv`, which may be `own`.
   void finish(const std::byte* partial, const std::byte* own, std::byte* recv, std::int64_t n) {
     if (!wide_) {
       fold(partial, own, recv, n);

@@ -1,23 +1,23 @@
 // How ranks that do not wait for each other stay together.
 //
-// A rank that needs nothing of others (the root of a small broadcast) is done once its data and
-// signature lie in its slot, and goes on to the next operation; a rank that needs the data of one
-// waits for that one only. So nobody compares all signatures of such an operation while it runs.
-// What makes up for it:
+// A rank that needs no data of others (the root of a small broadcast) is done once its data and
+// signature lie in its slot, and continues with the next operation. A rank that needs one rank's
+// data waits for that rank only. Signatures are therefore not all compared while such an operation
+// runs. Two mechanisms make up for it:
 //   the lead:    operation t is published only when every rank has published t - kLead, so that
-//                slots can be used again (control.h), and a rank whose peers never come waits, and
-//                fails by its deadline, at the latest kLead operations later;
-//   the history: each slot carries a hash of all signatures so far, and whoever looks at another's
-//                slot compares that. Two ranks that called something different differ in it from
-//                there on, and find out when next one needs the other's data or looks for room; the
-//                call that was different is then still in both ranks' slots.
+//                slots can be reused (control.h). A rank whose peers never come waits, and fails by
+//                its deadline, at most kLead operations later.
+//   the history: each slot carries a hash of all signatures so far, and a rank that reads another's
+//                slot compares it. Two ranks that made different calls differ in it from then on.
+//                They notice when one next needs the other's data or checks for room; both slots
+//                then still hold the call that differed.
 #include "shoal/collectives/backend/native/engine.h"
 
 namespace shoal::collectives::native {
 
-// The loads of `place` acquire: a rank that is seen to have published an operation has read all it
-// needed of those before it, and the slot it read may be written. They are made only when what was
-// seen last no longer suffices, since each takes a line from a core that is about to write it.
+// The loads of `place` acquire: a rank seen to have published an operation has read everything it
+// needed of earlier ones, so the slot it read may be rewritten. They are made only if the last
+// known places no longer suffice, because each takes a line from a core that is about to write it.
 bool Engine::has_room(std::uint32_t sequence) {
   waits_for_ = -1;
   const std::uint32_t least = sequence - transport::kLead;
@@ -35,8 +35,9 @@ bool Engine::has_room(std::uint32_t sequence) {
   return true;
 }
 
-// Reads slots of this rank's last kLead operations only: no peer can be so far ahead that it writes
-// one of those again. One that the peer has published holds its history, which was written before.
+// Reads slots of this rank's last kLead operations only: no peer can be so far ahead that it
+// rewrites one of those. A slot that the peer has published holds its history, which was written
+// earlier.
 bool Engine::matches(std::uint32_t sequence, int peer) {
   const int rank = group_->rank();
   const auto history = [&](int of, std::uint32_t at) { return group_->slot(of, at).first.history; };

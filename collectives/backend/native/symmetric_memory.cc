@@ -9,7 +9,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// A cache line keeps two ranks' writes apart; a page for what is large keeps huge pages possible.
+// Cache line units keep two ranks' writes apart; page units for large blocks permit huge pages.
 std::size_t rounded(std::size_t bytes) {
   const std::size_t unit = bytes >= (std::size_t{1} << 16) ? 4096 : 64;
   return (bytes + unit - 1) / unit * unit;

@@ -9,8 +9,8 @@
 
 namespace shoal::collectives::native {
 
-// First fit in segments of at least kSegmentBytes (untouched pages cost nothing); freed ranges are
-// merged and used again; segments are kept until the group ends, because peers map them.
+// First fit in segments of at least kSegmentBytes (untouched pages cost nothing). Freed ranges are
+// merged and reused. Segments are kept until the group ends, because peers map them.
 class SymmetricMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{64} << 20;

@@ -1,4 +1,4 @@
-// Where one way of the shared-memory backend becomes faster than another, all by measurement
+// Sizes from which one method of the shared-memory backend is faster than another, all measured
 // (docs/performance.md, "Collectives on one host").
 #pragma once
 
@@ -8,15 +8,17 @@
 
 namespace shoal::collectives::native {
 
-// A step of a direct plan: some tens of microseconds, so that whoever drives it can hand over.
+// A step of a direct plan: some tens of microseconds, so that the driving thread can hand over.
 inline constexpr std::int64_t kBlockBytes = 256 << 10;
-// Shards begin at whole cache lines, four of them.
+// Shards begin at multiples of four cache lines.
 inline constexpr std::int64_t kShardGranuleBytes = 256;
-// From how many bytes on the kernel copies between ordinary buffers of different processes, instead
-// of bounce slots: of the longest transfer between two ranks where nothing is reduced and each byte
-// has one receiver, of the longest send buffer otherwise. Its copy costs more a byte than memcpy
-// (it looks up every page), so it pays where it replaces two copies by one: not where one copy into
-// a slot serves several receivers. Of an all_reduce it saves the waits between slices.
+// Minimum bytes for which the kernel copies between ordinary buffers of different processes,
+// instead of bounce slots. The size is the longest transfer between two ranks if nothing is reduced
+// and each byte has one receiver, else the longest send buffer.
+//
+// The kernel's copy is slower than memcpy (it looks up every page), so it pays if it replaces two
+// copies by one. It does not pay if one copy into a slot serves several receivers. For all_reduce
+// it also saves the waits between slices.
 constexpr std::int64_t single_copy_from(Operation operation, int ranks) {
   constexpr std::int64_t kOne = 64 << 10, kMiB = 1 << 20, kNever = INT64_MAX;
   switch (operation) {
@@ -33,10 +35,10 @@ constexpr std::int64_t single_copy_from(Operation operation, int ranks) {
       return ranks == 2 ? kOne : kNever;
   }
 }
-// From how many bytes on an all_reduce through bounce slots goes by shards: fewer bytes for each
-// rank, but two waits more.
+// Minimum bytes for which an all_reduce through bounce slots works by shards: fewer bytes for each
+// rank, but two more waits.
 constexpr std::int64_t shards_from(int ranks) { return ranks == 2 ? 256 << 10 : 0; }
-// What it copies at once. Between the largest and the smallest as many ranks share the slots.
+// Bytes copied at once, within these limits: the more ranks share the slots, the fewer.
 inline constexpr std::int64_t kLargestLane = 128 << 10, kSmallestLane = 4 << 10;
 
 }  // namespace shoal::collectives::native
