@@ -1,5 +1,5 @@
-// reduce_scatter in the node, all_reduce of each shard on its rail, all_gather in the node; slice
-// by slice, so that the phases of neighbouring slices overlap, those of the next call included.
+// reduce_scatter in the node, all_reduce of each shard on its rail, all_gather in the node. Works
+// slice by slice, so that the phases of neighbouring slices overlap, also with the next call's.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/shard.h"
@@ -10,11 +10,11 @@ namespace shoal::collectives::hierarchical {
 namespace {
 
 constexpr std::int64_t kGranule = 32;             // elements
-constexpr std::int64_t kOneRailBytes = 16 << 10;  // less goes over one rail alone
+constexpr std::int64_t kOneRailBytes = 16 << 10;  // up to this, one rail only
 constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 4 << 20;  // bytes
 constexpr std::int64_t kWantedSlices = 16;
-// Slices that a rail carries at a time, of all calls together: enough that one is always on the
-// wire, and few, because what is called first should be done first.
+// Slices on a rail at a time, over all calls: enough to keep the network busy, but few, so that
+// earlier calls finish first.
 constexpr int kOnRail = 6;
 
 algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
@@ -36,17 +36,17 @@ class AllReduceTask final : public NodeTask {
  private:
   struct Part {
     std::vector<std::int64_t> counts;  // shards by local rank
-    std::int64_t begin = 0, own = 0;   // own shard's offset in the slice and length
+    std::int64_t begin = 0, own = 0;   // own shard: offset in the slice, length
     Buffer wide;                       // the slice in f32
-    // This node's sum of the own shard. Not where the result goes, or the rails could receive
-    // nothing there before they have sent it, and the word that they now may would travel behind
-    // everything that is on the way already.
+    // This node's sum of the own shard. It is kept apart from the result: otherwise the rails could
+    // receive there only after sending it, and their go-ahead would queue behind all data in
+    // flight.
     Buffer node_sum;
     std::shared_ptr<net::NetOperation> rail;
     bool reduced = false, summed = false;
   };
 
-  // A slice is a step of either lane.
+  // Each slice is one step of either lane.
   int node_steps(Lane) const override { return static_cast<int>(parts_.size()); }
 
   bool may_start(Lane lane, int slice) const override {
@@ -109,7 +109,7 @@ class AllReduceTask final : public NodeTask {
     return nullptr;
   }
 
-  // The sum over all ranks has arrived: average it, round it.
+  // The sum over all ranks has arrived: averages and rounds it.
   void complete(int slice, Part& part) {
     void* const sum = sum_of(slice, part);
     if (call_.op == ReduceOp::avg)
@@ -126,7 +126,7 @@ class AllReduceTask final : public NodeTask {
   Buffer scratch(std::int64_t bytes) const {
     return Buffer(*levels_->scratch, static_cast<std::size_t>(bytes), MemoryTag::communication);
   }
-  void* sum_of(int slice, const Part& part) const {  // of all ranks, the own shard
+  void* sum_of(int slice, const Part& part) const {  // own shard, over all ranks
     return wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
                  : recv(slice, part.begin);
   }

@@ -1,7 +1,9 @@
-// all_gather and reduce_scatter over hosts, a piece of every other host's block at a time, so that
-// the network brings the next while the node passes on (or sums up) the last. Every host sends and
-// receives (nodes - 1) / nodes of the buffer, shared equally by its ranks, and always with all
-// other hosts at once: one after the other, a host that is late holds up two.
+// all_gather and reduce_scatter over hosts, one piece of every other host's block at a time: the
+// network brings the next piece while the node passes on (or sums) the last. Every host sends and
+// receives (nodes - 1) / nodes of the buffer, shared equally by its ranks.
+//
+// A host always exchanges with all other hosts at once: one after the other, a late host would hold
+// up two.
 #include <algorithm>
 #include <span>
 
@@ -17,8 +19,7 @@ std::vector<std::int64_t> counts_of(const Call& call, int size) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(size), call.count);
 }
 
-// What is exposed at both ends of the operation is one piece; smaller ones cost more than they
-// hide.
+// One piece is exposed at either end of the operation; smaller pieces cost more than they hide.
 constexpr std::int64_t kPieceBytes = 256 << 10, kMostPieces = 16;
 
 int pieces_of(const Placement& where, std::span<const std::int64_t> counts, std::int64_t element) {
@@ -29,14 +30,14 @@ int pieces_of(const Placement& where, std::span<const std::int64_t> counts, std:
     largest = std::max(largest, block * element);
   }
   const std::int64_t pieces = std::clamp(largest / kPieceBytes, std::int64_t{1}, kMostPieces);
-  // As many from each rank.
+  // The same number of pieces from each rank.
   const std::int64_t rows = std::min<std::int64_t>(where.rails(), pieces);
   return static_cast<int>((pieces + rows - 1) / rows * rows);
 }
 
 class BlockTask : public NodeTask {
  public:
-  // All of its steps on the node are of one lane. `element`: bytes on the wire.
+  // All of its node steps use one lane. `element`: bytes per element on the network.
   BlockTask(std::shared_ptr<Levels> levels, Call call, Lane lane, std::int64_t element)
       : NodeTask(std::move(levels), std::move(call)),
         lane_(lane),
@@ -50,7 +51,7 @@ class BlockTask : public NodeTask {
   int own() const { return levels_->node_number(); }
   int ahead(int distance) const { return (own() + distance) % nodes(); }
   int behind(int distance) const { return (own() - distance + nodes()) % nodes(); }
-  // Exchange number e: piece by piece, each at all distances.
+  // Numbering of exchanges: piece by piece, each at all distances.
   int exchanges() const { return static_cast<int>(exchanges_.size()); }
   int distance_of(int e) const { return e % (nodes() - 1) + 1; }
   int piece_of(int e) const { return blocks_.piece_in_turn(e / (nodes() - 1)); }
@@ -67,7 +68,7 @@ class BlockTask : public NodeTask {
     return counts;
   }
 
-  // All ranks submit them in one order.
+  // All ranks submit exchanges in the same order.
   void exchange(int e, algorithm::Program program, const void* input, void* output, DType dtype) {
     Call call;
     call.operation = call_.operation;
@@ -111,7 +112,7 @@ class AllGatherTask final : public BlockTask {
                   static_cast<std::int64_t>(size_of(call.dtype))) {}
 
  private:
-  // This host's own block first, while the others' travel.
+  // This host's own block comes first, while the others' are in flight.
   int node_steps(Lane lane) const override { return lane == lane_ ? 1 + exchanges() : 0; }
   bool may_start(Lane, int step) const override { return step == 0 || exchanged(step - 1); }
   WorkPtr start(Lane, int step) override {
@@ -156,7 +157,7 @@ class ReduceScatterTask final : public BlockTask {
   static DType sums_of(DType dtype) {
     return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype;
   }
-  // The blocks of the other hosts first, this one's own last, while theirs travel.
+  // The other hosts' blocks come first, this host's own last, while theirs are in flight.
   int node_steps(Lane lane) const override { return lane == lane_ ? exchanges() + 1 : 0; }
   bool may_start(Lane, int) const override { return true; }
 
@@ -200,7 +201,7 @@ class ReduceScatterTask final : public BlockTask {
              in.data(), dtype_);
   }
 
-  // One piece a visit: the others' messages need looking after meanwhile.
+  // One piece per call: the other messages need progress in between.
   bool advance_rail() override {
     bool moved = false;
     while (sent_ < exchanges() && exchanged(sent_)) {
@@ -215,7 +216,7 @@ class ReduceScatterTask final : public BlockTask {
   }
   bool rail_over() const override { return sent_ == exchanges() && turn_ == blocks_.pieces(); }
 
-  // What each host has of this rank's part in that piece, in the order of the hosts.
+  // Reduces this rank's part of that piece over the hosts' sums, in the order of hosts.
   void finish(int piece) {
     const algorithm::Range all = blocks_.piece(own(), piece);
     const std::int64_t begin = std::max(all.begin, part_.begin) - part_.begin,
@@ -250,10 +251,10 @@ class ReduceScatterTask final : public BlockTask {
   const algorithm::Range part_;
   std::vector<Buffer> out_;  // by step: this host's sums
   std::vector<Buffer> in_;   // by distance: that host's sums of this rank's part
-  void* result_ = nullptr;   // of the node step under way
+  void* result_ = nullptr;   // of the node step in progress
   std::byte* own_sum_ = nullptr;
   bool own_known_ = false;
-  int sent_ = 0, turn_ = 0;  // exchanges that are over; pieces that are finished
+  int sent_ = 0, turn_ = 0;  // finished exchanges; finished pieces
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ std::shared_ptr<Levels> make_levels(const net::NetGroup& flat, std::uint32_t fir
     if (auto* face = dynamic_cast<NodeFace*>(lane.get())) face->drive_by_hand();
   const std::uint32_t end = first_id + net::EngineCommunicator::ids_of(where.size());
   for (std::uint32_t lane = 0; lane < 2; ++lane) {
-    // Whoever makes them, they derive from it.
+    // Every factory returns a CallCommunicator.
     levels->node_calls[lane] = dynamic_cast<CallCommunicator*>(levels->nodes[lane].get());
     SHOAL_ASSERT(levels->node_calls[lane]);
     levels->exchanges[lane] = std::make_unique<net::NetGroup>(flat.engine(), end - 2 + lane,
@@ -80,7 +80,7 @@ void HierarchicalCommunicator::log_fixed_order() const {
                           where.nodes(), size()));
     return;
   }
-  // Rank to rank a host with L of n ranks sends 2 L (n - L)/n S, by levels 2 (N - 1)/N S.
+  // From rank to rank, a host with L of n ranks sends 2 L (n - L)/n S; by levels 2 (N - 1)/N S.
   double most = 0;
   for (int node = 0; node < where.nodes(); ++node) {
     const double local = where.local_size(node);
@@ -106,8 +106,8 @@ WorkPtr HierarchicalCommunicator::submit(Call&& call) {
 std::shared_ptr<net::Task> HierarchicalCommunicator::task_of(const Call& call) {
   const bool forced = options_.algorithm == "hierarchical";
   if (!forced && !options_.algorithm.empty()) return nullptr;
-  // Groups that the canonical tree does not match gather first: every rank's input goes to the
-  // rank that sums it. Integers give the same in any order.
+  // If the hosts do not match the canonical tree, every rank's input goes to the rank that sums it.
+  // Integers give the same result in any order.
   if (options_.fixed_order && call.reduces() && is_floating(call.dtype) && !by_subtrees_)
     return nullptr;
   const Selection& selection =

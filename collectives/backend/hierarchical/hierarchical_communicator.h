@@ -1,6 +1,6 @@
 // Ranks on several hosts: reduce_scatter inside the host through shared memory, all_reduce of each
-// shard on that rank's rail, all_gather inside the host (Herring's balanced fusion buffers with
-// the workers as servers). What gains nothing from levels goes from rank to rank directly.
+// shard on that rank's rail, all_gather inside the host (Herring's balanced fusion buffers with the
+// workers as servers). Operations that gain nothing from levels go from rank to rank directly.
 #pragma once
 
 #include "shoal/collectives/backend/hierarchical/node_task.h"
@@ -9,8 +9,8 @@
 
 namespace shoal::collectives::hierarchical {
 
-// Where groups of one host come from. `prefix` is theirs alone; collective among them. `members`:
-// their ranks in the job.
+// Makes the group of one host; collective among its ranks. `prefix` must be unique to the group.
+// `members`: their ranks in the job.
 using MakeNode = std::function<std::unique_ptr<Communicator>(
     int rank, int size, const std::string& prefix, const CommunicatorOptions& options,
     std::vector<int> members)>;
@@ -19,9 +19,9 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
  public:
   struct Plan {
     std::unique_ptr<net::NetGroup> flat;
-    std::uint32_t first_id = 0;      // of EngineCommunicator::ids_of(size)
+    std::uint32_t first_id = 0;      // one of EngineCommunicator::ids_of(size)
     std::vector<std::string> hosts;  // by rank
-    std::string prefix;              // of keys in the store
+    std::string prefix;              // of store keys
     MakeNode make_node;
   };
   // Collective: the ranks of each host form their node.
@@ -44,7 +44,7 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
   std::shared_ptr<Levels> levels_;
   const bool by_subtrees_;  // fixed order may go by levels
   const Choices choices_;
-  bool last_by_levels_ = false;  // how the last operation went
+  bool last_by_levels_ = false;  // whether the last operation used levels
   net::RegisteredMemory memory_;
 };
 

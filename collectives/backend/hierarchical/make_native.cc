@@ -1,5 +1,5 @@
-// What `native` is for a job: shared memory on one host, hierarchical on several, the network alone
-// where every rank has a host to itself or a transport is asked for.
+// Chooses the form of `native` for a job: shared memory on one host; hierarchical on several; the
+// network alone if every rank has its own host or a transport is requested.
 #include <array>
 
 #include <fmt/ranges.h>
@@ -23,7 +23,7 @@ std::string host_of(const World& world) {
   return name.data();
 }
 
-// By rank; a deadline that passes names all that did not come.
+// Host names by rank. At the deadline, the error names all ranks that did not come.
 std::vector<std::string> exchange_hosts(const World& world, Store& store, const std::string& prefix,
                                         Deadline deadline) {
   const auto key = [&](int rank) { return fmt::format("{}/host/{}", prefix, rank); };
@@ -49,7 +49,7 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
   return hosts;
 }
 
-// Under the control links' eyes, which are told if it fails here.
+// Control links watch the ranks meanwhile; a failure here is reported to them.
 std::unique_ptr<transport::Endpoint> make_endpoint(const CommunicatorOptions& options,
                                                    const World& world, const Placement& where,
                                                    Store& store, const std::string& prefix,
@@ -71,7 +71,7 @@ std::unique_ptr<transport::Endpoint> make_endpoint(const CommunicatorOptions& op
   }
 }
 
-// Which wires a job got is no detail: EFA that was not found costs most of a cluster's speed.
+// Always logs the transport: running without EFA costs most of a cluster's speed.
 void log_transport(const CommunicatorOptions& options, int ranks, int hosts,
                    const std::string& name) {
   const bool fell_back =

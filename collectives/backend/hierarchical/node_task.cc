@@ -24,22 +24,22 @@ bool NodeTask::advance(bool background) {
   return moved;
 }
 
-// Without the wait the node's progress thread could take a step on buffers whose owner has been
-// told of the failure, and has freed them.
+// Waits, because the node's progress thread could otherwise take a step on buffers that their owner
+// has freed after it learned of the failure.
 void NodeTask::cancel(std::string_view reason) {
   for (const auto& node : levels_->nodes) node->abort(reason);
   for (const State& state : states_) {
     if (!state.work) continue;
     try {
       state.work->wait(deadlines::at_once());
-    } catch (const Error&) {  // aborted: as it should be
+    } catch (const Error&) {  // aborted, as expected
       continue;
     }
   }
 }
 
 bool NodeTask::doze(int milliseconds) {
-  // A sleep on one lane's bell would miss the other's.
+  // A thread that slept on one lane's doorbell would miss the other's.
   if (static_cast<bool>(states_[0].work) == static_cast<bool>(states_[1].work)) return false;
   auto* work = dynamic_cast<NodeWork*>((states_[0].work ? states_[0] : states_[1]).work.get());
   if (!work) return false;
@@ -75,7 +75,7 @@ bool NodeTask::advance_node(Lane lane) {
   }
 }
 
-// Ranks of the host compare, and name, what the user called.
+// Ranks of the host compare the user's call, and errors name it.
 WorkPtr NodeTask::start_for_caller(Lane lane, int step) {
   CallCommunicator& node = *levels_->node_calls[static_cast<std::size_t>(lane)];
   node.on_behalf_of(outer());

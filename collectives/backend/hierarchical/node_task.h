@@ -1,12 +1,14 @@
 // A hierarchical operation as a Task: phases on the node's Communicator and on the rails.
 //
 // A node's Communicator runs operations one at a time in the order of submission, so all ranks of a
-// node must submit theirs in one order: whatever finishes when, a Task submits its node operations
-// of a lane in a fixed order, and only while it holds the lane's turn, which goes from Task to Task
-// in the order of the calls. There are two lanes, each with a Communicator of its own: what comes
-// before the rails and what comes after them. So the next Task may reduce in the node while the
-// rails still carry the end of this one, and the wire has no gap between the two, although a rank
-// may call the next operation only once this one is done.
+// node must submit theirs in the same order. A Task therefore submits its node operations of a lane
+// in a fixed order, and only while it holds the lane's turn. The turn passes from Task to Task in
+// the order of the calls.
+//
+// There are two lanes, each with its own Communicator: one for the steps before the rails and one
+// for those after them. The next Task may therefore reduce in the node while the rails still carry
+// the end of this one. The network has no gap between the two, although a rank may call the next
+// operation only after this one is done.
 #pragma once
 
 #include <array>
@@ -21,26 +23,26 @@
 
 namespace shoal::collectives::hierarchical {
 
-// The parts of a hierarchical Communicator that its Tasks use.
+// State of a hierarchical Communicator that its Tasks share.
 struct Levels {
   Placement placement;
-  int rank = 0;    // of the whole group
-  int member = 0;  // the same, as the job numbers it: Errors name that
-  // This host's ranks, by lane. They share symmetric memory, the first one's.
+  int rank = 0;    // in the whole group
+  int member = 0;  // the same rank in the job; Errors name it
+  // This host's ranks, by lane. Both share the first one's symmetric memory.
   std::array<std::unique_ptr<Communicator>, 2> nodes;
   std::array<CallCommunicator*, 2> node_calls{};  // the same
-  std::unique_ptr<net::NetGroup> rail;            // null where this rank has none
-  // All ranks, for programs of Tasks, by the lane that submits them in one order.
+  std::unique_ptr<net::NetGroup> rail;            // null if this rank has none
+  // All ranks, for programs of Tasks, by the lane that submits them in the same order.
   std::array<std::unique_ptr<net::NetGroup>, 2> exchanges;
-  // For Tasks' partial sums: memory of the nodes that is registered once. Within Task::advance().
+  // For Tasks' partial sums: node memory that is registered once. Use only within Task::advance().
   std::unique_ptr<net::ScratchMemory> registered;
-  std::unique_ptr<PoolMemory> scratch;  // over it
+  std::unique_ptr<PoolMemory> scratch;  // allocates from `registered`
   std::unique_ptr<kernels::ReductionKernels> reduction;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
   std::uint64_t next_ticket = 0;  // the caller's thread
-  // With the engine's lock:
+  // Guarded by the engine's lock:
   std::array<std::uint64_t, 2> turns{};  // by lane
-  int on_rail = 0;                       // slices of all_reduces that this rank's rail carries
+  int on_rail = 0;                       // slices of all_reduces on this rank's rail
 
   explicit Levels(Placement where) : placement(std::move(where)) {}
   int size() const { return placement.size(); }
@@ -49,7 +51,7 @@ struct Levels {
   int local_size() const { return placement.local_size(node_number()); }
 };
 
-// Of a Task's steps on the node: before the rails, and after them.
+// Lanes of a Task's node steps: before the rails (reduce) and after them (gather).
 enum class Lane : std::uint8_t { reduce, gather };
 
 class NodeTask : public net::Task {
@@ -65,17 +67,17 @@ class NodeTask : public net::Task {
 
  protected:
   Communicator& node(Lane lane) const { return *levels_->nodes[static_cast<std::size_t>(lane)]; }
-  // Steps of this operation on the node. Each is finished before the lane's next is submitted.
+  // Steps of this operation on the node. Each finishes before the lane's next is submitted.
   virtual int node_steps(Lane lane) const = 0;
   virtual bool may_start(Lane lane, int step) const = 0;
   virtual WorkPtr start(Lane lane, int step) = 0;  // null: nothing to do here
   virtual void ended(Lane lane, int step) = 0;
-  // Notes what the rails have finished; true when something moved.
+  // Records what the rails have finished; true if there was progress.
   virtual bool advance_rail() = 0;
   virtual bool rail_over() const = 0;
   virtual const net::NetOperation* awaited() const = 0;  // an unfinished rail operation, or null
 
-  // What steps on the node and the rails are for.
+  // The call that steps on the node and the rails belong to.
   OuterCall outer() const { return {signature, number}; }
 
   const std::shared_ptr<Levels> levels_;
@@ -95,15 +97,15 @@ class NodeTask : public net::Task {
   std::array<State, 2> states_;  // by lane
 };
 
-// Whole operations; calls are checked.
-// `slice`: bytes that pass the levels at a time; 0: by the length of the call.
+// Whole operations; calls must be checked.
+// `slice`: bytes per slice through the levels; 0: chosen by the length of the call.
 std::shared_ptr<net::Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
                                                 std::int64_t slice = 0);
-// Of equal parts or with counts. The placement must be contiguous.
+// Equal parts or counts. The placement must be contiguous.
 std::shared_ptr<net::Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call);
 std::shared_ptr<net::Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels,
                                                     const Call& call);
-// `slice`: as of all_reduce.
+// `slice`: as in make_all_reduce_task.
 std::shared_ptr<net::Task> make_broadcast_task(std::shared_ptr<Levels> levels, const Call& call,
                                                std::int64_t slice = 0);
 std::shared_ptr<net::Task> make_reduce_task(std::shared_ptr<Levels> levels, const Call& call,

@@ -1,4 +1,4 @@
-// Which rank of a group lies on which host, and the rails that follow: pure arithmetic.
+// Assigns the ranks of a group to hosts and rails: pure arithmetic.
 #pragma once
 
 #include <string>
@@ -15,16 +15,17 @@ class Placement {
   int nodes() const { return static_cast<int>(members_.size()); }
   int node_of(int rank) const { return node_[index(rank)]; }
   int local_rank(int rank) const { return local_[index(rank)]; }
-  // Ranks of a node, ascending: its local ranks in order.
+  // Ranks of a node in ascending order, which is the order of local ranks.
   const std::vector<int>& members(int node) const { return members_[index(node)]; }
   int local_size(int node) const { return static_cast<int>(members(node).size()); }
-  // As many as the smallest node has ranks: rail i joins local rank i of all nodes. Ranks beyond
-  // have no rail; their shards are empty.
+  // Number of rails: the rank count of the smallest node. Rail i joins local rank i of all nodes.
+  // Further ranks have no rail and empty shards.
   int rails() const { return rails_; }
   std::vector<int> rail(int local_rank) const;
-  // Each node's ranks follow each other, so that its part of a gathered buffer is one piece.
+  // Whether each node's ranks are consecutive, so that its part of a gathered buffer is one range.
   bool contiguous() const;
-  // Contiguous, and the canonical tree over all ranks is that over the nodes, each a subtree.
+  // Whether it is contiguous, each node is a subtree of the canonical tree over all ranks, and the
+  // levels above form the tree over nodes.
   bool canonical() const;
 
  private:

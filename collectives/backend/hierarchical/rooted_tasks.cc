@@ -1,10 +1,10 @@
-// broadcast and reduce over hosts, so that a byte crosses each host's wires once, not once a rank;
-// slice by slice, so that the phases of neighbouring slices overlap. What rails carry is shared
-// equally by the ranks of a host.
+// broadcast and reduce over hosts. A byte crosses each host's network links once, not once per
+// rank. Works slice by slice, so that the phases of neighbouring slices overlap. The ranks of a
+// host share the rails' traffic equally.
 //   broadcast: in the root's host by shared memory; each of its ranks sends a shard on its rail;
 //              the other hosts gather the shards.
 //   reduce:    reduce_scatter in every host; each shard is reduced on its rail to the root's host;
-//              there the root takes the shards.
+//              there the root collects the shards.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/shard.h"
@@ -15,10 +15,10 @@ namespace shoal::collectives::hierarchical {
 namespace {
 
 constexpr std::int64_t kGranule = 32;             // elements
-constexpr std::int64_t kOneRailBytes = 16 << 10;  // less goes over one rail alone
+constexpr std::int64_t kOneRailBytes = 16 << 10;  // up to this, one rail only
 constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 8 << 20;  // bytes
 constexpr std::int64_t kWantedSlices = 8;
-constexpr int kOnRail = 3;  // slices that a rail carries at a time, of all calls together
+constexpr int kOnRail = 3;  // slices on a rail at a time, over all calls
 
 algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
   const std::int64_t bytes =
@@ -27,10 +27,10 @@ algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t sli
   return {count, std::max<std::int64_t>(1, bytes / element)};
 }
 
-// A slice's shards by local rank; those beyond the rails have none. All hosts cut alike.
+// A slice's shards by local rank; ranks without a rail have none. All hosts cut alike.
 struct Shares {
   std::vector<std::int64_t> counts;
-  std::int64_t begin = 0, own = 0;  // this rank's, in the slice
+  std::int64_t begin = 0, own = 0;  // this rank's shard in the slice
 };
 Shares share(const Levels& levels, std::int64_t count, std::int64_t element) {
   const int rails = count * element <= kOneRailBytes ? 1 : levels.placement.rails();
@@ -65,11 +65,11 @@ class RootedTask : public NodeTask {
   int root_local() const { return levels_->placement.local_rank(call_.root); }
   const Shares& shares(int slice) const { return shares_[static_cast<std::size_t>(slice)]; }
 
-  // Steps of the reduce lane end with this, on every host, so that all number their rails alike.
+  // Last part of a reduce-lane step, on every host, so that all number rail operations alike.
   void submit_rail(int slice, Call call) {
     Rail& rail = rails_[static_cast<std::size_t>(slice)];
     rail.submitted = true;
-    if (shares(slice).own == 0) return;  // a rank without a rail has nothing to wait for
+    if (shares(slice).own == 0) return;  // a rank without a rail does not wait
     call.count = shares(slice).own;
     call.root = root_node();
     call.outer = outer();
@@ -91,7 +91,7 @@ class RootedTask : public NodeTask {
     return moved;
   }
   bool rail_over() const final { return railed_ == slices(); }
-  virtual void came(int slice) = 0;  // the rail is done with it
+  virtual void came(int slice) = 0;  // called when the rail has finished the slice
   const net::NetOperation* awaited() const final {
     for (std::size_t slice = static_cast<std::size_t>(railed_); slice < rails_.size(); ++slice)
       if (rails_[slice].operation) return rails_[slice].operation.get();
@@ -208,7 +208,7 @@ class ReduceTask final : public RootedTask {
     submit_rail(slice, std::move(call));
   }
 
-  // At the root's host the shard is the whole sum now.
+  // On the root's host, the shard now is the complete sum.
   void came(int slice) override {
     Part& part = parts_[static_cast<std::size_t>(slice)];
     if (!at_root()) {
@@ -242,7 +242,7 @@ class ReduceTask final : public RootedTask {
   const std::byte* send(int slice) const {
     return static_cast<const std::byte*>(call_.send) + slices_.at(slice).begin * element_;
   }
-  // This rank's shard of the slice while it is summed, in dtype_.
+  // Buffer of this rank's shard of the slice while it is summed, in dtype_.
   void* sum_of(int slice) {
     Part& part = parts_[static_cast<std::size_t>(slice)];
     return wide_ ? static_cast<float*>(part.wide.data()) + shares(slice).begin : part.sum.data();
