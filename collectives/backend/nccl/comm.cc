@@ -82,7 +82,7 @@ NcclComm::~NcclComm() {
     const CurrentCudaDevice current(device_);
     settle("ncclCommFinalize", ncclCommFinalize(handle_));
     ncclCommDestroy(handle_);
-  } catch (const Error&) {  // settle has aborted it
+  } catch (const Error&) {  // settle() has aborted it
   }
 }
 

@@ -1,8 +1,8 @@
-// An ncclComm_t and how it ends. Non-blocking (ncclConfig_t::blocking = 0), so that every wait of
-// ours has a deadline: calls that NCCL leaves in progress are polled.
+// An ncclComm_t and its lifetime. Non-blocking (ncclConfig_t::blocking = 0), so that every wait has
+// a deadline: calls that NCCL leaves in progress are polled.
 //
-// NCCL checks no arguments between ranks: where ranks call different things, this backend can only
-// say so when the deadline passes.
+// NCCL does not compare arguments between ranks. If ranks make different calls, this backend
+// reports it only when the deadline passes.
 #pragma once
 
 #include <nccl.h>
@@ -20,7 +20,7 @@
 
 namespace shoal::collectives::nccl {
 
-// Throws unavailable where the NCCL that was loaded is older than what is used here.
+// Throws unavailable if the loaded NCCL is older than Shoal needs.
 void check_nccl_version();
 
 // Thread-safe.
@@ -29,9 +29,9 @@ class NcclComm {
   // Collective over the ranks that use this prefix: rank 0 publishes the id in the store.
   NcclComm(int rank, int size, Device device, Store& store, std::string prefix,
            double deadline_seconds);
-  // Takes over what ncclCommSplit made of `parent`, and waits until it can be used.
+  // Takes over the result of ncclCommSplit of `parent` and waits until it is usable.
   NcclComm(const NcclComm& parent, ncclComm_t handle, int rank, int size, std::string prefix);
-  ~NcclComm();  // finalizes it, or aborts it where it failed
+  ~NcclComm();  // finalizes it; aborts it if it failed
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -40,21 +40,21 @@ class NcclComm {
   const std::string& prefix() const { return prefix_; }
   double deadline_seconds() const { return deadline_seconds_; }
 
-  // Runs `body` with the communicator, which returns what NCCL said; waits while that is "in
-  // progress". Any other answer fails the communicator.
+  // Runs `body`, which returns NCCL's result, with the communicator. Waits while that is "in
+  // progress". Any other result but success fails the communicator.
   void run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& body);
-  // Throws what has gone wrong meanwhile: NCCL's asynchronous error, an abort here or, looked for
-  // every 250 ms, on another rank.
+  // Throws an error that occurred meanwhile: NCCL's asynchronous error, an abort here or one on
+  // another rank, polled every 250 ms.
   void check(const std::string& operation);
   // Ends everything in flight and keeps the error for all later calls.
   [[noreturn]] void fail(Error error);
   void abort(std::string_view reason);
 
  private:
-  // With mutex_ held. Polls while NCCL is not done; ends early where somebody aborts.
+  // Call with mutex_ held. Polls until NCCL is done; ends early if a thread or rank aborts.
   void settle(const char* what, ncclResult_t result);
   void fail_locked(const Error& error);
-  std::optional<std::string> abort_seen();  // here or, looked for every 250 ms, on another rank
+  std::optional<std::string> abort_seen();  // here, or on another rank (polled every 250 ms)
 
   const int rank_, size_;
   const Device device_;

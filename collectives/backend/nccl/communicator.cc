@@ -1,4 +1,4 @@
-// Whole collectives from NCCL, on the caller's CUDA streams.
+// The nccl backend: NCCL's collectives on the caller's CUDA streams.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -18,8 +18,8 @@ namespace {
 
 class NcclWork final : public Work {
  public:
-  // `events`: one for each stream that the calls were launched on. captured: they are places in a
-  // graph, which tell the host nothing.
+  // `events`: one for each stream that the calls were launched on. captured: they are graph nodes,
+  // which the host cannot wait for.
   NcclWork(std::shared_ptr<NcclComm> comm, std::vector<Event> events, std::string operation,
            bool captured)
       : comm_(std::move(comm)),
@@ -59,8 +59,8 @@ class NcclWork final : public Work {
   bool captured_;
 };
 
-// NCCL's own allocations can be mapped by the other GPUs of the node without registration. Each
-// costs a call of the driver and whole pages: ShareableMemory cuts and keeps them.
+// GPUs of the node can map NCCL's own allocations without registration. Each costs a driver call
+// and whole pages, so ShareableMemory subdivides and caches them.
 class NcclAccess final : public device::PeerAccess {
  public:
   explicit NcclAccess(Device device) : device_(device) {}
@@ -75,7 +75,7 @@ class NcclAccess final : public device::PeerAccess {
                   ncclGetErrorString(result));
     return pointer;
   }
-  // NCCL unmaps without waiting. Memory that cannot be waited for is left to the process's end.
+  // NCCL unmaps without waiting. Memory that cannot be synchronized stays until the process ends.
   void deallocate(void* base) noexcept override try {
     const CurrentCudaDevice current(device_);
     device_backend(DeviceType::cuda).count({.synchronizations = 1, .deallocations = 1});
@@ -139,8 +139,8 @@ class NcclCommunicator final : public CallCommunicator {
     statistics.transport = statistics.algorithm = "nccl";
     return statistics;
   }
-  // Over shared memory and libfabric, formed when it is first asked for; of a split whose parent
-  // had one by then, split from that.
+  // Over shared memory and libfabric; made on first use. A split whose parent already had one
+  // splits that one.
   Communicator& host() override {
     if (host_) return *host_;
     World world;
@@ -156,7 +156,7 @@ class NcclCommunicator final : public CallCommunicator {
                           : hierarchical::make_native_communicator(world, *prefixed_, options));
     return *host_;
   }
-  // From 2.9 on, and CUDA 11.3 (NCCL's guide, "Using NCCL with CUDA Graphs").
+  // Supported since NCCL 2.9 and CUDA 11.3 (NCCL's guide, "Using NCCL with CUDA Graphs").
   bool can_capture() const override { return true; }
   WorkPtr watch(Stream stream) override {
     std::vector<Event> events;
@@ -182,7 +182,7 @@ class NcclCommunicator final : public CallCommunicator {
   }
 
   WorkPtr submit_group(std::vector<Call> calls) override {
-    for (Call& call : calls)  // a barrier's, which may come without one
+    for (Call& call : calls)  // a barrier may come without a stream
       if (call.stream.device.is_cpu()) call.stream = {comm_->device(), nullptr};
     const std::string operation = calls.size() == 1
                                       ? describe(calls.front())
@@ -201,7 +201,7 @@ class NcclCommunicator final : public CallCommunicator {
     });
     for (const Call& call : calls)
       if (is_scaled_alone(call)) scale_alone(call);
-    // Launched, that is: NCCL says of none when it is done; its events do.
+    // Counts launches: NCCL does not report completion; the events do.
     statistics_.operations += static_cast<std::int64_t>(calls.size());
     const bool captured = std::ranges::any_of(calls, [](const Call& call) {
       return device_backend(DeviceType::cuda).is_captured(call.stream);
@@ -209,7 +209,7 @@ class NcclCommunicator final : public CallCommunicator {
     return std::make_unique<NcclWork>(comm_, record(calls), operation, captured);
   }
 
-  // Of one rank NCCL 2.28 left the result of a premultiplied sum as it was (seen on an H200).
+  // With one rank, NCCL 2.28 left the result of a premultiplied sum unchanged (seen on an H200).
   bool is_scaled_alone(const Call& call) const {
     return size() == 1 && call.reduces() && call.op == ReduceOp::premultiplied_sum &&
            call.count > 0;
@@ -236,7 +236,7 @@ class NcclCommunicator final : public CallCommunicator {
   double deadline_seconds() const override { return comm_->deadline_seconds(); }
   DeviceType device_type() const override { return DeviceType::cuda; }
 
-  // Colors and keys are host values: they go through the store.
+  // Colors and keys are host values, so they go through the store.
   std::vector<Place> exchange_places(Place own) override {
     const std::string prefix = fmt::format("{}/places/{}", comm_->prefix(), exchanges_++);
     const auto key = [&](int peer) { return fmt::format("{}/{}", prefix, peer); };
@@ -279,7 +279,7 @@ class NcclCommunicator final : public CallCommunicator {
     });
     auto host = host_ ? host_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank) : nullptr;
     if (plan.ranks.empty()) return nullptr;
-    // NCCL sets it from a thread of its own, after the parent has said that it is done (2.28).
+    // NCCL sets it from its own thread, after the parent has reported completion (2.28).
     const Deadline deadline = Deadline::in_seconds(deadline_seconds());
     while (!std::atomic_ref(part).load()) {
       comm_->check("split");
@@ -306,16 +306,16 @@ class NcclCommunicator final : public CallCommunicator {
   device::ShareableMemory memory_;
   std::unique_ptr<MemoryResource> device_memory_;
   Buffer word_;
-  device::DeviceReductions reductions_;  // of one rank alone
+  device::DeviceReductions reductions_;  // for groups of one rank
   CommunicatorStatistics statistics_;
   std::int64_t exchanges_ = 0;
   std::shared_ptr<Store> prefixed_;  // outlives host_
   std::unique_ptr<Communicator> host_;
-  std::atomic<Communicator*> abortable_host_{nullptr};  // host_, once it is there
+  std::atomic<Communicator*> abortable_host_{nullptr};  // host_, once made
 };
 
-// NCCL wants a GPU for each rank. By the GPUs' own names: CUDA_VISIBLE_DEVICES may show each rank
-// one GPU, under one index.
+// NCCL needs a GPU for each rank. Compares the GPUs' own names, because CUDA_VISIBLE_DEVICES may
+// show each rank one GPU under the same index.
 void check_gpu_of_its_own(const World& world, Store& store, Device device, std::int64_t generation,
                           double deadline_seconds) {
   const auto told =

@@ -31,7 +31,8 @@ ncclDataType_t nccl_type(DType dtype) {
   SHOAL_ASSERT(false);
 }
 
-// An NCCL reduction; of premultiplied_sum made for this call, and destroyed when it is launched.
+// An NCCL reduction. For premultiplied_sum it is created for this call and destroyed after the
+// launch.
 class NcclReduction {
  public:
   NcclReduction(const Call& call, ncclComm_t comm, int size) : comm_(comm) {
@@ -48,7 +49,7 @@ class NcclReduction {
         op_ = ncclMax;
         break;
       case ReduceOp::avg:
-        // Of one rank NCCL 2.28 left the result as it was (seen on an H200).
+        // With one rank, NCCL 2.28 left the result unchanged (seen on an H200).
         if (size > 1) op_ = ncclAvg;
         break;
       case ReduceOp::premultiplied_sum:
@@ -66,7 +67,7 @@ class NcclReduction {
   ncclRedOp_t op() const { return op_; }
 
  private:
-  // The factor in the call's dtype, as NCCL wants it.
+  // NCCL takes the factor in the call's dtype.
   ncclResult_t make(const Call& call) {
     double wide = call.factor;
     auto single = static_cast<float>(call.factor);
@@ -115,7 +116,7 @@ class Launch {
     }
   }
 
-  // Every transfer as a send and a receive; a rank's own part as a copy.
+  // Every transfer becomes a send and a receive; a rank's own part a copy.
   ncclResult_t exchange(const algorithm::Exchange& exchange) const {
     ncclResult_t result = ncclGroupStart();
     for (int hop = 0; hop < size_ && result == ncclSuccess; ++hop) {
@@ -137,7 +138,7 @@ class Launch {
   }
 
  private:
-  // Inside a group NCCL may answer that the call is in progress.
+  // Inside a group, NCCL may report that the call is in progress.
   static ncclResult_t pending(ncclResult_t result) {
     return result == ncclInProgress ? ncclSuccess : result;
   }
@@ -153,7 +154,7 @@ class Launch {
     if (cudaMemcpyAsync(recv_at(t.to), send_at(t.from), bytes, cudaMemcpyDeviceToDevice, stream_) ==
         cudaSuccess)
       return ncclSuccess;
-    (void)cudaGetLastError();  // the thread's next call is not to be blamed for it
+    (void)cudaGetLastError();  // clears the error for the thread's next call
     return ncclUnhandledCudaError;
   }
   // reduce_scatter_v: each rank is the root of its own part.
@@ -179,7 +180,7 @@ class Launch {
   std::int64_t element_;
 };
 
-// Row by row; only this rank's own row and column are known, and read.
+// Row by row. Only this rank's own row and column are known and read.
 algorithm::Exchange unequal(const Call& call, int rank, int size) {
   const auto width = static_cast<std::size_t>(size), own = static_cast<std::size_t>(rank);
   std::vector<std::int64_t> counts(width * width);

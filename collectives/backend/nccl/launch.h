@@ -1,4 +1,4 @@
-// One call as NCCL calls on its stream.
+// Turns one call into NCCL calls on its stream.
 #pragma once
 
 #include "shoal/collectives/backend/arguments.h"
@@ -6,8 +6,8 @@
 
 namespace shoal::collectives::nccl {
 
-// gather, scatter and the unequal forms are sends, receives and reductions in one NCCL group.
-// `word`: 4 bytes of device memory of the communicator's own, for barrier.
+// gather, scatter and the unequal forms become sends, receives and reductions in one NCCL group.
+// `word`: 4 bytes of the communicator's own device memory, for barrier.
 ncclResult_t launch(const Call& call, ncclComm_t comm, int rank, int size, void* word);
 
 }  // namespace shoal::collectives::nccl
