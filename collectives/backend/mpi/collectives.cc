@@ -1,4 +1,4 @@
-// The data of each collective, once all cards match.
+// Moves the data of each collective once all cards match.
 #include <cstring>
 
 #include "shoal/collectives/backend/mpi/engine.h"
@@ -24,7 +24,7 @@ MPI_Op mpi_op(ReduceOp op) {
   return MPI_SUM;
 }
 
-// Counts and offsets as MPI takes them; submit() has checked that they fit.
+// Counts and offsets as MPI's ints; submit() has checked that they fit.
 void append_parts(const std::vector<std::int64_t>& from, std::vector<int>& counts,
                   std::vector<int>& offsets) {
   std::int64_t offset = 0;
@@ -52,7 +52,7 @@ std::string_view MpiEngine::why_exchanged(const Call& call) const {
 
 void MpiEngine::start_data(MpiOperation& o) {
   const Call& c = o.call;
-  // Others may send in an all_to_all_v although this rank does not.
+  // Other ranks may send in an all_to_all_v even if this rank does not.
   if (c.operation == Operation::barrier || (c.count == 0 && c.operation != Operation::all_to_all_v))
     return finish(o);
   if (c.reduces() && !reduced_by_mpi(c)) return start_exchange(o);
@@ -126,7 +126,7 @@ algorithm::Range MpiEngine::part(const Call& c, int peer) const {
   return {begin, begin + c.counts[static_cast<std::size_t>(peer)]};
 }
 
-// Every rank gets its part of everybody's buffer, in rank order.
+// Every rank receives its part of all ranks' buffers, in rank order.
 void MpiEngine::start_exchange(MpiOperation& o) {
   const Call& c = o.call;
   const std::string_view why = why_exchanged(c);

@@ -1,4 +1,4 @@
-// Whole collectives from MPI (Open MPI).
+// The mpi backend: collectives by MPI (Open MPI).
 #include <numeric>
 
 #include <fmt/ranges.h>
@@ -44,7 +44,7 @@ class MpiCommunicator final : public CallCommunicator {
     return std::make_unique<MpiWork>(engine_, engine_->submit(std::move(call)));
   }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
-  // Every rank is on its way here: exchange_places has returned on it, or will.
+  // Every rank arrives here: exchange_places() has returned on it, or will.
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
     MPI_Comm part = engine_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank,
                                    Deadline::in_seconds(deadline_seconds()));
@@ -83,7 +83,7 @@ void check_launch(const World& world) {
                 "start every rank with one mpirun");
 }
 
-// Before MPI_Init, which waits for all ranks without a deadline.
+// Must precede MPI_Init, which waits for all ranks without a deadline.
 void join(const World& world, Store& store, const std::string& prefix, double deadline_seconds) {
   const auto key = [&](int rank) { return fmt::format("{}/joined/{}", prefix, rank); };
   store.set(key(world.rank), "");

@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto kTakeOverAfter = std::chrono::microseconds(300);
 constexpr auto kNap = std::chrono::microseconds(500);
-constexpr auto kLookEvery = std::chrono::milliseconds(250);  // at the store, for an abort
+constexpr auto kLookEvery = std::chrono::milliseconds(250);  // polls the store for an abort
 
 std::string flight_name(const std::string& prefix) {
   return prefix.starts_with("shoal/") ? prefix.substr(6) : prefix;
@@ -28,7 +28,7 @@ int place_in(MPI_Comm comm) {
   return rank;
 }
 
-constexpr std::int64_t kMost = INT_MAX;  // elements of a buffer
+constexpr std::int64_t kMost = INT_MAX;  // maximum elements of a buffer
 
 Error too_long(const std::string& call, std::int64_t elements) {
   return Error(
@@ -85,7 +85,7 @@ void MpiEngine::guarded(Body&& body) {
     body();
   } catch (const Error& error) {
     fail(error);
-  } catch (const std::exception& problem) {  // no memory, say; the other ranks must hear of it
+  } catch (const std::exception& problem) {  // such as bad_alloc; the other ranks must learn of it
     fail(Error(ErrorCode::internal, fmt::format("mpi: {}", problem.what())).at_rank(member(rank_)));
   }
 }
@@ -97,20 +97,21 @@ void MpiEngine::fail(const Error& error) {
   }
   abandon();
   if (error.code() != ErrorCode::aborted) try {
-      abort(error.what());  // who does not see what is wrong need not wait for its deadline
+      // Other ranks may not see the error and would wait for their deadline.
+      abort(error.what());
     } catch (const Error& problem) {
       log::debug("mpi: rank {} cannot tell the others: {}", member(rank_), problem.what());
     }
   throw Error(*failure_);
 }
 
-// Polled, the lock free in between: others of this process make progress meanwhile.
+// Polls and releases the lock in between, so that other threads of this process make progress.
 MPI_Comm MpiEngine::duplicate(MPI_Comm parent) {
   struct Duplicate {
     MPI_Comm comm = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  const auto made = std::make_shared<Duplicate>();  // MPI writes there when it is done
+  const auto made = std::make_shared<Duplicate>();  // MPI writes there when done
   const auto start = Clock::now();
   for (int done = 0;; sched_yield()) {
     const std::lock_guard lock(runtime_.mutex);
@@ -134,10 +135,10 @@ MPI_Comm MpiEngine::duplicate(MPI_Comm parent) {
   }
 }
 
-// What MPI has begun can neither be taken back nor awaited: its memory is kept, and it may go on in
-// the caller's buffers (work.h). Receives that nothing has met yet are cancelled.
+// Operations that MPI has begun can be neither cancelled nor awaited. Their memory is kept, and MPI
+// may still access the caller's buffers (work.h). Unmatched receives are cancelled.
 void MpiEngine::abandon() {
-  runtime_.failed = true;  // MPI_Finalize would wait for them
+  runtime_.failed = true;  // MPI_Finalize would wait for the operations
   const auto keep = [&](auto& operations) {
     for (auto& operation : operations)
       if (!is_over(*operation)) runtime_.outstanding.push_back(std::move(operation));
@@ -162,12 +163,13 @@ bool MpiEngine::is_over(MpiOperation& o) const {
   return all;
 }
 
-// MPI counts the elements of a part in an int, and Open MPI's schedules multiply it by a rank in an
-// int too: so the root's whole buffer must fit. The same on all ranks, of which none may go ahead
-// where another one refuses; those of an all_to_all_v hear each other's by card (check_cards).
+// MPI counts a part's elements in an int, and Open MPI's schedules multiply it by a rank in an int
+// too, so the root's whole buffer must fit. The result is the same on all ranks, so that none
+// proceeds while another refuses. For all_to_all_v, ranks exchange their lengths by card
+// (check_cards).
 void MpiEngine::check_length(const Call& call) const {
   std::int64_t most = table_bytes(call, size_) / static_cast<std::int64_t>(size_of(call.dtype));
-  // Exchanged: the rank with the largest part receives it from everybody.
+  // Exchanged reductions: the rank with the largest part receives it from all ranks.
   for (int peer = 0; call.reduces() && !reduced_by_mpi(call) && peer < size_; ++peer)
     most = std::max(most, part(call, peer).size() * size_);
   if (most > kMost) throw too_long(words(signature_of(call)), most);
@@ -237,7 +239,7 @@ void MpiEngine::abort(std::string_view reason) {
   if (const auto text = store_.try_get(key)) hear(*text);
 }
 
-// Without runtime_.mutex: whoever drives MPI next fails with it.
+// Call without runtime_.mutex. The next thread that drives MPI fails with it.
 void MpiEngine::hear(std::string text) {
   const std::lock_guard lock(abort_mutex_);
   if (aborted_) return;
@@ -266,7 +268,7 @@ CommunicatorStatistics MpiEngine::statistics() const {
 }
 
 MPI_Comm MpiEngine::split(int color, int rank, Deadline deadline) {
-  // MPI_Comm_split blocks, and has no other form: nobody enters it before everybody is here.
+  // MPI_Comm_split is blocking only: no rank enters it before all ranks are here.
   Call meeting;
   meeting.operation = Operation::split;
   wait(*submit(std::move(meeting)), deadline);
@@ -287,11 +289,12 @@ void MpiEngine::throw_if_failed(const Call& call) {
   });
 }
 
-// Only where something is in flight: what is called later looks again. False where there is no use
-// in looking any more. Without the lock, for the store may be slow.
+// Looks only while something is in flight; later calls look again. False if further looking is
+// useless. Call without the lock, because the store may be slow.
 bool MpiEngine::look_for_abort() {
   {
-    const std::unique_lock lock(runtime_.mutex, std::try_to_lock);  // taken: by who drives it
+    // If the lock is taken, another thread is driving MPI.
+    const std::unique_lock lock(runtime_.mutex, std::try_to_lock);
     if (aborted_ || (lock && failure_)) return false;
     if (lock && queue_.empty() && messages_.empty()) return true;
   }
@@ -304,7 +307,8 @@ bool MpiEngine::look_for_abort() {
   }
 }
 
-// The head collective by one stage, if it can, and every message; true when something moved.
+// Advances the head collective by one stage, if possible, and every message. True if there was
+// progress.
 bool MpiEngine::advance() {
   const bool message = advance_messages();
   return advance_head() || message;

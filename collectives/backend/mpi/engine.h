@@ -1,9 +1,10 @@
-// The queue of collectives and the messages of one mpi Communicator, and who drives them.
+// The queue of collectives and the messages of one mpi Communicator, and their progress.
 //
-// Before each collective ranks exchange cards by small point-to-point messages, so that a mismatch
-// is named before data moves and a deadline can name who did not come. 16-bit floats, min and max
-// (MPI's do not propagate NaN), premultiplied sums and reduce_scatter are an exchange by MPI and a
-// reduction here; everything else is MPI's own nonblocking collective.
+// Before each collective, ranks exchange cards by small point-to-point messages. A mismatch is then
+// named before data moves, and a deadline names the missing ranks.
+//
+// 16-bit floats, min and max (MPI's do not propagate NaN), premultiplied sums and reduce_scatter
+// are exchanged by MPI and reduced here. Everything else is MPI's own non-blocking collective.
 #pragma once
 
 #include "shoal/collectives/backend/mpi/runtime.h"
@@ -23,35 +24,35 @@
 
 namespace shoal::collectives::mpi {
 
-// What a rank tells another about its call.
+// A rank's description of its call, sent to another rank.
 struct MpiCard {
   std::uint64_t sequence = 0;
   Signature signature;
   double factor = 1;
-  // Of all_to_all_v: between these two ranks, and elements of the sender's larger buffer.
+  // all_to_all_v: elements between these two ranks, and of the sender's larger buffer.
   std::int64_t sends = 0, expects = 0, longest = 0;
 };
 
 struct MpiOperation {
   Call call;
-  std::uint64_t sequence = 0;  // of a message: among those from its sender to its receiver
-  std::uint64_t ticket = 0;    // of a message in the flight recorder
-  // Of a message: cards, then gather.
+  std::uint64_t sequence = 0;  // messages: counts those from its sender to its receiver
+  std::uint64_t ticket = 0;    // messages: in the flight recorder
+  // Messages: cards, then gather.
   enum class Stage { queued, cards, exchange, gather, done } stage = Stage::queued;
-  std::vector<MpiCard> own_cards, cards;  // by rank; of a message: one
+  std::vector<MpiCard> own_cards, cards;  // by rank; messages: one
   std::vector<MPI_Request> requests;
   std::vector<MPI_Request> card_requests;  // receives, by rank; then sends
   std::vector<std::byte> scratch;          // exchanged parts
-  std::vector<std::byte> result;           // of a shard that is gathered elsewhere
+  std::vector<std::byte> result;           // a shard that is gathered elsewhere
   std::vector<int> counts, offsets, own_counts, own_offsets;
-  std::optional<Clock::time_point> first_test;  // that found it unfinished
+  std::optional<Clock::time_point> first_test;  // first test() that found it unfinished
   std::atomic<bool> finished{false};
 };
 
 class MpiEngine {
  public:
-  // `parent` is duplicated; collective over its ranks, blocking: timeout where they do not come.
-  // `members`: their ranks in the job.
+  // Duplicates `parent`. Collective over its ranks and blocking; throws timeout if ranks do not
+  // come. `members`: their ranks in the job.
   MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options,
             std::vector<int> members);
   ~MpiEngine() { stop(); }
@@ -70,24 +71,26 @@ class MpiEngine {
   void abort(std::string_view reason);
   void stop();
 
-  // Collective over all ranks, blocking, nothing in flight. Ranks that do not come are named at
-  // the deadline. Once all are here MPI_Comm_split has none, and holds up all mpi groups of the
-  // process: a rank that stops in it is mpirun's to notice, and no two threads of a process may
-  // split at a time. The caller frees the result; MPI_COMM_NULL for color < 0.
+  // Collective over all ranks and blocking; nothing may be in flight. At the deadline, missing
+  // ranks are named. Once all ranks are here, MPI_Comm_split has no deadline and blocks all mpi
+  // groups of the process. Only mpirun notices a rank that stops inside it.
+  //
+  // No two threads of a process may split at a time. The caller frees the result; MPI_COMM_NULL for
+  // color < 0.
   MPI_Comm split(int color, int rank, Deadline deadline);
 
  private:
-  // All below: with runtime_.mutex held.
+  // All below: call with runtime_.mutex held.
   template <typename Body>
   void guarded(Body&& body);  // an exception fails everything
   [[noreturn]] void fail(const Error& error);
-  void abandon();                       // what is in flight, in memory that outlives us
-  bool is_over(MpiOperation& o) const;  // cancels receives; true when MPI uses none of its memory
+  void abandon();  // moves operations in flight to memory that outlives the engine
+  bool is_over(MpiOperation& o) const;  // cancels receives; true if MPI uses none of its memory
   void touch() { last_driven_ = Clock::now().time_since_epoch().count(); }
-  // As the job numbers ranks, a call's root and peer too.
+  // With ranks numbered as in the job, also a call's root and peer.
   std::string words(Signature signature) const;
   std::string named(const MpiOperation& o) const;
-  void throw_if_failed(const Call& call);  // or aborted; `call`: what meets it
+  void throw_if_failed(const Call& call);  // or aborted; `call`: the call that gets the error
   void check_length(const Call& call) const;
   bool advance();
   bool advance_head();
@@ -97,7 +100,7 @@ class MpiEngine {
   [[noreturn]] void throw_timeout(MpiOperation& waited_for, double waited);
 
   // collectives.cc
-  // Why MPI's own reduction, which has orders of its own, does not do; empty where it does.
+  // Why MPI's own reduction, whose order is MPI's, cannot be used; empty if it can.
   std::string_view why_exchanged(const Call& call) const;
   bool reduced_by_mpi(const Call& call) const { return why_exchanged(call).empty(); }
   void start_data(MpiOperation& o);
@@ -112,7 +115,7 @@ class MpiEngine {
   bool advance_messages();
   std::string message_timeout(const MpiOperation& o, double waited) const;
 
-  // Without the lock.
+  // Call without the lock.
   MPI_Comm duplicate(MPI_Comm parent);
   void hear(std::string text);
   bool look_for_abort();
@@ -127,14 +130,14 @@ class MpiEngine {
   MpiRuntime& runtime_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
   MPI_Comm data_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL, messages_comm_ = MPI_COMM_NULL;
-  // Below: under runtime_.mutex.
+  // Below: guarded by runtime_.mutex.
   std::deque<std::shared_ptr<MpiOperation>> queue_;
   std::vector<std::shared_ptr<MpiOperation>> messages_;
   std::uint64_t next_sequence_ = 1;
   std::map<std::pair<int, int>, std::uint64_t> message_sequences_;  // by (from, to)
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
-  FlightRecorder flight_;  // of the collectives
+  FlightRecorder flight_;  // of collectives
   bool background_ = false;
 
   std::mutex abort_mutex_;  // innermost
@@ -147,7 +150,7 @@ class MpiEngine {
   std::thread thread_;
 };
 
-// True once all of them are complete.
+// True once all requests are complete.
 bool all_done(std::vector<MPI_Request>& requests);
 
 }  // namespace shoal::collectives::mpi

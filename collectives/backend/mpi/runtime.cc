@@ -63,7 +63,7 @@ MPI_Datatype mpi_type(DType dtype) {
       return MPI_INT8_T;
     case DType::bf16:
     case DType::f16:
-      return MPI_UINT16_T;  // moved, never added, by MPI
+      return MPI_UINT16_T;  // MPI only moves these, it never adds them
   }
   SHOAL_ASSERT(false);
 }

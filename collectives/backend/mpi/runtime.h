@@ -12,17 +12,17 @@
 
 namespace shoal::collectives::mpi {
 
-// Throws io with MPI's own text.
+// Throws io with MPI's error text.
 void check_mpi(int code, const char* what);
 
-// Started once a process, ended at its exit if nothing failed (a failed group would hang in
-// MPI_Finalize).
+// Started once per process and ended at its exit if nothing failed (with a failed group,
+// MPI_Finalize would hang).
 class MpiRuntime {
  public:
   static MpiRuntime& instance();
   std::mutex mutex;  // around every MPI call
   std::atomic<bool> failed{false};
-  // What requests that never completed read and write: until MPI itself ends. With the lock.
+  // Memory of requests that never completed, kept until MPI itself ends. Guarded by the lock.
   std::vector<std::shared_ptr<void>> outstanding;
 
  private:
