@@ -24,7 +24,7 @@ class DeviceWork final : public Work {
   std::shared_ptr<DeviceOperation> operation_;
 };
 
-// What a rank that is alone has queued on the call's stream.
+// The Work of copies that a rank alone has queued on the call's stream.
 class QueuedWork final : public Work {
  public:
   QueuedWork(Stream stream, double deadline_seconds)
@@ -101,7 +101,7 @@ WorkPtr DeviceCommunicator::submit_group(std::vector<Call> calls) {
 }
 
 WorkPtr DeviceCommunicator::alone(const Call& call) {
-  host_->barrier()->wait();  // throws what it was aborted with
+  host_->barrier()->wait();  // throws the Error of an abort
   if (call.operation == Operation::all_to_all_v && call.counts != call.recv_counts)
     throw Error(ErrorCode::mismatch,
                 fmt::format("rank {} sends {} elements to itself, and expects {}", rank(),

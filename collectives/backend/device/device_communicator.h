@@ -1,26 +1,30 @@
 // Ranks whose buffers are in device memory, over a host Communicator of the same ranks.
 //
-// Calls return at once; a thread carries them out, after what was queued on their streams before.
-// Where all ranks are on one host, buffers from memory_resource() are read and written in place
-// (statistics: zero_copy), others are copied there on their stream (bounced). Between hosts, and
-// where a buffer is very large, data passes through pinned host memory (bounced, logged once): of
-// hosts with several ranks each rank's share (level_plan.h). A buffer may also be host memory.
+// Calls return at once; a thread executes them after the work queued earlier on their streams. If
+// all ranks are on one host, buffers from memory_resource() are read and written in place
+// (statistics: zero_copy); others are copied there on their stream (bounced). Between hosts, and
+// for very large buffers, data passes through pinned host memory (bounced, logged once). On hosts
+// with several ranks, each rank carries its share (level_plan.h). A buffer may also be host memory.
 //
 // block_stream() blocks the caller until the operation is done. With SHOAL_STREAM_GATES=1 it
 // returns at once: the stream waits at a gate (runtime/device/stream_gate.h) that the thread opens.
-// The caller then waits for the first operation of a kind (operation, dtype, magnitude, peer),
-// which loads and allocates what the others use, and where streams have no gates (logged once).
-// Hosts take part in each operation: no call may be made while its stream is being captured, unless
-// the rank is alone.
+// The caller still waits for the first operation of a kind (operation, dtype, size, peer),
+// which loads and allocates what later ones use. It also waits if streams have no gates (logged
+// once).
 //
-// Errors: a failure opens the gates, and streams go on over buffers whose contents are undefined.
-// What the Communicator is called next throws it, and so does Work::test() or wait(). As the Work
-// may be gone, this Communicator, its host() and all that have been split from one with it fail
-// together where a stream was waiting, on every rank: no later sum or agreement of a step returns.
-// Neighbours that have not heard of it may write into memory_resource()'s blocks of that operation:
-// what is freed from then on is given to nobody again. Copies of this rank have ended, unless its
-// device is what was late.
-// Destroying a Communicator carries out what was called, or fails it, and leaves no gate shut.
+// Hosts take part in each operation, so no call may be made while its stream is being captured,
+// unless the rank is alone.
+//
+// Errors: a failure opens the gates, and streams continue over buffers whose contents are
+// undefined. The next call on the Communicator throws the error, and so do Work::test() and wait().
+// The Work may be gone; therefore, if a stream was waiting, this Communicator, its host() and all
+// its splits fail together, on every rank. No later sum or agreement of a step returns.
+//
+// Neighbours that have not learned of the failure may still write into the operation's blocks of
+// memory_resource(); memory freed from then on is not reused. This rank's copies have ended, unless
+// its device caused the timeout.
+//
+// Destroying a Communicator completes the calls made, or fails them, and leaves no gate shut.
 #pragma once
 
 #include "shoal/collectives/backend/device/device_engine.h"
@@ -30,8 +34,8 @@ namespace shoal::collectives::device {
 class DeviceCommunicator final : public CallCommunicator {
  public:
   struct Options {
-    Stream stream;     // of calls that pass none; its device is the ranks'
-    std::string host;  // this rank's
+    Stream stream;     // of calls without a stream; its device is the ranks'
+    std::string host;  // this rank's host name
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
@@ -42,7 +46,7 @@ class DeviceCommunicator final : public CallCommunicator {
     bool gates = false;
     std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
-  // Collective.
+  // Collective. `host` is a Communicator of the same ranks.
   DeviceCommunicator(std::unique_ptr<Communicator> host, Options options);
 
   int rank() const override { return host_->rank(); }
@@ -53,7 +57,7 @@ class DeviceCommunicator final : public CallCommunicator {
   Stream stream() const override { return options_.stream; }
   Communicator& host() override { return *host_; }
   void abort(std::string_view reason) override;
-  // How often a call blocked its thread so far: of this and of all split from one with it.
+  // Number of calls that blocked their thread so far, over this Communicator and all its splits.
   std::int64_t waits() const { return options_.family->waits(); }
 
  private:
@@ -68,11 +72,11 @@ class DeviceCommunicator final : public CallCommunicator {
   const Options options_;
   const std::shared_ptr<Communicator> host_;
   std::shared_ptr<DeviceEngine> engine_;
-  DeviceReductions reductions_;  // of a rank that is alone
+  DeviceReductions reductions_;  // for a rank that is alone
   std::int64_t alone_operations_ = 0;
 };
 
-// `host`: of the same ranks, made with the same options but for the stream.
+// `host`: of the same ranks, made with the same options except the stream.
 std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communicator> host,
                                                        const World& world,
                                                        const CommunicatorOptions& options);

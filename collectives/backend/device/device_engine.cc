@@ -9,7 +9,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-// What ranks compare: of a group its first call, and a hash of all.
+// The signature that ranks compare: for a group its first call and a hash of all.
 Signature signature_of_all(const std::vector<Call>& calls) {
   Signature first = signature_of(calls.front());
   if (calls.size() == 1) return first;
@@ -24,8 +24,8 @@ Signature signature_of_all(const std::vector<Call>& calls) {
   return first;
 }
 
-// Of exact sizes: what an operation takes from pools is rounded finely, and it has as many slices
-// as its size needs.
+// Uses exact sizes: pool allocations are rounded finely, and the number of slices depends on the
+// size.
 std::uint64_t kind_of_all(const std::vector<Call>& calls, int rank, int size) {
   std::vector<std::int64_t> numbers;
   for (const Call& call : calls)
@@ -97,7 +97,8 @@ DeviceEngine::~DeviceEngine() {
   }
   wake_.notify_all();
   thread_.join();
-  // After a failure they may not have ended, and use others' memory and what is staged here.
+  // After a failure, work may still be running that uses other ranks' memory and the staging
+  // buffers.
   for (const OwnedStream* stream : {&in_, &out_}) try {
       backend_.synchronize(stream->view());
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
@@ -106,8 +107,9 @@ DeviceEngine::~DeviceEngine() {
   if (others_have_closed()) memory_.segments().closed_elsewhere();
 }
 
-// Memory that other processes have open should not go before they have closed it. Ranks mostly end
-// together; one that does not come is not waited for long, and after a failure nobody can be asked.
+// Memory that other processes have open should not be freed before they have closed it. Ranks
+// mostly end together; a missing rank is not awaited for long, and after a failure no rank can be
+// asked.
 bool DeviceEngine::others_have_closed() noexcept {
   const bool were_open = direct_ || levels_ || (wired_ && neighbours_);
   if (!processes_ || placement_->nodes() == size_ || !were_open || failure_) return false;
@@ -142,7 +144,7 @@ bool DeviceEngine::may_join(const std::vector<Call>& calls) const {
          });
 }
 
-// By the thread of the calls.
+// Called by the thread that makes the calls.
 std::shared_ptr<DeviceOperation> DeviceEngine::submit(std::vector<Call> calls) {
   {
     const std::lock_guard lock(mutex_);
@@ -188,9 +190,8 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
   (void)test(operation);
 }
 
-// What a kind of operation needs of the driver it needs the first time: memory, peers' memory
-// opened, kernels loaded. Any of that may wait for the whole device, and so for a stream that waits
-// for this operation.
+// The first operation of a kind allocates memory, opens peers' memory and loads kernels. Any of
+// that may wait for the whole device, and so for a stream that waits for this operation.
 void DeviceEngine::block_stream(DeviceOperation& operation, Stream stream) {
   std::shared_ptr<StreamGate> gate;
   const auto may_have_gate = [&] {
@@ -267,11 +268,11 @@ void DeviceEngine::until(const Call& call, const std::function<bool()>& conditio
 void DeviceEngine::give_up_messages() {
   if (direct_messages_) direct_messages_->give_up();
   for (const Message& message : messages_)
-    if (message.work) message.work->wait(deadlines::at_once());  // throws, and names who is missing
+    if (message.work) message.work->wait(deadlines::at_once());  // throws, naming the missing ranks
   device_is_late("messages wait", "messages");
 }
 
-// No other rank can know: they wait for this one's part, each as long as its own deadline allows.
+// No other rank can detect this: each waits for this rank's part until its own deadline.
 void DeviceEngine::device_is_late(const std::string& who_waits, const std::string& operation) {
   const Error late = Error(ErrorCode::timeout,
                            fmt::format("the work of {} that {} for did not finish in time",
@@ -286,12 +287,12 @@ void DeviceEngine::device_is_late(const std::string& who_waits, const std::strin
 void DeviceEngine::until_done(Work& work) try {
   for (Backoff backoff; !work.test();) {
     if (progress_messages()) backoff = {};
-    if (is_late()) work.wait(deadlines::at_once());  // throws, and names who is missing
+    if (is_late()) work.wait(deadlines::at_once());  // throws, naming the missing ranks
     backoff.take();
   }
 } catch (const std::exception& problem) {
-  // It may be a message's, and then the hosts still bring on `work`, whose buffers are mostly the
-  // caller's own and end with him.
+  // The error may be a message's. The hosts then still advance `work`, whose buffers are mostly the
+  // caller's and end with the caller.
   give_up_hosts(problem);
   throw;
 }
@@ -305,13 +306,13 @@ void DeviceEngine::carry_out(DeviceOperation& operation) {
     until_done(*inner_->barrier());
     direct = true;
   } else if (direct_ && may_be_direct(first)) {
-    // Peers read this rank's buffers once they know where they are.
+    // Peers read this rank's buffers once they know their addresses.
     until(first, [&] { return operation.ready.query(); });
     const std::vector<Reached> reached = exchange_places(operation.calls);
     direct = !reached.empty();
     if (direct) {
       carry_out_directly(operation.calls, reached);
-      until_done(*inner_->barrier());  // nobody reads or writes in others' memory any more
+      until_done(*inner_->barrier());  // no rank accesses others' memory any more
     }
   }
   if (!direct)
@@ -342,15 +343,15 @@ void DeviceEngine::finish(DeviceOperation& operation) {
   end(operation);
 }
 
-// With the lock.
+// Call with the lock held.
 void DeviceEngine::end(DeviceOperation& operation) {
   operation.over.store(true, std::memory_order_release);
   if (operation.gate) operation.gate->open();
   over_.notify_all();
 }
 
-// What this rank has queued itself ends before the owners of the memory go on. It waits for nobody
-// but the device, which may have failed.
+// This rank's queued work ends before the owners of the memory proceed. Waits only for the device,
+// which may have failed.
 void DeviceEngine::let_streams_end() noexcept try {
   for (const OwnedStream* stream : {&in_, &out_}) {
     Event done(device());
@@ -361,13 +362,13 @@ void DeviceEngine::let_streams_end() noexcept try {
 } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
 }
 
-// The host's operations have failed, but one of them may still be moving what lies in the memory
-// that is about to go, or not have told the others yet: what is called behind it ends after it.
+// The host's operations have failed, but one may still be moving data of memory about to be freed,
+// or may not have informed the others. A barrier called after it ends after it.
 void DeviceEngine::let_hosts_end() noexcept {
   const auto end = [](Communicator* group) {
     try {
       if (group) group->barrier()->wait(Deadline::in_seconds(deadlines::kInFlightEnds));
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as it should
+    } catch (const std::exception&) {  // expected
     }
   };
   end(inner_.get());
@@ -376,7 +377,7 @@ void DeviceEngine::let_hosts_end() noexcept {
   end(levels_->rail.get());
 }
 
-// Who waits for this rank in one group knows nothing of what another one says.
+// A rank that waits for this one in one group does not see errors of another group.
 void DeviceEngine::give_up_hosts(const std::exception& problem) {
   const auto* const error = dynamic_cast<const Error*>(&problem);
   const auto is = [&](ErrorCode code) { return error && error->code() == code; };
@@ -386,11 +387,12 @@ void DeviceEngine::give_up_hosts(const std::exception& problem) {
   let_hosts_end();
 }
 
-// Gates are opened: what waits behind them computes with whatever is there, and what the rank calls
-// or waits for next throws. Nobody waits until the neighbours have heard of it: what they have
-// queued, or queue before they do, reads and writes blocks of memory_ alone, which nobody is given
-// again and which are there until they have ended (segments.h). Pinned memory is used by this
-// rank's streams and hosts alone.
+// Opens the gates: streams behind them compute on undefined data, and the rank's next call or wait
+// throws. Does not wait until the neighbours have learned of it.
+//
+// Work that they have queued, or queue before then, accesses only blocks of memory_, which are not
+// reused and exist until the neighbours have ended (segments.h). Pinned memory is used only by this
+// rank's streams and hosts.
 void DeviceEngine::fail(const Error& error) {
   step_of({});
   memory_.stop_reuse();

@@ -1,5 +1,5 @@
-// Carries out operations on device memory, one thread for each Communicator: collectives one after
-// the other, in the order of their calls, messages beside them.
+// Executes operations on device memory, with one thread for each Communicator: collectives one
+// after the other in the order of their calls, messages beside them.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,14 @@
 
 namespace shoal::collectives::device {
 
-// A call's buffers in memory that peers cannot reach pass through blocks of memory that they can.
+// Blocks of reachable memory that stand in for a call's buffers if peers cannot reach those.
 struct ReachableCopy {
   Buffer send{}, recv{};
-  void* wanted = nullptr;  // where what comes into `recv` belongs
+  void* wanted = nullptr;  // final destination of `recv`'s contents
 };
 
-// A call in flight, or the collectives of a group, which share their rounds between hosts. The
-// engine and the caller's Work share it.
+// A call in flight, or the collectives of a group, which share their rounds between hosts. Owned by
+// the engine and the caller's Work together.
 struct DeviceOperation {
   DeviceOperation(std::vector<Call>&& what, std::uint32_t which, std::uint64_t kind_of_all,
                   Device device)
@@ -39,16 +39,16 @@ struct DeviceOperation {
   std::vector<Call> calls;  // at least one
   const Call& call() const { return calls.front(); }
   const std::uint32_t number;
-  const std::uint64_t kind;           // alike in all that decides what the driver is asked for
-  std::vector<ReachableCopy> copies;  // by call; empty: there are none
-  Event ready;                        // what was queued on the call's stream before it is done
+  const std::uint64_t kind;           // equal for operations that need the same from the driver
+  std::vector<ReachableCopy> copies;  // by call; empty: none
+  Event ready;                        // after the work queued earlier on the call's stream
   std::atomic<bool> over{false};
   std::optional<Error> failure;  // valid once `over`
-  // Where streams wait for it; made when the first one does, with the engine's lock.
+  // Where streams wait for it; created for the first one, under the engine's lock.
   std::shared_ptr<StreamGate> gate;
 };
 
-// Reductions on that device; made when they are first needed. For one thread.
+// Reductions on a device, created on first use. For one thread.
 class DeviceReductions {
  public:
   DeviceReductions(Device device, bool fixed_order) : device_(device), fixed_order_(fixed_order) {}
@@ -57,30 +57,29 @@ class DeviceReductions {
  private:
   Device device_;
   bool fixed_order_;
-  std::unique_ptr<kernels::Kernels> table_;  // of a device
+  std::unique_ptr<kernels::Kernels> table_;  // for a device
   std::unique_ptr<kernels::ReductionKernels> host_;
 };
 
 class DeviceEngine {
  public:
   struct Setup {
-    Stream stream;     // its device is the ranks'; of memory that is asked for without one
-    std::string host;  // the name of this rank's
+    Stream stream;     // its device is the ranks'; used for allocations without a stream
+    std::string host;  // this rank's host name
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
     MemoryResource* pinned = nullptr;                  // CommunicatorOptions'
-    std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
-    // The largest buffer from elsewhere that is copied into memory that peers reach.
+    std::int64_t slice_bytes = std::int64_t{4} << 20;  // bytes of a slice through host memory
+    // Largest outside buffer that is copied into memory that peers reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
-    std::int64_t levels_from = std::int64_t{256}
-                               << 10;  // bytes of an operation that goes by levels
-    bool gates = false;                // streams wait by themselves, where the device lets them
+    std::int64_t levels_from = std::int64_t{256} << 10;  // minimum bytes for levels
+    bool gates = false;  // streams wait at gates, if the device permits
     std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
-  // Collective. `inner` moves host memory and is the engine's alone.
+  // Collective. `inner` moves host memory and is used by the engine only.
   DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup);
-  ~DeviceEngine();  // carries out what was called before
+  ~DeviceEngine();  // completes the calls made
   DeviceEngine(const DeviceEngine&) = delete;
   DeviceEngine& operator=(const DeviceEngine&) = delete;
 
@@ -92,29 +91,29 @@ class DeviceEngine {
   CommunicatorStatistics statistics() const;
 
   std::shared_ptr<DeviceOperation> submit(Call&& call);
-  // Collectives of this device's memory in one operation. False where each must go by itself.
+  // Whether collectives of this device's memory may run as one operation; false: each runs alone.
   bool may_join(const std::vector<Call>& calls) const;
   std::shared_ptr<DeviceOperation> submit(std::vector<Call> calls);
-  // True when it is done; throws its Error.
+  // True when done; throws the operation's Error.
   static bool test(const DeviceOperation& operation);
   void wait(DeviceOperation& operation, Deadline deadline);
-  // Later work on `stream` waits for it; the caller does too for the first operation of a kind, and
-  // where streams cannot.
+  // Later work on `stream` waits for it. The caller waits itself for the first operation of a kind,
+  // and if streams cannot.
   void block_stream(DeviceOperation& operation, Stream stream);
   void abort(std::string_view reason);  // from any thread
 
  private:
-  // A send or recv: copied in, posted, done, copied out.
+  // A send or recv with its stages: copied in, posted, done, copied out.
   struct Message {
     std::shared_ptr<DeviceOperation> operation;
-    Buffer staged{};        // empty: it goes by wire, from or into the call's own buffer
-    void* place = nullptr;  // of the message
+    Buffer staged{};        // empty: sent by wire from or into the call's own buffer
+    void* place = nullptr;  // of the message's data
     bool on_device = false;
     Event copied;
     WorkPtr work{};
     enum class Stage : std::uint8_t { arrived, copying_in, posted, copying_out } stage{};
   };
-  // One of the slices that are on their way through host memory.
+  // One of the slices passing through host memory.
   struct Slot {
     Buffer send{}, recv{};
     Event copied_in, copied_out;
@@ -130,20 +129,20 @@ class DeviceEngine {
   SharedPlace place_of(const void* pointer, std::int64_t bytes);
   void make_reachable(DeviceOperation& operation);
   void copy_back(DeviceOperation& operation);
-  // A call's buffers, those of every rank, as pointers of this one.
+  // A call's buffers on every rank, as pointers of this one.
   struct Reached {
     std::vector<std::byte*> send, recv;
   };
-  // Blocking: of each call; empty where a rank's cannot be reached.
-  // `room`: whether this rank has the memory that it needs; empty where one has not.
+  // Blocking. Pointers for each call; empty if a rank's buffer cannot be reached. `room`: whether
+  // this rank has the memory it needs; empty if any rank has not.
   std::vector<Reached> exchange_places(const std::vector<Call>& calls, bool room = true);
   void carry_out_directly(const std::vector<Call>& calls, const std::vector<Reached>& reached);
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                     const std::vector<std::byte*>& recv);
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
-  // Between hosts, without pinned memory (wired.cc).
+  // Between hosts without pinned memory (wired.cc).
   struct WirePlaces {
-    SharedPlace send, recv;  // where neighbours read
+    SharedPlace send, recv;  // for neighbours to read
     std::uint64_t usable = 0;
   };
   std::string meet_wires();
@@ -153,7 +152,7 @@ class DeviceEngine {
   std::vector<WirePlaces> exchange_wire_places(const Call& call, const WirePlaces& own);
   void take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
                             std::byte* recv);
-  // Over several hosts that hold several ranks (levels.cc).
+  // Over several hosts with several ranks (levels.cc).
   struct LevelGroups {
     std::shared_ptr<Communicator> node, rail;  // this host's ranks; null: this rank has no rail
     std::unique_ptr<kernels::ReductionKernels> on_host;
@@ -174,11 +173,12 @@ class DeviceEngine {
   void end_message(DeviceOperation& operation, bool staged);
   void give_up_messages();
   void step_of(std::optional<OuterCall> outer);
-  // Waits, and brings messages on meanwhile. Throws timeout, of the work or of the device.
+  // Polls until `condition` holds and advances messages meanwhile. Throws timeout, of the work or
+  // of the device.
   void until(const Call& call, const std::function<bool()>& condition);
   void until_done(Work& work);
   bool is_late() const { return Clock::now() >= give_up_at_.load(); }
-  // Throws timeout, and lets all ranks end with it.
+  // Throws timeout and fails all ranks with it.
   [[noreturn]] void device_is_late(const std::string& who_waits, const std::string& operation);
   void finish(DeviceOperation& operation);
   void end(DeviceOperation& operation);
@@ -192,47 +192,47 @@ class DeviceEngine {
   const int rank_, size_;
   DeviceBackend& backend_;
   const std::shared_ptr<Communicator> inner_;
-  CallCommunicator* steps_;  // inner_, where it can be told what its calls are steps of; or null
+  CallCommunicator* steps_;  // inner_, if it accepts outer calls (on_behalf_of); else null
   std::optional<OuterCall> step_of_;
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
   std::unique_ptr<OpenedSegments> opened_;
-  std::unique_ptr<WiredMemory> wired_;                // or null, on all ranks
-  std::unique_ptr<LevelGroups> levels_;               // or null, on all ranks
+  std::unique_ptr<WiredMemory> wired_;                // null: on all ranks
+  std::unique_ptr<LevelGroups> levels_;               // null: on all ranks
   std::optional<hierarchical::Placement> placement_;  // which ranks share a host
   std::vector<Device> devices_;                       // by rank
   std::vector<bool> same_process_;                    // by rank
   bool neighbours_ = true;                            // ranks of one host reach each other's memory
-  bool direct_ = false;                               // ranks reach each other's memory
-  bool processes_ = false;                            // some are other processes
+  bool direct_ = false;                               // all ranks reach each other's memory
+  bool processes_ = false;                            // some ranks are other processes
   bool gates_ = false;
-  std::unique_ptr<MemoryResource> own_pinned_;  // null: the setup's
+  std::unique_ptr<MemoryResource> own_pinned_;  // null: uses the setup's
   PoolMemory staging_;
   DeviceReductions reductions_;
   OwnedStream in_, out_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, over_;
-  std::deque<std::shared_ptr<DeviceOperation>> collectives_;  // the head is being carried out
-  std::deque<std::shared_ptr<DeviceOperation>> arriving_;  // messages that the thread has not seen
+  std::deque<std::shared_ptr<DeviceOperation>> collectives_;  // the head is being executed
+  std::deque<std::shared_ptr<DeviceOperation>> arriving_;     // messages the thread has not taken
   std::optional<Error> failure_;
   bool stop_ = false;
   std::uint32_t submitted_ = 0;
   std::atomic<Clock::time_point> give_up_at_{Clock::time_point::max()};
   CommunicatorStatistics statistics_;
-  std::set<std::uint64_t> kinds_;  // of operations that were carried out
-  // The thread's own.
-  std::vector<Slot> slots_;                          // of the operation that is staged
+  std::set<std::uint64_t> kinds_;  // of completed operations
+  // Used by the thread only.
+  std::vector<Slot> slots_;                          // of the staged operation
   std::unique_ptr<LevelPass> pass_;                  // of the operation that goes by levels
   std::list<Message> messages_;                      // in the order of their calls
-  std::unique_ptr<DirectMessages> direct_messages_;  // where ranks reach each other's memory
+  std::unique_ptr<DirectMessages> direct_messages_;  // if ranks reach each other's memory
   std::thread thread_;
 };
 
-// The call as a method of `communicator`.
+// Makes the call as a method of `communicator`.
 WorkPtr issue(Communicator& communicator, const Call& call);
 
-// Between two looks at something that another thread or a device brings on.
+// Pause between two polls of something that another thread or a device advances.
 class Backoff {
  public:
   void take() {

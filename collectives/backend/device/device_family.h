@@ -1,4 +1,4 @@
-// A Communicator of device memory and all that were split from it, in this process.
+// A Communicator of device memory and all its splits in this process.
 #pragma once
 
 #include <atomic>
@@ -13,14 +13,15 @@ namespace shoal::collectives::device {
 
 class DeviceFamily {
  public:
-  // `member`: of host memory.
+  // `member`: the host-memory Communicator.
   void join(const std::shared_ptr<Communicator>& member) {
     const std::lock_guard lock(mutex_);
     std::erase_if(members_, [](const auto& one) { return one.expired(); });
     members_.push_back(member);
   }
-  // An operation failed behind which a stream waited, and nobody may look at its Work: whatever
-  // this rank calls next, or waits for, of any member, throws, and so do the other ranks. Once.
+  // Called when an operation failed with a stream waiting behind it, and perhaps no thread reads
+  // its Work. Every later call or wait on any member throws, on the other ranks too. Acts only
+  // once.
   void give_up(const Error& why) noexcept {
     if (given_up_.exchange(true)) return;
     const std::lock_guard lock(mutex_);
@@ -29,7 +30,7 @@ class DeviceFamily {
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has failed already
       }
   }
-  // Calls that blocked their thread until an operation was done.
+  // Counts calls that blocked their thread until an operation was done.
   void count_wait() { ++waits_; }
   std::int64_t waits() const { return waits_; }
 

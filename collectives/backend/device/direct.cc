@@ -1,4 +1,4 @@
-// Operations in the ranks' own device memory: each rank reads what its peers have.
+// Operations in the ranks' own device memory: each rank reads its peers' data.
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -12,10 +12,10 @@
 namespace shoal::collectives::device {
 namespace {
 
-// What ranks tell each other of themselves.
+// Facts that ranks exchange about themselves at the start.
 struct Introduction {
   std::uint64_t host = 0;
-  std::uint64_t processes = 0;  // of which namespace `process` is
+  std::uint64_t processes = 0;  // PID namespace of `process`
   std::int32_t process = 0;
   std::int32_t device = 0;
   std::uint64_t segments = 0;  // Segments::number()
@@ -32,7 +32,7 @@ Introduction introduce(const std::string& host, Device device) {
   return own;
 }
 
-// Every rank's, in rank order. Blocking.
+// Every rank's value, in rank order. Blocking.
 template <typename T>
 std::vector<T> gather_all(Communicator& communicator, const T& own, double seconds) {
   std::vector<T> all(static_cast<std::size_t>(communicator.size()));
@@ -92,7 +92,7 @@ void DeviceEngine::meet() {
                           levels_ ? ", each its share of large operations" : "", why));
 }
 
-// Why this rank cannot read and write memory of those of its host; empty: it can. Collective.
+// Why this rank cannot access the memory of the ranks of its host; empty: it can. Collective.
 std::string DeviceEngine::reach_neighbours() {
   std::string why;
   std::vector<bool> near(at(size_));
@@ -109,7 +109,7 @@ std::string DeviceEngine::reach_neighbours() {
   return why.empty() ? other : why;
 }
 
-// Whether this rank can open a segment of each of `which`; otherwise why not. Collective.
+// Why this rank cannot open a segment of each of `which`; empty: it can. Collective.
 std::string DeviceEngine::try_opening(const std::vector<bool>& which) {
   std::string why;
   SharedPlace own;
@@ -146,14 +146,14 @@ SharedPlace DeviceEngine::place_of(const void* pointer, std::int64_t bytes) {
   return place;
 }
 
-// All ranks answer alike: from the call alone.
+// Depends only on the call, so all ranks agree.
 bool DeviceEngine::may_be_direct(const Call& call) const {
-  if (call.operation == Operation::all_to_all_v) return false;  // nobody knows all counts
+  if (call.operation == Operation::all_to_all_v) return false;  // no rank knows all counts
   if (!call.reduces()) return true;
-  // What the device's kernels do not offer; see tree_reduction.h.
+  // Reductions that the device's kernels lack; see tree_reduction.h.
   if (call.op == ReduceOp::premultiplied_sum) return false;
   if (call.op == ReduceOp::avg && size_of(call.dtype) == 2) return false;
-  constexpr int kSources = 64;  // of the device's kernels
+  constexpr int kSources = 64;  // limit of the device's kernels
   return size_ <= kSources && (!setup_.fixed_order || !is_floating(call.dtype) || size_ <= 3);
 }
 
@@ -161,15 +161,15 @@ bool DeviceEngine::peers_read(const Call& call) const {
   return direct_ || neighbours_read_send(call, rank_);
 }
 
-// Whoever sums a share of the elements gives it to all, or to the root; by levels, whoever has it
-// from another host.
+// A rank that sums a share of the elements writes it to all ranks, or to the root. By levels, so
+// does a rank that receives a share from another host.
 bool DeviceEngine::peers_write(const Call& call) const {
   if (!direct_) return neighbours_write_recv(call, rank_);
   return call.operation == Operation::all_reduce || call.operation == Operation::reduce;
 }
 
-// By the thread of the calls, on their streams. What is too large, or finds no room, stays where it
-// is, and then the operation passes through host memory.
+// Called by the thread that makes the calls, on their streams. Buffers that are too large, or find
+// no room, stay where they are; the operation then passes through host memory.
 void DeviceEngine::make_reachable(DeviceOperation& operation) {
   if (!direct_ && !levels_) return;
   for (std::size_t i = 0; i < operation.calls.size(); ++i) {
@@ -192,7 +192,7 @@ void DeviceEngine::make_reachable(DeviceOperation& operation) {
     if (!copies_send && !copies_recv) continue;
     ReachableCopy copy;
     try {
-      // Of an all_gather in place on rank 0, they begin alike and one is longer.
+      // In an in-place all_gather on rank 0, both begin at the same address but differ in length.
       const bool in_place = call.send == call.recv && sent == received;
       if (copies_send) copy.send = block(sent);
       if (copies_recv && !(in_place && copies_send)) copy.recv = block(received);
@@ -281,8 +281,8 @@ void DeviceEngine::carry_out_directly(const std::vector<Call>& calls,
   until(calls.front(), [&] { return done.query(); });
 }
 
-// all_reduce and reduce: this rank's share of the elements, for all or for the root. The others:
-// its own part.
+// all_reduce and reduce: computes this rank's share of the elements, for all ranks or for the root.
+// Others: computes this rank's own part.
 void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                                 const std::vector<std::byte*>& recv) {
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
@@ -314,7 +314,7 @@ void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>&
     reductions.reduce_into_all(operation, call.dtype, sources, destinations, count, false, stream);
     return;
   }
-  // Scaled before others get it. Any destination is this rank's alone there.
+  // Scaled before other ranks get it. Until then, any destination is used by this rank only.
   reductions.reduce(operation, call.dtype, sources, destinations.front(), count, stream);
   reductions.scale(call.dtype, destinations.front(), 1.0 / size_, count, stream);
   for (std::size_t i = 1; i < destinations.size(); ++i)
@@ -322,7 +322,7 @@ void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>&
                   out_.view());
 }
 
-// Copies from peers into this rank's recv.
+// Copies data of peers into this rank's recv buffer.
 void DeviceEngine::fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv) {
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
   const auto copy = [&](int peer, std::int64_t from, std::int64_t to, std::int64_t count) {

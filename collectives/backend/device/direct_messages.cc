@@ -66,7 +66,7 @@ void DirectMessages::drop(const std::function<void(DeviceOperation&)>& visit) {
   peers_.clear();
 }
 
-// What lies in the buffer is there once the call's stream has come so far.
+// The buffer's data is ready once the call's stream has reached its event.
 bool DirectMessages::tell(int rank, Peer& peer) {
   bool moved = false;
   for (; !peer.outgoing.empty(); peer.outgoing.pop_front()) {
@@ -103,7 +103,7 @@ void DirectMessages::leave(int rank, Peer& peer, const Notice& notice) {
       {std::move(own), setup_.inner->send(data, sizeof notice, DType::u8, rank)});
 }
 
-// One notice at a time, while one must come: of each send that was told and each recv.
+// Receives one notice at a time while any is due: one for each announced send and each recv.
 bool DirectMessages::listen(int rank, Peer& peer) {
   bool moved = false;
   for (;;) {
@@ -120,7 +120,7 @@ bool DirectMessages::listen(int rank, Peer& peer) {
       peer.told.pop_front();
       continue;
     }
-    // Its data comes before any other notice, whether or not it is wanted already.
+    // Its data comes before any other notice, whether or not a recv is waiting for it.
     Arrived arrived{.notice = peer.heard};
     const std::int64_t bytes = bytes_of(peer.heard.count, static_cast<DType>(peer.heard.dtype));
     if (bytes > 0 && peer.heard.place.base == 0) {
@@ -142,7 +142,7 @@ void DirectMessages::check(int rank, const DeviceOperation& wanted, const Notice
                         to_string(static_cast<DType>(notice.dtype)), setup_.inner->rank()))
           .at_rank(setup_.inner->rank())
           .with_peer(rank);
-  setup_.inner->abort(error.message());  // the sender is told of nothing else
+  setup_.inner->abort(error.message());  // the sender gets no other notification
   throw Error(error);
 }
 

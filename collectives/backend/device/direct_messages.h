@@ -1,8 +1,8 @@
-// Messages between ranks of one host that reach each other's memory: the sender tells where its
-// buffer lies, the receiver copies out of it and says when that is done.
+// Messages between ranks of one host that reach each other's memory. The sender announces where its
+// buffer lies; the receiver copies from it and reports completion.
 //
-// Each pair of ranks has one line of notices in each direction, over the host's Communicator: where
-// data is, and that it was taken. A buffer that peers cannot reach follows its notice through
+// Each pair of ranks exchanges notices in each direction over the host's Communicator: where data
+// is, and that it was taken. If peers cannot reach a buffer, its data follows the notice through
 // pinned memory. For the engine's thread.
 #pragma once
 
@@ -27,17 +27,17 @@ class DirectMessages {
     Communicator* inner;
     OpenedSegments* opened;
     MemoryResource* staging;  // pinned
-    Stream in, out;           // what it queues there waits for nothing
+    Stream in, out;           // work queued there waits for no other work
     std::function<SharedPlace(const void*, std::int64_t)> place_of;
-    std::function<void(DeviceOperation&, bool staged)> end;  // the operation is done
+    std::function<void(DeviceOperation&, bool staged)> end;  // called when the operation is done
   };
   explicit DirectMessages(Setup setup) : setup_(std::move(setup)) {}
 
   void take(Message message);
-  bool progress();  // true: something went on. Throws the Error of any message.
+  bool progress();  // true if there was progress. Throws the Error of any message.
   bool idle() const;
-  void give_up();  // throws timeout, with the operation that is not done
-  void drop(const std::function<void(DeviceOperation&)>& visit);  // all of them, done or not
+  void give_up();  // throws timeout, naming the unfinished operation
+  void drop(const std::function<void(DeviceOperation&)>& visit);  // all messages, done or not
 
  private:
   struct Notice {
@@ -45,7 +45,7 @@ class DirectMessages {
     Kind kind = Kind::where;
     std::int32_t dtype = 0;
     std::int64_t count = 0;
-    SharedPlace place{};  // base 0: the data follows, if there is any
+    SharedPlace place{};  // base 0: the data follows, if any
   };
   struct Outgoing {
     Message message;
@@ -63,14 +63,14 @@ class DirectMessages {
     Event copied;
   };
   struct Leaving {
-    std::unique_ptr<Notice> notice;  // null: the data behind one
+    std::unique_ptr<Notice> notice;  // null: the data behind a notice
     WorkPtr work;
   };
-  // Everything in the order of the calls.
+  // All lists are in call order.
   struct Peer {
-    std::deque<Outgoing> outgoing;  // sends that the peer has not been told of
-    std::deque<Outgoing> told;      // that it has not taken
-    std::deque<Message> wanted;     // recvs that nothing has been matched with
+    std::deque<Outgoing> outgoing;  // sends not announced to the peer yet
+    std::deque<Outgoing> told;      // announced sends not taken yet
+    std::deque<Message> wanted;     // recvs without a matching notice
     std::deque<Arrived> arrived;
     std::deque<Taking> taking;
     std::list<Leaving> leaving;

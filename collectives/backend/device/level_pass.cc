@@ -17,8 +17,8 @@ std::int64_t staged_count(const std::vector<LevelPlan::Part>& parts, const Slici
   return sum;
 }
 
-// Of the longest slice, the first. One byte at least: the rail wants a pointer for an empty part
-// too.
+// Size of the longest slice, which is the first. At least one byte, because the rail needs a
+// pointer even for an empty part.
 std::size_t slice_bytes_of(const std::vector<LevelPlan::Part>& parts, const Slicing& slicing,
                            std::int64_t element) {
   return static_cast<std::size_t>(
@@ -151,18 +151,18 @@ void LevelPass::start_on_rail(std::int64_t slice, Slot& slot) {
       issue(*setup_.rail, sliced(*plan_.rail, slicing_, slice, slot.send.data(), slot.recv.data()));
 }
 
-// What the rail has brought, as the user's elements.
+// Converts the rail's result to the user's elements.
 const void* LevelPass::finish_on_host(std::int64_t slice, Slot& slot) {
   const std::int64_t count = staged_count(plan_.to, slicing_, slice);
   if (call_.reduces() && call_.op == ReduceOp::avg)
     setup_.on_host->scale(plan_.rail->dtype, slot.recv.data(), 1.0 / setup_.ranks, count, Stream{});
   if (wide_ == element_) return slot.recv.data();
-  // Where the slice was sent from: it is as long as this, and the rail has done with it.
+  // Into the slice's send buffer: it has the same length, and the rail has finished with it.
   narrow(call_.dtype, static_cast<const float*>(slot.recv.data()), slot.send.data(), count);
   return slot.send.data();
 }
 
-// Once over the bus, then from there to the neighbours.
+// Copies once over the bus, then from there to the neighbours.
 void LevelPass::land(std::int64_t slice, Slot& slot) {
   slot.work.reset();
   const auto* const landed = static_cast<const std::byte*>(finish_on_host(slice, slot));

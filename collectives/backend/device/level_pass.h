@@ -1,11 +1,11 @@
-// One operation on its way through the levels (level_plan.h): slice by slice this rank folds its
-// share out of its neighbours' buffers into pinned memory, its rail sums or gathers that over the
-// hosts, and what comes is left in the neighbours' buffers. Up to kSlots slices are under way.
+// One operation by levels (level_plan.h), slice by slice. This rank folds its share of its
+// neighbours' buffers into pinned memory. Its rail sums or gathers that over the hosts, and the
+// result is written to the neighbours' buffers. Up to kSlots slices are in flight.
 //
 // For one thread, which calls progress() until done(). Nothing here waits for the device or for
-// others; the constructor may ask the driver for pinned memory, which pools keep: two slices for
-// each slot. Neighbours' buffers may be read and written from then on; the caller meets them before
-// and after.
+// other ranks; the constructor may allocate pinned memory, which pools keep (two slices for each
+// slot). From then on, neighbours' buffers may be read and written; the caller synchronizes with
+// them before and after.
 #pragma once
 
 #include <memory>
@@ -23,37 +23,37 @@ class LevelPass {
  public:
   static constexpr std::int64_t kSlots = 3;
 
-  // What outlives it.
+  // Must outlive the pass.
   struct Setup {
-    Stream in, out;                      // what it queues there waits for nothing
+    Stream in, out;                      // work queued there waits for no other work
     MemoryResource* staging;             // pinned
-    kernels::ReductionKernels* folds;    // the device's; null where nothing is reduced
-    kernels::ReductionKernels* on_host;  // of what comes from the rail
+    kernels::ReductionKernels* folds;    // the device's; null if nothing is reduced
+    kernels::ReductionKernels* on_host;  // for data from the rail
     Communicator* rail;                  // null: this rank has none
-    int ranks = 0;                       // of the whole group
+    int ranks = 0;                       // in the whole group
     int local_rank = 0;
     std::int64_t slice_bytes = 0;
   };
-  // By local rank, as pointers of this one: the neighbours' buffers; null where nobody asks.
+  // The neighbours' buffers by local rank, as pointers of this rank; null if unused.
   struct Buffers {
     std::vector<std::byte*> send, recv;
   };
-  // Where something is folded: a slice on the device for each slot. Throws out_of_memory.
+  // If something is folded: a device slice for each slot. Throws out_of_memory.
   static std::vector<Buffer> make_sums(const Call& call, const LevelPlan& plan, int hosts,
                                        std::int64_t slice_bytes, MemoryResource& memory, Stream in);
-  // `sums`: of make_sums(). Throws out_of_memory, and what the driver says.
+  // `sums`: from make_sums(). Throws out_of_memory and the driver's errors.
   LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buffers,
             std::vector<Buffer> sums);
 
-  bool progress();  // true: something went on. Throws the Error of the rail or the device.
+  bool progress();  // true if there was progress. Throws the Error of the rail or the device.
   bool done() const;
-  // What it waits for: the rail's oldest Work, or null where it is the device.
+  // The rail's oldest Work if the pass waits for it; null if it waits for the device.
   Work* awaited() const;
   std::int64_t staged_bytes() const { return staged_bytes_; }  // copied into pinned memory
 
  private:
   struct Slot {
-    Buffer sum{};           // on the device: what is folded
+    Buffer sum{};           // device memory of the fold
     Buffer send{}, recv{};  // pinned
     Event folded, landed;
     WorkPtr work{};
@@ -77,11 +77,11 @@ class LevelPass {
   const LevelPlan plan_;
   const Buffers buffers_;
   DeviceBackend& backend_;
-  const std::int64_t element_;  // bytes of the user's
-  std::int64_t wide_ = 0;       // of the rail's
+  const std::int64_t element_;  // bytes, in the user's dtype
+  std::int64_t wide_ = 0;       // bytes, on the rail
   Slicing slicing_{.number = 0};
   std::vector<Slot> slots_;
-  // Slices that have got so far, each in the order of the slices.
+  // Number of slices that have reached each stage, in slice order.
   std::int64_t folded_ = 0, started_ = 0, arrived_ = 0, landed_ = 0;
   std::int64_t staged_bytes_ = 0;
   Event copied_;

@@ -8,7 +8,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-constexpr std::int64_t kGranule = 32;  // elements, as of the host's levels
+constexpr std::int64_t kGranule = 32;  // elements, as in the host's levels
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -35,7 +35,7 @@ std::vector<int> all_of(int ranks) {
   return all;
 }
 
-// Each rail carries a shard of the one buffer.
+// Each rail carries one shard of the buffer.
 void plan_shards(LevelPlan& plan, const Call& call, int rank,
                  const hierarchical::Placement& where) {
   const int node = where.node_of(rank), local = where.local_rank(rank);
@@ -80,7 +80,7 @@ void plan_parts(LevelPlan& plan, const Call& call, int rank, const hierarchical:
   }
   plan.from = {own};
   plan.to = parts;
-  plan.to[at(node)].moves = false;  // neighbours take it from each other
+  plan.to[at(node)].moves = false;  // neighbours copy it from each other
   plan.sources = {local};
   plan.destinations = neighbours;
   for (const int neighbour : neighbours) {
@@ -118,7 +118,7 @@ LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& 
   plan.rail->outer.reset();
   if (!call.reduces()) return plan;
   if (call.op == ReduceOp::avg) plan.rail->op = ReduceOp::sum;
-  // Rounded once, when the sum is whole. The smallest and the largest are none.
+  // Rounded once, when the sum is complete. min and max do not round.
   if (size_of(call.dtype) == 2 && is_floating(call.dtype) && call.op != ReduceOp::min &&
       call.op != ReduceOp::max)
     plan.rail->dtype = DType::f32;

@@ -1,4 +1,4 @@
-// Operations over several hosts by levels: inside a host in the ranks' own device memory, between
+// Operations over several hosts by levels: inside a host in the ranks' own device memory; between
 // hosts each rank's share through pinned memory, on its own rail.
 #include <algorithm>
 
@@ -10,8 +10,8 @@
 namespace shoal::collectives::device {
 namespace {
 
-constexpr int kFoldedAlike = 3;  // so many sources the canonical tree folds from the left
-constexpr int kSources = 64;     // of the device's kernels
+constexpr int kFoldedAlike = 3;  // up to this many sources the canonical tree is the left fold
+constexpr int kSources = 64;     // limit of the device's kernels
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -24,7 +24,7 @@ int largest_host(const hierarchical::Placement& where) {
 
 }  // namespace
 
-// Collective; the answer is the same on all ranks.
+// Collective; the result is the same on all ranks.
 void DeviceEngine::meet_levels() {
   if (placement_->nodes() == 1 || placement_->nodes() == size_ || !neighbours_) return;
   const int node = placement_->node_of(rank_), local = placement_->local_rank(rank_);
@@ -36,7 +36,7 @@ void DeviceEngine::meet_levels() {
   if (levels_->rail) setup_.family->join(levels_->rail);
 }
 
-// From the call alone, so all ranks answer alike.
+// Depends only on the call, so all ranks agree.
 bool DeviceEngine::goes_by_levels(const Call& call) const {
   if (!levels_ || (wired_ && is_of_messages(call.operation))) return false;
   const std::int64_t bytes = is_message(call.operation) ? 0 : table_bytes(call, size_);
@@ -59,11 +59,11 @@ bool DeviceEngine::goes_by_levels(const Call& call) const {
 
 bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& call) {
   if (!goes_by_levels(call)) return false;
-  // Neighbours read this rank's buffers once they know where they are.
+  // Neighbours read this rank's buffers once they know their addresses.
   until(call, [&] { return operation.ready.query(); });
   LevelPlan plan = level_plan(call, rank_, *placement_);
   std::vector<Buffer> sums;
-  bool room = true;  // where one rank has none, all go the way that needs none
+  bool room = true;  // if one rank has none, all fall back to staging
   try {
     sums = LevelPass::make_sums(call, plan, placement_->nodes(), setup_.slice_bytes, memory_,
                                 in_.view());
@@ -94,7 +94,7 @@ bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& c
   bring_on(call, *pass_);
   const std::int64_t staged = pass_->staged_bytes();
   pass_.reset();
-  until_done(*levels_->node->barrier());  // nobody reads or writes in others' memory any more
+  until_done(*levels_->node->barrier());  // no rank accesses others' memory any more
   const std::lock_guard lock(mutex_);
   ++statistics_.bounced;
   statistics_.bounced_bytes += staged;
@@ -103,8 +103,7 @@ bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& c
   return true;
 }
 
-// The rail's Works have deadlines of their own; the device has as long again whenever something
-// went on.
+// The rail's Works have their own deadlines; the device's deadline restarts with any progress.
 void DeviceEngine::bring_on(const Call& call, LevelPass& pass) {
   const auto from_now = [&] { return Deadline::in_seconds(setup_.deadline_seconds); };
   Deadline deadline = from_now();
@@ -113,14 +112,14 @@ void DeviceEngine::bring_on(const Call& call, LevelPass& pass) {
     if (went_on) deadline = from_now();
     if (progress_messages() || went_on) backoff = {};
     Work* const work = pass.awaited();
-    if (is_late() && work) work->wait(deadlines::at_once());  // throws, and names who is missing
+    if (is_late() && work) work->wait(deadlines::at_once());  // throws, naming the missing ranks
     if (is_late() || (!work && deadline.passed()))
       device_is_late(describe(call) + " waits", describe(call));
     backoff.take();
   }
 }
 
-// From any thread. Whoever waits in any of the groups.
+// Aborts waits in all of the groups. May be called from any thread.
 void DeviceEngine::abort_hosts(std::string_view reason) {
   inner_->abort(reason);
   if (!levels_) return;

@@ -1,4 +1,4 @@
-// Linked where SHOAL_CUDA is OFF.
+// Linked if SHOAL_CUDA is OFF.
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/runtime/base/error.h"
 

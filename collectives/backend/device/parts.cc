@@ -11,7 +11,7 @@ Numbers equal(int parts, std::int64_t count) {
   return Numbers(static_cast<std::size_t>(parts), count);
 }
 
-// Buffers that are not made of one part for each rank.
+// Whether buffers are not divided into one part for each rank.
 bool is_whole(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::broadcast ||
          operation == Operation::reduce || is_message(operation);

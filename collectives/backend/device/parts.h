@@ -1,4 +1,4 @@
-// An operation's buffers as parts, and the slices in which they pass through host memory.
+// The parts of an operation's buffers, and the slices in which they pass through host memory.
 #pragma once
 
 #include <vector>
@@ -7,31 +7,31 @@
 
 namespace shoal::collectives::device {
 
-// Elements of each part of a rank's send and recv buffer, packed in order; no part: no buffer.
+// Elements of each part of a rank's send and recv buffers, packed in order; no parts: no buffer.
 struct Parts {
   std::vector<std::int64_t> send, recv;
 };
 Parts parts_of(const Call& call, int rank, int size);
 
-// Slices of `length` elements of each part; all ranks cut an operation alike.
+// Slices of `length` elements of each part. All ranks cut an operation alike.
 struct Slicing {
   std::int64_t number = 1, length = 0;
 };
-// Slices whose staged parts together take about `bytes` on each rank. all_to_all_v is not cut: a
-// rank knows only its own counts.
+// Slices whose staged parts together take about `bytes` on each rank. all_to_all_v is not cut,
+// because a rank knows only its own counts.
 Slicing slicing_of(const Call& call, int size, std::int64_t bytes);
 
-// Slice s of a part of `count` elements: [s * length, ...) of it.
+// Elements of slice s in a part of `count` elements; it starts at s * length.
 std::int64_t slice_count(std::int64_t count, const Slicing& slicing, std::int64_t s);
 
-// Of all parts: where slice s lies in the packed buffer, and in the staged one; elements.
+// The position of one part of slice s in the packed device buffer and in the staged one; elements.
 struct Piece {
   std::int64_t device, staged, count;
 };
 std::vector<Piece> pieces_of(const std::vector<std::int64_t>& parts, const Slicing& slicing,
                              std::int64_t s);
 
-// The call of slice s over staged buffers.
+// The call for slice s over staged buffers.
 Call sliced(const Call& call, const Slicing& slicing, std::int64_t s, const void* send, void* recv);
 
 }  // namespace shoal::collectives::device

@@ -54,7 +54,7 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
   return pointer;
 }
 
-// What this stream has freed, although somebody may be waiting to have it.
+// Takes memory that this stream has freed, even if another thread is waiting for it.
 std::byte* ShareableMemory::take_own(void* user, std::size_t length) {
   const std::lock_guard lock(mutex_);
   std::byte* pointer = take(free_[user], length);
@@ -64,7 +64,7 @@ std::byte* ShareableMemory::take_own(void* user, std::size_t length) {
 }
 
 std::byte* ShareableMemory::take_new(void* user, std::size_t length) {
-  // What the driver maps: a segment has its pages for itself, as its handle stands for them.
+  // The driver's mapping unit: a segment owns its pages, because its handle stands for them.
   constexpr std::size_t kPage = std::size_t{2} << 20;
   const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
   auto* const base = static_cast<std::byte*>(access_->allocate(segment));
@@ -101,10 +101,11 @@ void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t lengt
   ranges.erase(range);
 }
 
-// What other streams have freed becomes this one's, once all that used it is done. Not by waiting
-// for those streams: the handle of one that is gone may be another's, or nobody's.
-// Two that run out at once wait for one another's: whoever is second finds what it waited for with
-// the first, and waits again.
+// Takes memory that other streams have freed, once all work using it is done. Does not wait for
+// those streams: the handle of a stream that is gone may be invalid or another's.
+//
+// Two threads that run out at once wait for each other's memory: the second finds that the first
+// has taken it, and waits again.
 std::byte* ShareableMemory::take_from_others(void* user, std::size_t length) {
   for (;;) {
     if (std::byte* const found = take_what_is_awaited(user, length)) return found;
@@ -138,7 +139,7 @@ std::byte* ShareableMemory::take_what_is_awaited(void* user, std::size_t length)
       for (const auto& [pointer, bytes] : std::exchange(ranges, {}))
         give(free_[to_user ? user : stream], pointer, bytes);
   };
-  // What others began to wait for before this one did has been waited for too.
+  // Ranges that others began to wait for earlier are now free of work too.
   if (!problem)
     for (auto some = awaited_.begin(); some != own; ++some) hand_over(*some, true);
   hand_over(*own, !problem);

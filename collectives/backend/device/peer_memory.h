@@ -14,17 +14,20 @@
 namespace shoal::collectives::device {
 
 // First fit in segments of at least kSegmentBytes, kept until the end because peers have them open
-// or registered (segments.h): a steady step asks the driver for nothing, and finds its buffers
-// where they were. Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at
-// once there for what is allocated on it, and nobody waits; other streams' free memory is taken
-// only where the device has none left, after a wait for all of it: those streams may be gone.
-// Thread-safe; who asks the driver for more, or waits for the device, holds up nobody who finds
-// what he wants.
+// or registered (segments.h). A steady step makes no driver calls and finds its buffers at the same
+// addresses. Blocks are aligned to 256 bytes.
+//
+// Stream-ordered: memory freed on a stream is available at once for allocations on it, without
+// waiting. Other streams' free memory is taken only if the device has none left, after waiting for
+// the whole device, since those streams may be gone.
+//
+// Thread-safe. A thread that asks the driver for more memory, or waits for the device, does not
+// block threads that find a free block.
 class ShareableMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
 
-  // `stream`: of calls that name none. `counted_by` may be null.
+  // `stream`: for calls without one. `counted_by` may be null.
   ShareableMemory(std::shared_ptr<PeerAccess> access, Stream stream, CountingMemory* counted_by)
       : access_(std::move(access)),
         stream_(stream),
@@ -39,10 +42,10 @@ class ShareableMemory final : public MemoryResource {
   // The segment that holds all of [pointer, pointer + bytes), or null.
   void* segment_of(const void* pointer, std::size_t bytes) const;
   std::size_t segment_bytes(void* segment) const;
-  // The handle of a segment. Asks the driver the first time.
+  // The handle of a segment. Calls the driver the first time.
   PeerAccess::Handle exported(void* segment);
   Segments& segments() const { return *held_; }
-  // What is freed from now on is not given out again: neighbours may still be writing there.
+  // Memory freed from now on is not reused: neighbours may still be writing to it.
   void stop_reuse();
 
  private:
@@ -63,26 +66,26 @@ class ShareableMemory final : public MemoryResource {
   const Stream stream_;
   CountingMemory* counted_by_;
   const Segments::Held held_;
-  mutable std::mutex mutex_;  // never held while the driver is asked, which may wait for the device
-  using FreeRanges = std::map<void*, Ranges>;  // by stream; those of two segments never merged
+  mutable std::mutex mutex_;  // not held during driver calls, which may wait for the device
+  using FreeRanges = std::map<void*, Ranges>;  // by stream; ranges of two segments are never merged
   FreeRanges free_;
-  // What callers of take_from_others() wait for, the oldest first: still its streams' own.
+  // Ranges that callers of take_from_others() wait for, oldest first; still owned by their streams.
   std::list<FreeRanges> awaited_;
   std::map<std::byte*, Segment> segments_;
   bool reuses_ = true;
 };
 
-// Where a rank's buffer lies. Travels between ranks.
+// The location of a rank's buffer. Travels between ranks.
 struct SharedPlace {
   std::uint64_t base = 0;  // of its segment, as its owner addresses it; 0: not shareable
   std::uint64_t offset = 0;
   PeerAccess::Handle handle{};
 };
 
-// Peers' segments, opened when they are first used, or held (segments.h). For one thread.
+// Peers' segments, opened on first use, or held (segments.h). For one thread.
 class OpenedSegments {
  public:
-  // `same_process`, by rank: their pointers are used as they are.
+  // `same_process`, by rank: pointers of those ranks are used as they are.
   OpenedSegments(std::shared_ptr<PeerAccess> access, std::vector<bool> same_process)
       : access_(std::move(access)), same_process_(std::move(same_process)) {}
   ~OpenedSegments() { close(); }
@@ -90,7 +93,7 @@ class OpenedSegments {
   OpenedSegments& operator=(const OpenedSegments&) = delete;
 
   std::byte* pointer(int rank, const SharedPlace& place);
-  // Those of a rank of this process, until close(); null: it has ended.
+  // Holds the segments of a rank of this process until close(); null: that rank has ended.
   void hold(Segments::Held segments) { held_.push_back(std::move(segments)); }
   void close() noexcept;
 

@@ -6,13 +6,13 @@
 namespace shoal::collectives::device {
 namespace {
 
-// What ranks that are threads have in common: they know each other by what they send alone.
+// Lets ranks that are threads of one process find each other's segments by number.
 struct Directory {
   std::mutex mutex;
   std::uint64_t last = 0;
   std::map<std::uint64_t, std::weak_ptr<Segments>> all;
   static Directory& get() {
-    static auto& directory = *new Directory;  // ranks may end after what is static
+    static auto& directory = *new Directory;  // ranks may end after static objects are destroyed
     return directory;
   }
 };

@@ -1,7 +1,8 @@
-// A rank's segments of device memory, which others read and write in place. The driver gets them
-// back when the rank and all ranks of its process that hold them have let go: one that has failed
-// ends at once, and neighbours that have not heard of it yet still fold out of its memory and copy
-// into it, at work that is queued or that they queue next. Thread-safe.
+// A rank's segments of device memory, which others read and write in place. They are freed when the
+// rank and all ranks of its process that hold them have let go.
+//
+// A failed rank ends at once. Neighbours that have not learned of it may still fold from its memory
+// and copy into it, in work that is queued or will be queued. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -28,16 +29,16 @@ class Segments {
     const std::lock_guard lock(mutex_);
     bases_.push_back(base);
   }
-  // By what other ranks find them; never another's. Who was told holds nothing yet: a rank that
-  // fails while they find each other cannot know who has heard of it.
+  // Identifies the segments to other ranks; never reused. Knowing the number does not hold them: a
+  // rank that fails during setup cannot know which ranks have received it.
   std::uint64_t number() const { return number_; }
-  // Those of a rank of this process. Null: it has ended, and no rank will use its memory, since
-  // each operation begins with all of them.
+  // The segments of a rank of this process. Null: it has ended, and no rank will use its memory,
+  // since each operation begins with all ranks.
   static Held find(std::uint64_t number);
-  // How many there are in this process.
+  // Number of live Segments in this process.
   static std::size_t count();
-  // Other processes may open them from now on; until they have closed them the driver gets nothing
-  // back, which it does not allow: where that is never known, they are kept until the process ends.
+  // Other processes may open them from now on. They are not freed until those have closed them,
+  // because the driver forbids it. If that is never known, they are kept until the process ends.
   void opened_elsewhere() { kept_ = true; }
   void closed_elsewhere() { kept_ = false; }
 

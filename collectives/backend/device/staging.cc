@@ -1,4 +1,4 @@
-// Operations through host memory: slice by slice copied in, moved by the host's Communicator, and
+// Operations through host memory: each slice is copied in, moved by the host's Communicator and
 // copied out, while the next slice is copied in.
 #include "shoal/collectives/backend/device/device_engine.h"
 
@@ -82,11 +82,11 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   const Parts parts = parts_of(call, rank_, size_);
   const Slicing slicing = slicing_of(call, size_, setup_.slice_bytes);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  // Before it recv may be in use. Not waited for by these streams: behind what a call of this
-  // rank's is behind, others' data could not pass.
+  // Before it, recv may be in use. These streams must not wait for the event: other ranks' data
+  // could then not pass behind a blocked call of this rank.
   until(call, [&] { return operation.ready.query(); });
 
-  // Of one byte at least: no part is null where the host's Communicator wants a pointer.
+  // At least one byte: no part is null, because the host's Communicator needs a pointer.
   const auto buffer = [&](const std::vector<std::int64_t>& part) {
     const std::int64_t bytes = std::max<std::int64_t>(total(part, slicing, 0) * element, 1);
     return Buffer(staging_, static_cast<std::size_t>(bytes), MemoryTag::communication);
@@ -106,8 +106,8 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
         issue(*inner_, sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
     if (s + 1 < slicing.number) {
       Slot& next = slot_of(s + 1);
-      // Its send is free: the slice before this one has been moved. Its recv is written by the
-      // host only once this slice is done.
+      // Its send buffer is free, because the previous slice has been moved. The host writes its
+      // recv buffer only once this slice is done.
       copy_in(call, parts, slicing, s + 1, next);
     }
     until_done(*work);
@@ -127,7 +127,7 @@ bool DeviceEngine::has_messages() const {
   return !messages_.empty() || (direct_messages_ && !direct_messages_->idle());
 }
 
-// Posted in the order of their calls; then each at its own pace.
+// Messages are posted in call order and then progress independently.
 bool DeviceEngine::progress_messages() {
   {
     const std::lock_guard lock(mutex_);
@@ -154,7 +154,7 @@ bool DeviceEngine::progress_messages() {
   return moved;
 }
 
-// Streams are not waited for by in_ and out_, as in stage().
+// in_ and out_ do not wait for streams, as in stage().
 bool DeviceEngine::progress(Message& message) {
   DeviceOperation& operation = *message.operation;
   const Call& call = operation.call();
@@ -173,7 +173,8 @@ bool DeviceEngine::progress(Message& message) {
             Buffer(staging_, std::max<std::size_t>(bytes, 1), MemoryTag::communication);
         message.place = message.staged.data();
       }
-      // The call's own buffer may still be in use; nor do other messages wait for it on in_.
+      // The call's own buffer may still be in use. in_ does not wait for it, so that other messages
+      // can pass.
       if ((sends || message.on_device) && !operation.ready.query()) return false;
       if (sends && message.staged) backend_.copy(message.place, call.send, bytes, in_.view());
       message.copied.record(in_.view());

@@ -1,4 +1,4 @@
-// Operations between hosts whose messages leave from device memory and arrive there.
+// Operations between hosts whose messages are sent from and received into device memory directly.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,7 +18,7 @@ bool is_gather(Operation operation) {
 
 }  // namespace
 
-// Collective. All or none: who cannot is named, with the reason.
+// Collective; either all ranks or none. A rank that cannot is named, with the reason.
 std::string DeviceEngine::meet_wires() {
   struct Word {
     std::array<char, 240> problem{};  // empty: none
@@ -63,7 +63,7 @@ std::string DeviceEngine::meet_wires() {
   return {};
 }
 
-// From the call alone, so all ranks answer alike.
+// Depends only on the call, so all ranks agree.
 bool DeviceEngine::goes_by_wire(const Call& call) const {
   if (!wired_ || !is_of_messages(call.operation)) return false;
   if (is_gather(call.operation) && !neighbours_) return false;
@@ -71,7 +71,7 @@ bool DeviceEngine::goes_by_wire(const Call& call) const {
   return longest < 0 || longest > wired_->wires().eager_bytes();
 }
 
-// Where [wanted, wanted + bytes) may lie for messages: there, or in `block`; null: nowhere.
+// Where messages for [wanted, wanted + bytes) may lie: there, or in `block`; null: nowhere.
 std::byte* DeviceEngine::wired_place(const void* wanted, std::int64_t bytes, Buffer& block) {
   if (wired_->reach(wanted, bytes)) return static_cast<std::byte*>(const_cast<void*>(wanted));
   if (bytes > setup_.copy_bytes) return nullptr;
@@ -90,7 +90,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   if (!goes_by_wire(call)) return false;
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
   const bool broadcasts = call.operation == Operation::broadcast;
-  // A broadcast has one buffer, its recv; the root's is read.
+  // A broadcast has one buffer, its recv; it is read on the root.
   const std::int64_t sent = broadcasts ? 0 : call.send_bytes(rank_, size_);
   const std::int64_t received = call.recv_bytes(rank_, size_);
   Buffer send_block, recv_block;
@@ -98,7 +98,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   std::byte* const recv = wired_place(call.recv, received, recv_block);
   const bool usable = (sent == 0 || send) && (received == 0 || recv);
 
-  // Waited for here and not by in_, behind which other operations' copies are queued.
+  // Waits here rather than on in_, which has copies of other operations queued.
   until(call, [&] { return operation.ready.query(); });
   const auto copy = [&](Stream stream, void* to, const void* from, std::int64_t bytes) {
     if (bytes > 0 && to != from) backend_.copy(to, from, static_cast<std::size_t>(bytes), stream);
@@ -142,7 +142,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   return true;
 }
 
-// Blocking. Every rank's; none where a rank's buffers cannot be reached.
+// Blocking. The places of every rank; empty if a rank's buffers cannot be reached.
 std::vector<DeviceEngine::WirePlaces> DeviceEngine::exchange_wire_places(const Call& call,
                                                                          const WirePlaces& own) {
   std::vector<WirePlaces> all(at(size_));
@@ -158,10 +158,10 @@ std::vector<DeviceEngine::WirePlaces> DeviceEngine::exchange_wire_places(const C
   return all;
 }
 
-// The parts that other ranks of this host have, their own and those that came for all of them.
+// Copies the parts that other ranks of this host have: their own and those they received for all.
 void DeviceEngine::take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
                                         std::byte* recv) {
-  until_done(*inner_->barrier());  // all has come
+  until_done(*inner_->barrier());  // all data has arrived
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
   std::int64_t begin = 0;  // bytes
   for (int owner = 0; owner < size_; ++owner) {
@@ -180,7 +180,7 @@ void DeviceEngine::take_from_neighbours(const Call& call, const std::vector<Wire
   Event copied(device());
   copied.record(out_.view());
   until(call, [&] { return copied.query(); });
-  until_done(*inner_->barrier());  // nobody reads here any more
+  until_done(*inner_->barrier());  // no rank reads here any more
 }
 
 }  // namespace shoal::collectives::device

@@ -20,12 +20,12 @@ std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
 }
 
-// The program without its copies, which the device makes; what waited for one waits for what that
-// waited for.
+// The program without its copies, which the device makes. An instruction that waited for a copy
+// waits for that copy's dependencies instead.
 algorithm::Program without_copies(const algorithm::Program& program) {
   SHOAL_ASSERT(program.scratch == 0 && program.partial == 0);
   algorithm::Program messages;
-  std::vector<std::vector<int>> stands_for;  // by instruction: those that are kept
+  std::vector<std::vector<int>> stands_for;  // by instruction: its kept replacements
   for (const algorithm::Instruction& instruction : program.instructions) {
     SHOAL_ASSERT(instruction.verb != algorithm::Verb::reduce);
     std::vector<int> after;
@@ -43,12 +43,12 @@ algorithm::Program without_copies(const algorithm::Program& program) {
   return messages;
 }
 
-// Each part goes once to each other host.
+// Each part crosses once to each other host.
 algorithm::Program gather_between_hosts(const std::vector<std::int64_t>& counts, int rank,
                                         const hierarchical::Placement& where) {
   algorithm::Program program;
   const int size = where.size();
-  // No two ranks begin with the same one.
+  // No two ranks begin with the same peer.
   for (int step = 1; step < size; ++step) {
     const int to = (rank + step) % size, from = (rank - step + size) % size;
     const std::int64_t sent = counts[static_cast<std::size_t>(rank)],
@@ -136,10 +136,10 @@ bool is_of_messages(Operation operation) {
 
 std::int64_t longest_message(const Call& call, int size) {
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  if (call.operation == Operation::all_to_all_v) return -1;  // nobody knows all counts
+  if (call.operation == Operation::all_to_all_v) return -1;  // no rank knows all counts
   if (call.operation == Operation::all_gather_v)
     return *std::ranges::max_element(call.counts) * element;
-  // A broadcast goes in shards.
+  // A broadcast travels in shards.
   return (call.operation == Operation::broadcast ? call.count / size : call.count) * element;
 }
 

@@ -1,5 +1,5 @@
-// Device memory that messages between hosts leave from and arrive in directly, and which messages
-// a call is made of.
+// Device memory that messages between hosts are sent from and received into directly, and the
+// messages of a call.
 #pragma once
 
 #include <map>
@@ -12,27 +12,27 @@
 
 namespace shoal::collectives::device {
 
-// Segments of the ranks' memory, registered when they are first used and kept so until the end:
-// registering takes longer than most messages. Memory from elsewhere is never registered, since
-// nobody here would know when it is freed. It owns the registrations, not the memory, whose
-// segments live as long as `memory`. For one thread.
+// Segments of the ranks' memory, registered on first use and kept so until the end, because
+// registering takes longer than most messages. Other memory is never registered, since its release
+// would go unnoticed. Owns the registrations but not the memory, whose segments live as long as
+// `memory`. For one thread.
 class WiredMemory {
  public:
-  // All three must outlive it.
+  // All arguments must outlive this object.
   WiredMemory(Wires& wires, ShareableMemory& memory, PeerAccess& access)
       : wires_(wires), memory_(memory), access_(access) {}
 
-  // Registers the segment of a small block, to see that it can be done. Blocks; throws what the
-  // memory and the transport say.
+  // Registers the segment of a small block as a test. Blocks; throws the errors of the memory and
+  // the transport.
   void try_it();
-  // Whether messages may lie at [pointer, pointer + bytes) from now on: it is of the memory, which
-  // was or could be registered. Blocks while a segment is registered, once; one that is refused is
-  // logged, and refused from then on.
+  // Whether messages may use [pointer, pointer + bytes): the range is in `memory`, and its segment
+  // is or can be registered. Blocks while a segment is registered, once. A refused segment is
+  // logged and stays refused.
   bool reach(const void* pointer, std::int64_t bytes);
   Wires& wires() const { return wires_; }
-  // The messages of a call (messages_of), whose buffers are within reach and belong to the Work
-  // until it is done. Every rank calls it; nobody blocks. The copies of what a rank has for itself
-  // are the caller's, and so is the order with streams (wires.h).
+  // Runs the messages of a call (messages_of). Its buffers must be reachable and belong to the Work
+  // until it is done. Every rank calls it; does not block. The caller copies a rank's part for
+  // itself and orders streams (wires.h).
   WorkPtr exchange(Call call, int rank, const hierarchical::Placement& where);
 
  private:
@@ -44,20 +44,21 @@ class WiredMemory {
   std::map<void*, std::unique_ptr<Registration>> segments_;  // null: refused
 };
 
-// Calls that are messages and copies only. Reductions need the device between their messages.
+// Calls that consist of messages and copies. Reductions need the device between their messages.
 bool is_of_messages(Operation operation);
-// Bytes of the longest message that some rank sends; all ranks answer alike. Negative: not known.
+// Bytes of the longest message that any rank sends, the same on all ranks; negative: unknown.
 std::int64_t longest_message(const Call& call, int size);
 
-// This rank's messages of a call. What a rank has for itself
-// is no message; nor, in an all_gather, what another rank of its host receives for it (carrier_of).
+// This rank's messages of a call. A rank's part for itself is not a message. Neither are, in an
+// all_gather, parts that another rank of its host receives for it (carrier_of).
 algorithm::Program messages_of(const Call& call, int rank, const hierarchical::Placement& where);
 
-// Of an all_gather: the rank of `rank`'s host that receives the part of `owner`, itself where it is
-// of that host. Ranks of one host share the others' parts, so each crosses between two hosts once.
+// all_gather: the rank of `rank`'s host that receives the part of `owner`; `owner` itself if it is
+// on that host. Ranks of one host share the others' parts, so each part crosses between two hosts
+// once.
 int carrier_of(int owner, int rank, const hierarchical::Placement& where);
 
-// Elements [from, from + count) of `send` that belong at `to` of `recv` on this rank.
+// Elements [from, from + count) of `send` that this rank copies to `to` of its own `recv`.
 struct OwnPart {
   std::int64_t from = 0, to = 0, count = 0;
 };
