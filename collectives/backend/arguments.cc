@@ -20,7 +20,7 @@ std::int64_t sum_before(const std::vector<std::int64_t>& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
 }
 
-// Elements of the whole send and recv buffer of a rank.
+// Number of elements in a rank's whole send and recv buffers.
 std::int64_t sent(const Call& call, int rank, int size) {
   switch (call.operation) {
     case Operation::reduce_scatter:
@@ -119,8 +119,8 @@ bool in_place(const Call& call, int rank) {
   }
 }
 
-// True for most calls there are, in a few instructions: a small one takes no longer than its
-// checks.
+// A few instructions that accept most calls: the full checks would take as long as a small
+// operation.
 bool plainly_right(const Call& call, int size, DeviceType device) {
   return call.operation == Operation::all_reduce && call.op < ReduceOp::avg && call.send &&
          call.send == call.recv && call.count >= 0 && call.count <= kMostElements >> 16 &&

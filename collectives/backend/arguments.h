@@ -1,4 +1,4 @@
-// What every backend checks about a call before anything moves.
+// Checks that every backend makes on a call before data moves.
 #pragma once
 
 #include <bit>
@@ -11,16 +11,16 @@
 
 namespace shoal::collectives {
 
-// What the user called, where a call is a step of it inside a host or between hosts: that is what
-// ranks compare and what messages name.
+// The user's call, for calls that are a step of it inside a host or between hosts. Ranks compare
+// it, and messages name it.
 struct OuterCall {
   Signature signature;
   std::uint32_t number = 0;
 };
 
-// The arguments of a call without counts and factors: enough to see that it is like another.
+// The arguments of a call without counts and factors, enough to recognise a repeated call.
 struct PlainCall {
-  // In one word, which is compared at once.
+  // Packed into one word for a single comparison.
   struct Kind {
     Operation operation;
     DType dtype;
@@ -37,22 +37,22 @@ struct PlainCall {
   std::int64_t count;
 };
 
-// One call, as the queue of a backend keeps it.
+// One call, as a backend queues it.
 struct Call {
   Operation operation = Operation::barrier;
-  const void* send = nullptr;  // null where this rank's is not used
+  const void* send = nullptr;  // null if unused on this rank
   void* recv = nullptr;
-  std::int64_t count = 0;  // as passed to the method; the sum of `counts` where there are many
+  std::int64_t count = 0;  // as passed to the method; the sum of `counts` if there are several
   DType dtype = DType::u8;
   ReduceOp op = ReduceOp::sum;
-  int root = -1;  // or the peer of a message
+  int root = -1;  // or a message's peer
   double factor = 1;
-  std::vector<std::int64_t> counts{};       // of a _v operation; all_to_all_v: what this rank sends
-  std::vector<std::int64_t> recv_counts{};  // of all_to_all_v
+  std::vector<std::int64_t> counts{};       // _v operations; all_to_all_v: this rank's send counts
+  std::vector<std::int64_t> recv_counts{};  // all_to_all_v
   Stream stream{};
   std::optional<OuterCall> outer{};
 
-  // Bytes of the whole send and recv buffer of that rank.
+  // Size in bytes of a rank's whole send and recv buffers.
   std::int64_t send_bytes(int rank, int size) const;
   std::int64_t recv_bytes(int rank, int size) const;
   bool reduces() const { return collectives::reduces(operation); }
@@ -61,15 +61,16 @@ struct Call {
   }
 };
 
-// Throws invalid_argument: negative count, null pointer, avg of integers, root outside the group,
-// buffers that overlap without being in place, a stream that is not of the `device` kind.
+// Throws invalid_argument for: negative count, null pointer, avg of integers, root outside the
+// group, buffers that overlap without being in place, a stream of another kind than `device`.
 void check_call(const Call& call, int rank, int size, DeviceType device = DeviceType::cpu);
 
-// Of the larger of a rank's buffers, the same for every rank: what selection tables speak of. 0 for
-// all_to_all_v, whose ranks know only their own counts.
+// Bytes of the larger of a rank's buffers, the same on every rank: the size in selection tables. 0
+// for all_to_all_v, whose ranks know only their own counts.
 std::int64_t table_bytes(const Call& call, int size);
 
-// What the ranks must agree on: of a step the outer call's, its own hashed into `counts`.
+// The values that ranks must agree on. A step has the outer call's signature, with its own hashed
+// into `counts`.
 Signature signature_of(const Call& call);
 // "all_reduce of 16 f32, sum"
 std::string describe(const Call& call);

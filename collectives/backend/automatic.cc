@@ -1,4 +1,4 @@
-// Which backend `auto` is.
+// Resolves the backend `auto`.
 #include <map>
 #include <vector>
 
@@ -10,7 +10,7 @@
 namespace shoal::collectives {
 namespace {
 
-// What all ranks know of the request without asking each other; empty: nothing.
+// The reason for native that all ranks know from the options alone; empty: none.
 std::string asks_for_native(const CommunicatorOptions& options) {
   if (options.fixed_order) return "NCCL sums in an order of its own, not a fixed one";
   if (!options.algorithm.empty() || !options.collectives.empty() || !options.transport.empty() ||
@@ -19,7 +19,7 @@ std::string asks_for_native(const CommunicatorOptions& options) {
   return {};
 }
 
-// By what each rank told of its GPU and of NCCL there.
+// The reason against nccl from each rank's GPU and NCCL problem; empty: none.
 std::string why_not_nccl(const std::vector<std::string>& gpus,
                          const std::vector<std::string>& problems) {
   for (std::size_t rank = 0; rank < problems.size(); ++rank)

@@ -1,5 +1,5 @@
-// The one table of backends. A backend that this build lacks still has its row: CMake links a
-// source whose factory throws unavailable, naming the build flag (decision 14).
+// The one table of backends. A backend missing from this build still has its row: CMake links a
+// source whose factory throws unavailable and names the build flag (decision 14).
 #pragma once
 
 #include <optional>
@@ -18,23 +18,24 @@ struct Backend {
 
 std::span<const Backend> backends();
 
-// What `auto` is for these ranks: nccl where buffers are in device memory, every rank has a GPU of
-// its own and nothing is asked for that only native has; else native. What speaks against nccl is
-// logged once. Collective where buffers are on devices; the same answer on every rank.
+// Resolves `auto` for these ranks: nccl if buffers are in device memory, every rank has its own GPU
+// and no native-only option is set; else native. The reason against nccl is logged once. Collective
+// if buffers are on devices; the same answer on every rank.
 std::string choose_backend(const World& world, Store& store, const CommunicatorOptions& options);
-// The first two ranks with one GPU, by device_identity() of each; an empty one is nobody's.
+// The first two ranks that share a GPU, by each rank's device_identity(); an empty one never
+// matches.
 std::optional<std::pair<int, int>> ranks_on_one_gpu(std::span<const std::string> identities);
 
-// One rank: every operation is a copy; no store, no thread. `name` is what backend() says,
-// `member` this rank as the job numbers it: Errors name that.
+// One rank: every operation is a copy; no store, no thread. `name` is returned by backend();
+// `member` is this rank in the job, which Errors name.
 std::unique_ptr<Communicator> make_single_communicator(std::string name,
                                                        const CommunicatorOptions& options,
                                                        int member = 0);
 
-// For backends whose symmetric memory is ordinary memory; counted in `counted_by` unless null.
+// Ordinary memory as symmetric memory; counted in `counted_by` unless null.
 std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);
 
-// The makers, each in the namespace of its room.
+// The factories, each in the namespace of its room.
 namespace hierarchical {
 std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
                                                        const CommunicatorOptions& options);
@@ -46,13 +47,13 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
 namespace nccl {
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options);
-// Why nccl cannot be had here, whatever the ranks: it was not built, or an old library was loaded;
-// empty where it can.
+// Why nccl is unavailable here for any ranks: not built, or an old library was loaded. Empty if it
+// is available.
 std::string nccl_problem();
 }  // namespace nccl
 namespace native {
-// What `native` is inside a host: shared memory. `prefix`: of its keys in the store, new for each
-// group; collective among the group's ranks. `members`: see Group.
+// `native` inside a host: shared memory. Collective among the group's ranks. `prefix` of its store
+// keys must be new for each group. `members`: see Group.
 std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& store,
                                                      const std::string& prefix,
                                                      const CommunicatorOptions& options,

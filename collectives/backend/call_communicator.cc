@@ -53,7 +53,7 @@ Call&& rooted(Call&& call, int root) {
   return std::move(call);
 }
 
-// The count of a _v call; negative counts are refused by check_call.
+// The count of a _v call; check_call refuses negative counts.
 std::int64_t total(Counts counts) {
   std::int64_t sum = 0;
   for (const std::int64_t count : counts)
@@ -172,7 +172,7 @@ WorkPtr CallCommunicator::take(Call&& call) {
   try {
     check_call(call, rank(), size(), device_type());
   } catch (const Error&) {
-    depth_ = 0;  // the group is given up; what follows would wait for its end for ever
+    depth_ = 0;  // discards the group: later calls would otherwise wait for its end forever
     group_.clear();
     throw;
   }

@@ -1,5 +1,5 @@
-// What all backends share: every operation becomes a Call, is checked, and is submitted at once or
-// with the rest of its group. A backend says what submitting means.
+// Code shared by all backends: every operation becomes a Call, is checked, and is submitted at once
+// or with the rest of its group. Each backend implements submit().
 #pragma once
 
 #include <vector>
@@ -38,38 +38,38 @@ class CallCommunicator : public Communicator {
   WorkPtr end_group() final;
   std::unique_ptr<Communicator> split(int color, int key) final;
 
-  // What is called from now on are steps of that call of another Communicator; none: its own again.
+  // Later calls are steps of that call of another Communicator; nullopt: calls are its own again.
   void on_behalf_of(std::optional<OuterCall> outer) { outer_ = outer; }
 
  protected:
-  // A checked call, outside a group.
+  // Submits a checked call outside a group.
   virtual WorkPtr submit(Call&& call) = 0;
-  // The same of a call that has not been checked, where it is like one submitted before and so
-  // right; null where the backend does not know that.
+  // Submits an unchecked call if it equals an earlier one, which makes it valid. Null if the
+  // backend cannot tell.
   virtual WorkPtr repeat(const PlainCall& /*call*/) { return nullptr; }
-  // The calls of a group, in order, never none. As it is here: one after the other.
+  // Submits the calls of a group in order; never empty. The default submits one after the other.
   virtual WorkPtr submit_group(std::vector<Call> calls);
   virtual double deadline_seconds() const = 0;
   virtual DeviceType device_type() const { return DeviceType::cpu; }
 
-  // Blocking and collective: every rank's color and key, in rank order.
+  // Gathers every rank's color and key, in rank order. Blocking and collective.
   struct Place {
     std::int64_t color = 0, key = 0;
   };
   virtual std::vector<Place> exchange_places(Place own);
-  // The ranks of this one's color in their new order. `ordinal` counts the splits of this
-  // Communicator and `color` is theirs; an empty `ranks` still takes part where the backend needs
-  // every rank, and returns null.
+  // The ranks of this rank's color in their new order. `ordinal` counts the splits of this
+  // Communicator; `color` is that of the new group. With empty `ranks` the rank still takes part if
+  // the backend needs every rank, and gets null.
   struct SplitPlan {
     std::int64_t ordinal = 0;
     int color = 0;
     std::vector<int> ranks;  // of this Communicator
-    int rank = -1;           // this one's, in the new group
+    int rank = -1;           // this rank in the new group
   };
   virtual std::unique_ptr<Communicator> make_split(const SplitPlan& plan) = 0;
 
  private:
-  // repeat(), unless more than that is known of the call.
+  // repeat(), unless the call is in a group or a step of another call.
   WorkPtr again(Operation operation, const void* send, void* recv, std::int64_t count, DType dtype,
                 ReduceOp op, int root, const Stream& stream) {
     if (depth_ > 0 || outer_) return nullptr;
@@ -78,12 +78,12 @@ class CallCommunicator : public Communicator {
   WorkPtr take(Call&& call);
 
   std::optional<OuterCall> outer_;
-  int depth_ = 0;  // of begin_group
+  int depth_ = 0;  // of nested begin_group() calls
   std::vector<Call> group_;
   std::int64_t splits_ = 0;
 };
 
-// Done when all are; `works` may be empty.
+// A Work that is done when all are; `works` may be empty.
 WorkPtr make_group_work(std::vector<WorkPtr> works, double deadline_seconds);
 
 }  // namespace shoal::collectives

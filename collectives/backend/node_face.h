@@ -1,5 +1,5 @@
-// What hierarchical needs of a host's Communicator beside its public face: hierarchical drives its
-// operations itself, together with the network's, and so decides who sleeps on what.
+// Additional interface of a host's Communicator for hierarchical, which drives the host's
+// operations together with the network's and therefore decides where threads sleep.
 #pragma once
 
 #include "shoal/collectives/work.h"
@@ -8,15 +8,16 @@ namespace shoal::collectives {
 
 class NodeWork : public Work {
  public:
-  // Sleeps until the host's other ranks may have brought it on, at most so long. Drives nothing.
+  // Sleeps for at most this long, until the host's other ranks may have made progress. Makes none
+  // itself.
   virtual void doze(int milliseconds) = 0;
 };
 
 class NodeFace {
  public:
   virtual ~NodeFace() = default;
-  // From now on every operation is tested or waited for until it is done: ends the progress thread,
-  // which would only wake now and then to find that somebody else is at it.
+  // From now on callers test or wait for every operation until it is done. Ends the progress
+  // thread, which would only wake up to find another thread driving.
   virtual void drive_by_hand() = 0;
 };
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstring>
 
-// One more copy of the hot loops for each instruction set that pays; the dynamic linker picks.
-// ThreadSanitizer cannot run the resolvers, which come before it is ready.
+// One copy of the hot loops for each worthwhile instruction set; the dynamic linker picks one.
+// ThreadSanitizer cannot run the resolvers, which run before it is initialised.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define SHOAL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -14,7 +14,7 @@
 namespace shoal::collectives {
 namespace {
 
-// Buffers need not be aligned to their element: go through memcpy, which compiles to loads.
+// Buffers may be unaligned: memcpy compiles to plain loads.
 template <typename T>
 T load(const std::byte* from, std::int64_t index) {
   T value;

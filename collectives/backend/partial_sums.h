@@ -7,8 +7,8 @@
 
 namespace shoal::collectives {
 
-// Elements between a 16-bit float and f32, for partial sums that travel as f32. Nothing need be
-// aligned to its element but `float`.
+// Convert between a 16-bit float and f32, for partial sums that travel as f32. Only the `float`
+// pointer must be aligned.
 void widen(DType dtype, const void* source, float* destination, std::int64_t count);
 void narrow(DType dtype, const float* source, void* destination, std::int64_t count);
 

@@ -22,7 +22,7 @@ class DoneWork final : public Work {
   double deadline_seconds_;
 };
 
-// Passes on to the host's memory and counts in the caller's books.
+// Allocates host memory and counts it in the caller's CountingMemory.
 class CountedHostMemory final : public MemoryResource {
  public:
   explicit CountedHostMemory(CountingMemory* books) : host_(make_host_memory()), books_(books) {}

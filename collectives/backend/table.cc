@@ -25,7 +25,7 @@ constexpr std::array kBackends{Backend{"native", hierarchical::make_native_commu
                                Backend{"mpi", mpi::make_mpi_communicator},
                                Backend{"nccl", nccl::make_nccl_communicator}};
 
-// What only native can do is refused, not dropped.
+// Refuses native-only options instead of ignoring them.
 void refuse_native_options(std::string_view backend, const CommunicatorOptions& options) {
   const std::array chosen{std::pair{"algorithm", &options.algorithm},
                           std::pair{"collectives", &options.collectives},
@@ -43,7 +43,7 @@ void refuse_native_options(std::string_view backend, const CommunicatorOptions& 
                           backend));
 }
 
-// What has no meaning for one rank is said, what is unknown is refused all the same.
+// Logs options that have no meaning for one rank; still refuses unknown values.
 void check_single_options(const CommunicatorOptions& options) {
   (void)make_selector(options.collectives);
   constexpr std::array<std::string_view, 4> kKnown{"shm", "tcp", "udp", "efa"};
@@ -66,9 +66,9 @@ void check_single_options(const CommunicatorOptions& options) {
   log::once(log::Level::info, text, text);
 }
 
-// Where this job's dumps go: jobs that fail one after the other must not mix theirs, since a rank
-// that was killed leaves none. Names are in the order of time. Whoever comes first gives it: nobody
-// waits for a rank here, which could be the one that is missing.
+// The folder of this job's dumps. Consecutive failing jobs must not mix theirs, because a killed
+// rank leaves none. Names sort by time. The first rank sets the name; no rank waits here for
+// another, which could be the missing one.
 std::string job_name(Store& store) {
   constexpr std::string_view kKey = "shoal/job";
   const auto now = std::chrono::system_clock::now();
@@ -111,15 +111,15 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
       CommunicatorOptions of_host = options;
       of_host.stream = {};
       of_host.wired_device = options.stream.device;
-      of_host.counted_by = nullptr;  // which counts the device's memory
+      of_host.counted_by = nullptr;  // it counts device memory only
       return device::make_device_communicator(make_communicator(world, store, of_host), world,
                                               settled);
     }
-    // One rank with a GPU of its own keeps its data there.
+    // A single rank with its own GPU keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
     if (world.size == 1 && !on_device) {
       check_single_options(options);
-      return make_single_communicator("native", settled);  // no other takes part
+      return make_single_communicator("native", settled);  // no other rank takes part
     }
     return backend.make(world, store, settled);
   }

@@ -12,13 +12,13 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr std::int64_t kTileBytes = 4096;  // the stack of a few tiles stays in the nearest cache
+constexpr std::int64_t kTileBytes = 4096;  // a stack of a few tiles stays in the L1 cache
 constexpr std::size_t kMostTiles = 32;     // canonical_depth of any int
-constexpr std::size_t kFoldedAlike = 3;    // so many sources the tree folds from the left
+constexpr std::size_t kFoldedAlike = 3;    // up to this many sources the tree is the left fold
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-// The subtrees that wait for their other half: a source itself, or its tile.
+// Subtrees that wait for their sibling: either a source itself or a tile.
 class TileStack {
  public:
   TileStack(kernels::ReductionKernels& reduction, kernels::Reduce operation, DType dtype)
@@ -94,7 +94,7 @@ class TreeReduction final : public kernels::ReductionKernels {
       plain_->reduce_into_all(operation, dtype, {&one, 1}, to, n, past_caches, stream);
     }
   }
-  // Of more sources nobody asks: their sums are made where they are rounded.
+  // Not called with more sources: callers sum and round those in one step.
   void reduce_widened(kernels::Reduce operation, DType dtype, std::span<const void* const> sources,
                       float* destination, std::int64_t count, Stream stream) override {
     SHOAL_ASSERT(folds(dtype, sources));

@@ -1,6 +1,6 @@
-// Reductions over ranks by the canonical tree (algorithm/canonical_tree.h), for fixed order and for
-// what kernels do not offer: premultiplied_sum, and avg of 16-bit floats, whose sum may overflow
-// where their mean does not.
+// Reductions over ranks by the canonical tree (algorithm/canonical_tree.h). Used in fixed order and
+// for reductions that kernels lack: premultiplied_sum, and avg of 16-bit floats, whose sum may
+// overflow although their mean does not.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,12 @@
 
 namespace shoal::collectives {
 
-// destination[i] = factor * the reduction, by the canonical tree over s, of factors[s] *
-// sources[s][i]; 16-bit floats in f32 throughout, rounded once. Empty `factors`: all 1. Factors,
-// for floating dtypes only, are rounded to the accumulation type. destination may be one of the
-// sources. No alignment is assumed. Works tile by tile in the first-level cache.
+// destination[i] = factor * the canonical-tree reduction over s of factors[s] * sources[s][i].
+// 16-bit floats are computed in f32 and rounded once. Empty `factors`: all 1. Factors are for
+// floating dtypes only and are rounded to the accumulation type.
+//
+// destination may be one of the sources. No alignment is assumed. Works tile by tile in the L1
+// cache.
 void reduce_in_tree(kernels::ReductionKernels& reduction, kernels::Reduce operation, DType dtype,
                     std::span<const void* const> sources, std::span<const double> factors,
                     double factor, void* destination, std::int64_t count);
@@ -22,8 +24,8 @@ void reduce_in_tree(kernels::ReductionKernels& reduction, kernels::Reduce operat
 void scale_into(kernels::ReductionKernels& reduction, DType dtype, const void* source,
                 double factor, void* destination, std::int64_t count);
 
-// The CPU's kernels; with `fixed_order` their reductions of floats follow the canonical tree. (Of
-// up to three sources that is the left fold; of integers any order gives the same.)
+// The CPU kernels; with `fixed_order`, float reductions follow the canonical tree. (For up to three
+// sources that is the left fold; for integers the order does not matter.)
 std::unique_ptr<kernels::ReductionKernels> make_rank_reduction(bool fixed_order);
 
 }  // namespace shoal::collectives

@@ -1,8 +1,9 @@
-// What a Communicator between hosts offers to ranks whose buffers are in device memory: messages
-// straight from there and into there (FI_HMEM, GPUDirect RDMA). Used by the thread of its calls.
+// How a Communicator between hosts serves ranks whose buffers are in device memory: messages are
+// sent from and received into it directly (FI_HMEM, GPUDirect RDMA). Used by the thread that makes
+// its calls.
 //
-// Nobody here knows streams: what a message carries has been written, and what it overwrites is not
-// read any more, before exchange() is called. What a card has written is seen by the device once
+// Wires know no streams. Before exchange() is called, a message's source must have been written,
+// and its target must no longer be read. The device sees data from the network card once
 // PeerAccess::flush_cards_writes() has returned after the Work.
 #pragma once
 
@@ -19,21 +20,21 @@ namespace shoal::collectives {
 class Wires {
  public:
   virtual ~Wires() = default;
-  // Why messages cannot lie in that device's memory; empty: they can, while it is registered. Does
-  // not block.
+  // Why messages cannot use that device's memory; empty: they can while it is registered. Does not
+  // block.
   virtual std::string wires_problem(Device device) const = 0;
-  // On a thread on which the device is current. [data, data + bytes) stays the caller's, who keeps
-  // it for longer than the Registration, which holds until it is destroyed: after the Works that
-  // use it. Blocks while the card maps the memory. Throws what the transport says (unavailable
-  // where the card or the driver refuses).
+  // Call on a thread whose current device is `device`. The caller owns [data, data + bytes) and
+  // must keep it longer than the Registration. Destroy that after the Works that use it. Blocks
+  // while the card maps the memory. Throws the transport's error (unavailable if the card or the
+  // driver refuses).
   virtual std::unique_ptr<Registration> register_on(Device device, void* data,
                                                     std::int64_t bytes) = 0;
-  // Messages of at most so many bytes from host memory cannot be received into device memory.
+  // Messages of at most this size from host memory cannot be received into device memory.
   virtual std::int64_t eager_bytes() const = 0;
-  // One of the group's collectives, as a program of messages alone: nothing of `call`'s buffers is
-  // touched by the host. Every rank calls it. `call.outer` is what ranks compare. Returns at once;
-  // the buffers, all of them registered, belong to the Work until it is done. Errors are the
-  // Work's: those of any collective between hosts, with the call's name.
+  // Runs one of the group's collectives as a program that only sends and receives: the host does
+  // not touch `call`'s buffers. Every rank calls it; ranks compare `call.outer`. Returns at once.
+  // All buffers must be registered and belong to the Work until it is done. The Work throws the
+  // errors of any collective between hosts, with the call's name.
   virtual WorkPtr exchange(Call call, algorithm::Program program) = 0;
 };
 
