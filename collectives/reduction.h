@@ -1,4 +1,4 @@
-// How ranks' elements become one.
+// How the elements of several ranks are reduced to one.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace shoal::collectives {
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premultiplied_sum };
 std::string_view to_string(ReduceOp op);
 
-// premultiplied_sum scales each rank's elements by that rank's own
-// factor before they are added (ncclRedOpCreatePreMulSum); floating dtypes only.
+// premultiplied_sum scales each rank's elements by that rank's own factor before the sum
+// (ncclRedOpCreatePreMulSum); floating dtypes only.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;

@@ -1,19 +1,19 @@
-// For a host that waits for a stream itself, where ranks may be lost.
+// Lets a host thread wait for a stream itself although ranks may be lost.
 //
-// Where operations run on streams (nccl), one that a rank is missing from stands in its stream for
-// ever, and so does whoever waits for that stream by the driver's calls: reading a loss, a norm, a
-// checkpoint's tensors. PyTorch has a thread that watches for it (TORCH_NCCL_ASYNC_ERROR_HANDLING);
-// here the waits do.
+// With NCCL, operations run on streams, and one with a missing rank blocks its stream forever. A
+// host thread that waits for that stream through the driver (to read a loss, a norm or a
+// checkpoint's tensors) would then never return. PyTorch has a watchdog thread for this
+// (TORCH_NCCL_ASYNC_ERROR_HANDLING); Shoal checks in the waits themselves.
 #pragma once
 
 #include "shoal/collectives/communicator.h"
 
 namespace shoal::collectives {
 
-// Before a wait for `stream`: blocks until all that is queued there by now has run, with the
-// deadline and the errors of Work::wait(). Returns at once where hosts take part in operations
-// (native, mpi), and so end them, and of one rank. No operation: ranks need not make the same
-// calls.
+// Call before waiting for `stream`. Blocks until everything queued there so far has run, with the
+// deadline and the errors of Work::wait(). Returns at once for a single rank, and where hosts take
+// part in operations (native, mpi) and thereby end them. Not an operation: other ranks need not
+// call it.
 void watch(Communicator& ranks, Stream stream);
 
 }  // namespace shoal::collectives

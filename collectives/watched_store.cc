@@ -32,7 +32,7 @@ std::string WatchedStore::get(std::string_view key, Deadline deadline) {
   if (links_ == nullptr) return ForwardingStore::get(key, deadline);
   Wait wait(*this, deadline);
   try {
-    // Looks at the store instead of waiting there: a server that is stopped answers no wait.
+    // Polls the store instead of blocking in it: a stopped server would answer no blocking wait.
     for (auto nap = kFirstNap;; nap = std::min(2 * nap, deadlines::kLookAtRanks)) {
       if (auto value = try_get(key)) return *std::move(value);
       if (wait.is_over()) return ForwardingStore::get(key, deadlines::at_once());

@@ -1,12 +1,12 @@
-// A store whose waits end when a rank is gone, and last as long as ranks make progress.
+// A store whose waits end when a rank dies and last as long as ranks make progress.
 //
 //   WatchedStore ranks(store, &links, names, "setup");
 //   prepare(..., [&] { ranks.progressed(); });         // on the rank that works
 //   exchange(ranks, "tokens", rank, size, answer, deadlines::start());  // on those that wait
 //
-// A rank that dies ends the waits of all others within a second (ControlLinks). Ranks that live get
-// until the deadline, counted from the last progress that any rank told: work of hours may be
-// waited for, a rank that is stopped or hangs may not.
+// A rank that dies ends the waits of all others within a second (ControlLinks). Live ranks get
+// until the deadline, which restarts with any rank's reported progress. Hours of work may therefore
+// be waited for, but not a rank that is stopped or hangs.
 #pragma once
 
 #include <cstdint>
@@ -21,34 +21,34 @@
 
 namespace shoal::collectives {
 
-// Calls may come from any thread, except progressed() and the methods of a Wait: one thread each.
+// Thread-safe, except progressed() and the methods of a Wait: one thread each.
 class WatchedStore final : public ForwardingStore {
  public:
-  // `links` null: nothing is watched, and waits are the store's own. `operation`: for messages.
-  // All outlive it.
+  // `links` null: ranks are not watched, and waits are the store's own. `operation` is used in
+  // messages. All arguments must outlive this object.
   WatchedStore(Store& store, const transport::ControlLinks* links, net::RankNames names,
                std::string operation);
 
-  // peer_lost, naming the rank, once one is gone. timeout, naming the key and the ranks without a
-  // heartbeat, once the time of `deadline` has passed without progress.
+  // Throws peer_lost, naming the rank, once a rank is gone. Throws timeout, naming the key and the
+  // ranks without a heartbeat, once the time of `deadline` has passed without progress.
   std::string get(std::string_view key, Deadline deadline) override;
-  // peer_lost at once where rank 0, which may serve the store, is gone.
+  // Throws peer_lost at once if rank 0, which may serve the store, is gone.
   void set(std::string_view key, std::string_view value) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override;
 
-  // Long work of this rank got further. Throws as get() does once a rank is gone, so that the work
-  // ends too. Costs a load; tells the other ranks once a second.
+  // Reports progress of this rank's long work. Throws as get() does once a rank is gone, so that
+  // the work ends too. Costs one load; informs the other ranks once a second.
   void progressed();
-  // From here on nothing is watched: a communicator does it.
+  // Stops watching from here on: a communicator takes over.
   void stop_watching() { links_ = nullptr; }
 
-  // A wait for other ranks by other means than this store, such as a lock on a file.
+  // A wait for other ranks that does not go through this store, such as for a file lock.
   class Wait {
    public:
     Wait(WatchedStore& ranks, Deadline deadline);
-    // Whether the time has passed without progress. Throws once a rank is gone.
+    // True if the time has passed without progress. Throws once a rank is gone.
     bool is_over();
-    // timeout: `what` was waited for in vain.
+    // Throws timeout, naming `what`.
     [[noreturn]] void give_up(const std::string& what) const;
 
    private:
@@ -65,7 +65,7 @@ class WatchedStore final : public ForwardingStore {
  private:
   void throw_if_lost() const;
   void throw_if_server_lost() const;
-  // A lost store is mostly the end of rank 0, which the links name.
+  // A lost store usually means that rank 0 ended; the links then name it.
   [[noreturn]] void throw_cause(const Error& lost) const;
 
   const transport::ControlLinks* links_;
