@@ -1,4 +1,4 @@
-// Elements of any dtype as double: how the reference kernels read and write.
+// Reads and writes elements of any dtype as double, for the reference kernels.
 #pragma once
 
 #include "shoal/runtime/base/error.h"
@@ -28,7 +28,7 @@ inline double load(const void* data, DType dtype, std::int64_t index) {
   throw_error(ErrorCode::internal, "unknown dtype {}", static_cast<int>(dtype));
 }
 
-// Rounds once: to nearest, ties to even.
+// Rounds once, to nearest, ties to even.
 inline void store(void* data, DType dtype, std::int64_t index, double value) {
   switch (dtype) {
     case DType::f32:

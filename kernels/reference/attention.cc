@@ -32,7 +32,7 @@ Heads heads(MutableHeadsView v, const AttentionShape& s) {
   return {v.data, v.batch_stride, v.row_stride, s};
 }
 
-// The probabilities of one query before dropout, and what dropout multiplies each with.
+// Probabilities of one query before dropout, and dropout's factor for each of them.
 struct Row {
   std::vector<double> probability, keep;
   double log_sum_exp = 0;
@@ -111,7 +111,7 @@ class ReferenceAttention final : public AttentionKernels {
     const auto per_head = [&](std::int64_t length) {
       return std::vector<double>(static_cast<std::size_t>(length * dim), 0.0);
     };
-    std::vector<double> sum_k, sum_v;  // of the heads that read one key head
+    std::vector<double> sum_k, sum_v;  // summed over the heads that read one key head
     for (std::int64_t b = 0; b < s.batch; ++b)
       for (std::int64_t h = 0; h < s.heads; ++h) {
         std::vector<double> sum_q = per_head(s.query_length);

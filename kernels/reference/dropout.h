@@ -1,4 +1,4 @@
-// Dropout of one element, from its coordinates (random.h).
+// Dropout of one element, from its global coordinates (random.h).
 #pragma once
 
 #include "shoal/kernels/elementwise.h"

@@ -131,7 +131,7 @@ class ReferenceElementwise final : public ElementwiseKernels {
     for (std::int64_t i = 0; i < out.shape.count(); ++i) {
       const float u = uniform(
           random_bits(site, site.sample_first, first_element + static_cast<std::uint64_t>(i)));
-      // In f32, so that `high` stays out as it does elsewhere.
+      // Computed in f32, so that `high` is excluded as in the other implementations.
       static_cast<float*>(out.data)[i] = low + (high - low) * u;
     }
   }

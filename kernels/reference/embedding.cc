@@ -94,7 +94,8 @@ class ReferenceEmbedding final : public EmbeddingKernels {
   void count_positions(ConstView ids, std::int32_t padding, View out, Stream) override {
     check::count_positions(ids, out);
     for (std::int64_t i = 0; i < ids.shape.count(); ++i) {
-      std::int64_t before = 0;  // in its sample, and itself
+      std::int64_t before = 0;  // ids of the sample up to and including this one that are not
+                                // padding
       for (std::int64_t j = i - i % ids.shape[1]; j <= i; ++j)
         before += load(ids, j) == padding ? 0 : 1;
       store(out, i, static_cast<double>(padding + (load(ids, i) == padding ? 0 : before)));

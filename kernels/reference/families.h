@@ -1,4 +1,4 @@
-// What the table of reference kernels is made of; one source file each.
+// Factories of the reference kernel families, one source file each.
 #pragma once
 
 #include "shoal/kernels/kernels.h"

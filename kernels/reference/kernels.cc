@@ -5,7 +5,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Families are made when they are first asked for.
+// Creates its family on first use.
 template <typename Family, std::unique_ptr<Family> (*make)()>
 class Lazy {
  public:

@@ -19,7 +19,7 @@ struct RowLoss {
   bool valid = false, correct = false;
 };
 
-// Loss of one row of logits, which become their gradients: softmax - smoothed one-hot, scaled.
+// Loss of one row. Replaces the logits by their gradients: softmax - smoothed one-hot, scaled.
 RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smoothing, double scale) {
   if (target < 0) {
     std::fill(logits.begin(), logits.end(), 0.0);
@@ -35,7 +35,8 @@ RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smooth
   for (double logit : logits) sum += std::exp(logit - largest);
   const double log_sum = largest + std::log(sum), n = static_cast<double>(logits.size());
   double loss = (1 - smoothing) * (log_sum - logits[at]);
-  if (smoothing > 0) loss += smoothing * (log_sum - total / n);  // total: -inf with a masked class
+  // total is -inf with a masked class
+  if (smoothing > 0) loss += smoothing * (log_sum - total / n);
   for (std::size_t j = 0; j < logits.size(); ++j)
     logits[j] =
         scale * (std::exp(logits[j] - log_sum) - smoothing / n - (j == at ? 1 - smoothing : 0));

@@ -87,7 +87,7 @@ class ReferenceOptimizer final : public OptimizerKernels {
   }
 
  private:
-  // Element i's moments.
+  // Updates the moments of element i.
   static void advance(const AdamWArgs& args, std::int64_t i) {
     const double g = load(args.gradient, i) * args.state->gradient_scale;
     store(args.first_moment, i, args.beta1 * load(args.first_moment, i) + (1 - args.beta1) * g);
@@ -115,7 +115,7 @@ class ReferenceOptimizer final : public OptimizerKernels {
         random_bits(args.rounding->site(args.state), 0, args.rounding->element(i));
     const auto rounded = std::bit_cast<float>(
         rounded_stochastically(std::bit_cast<std::uint32_t>(static_cast<float>(value)), bits));
-    store(args.master, i, rounded);  // which bf16 has
+    store(args.master, i, rounded);  // exact in bf16
   }
 
   static double squares(const ConstView& x) {

@@ -10,7 +10,8 @@
 namespace shoal::kernels {
 namespace {
 
-// What a dtype is folded in: 16-bit floats in f32, integers wrapping, the rest as they are.
+// Accumulator of a dtype: f32 for 16-bit floats, unsigned (wrapping) for integers, else the dtype
+// itself.
 template <class T>
 struct Wide {
   using type =
@@ -40,7 +41,7 @@ W fold(Reduce operation, W a, W b) {
     case Reduce::sum:
       return static_cast<W>(a + b);
     case Reduce::prod:
-      // Through 64 bits, where the product of small unsigned integers is not an int.
+      // Through 64 bits, since a product of small unsigned integers may overflow int.
       if constexpr (std::is_integral_v<W>)
         return static_cast<W>(std::uint64_t{a} * std::uint64_t{b});
       else
