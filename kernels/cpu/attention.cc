@@ -1,8 +1,8 @@
-// FlashAttention on tiles of queries by keys that stay in a core's L2 (Dao et al., 2022). A task is
-// one (batch, head): it packs the head's keys and values once, walks blocks of queries and, below
-// each, blocks of keys up to the causal limit. Backward's is one (batch, key head) with all heads
-// that read it: it owns their dq, and dk and dv, so the order of every sum is fixed, whatever the
-// number of threads.
+// FlashAttention on tiles of queries by keys that fit a core's L2 cache (Dao et al., 2022). A
+// forward task is one (batch, head): it packs the head's keys and values once, then loops over
+// blocks of queries and, for each, over blocks of keys up to the causal limit.
+// A backward task is one (batch, key head) with all heads that read it. It owns their dq and the
+// key head's dk and dv, so the order of every sum is fixed, whatever the number of threads.
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@
 namespace shoal::kernels {
 namespace {
 
-constexpr std::int64_t kQueries = 64;        // of a tile
-constexpr std::int64_t kForwardKeys = 512;   // scores 128 KiB, probabilities as many or half
+constexpr std::int64_t kQueries = 64;        // per tile
+constexpr std::int64_t kForwardKeys = 512;   // scores take 128 KiB, probabilities the same or half
 constexpr std::int64_t kBackwardKeys = 256;  // two tiles of scores, three of probabilities
 
 std::int64_t whole_panels(std::int64_t columns) {
@@ -27,13 +27,13 @@ std::int64_t whole_panels(std::int64_t columns) {
   return (columns + width - 1) / width * width;
 }
 
-// Of a tile's rows, in elements: two cache lines of f32 more than a tile needs, since rows a power
-// of two apart would share a few sets of the first-level cache, which a product walks across.
+// Stride of a tile's rows, in elements. It is two cache lines of f32 larger than needed: rows a
+// power of two apart would share a few sets of the L1 cache, and a product walks across rows.
 std::int64_t tile_stride(std::int64_t keys, std::int64_t largest) {
   return std::min(whole_panels(keys), largest) + 32;
 }
 
-// Cuts arrays, aligned to cache lines, off a block of memory; from null it counts.
+// Carves cache-line-aligned arrays out of a memory block. With a null base it only counts bytes.
 class Carver {
  public:
   explicit Carver(char* base) : base_(base) {}
@@ -50,7 +50,7 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-// Rows of one head: of the caller's tensor, or f32 copies of them.
+// Rows of one head, in the caller's tensor or in an f32 copy.
 struct Rows {
   const char* data = nullptr;
   std::int64_t stride = 0;   // elements
@@ -59,9 +59,10 @@ struct Rows {
   TileOperand operand() const { return {data, stride * element, 4}; }
 };
 
-// What one task works in.
+// Buffers of one task.
 struct Workspace {
-  float *wide_q, *wide_k, *wide_v, *wide_dout;  // f32 copies, where the words are f32 and q is not
+  float *wide_q, *wide_k, *wide_v, *wide_dout;  // f32 copies, if the words are f32 and the inputs
+                                                // are not
   std::uint32_t *keys_t, *values, *values_t, *keys, *queries, *douts;  // packed
   float *scores, *dp, *out, *dk, *dv, *key_bias;
   std::uint16_t *p, *ds_rows;
@@ -96,7 +97,7 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   douts = words(backward, product.packed_words(kQueries, d));
   scores = floats(true, tile);
   dp = floats(backward, tile);
-  out = floats(true, kQueries * width);  // backward: of dq
+  out = floats(true, kQueries * width);  // backward: dq
   dk = floats(backward, keys_all * width);
   dv = floats(backward, keys_all * width);
   key_bias = floats(shown_keys_of(s) || s.sequences.defined(), whole_panels(keys_all) + columns);
@@ -110,7 +111,7 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   delta = floats(backward, kQueries);
 }
 
-// One (batch, head), or in backward the heads of a group from this one on.
+// One (batch, head); in backward, the heads of a group starting with this one.
 class HeadTask {
  public:
   HeadTask(const AttentionShape& shape, const TileProduct& product, const Workspace& work,
@@ -131,7 +132,7 @@ class HeadTask {
       w_.key_bias[j] = mask[j] ? 0.0f : -__builtin_inff();
   }
 
-  // Query blocks first, first + step, ...
+  // Processes query blocks first, first + step, ...
   void forward(HeadsView q, HeadsView k, HeadsView v, MutableHeadsView out, float* log_sum_exp,
                std::int64_t first, std::int64_t step) const;
   void backward(HeadsView q, HeadsView k, HeadsView v, HeadsView out, const float* log_sum_exp,
@@ -152,19 +153,19 @@ class HeadTask {
     return const_cast<char*>(base(view.data, view.batch_stride, head)) +
            t * view.row_stride * static_cast<std::int64_t>(size_of(s_.dtype));
   }
-  // As f32 where the words are f32 and the tensor is not.
+  // Returns an f32 copy if the words are f32 and the tensor is not.
   Rows words_of(Rows rows, std::int64_t count, float* wide) const {
     if (!wide) return rows;
     widen_rows(s_.dtype, rows.data, rows.stride, count, s_.head_dim, wide);
     return {reinterpret_cast<const char*>(wide), s_.head_dim, 4};
   }
-  // Queries of a block see keys of [first, end), `first` being one that a packed operand may begin
-  // with: those before the sequence's own are hidden by the bias.
+  // Keys [first, end) that the queries of a block may see. `first` is rounded down to a panel
+  // boundary of the packed operand; the bias hides keys before the sequence's own.
   TokenRange keys_seen(TokenRange sequence, std::int64_t query, std::int64_t rows) const {
     return {sequence.begin / TileProduct::kMaxPanelWidth * TileProduct::kMaxPanelWidth,
             std::min({visible_keys(s_, query + rows - 1), keys_shown_, sequence.end})};
   }
-  // block(query, rows, sequence) for all queries; a block's are of one sequence.
+  // Calls block(query, rows, sequence) for all queries. A block never spans two sequences.
   template <typename Block>
   void each_block(const Block& block) const {
     for (std::int64_t begin = 0, end = 0; begin < s_.query_length; begin = end) {
@@ -201,7 +202,7 @@ class HeadTask {
                ((batch_ * s_.heads + head_) * s_.query_length + query) * kept_row_ + key / 8;
     return t;
   }
-  // c [rows, columns] = a [rows, head_dim] · (packed, transposed rows from `key`)ᵀ
+  // c [rows, columns] = a [rows, head_dim] · (packed transposed rows, starting at `key`)ᵀ
   void score_product(const Rows& a, const std::uint32_t* packed, std::int64_t rows,
                      std::int64_t key, std::int64_t columns, float* c, std::int64_t stride) const {
     const std::int64_t words = product_.words(s_.head_dim);
@@ -215,7 +216,7 @@ class HeadTask {
   const TileProduct& product_;
   const Workspace& w_;
   std::int64_t batch_, head_, kept_row_;
-  std::int64_t keys_shown_;  // of the batch row, from the first on
+  std::int64_t keys_shown_;  // number of visible keys of the batch row, from key 0
 };
 
 void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, MutableHeadsView out,
@@ -257,7 +258,7 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
   });
 }
 
-// Adds a block of queries to dk and dv, and leaves its dq in w_.out.
+// Adds the contribution of a block of queries to dk and dv, and writes its dq to w_.out.
 void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
                                   TokenRange sequence, std::int64_t query,
                                   std::int64_t rows) const {
@@ -342,7 +343,7 @@ class CpuAttention final : public AttentionKernels {
     const std::int64_t heads = shape.batch * shape.heads,
                        blocks = (shape.query_length + kQueries - 1) / kQueries;
     if (heads == 0 || blocks == 0 || shape.head_dim == 0) return;
-    // Few heads are shared between threads, each packing the keys for itself.
+    // With few heads, several threads share one head, and each packs the keys for itself.
     const std::int64_t splits =
         std::clamp<std::int64_t>((room_.threads + heads - 1) / heads, 1, blocks);
     float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;
@@ -388,7 +389,7 @@ class CpuAttention final : public AttentionKernels {
                 to_string(view.shape), s.batch, s.heads, s.query_length);
   }
 
-  // task(product, workspace, index) for [0, tasks), a workspace a thread.
+  // Calls task(product, workspace, index) for [0, tasks), with one workspace per thread.
   template <typename Task>
   void run(const AttentionShape& shape, std::int64_t tasks, bool backward, const Task& task) {
     const bool pairs = bf16_pairs_ && shape.dtype == DType::bf16 && shape.head_dim % 2 == 0;

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// What the rows of a tile need of the random generator.
+// Random bits for the rows of a tile.
 class TileDropout {
  public:
   explicit TileDropout(const ScoreTile& tile)
@@ -28,7 +28,7 @@ class TileDropout {
                 static_cast<std::uint32_t>(tile.batch) * tile.shape->site.sample_stride),
         threshold_(dropout_threshold(tile.shape->dropout)) {}
 
-  // The bits of `count` keys of row r of the tile, in `room`.
+  // Bits of `count` keys in row r of the tile; `room` is scratch space.
   HWY_INLINE const std::uint32_t* bits(const ScoreTile& tile, std::int64_t r, std::int64_t count,
                                        std::uint32_t* room) const {
     const std::uint64_t first =
@@ -42,7 +42,8 @@ class TileDropout {
   std::uint32_t sample_, threshold_;
 };
 
-// A vector's bits in ScoreTile::kept. Highway may touch eight bytes.
+// Stores one vector's mask into ScoreTile::kept. Highway may write eight bytes, hence the local
+// buffer.
 HWY_INLINE void StoreGone(hn::Mask<FloatTag> gone, std::uint8_t* to) {
   std::uint8_t bytes[8];
   (void)hn::StoreMaskBits(kFloat, gone, bytes);
@@ -58,13 +59,13 @@ std::int64_t KeptRowBytes(std::int64_t keys) {
   return lanes < 8 ? 0 : (keys + lanes - 1) / lanes * (lanes / 8);
 }
 
-// Keys of the tile that row r may see by causality.
+// Number of the tile's keys that causality leaves to row r.
 std::int64_t SeenColumns(const ScoreTile& tile, std::int64_t r) {
   return std::clamp<std::int64_t>(visible_keys(*tile.shape, tile.query + r) - tile.key, 0,
                                   tile.columns);
 }
 
-// Exponentials of what bf16 rounds are powers of two, of few terms.
+// With bf16 results, exponentials are powers of two by a short polynomial.
 template <Precision precision>
 struct Exponential {
   static constexpr float kUnit = precision == Precision::bf16 ? 1.44269504088896341f : 1.0f;
@@ -76,8 +77,8 @@ struct Exponential {
   }
 };
 
-// scale · scores - shift + mask of the vector at column j; if `partial`, lanes at or beyond `seen`
-// are -inf.
+// Computes scale · scores - shift + mask for the vector at column j. If `partial`, lanes at or
+// beyond `seen` are -inf.
 template <bool partial>
 HWY_INLINE FloatVec Exponents(const float* scores, const float* key_bias, std::int64_t j,
                               std::int64_t seen, FloatVec scale, FloatVec shift) {
@@ -89,7 +90,7 @@ HWY_INLINE FloatVec Exponents(const float* scores, const float* key_bias, std::i
   return x;
 }
 
-// The largest of scale · scores + mask of the first `seen` columns.
+// Maximum of scale · scores + mask over the first `seen` columns.
 HWY_INLINE float LargestScore(const float* scores, const float* key_bias, std::int64_t seen,
                               FloatVec scale) {
   const std::int64_t lanes = FloatLanes();
@@ -132,7 +133,7 @@ HWY_INLINE void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* 
     const float before = largest[r];
     float now = std::max(before, LargestScore(scores, key_bias, seen, scale));
     if (now == -std::numeric_limits<float>::infinity()) {
-      // Sees nothing; or scores of NaN, which a maximum may lose.
+      // The row sees no key, or its scores contain NaN, which a maximum may drop.
       if (std::none_of(scores, scores + seen, [](float s) { return std::isnan(s); })) {
         std::fill(to, to + even, T());
         continue;
@@ -199,10 +200,11 @@ struct Gradients {
   FloatVec p, ds;
 };
 
-// How backward knows what forward dropped: nothing was, its bits are drawn again, or it kept them.
+// How backward gets forward's dropout mask: there is none, it draws the bits again, or forward kept
+// them.
 enum class Drops { nothing, drawn, kept };
 
-// The gradients of a tile's rows, vector by vector.
+// Gradients of a tile's rows, one vector at a time.
 template <Precision precision, Drops drops>
 class TileGradients {
   using E = Exponential<precision>;
@@ -219,7 +221,7 @@ class TileGradients {
   TileGradients(const ScoreTile& tile, const ScoreGradients& g)
       : tile_(tile), g_(g), dropout_(tile), kept_row_(KeptRowBytes(tile.shape->key_length)) {}
 
-  // A query that saw nothing has log_sum_exp = -inf.
+  // A query that sees no key has log_sum_exp = -inf.
   HWY_INLINE Row row(std::int64_t r, std::uint32_t* room) const {
     const bool sees =
         r < tile_.rows && g_.log_sum_exp[r] != -std::numeric_limits<float>::infinity();
@@ -236,7 +238,8 @@ class TileGradients {
             seen};
   }
 
-  // At column j; if not `partial`, all lanes are seen. Lanes beyond `seen` are 0.
+  // Gradients at column j. If not `partial`, all lanes are valid; otherwise lanes beyond `seen` are
+  // 0.
   template <bool partial>
   HWY_INLINE Gradients at(const Row& row, std::int64_t j) const {
     const FloatVec zero = hn::Zero(kFloat);
@@ -254,8 +257,8 @@ class TileGradients {
     } else {
       rest = hn::Sub(dp, row.delta);
     }
-    // Rows of dp beyond the last key are 0, but an infinite product elsewhere must not leak: p = 0
-    // means ds = 0.
+    // dp is 0 beyond the last key, but an infinite product elsewhere must not leak: p = 0 implies
+    // ds = 0.
     return {kept_p, hn::IfThenElseZero(hn::Gt(p, zero), hn::Mul(p, rest))};
   }
 
@@ -271,7 +274,7 @@ class TileGradients {
   const std::int64_t kept_row_;
 };
 
-// body<drops>() for the tile.
+// Calls body<drops>() with the mode that applies to the tile.
 template <class Body>
 HWY_INLINE void WithDrops(const ScoreTile& tile, const Body& body) {
   if (tile.shape->dropout == 0)
@@ -299,8 +302,8 @@ void ScoreGradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   WithDrops(tile, [&]<Drops drops>() HWY_ATTR { GradientsF32<drops>(tile, g); });
 }
 
-// Where the bf16 of two queries' vectors go: pairs a word each, the first query in the low half,
-// and each query's row, if any.
+// Destinations of two queries' vectors in bf16: words that pair both (first query in the low half),
+// and optionally each query's row.
 struct PairPlaces {
   std::uint32_t* pairs;
   std::uint16_t *low_row, *high_row;
@@ -327,7 +330,7 @@ HWY_INLINE void StorePairs(FloatVec low, FloatVec high, const PairPlaces& to) {
 #endif
 }
 
-// Two queries at a time.
+// Handles two queries at a time.
 template <Drops drops>
 HWY_INLINE void GradientPairs(const ScoreTile& tile, const ScoreGradients& g) {
   const std::int64_t lanes = FloatLanes();
@@ -383,7 +386,7 @@ HWY_INLINE void NarrowRow(const float* from, float factor, std::int64_t columns,
   if (j < columns)
     StoreSomeFloats(hn::Mul(LoadSomeFloats(from + j, columns - j), f), to + j, columns - j);
 }
-// Each row by its own of `factors`, or, without them, all by `factor`.
+// Scales each row by its own entry of `factors`, or all rows by `factor` if `factors` is null.
 void NarrowRows(DType dtype, const float* from, std::int64_t from_stride, std::int64_t rows,
                 std::int64_t columns, const float* factors, float factor, void* to,
                 std::int64_t stride) {
@@ -406,7 +409,7 @@ HWY_INLINE float Dot(const T* a, const T* b, std::int64_t count) {
     sum = hn::MulAdd(LoadSomeFloats(a + j, count - j), LoadSomeFloats(b + j, count - j), sum);
   return hn::GetLane(hn::SumOfLanes(kFloat, sum));
 }
-// The rows in one loop, so that the caches' misses of several overlap.
+// Handles all rows in one loop, so that cache misses of several rows overlap.
 void RowDots(DType dtype, const void* a, std::int64_t a_stride, const void* b,
              std::int64_t b_stride, std::int64_t rows, std::int64_t columns, float* dots) {
   with_float(dtype, [&](auto type) HWY_ATTR {

@@ -1,5 +1,5 @@
-// What attention does to a tile of scores between two products, vectorised. A tile is `rows`
-// queries by `columns` keys of one head; its scores are q·k, not yet scaled.
+// Vectorised attention steps on a tile of scores between two products. A tile is `rows` queries by
+// `columns` keys of one head; its scores are q·k, not yet scaled.
 #pragma once
 
 #include <cstdint>
@@ -9,53 +9,54 @@
 
 namespace shoal::kernels {
 
-// What dropout multiplies kept elements with.
+// Factor of the elements that dropout keeps.
 inline float kept_scale(const AttentionShape& shape) { return 1.0f / (1.0f - shape.dropout); }
 
 struct ScoreTile {
   const AttentionShape* shape = nullptr;
   std::int64_t batch = 0, head = 0;
   std::int64_t query = 0, key = 0;     // of the tile's first row and column
-  std::int64_t rows = 0, columns = 0;  // columns count up to the last key of the tile
-  // [columns] f32: 0, or -inf where the key mask hides a key; null: no mask.
+  std::int64_t rows = 0, columns = 0;  // columns end at the tile's last key
+  // [columns] f32: 0, or -inf if the key mask hides the key; null: no mask.
   const float* key_bias = nullptr;
-  float* scores = nullptr;  // [rows, stride] f32; whole panels may be written
+  float* scores = nullptr;  // [rows, stride] f32; writes may extend to whole panels
   std::int64_t stride = 0;
-  TileWord word = TileWord::f32;    // of the products that follow
-  std::uint32_t* random = nullptr;  // room for random_room(columns) words, with dropout
-  // Null, or where the first row's bits of the first column stand, rows kept_row_bytes() apart: a
-  // bit a column, 1 where it is dropped. softmax_tile writes them and score_gradients reads them.
+  TileWord word = TileWord::f32;    // word type of the products that follow
+  std::uint32_t* random = nullptr;  // with dropout: random_room(columns) words of scratch
+  // Bits of the tile's first row and column, rows kept_row_bytes() apart, one bit a column, 1 if
+  // dropped. softmax_tile writes them and score_gradients reads them. Null: not kept.
   std::uint8_t* kept = nullptr;
 };
 
-// Bytes of a query's bits in ScoreTile::kept; 0 where vectors are too short to write them so.
+// Bytes of one query's bits in ScoreTile::kept; 0: the vectors are too short to write them.
 std::int64_t kept_row_bytes(std::int64_t keys);
 
-// The online softmax (Milakov & Gimelshein, 2018): probabilities relative to the largest score so
-// far, dropped ones 0 but the kept ones not yet scaled (finish_rows does that), into p
-// [rows, stride], whose columns beyond the last key are 0 up to the next even one. p is f32 (may be
-// the scores) or bf16, as `word` says. `largest` and `sum` [rows] are updated (before the first
-// tile: -inf and 0), and the rows of out [rows, out_stride] so far are rescaled when their largest
-// changes.
+// Online softmax (Milakov & Gimelshein, 2018). Writes to p [rows, stride] the probabilities
+// relative to the largest score so far. Dropped ones are 0; kept ones are scaled later, by
+// finish_rows. Columns beyond the last key are 0 up to the next even one. p is f32 (may alias the
+// scores) or bf16, by `word`.
+// Updates `largest` and `sum` [rows] (initially -inf and 0). If a row's largest score changes, its
+// partial sums in out [rows, out_stride] are rescaled.
 void softmax_tile(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                   std::int64_t out_columns, std::int64_t out_stride);
 
-// kept_scale · out row / sum as the shape's dtype, into a [rows, .., row_stride] tensor;
-// log_sum_exp [rows], if any, from largest and sum. A row that saw no key gives 0 and -inf.
+// Writes kept_scale · out row / sum in the shape's dtype to a [rows, .., row_stride] tensor, and
+// log_sum_exp [rows], unless null, from largest and sum. A row that saw no key gives 0 and -inf.
 void finish_rows(const AttentionShape& shape, const float* out, std::int64_t out_stride,
                  std::int64_t rows, const float* largest, float* sum, void* to,
                  std::int64_t row_stride, float* log_sum_exp);
 
-// delta[r] = dout[r]·out[r], rows of the shape's dtype.
+// delta[r] = dout[r]·out[r]; rows have the shape's dtype.
 void row_dots(const AttentionShape& shape, const void* dout, std::int64_t dout_stride,
               const void* out, std::int64_t out_stride, std::int64_t rows, float* delta);
 
-// From scores and dp = dout·vᵀ (same stride): the probabilities p and the gradients of the scores
-// ds, as the products want them. f32: p in the place of the scores, ds in the place of dp. bf16:
-// p_pairs and ds_pairs [(rows + 1) / 2, stride] hold pairs of queries for one key, ds_rows
-// [rows, stride] bf16 pairs of keys for one query; keys up to the next even one are written. What
-// is one factor for a whole head is left to the sums (narrow_rows): p lacks kept_scale, ds the
-// scale.
+// Computes the probabilities p and the score gradients ds from scores and dp = dout·vᵀ (same
+// stride), in the layout of the products.
+// f32: p overwrites the scores and ds overwrites dp. bf16: p_pairs and ds_pairs [(rows + 1) / 2,
+// stride] hold pairs of queries for one key, and ds_rows [rows, stride] bf16 holds pairs of keys
+// for one query. Keys up to the next even one are written.
+// Factors that are constant for a head are applied to the sums later (narrow_rows): p lacks
+// kept_scale, and ds lacks the scale.
 struct ScoreGradients {
   float* dp = nullptr;
   const float* log_sum_exp = nullptr;  // [rows]
@@ -66,8 +67,8 @@ struct ScoreGradients {
 };
 void score_gradients(const ScoreTile& tile, const ScoreGradients& gradients);
 
-// Rows of a head as f32 (from bf16 or f16), and `factor` times f32 sums as rows of the shape's
-// dtype.
+// widen_rows: copies a head's bf16 or f16 rows to f32. narrow_rows: writes `factor` times f32 sums
+// as rows of `dtype`.
 void widen_rows(DType dtype, const void* from, std::int64_t stride, std::int64_t rows,
                 std::int64_t columns, float* to);
 void narrow_rows(DType dtype, const float* from, std::int64_t from_stride, std::int64_t rows,

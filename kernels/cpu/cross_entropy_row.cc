@@ -9,13 +9,13 @@
 #include "hwy/highway.h"
 
 #include "shoal/kernels/cpu/simd-inl.h"
-// Last: needs the target's definitions.
+// Must come last: needs the target's definitions.
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Largest and total of the logits.
+// Maximum and sum of the logits.
 void MaxAndSum(const float* x, std::int64_t count, float* largest, float* total) {
   const std::int64_t lanes = FloatLanes();
   FloatVec m0 = hn::Set(kFloat, -INFINITY), m1 = m0, s0 = hn::Zero(kFloat), s1 = s0;
@@ -60,7 +60,7 @@ float ExpAndSum(float* x, std::int64_t count, float shift) {
   return hn::GetLane(hn::SumOfLanes(kFloat, hn::Add(s0, s1)));
 }
 
-// out = x · factor - offset. Out may start where x does: it never overtakes the reads.
+// out = x · factor - offset. `out` may alias x from its start: writes never overtake the reads.
 template <typename T>
 void ScaleInto(const float* x, std::int64_t count, float factor, float offset, T* out) {
   const std::int64_t lanes = FloatLanes();
@@ -102,20 +102,20 @@ CrossEntropyRow cross_entropy_row(float* logits, std::int64_t vocabulary, std::i
   result.correct = at_target == largest;
   for (std::int64_t j = 0; result.correct && j < target; ++j) result.correct = logits[j] != largest;
 
-  // Highway's Exp makes 0 of NaN, and the maximum may lose one: the total of the logits has it.
+  // Highway's Exp turns NaN into 0, and the maximum may drop NaN. The sum of the logits keeps it.
   const float sum =
       std::isnan(total) ? total : HWY_DYNAMIC_DISPATCH(ExpAndSum)(logits, vocabulary, largest);
   const double n = static_cast<double>(vocabulary),
                smoothing = static_cast<double>(label_smoothing),
                log_sum = static_cast<double>(largest) + std::log(static_cast<double>(sum));
   double loss = (1 - smoothing) * (log_sum - static_cast<double>(at_target));
-  // Not with 0: the total is infinite where a class is masked by -inf.
+  // Skipped for 0, since the total is infinite if a class is masked by -inf.
   if (smoothing > 0) loss += smoothing * (log_sum - static_cast<double>(total) / n);
   result.loss = static_cast<float>(loss);
   if (!gradient) return result;
 
   const float factor = scale / sum, offset = static_cast<float>(smoothing / n) * scale;
-  // Subtracted before rounding, so that the target's gradient is rounded once.
+  // Subtracted before rounding, so that the target's gradient is rounded only once.
   const float p = logits[target] / sum;
   const float target_gradient = scale * (p - 1 + label_smoothing) - offset;
   const auto at = static_cast<std::size_t>(target);
@@ -143,7 +143,7 @@ ShardRow shard_row_statistics(float* logits, std::int64_t columns, std::int64_t 
   }
   HWY_DYNAMIC_DISPATCH(MaxAndSum)(logits, columns, &row.largest, &row.total);
   if (target >= 0) row.target_logit = logits[target];
-  if (std::isnan(row.total)) {  // see above: the sum carries it to every rank
+  if (std::isnan(row.total)) {  // as above: the sum carries NaN to every rank
     row.sum = row.total;
   } else if (row.largest == -INFINITY) {  // every class here is masked
     std::fill_n(logits, columns, 0.0f);

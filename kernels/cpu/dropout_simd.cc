@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/dropout_simd.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "shoal/kernels/cpu/loops-inl.h"
 #include "shoal/kernels/cpu/math-inl.h"
 #include "shoal/kernels/cpu/philox-inl.h"
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Elements whose bits are made at a time: they stay in the first-level cache.
+// Random bits are drawn for this many elements at a time, so that they stay in L1.
 constexpr std::int64_t kRandomChunk = 1024;
 
 void Dropout(DType dtype, const DropoutPlan& plan, const void* x, const void* residual, void* out,
@@ -68,15 +68,16 @@ void FillUniform(const RandomKey& key, std::uint32_t sample, std::uint64_t first
   }
 }
 
-// Standard normal values for pairs of words (Box-Muller, elementwise.h): `bits` [2 * pairs] to
-// `values` [2 * pairs], both with room for a vector more.
+// Standard normal values by Box-Muller (elementwise.h), one pair from each pair of words: `bits` [2
+// * pairs] to `values` [2 * pairs]. Both buffers need room for one more vector.
 HWY_INLINE void normal_pairs(const std::uint32_t* bits, std::int64_t pairs, FloatVec mean,
                              FloatVec std, float* values) {
   const hn::RebindToUnsigned<FloatTag> du;
   for (std::int64_t pair = 0; pair < pairs; pair += FloatLanes()) {
     hn::Vec<decltype(du)> word, turn;
     hn::LoadInterleaved2(du, bits + 2 * pair, word, turn);
-    // u = (bits + 1/2) / 2^32: the upper and lower half apart, since 32 bits have no f32.
+    // u = (bits + 1/2) / 2^32. The upper and lower halves are converted apart, since f32 cannot
+    // hold 32 bits.
     const FloatVec upper = hn::ConvertTo(kFloat, hn::BitCast(IntTag(), hn::ShiftRight<16>(word)));
     const FloatVec lower =
         hn::ConvertTo(kFloat, hn::BitCast(IntTag(), hn::And(word, hn::Set(du, 0xffffu))));
@@ -90,7 +91,7 @@ HWY_INLINE void normal_pairs(const std::uint32_t* bits, std::int64_t pairs, Floa
   }
 }
 
-// Pairs are made whole from an even element on, so an odd start or end drops half a pair.
+// Pairs are always made whole, from an even element on. An odd start or end discards half a pair.
 void FillNormal(const RandomKey& key, std::uint32_t sample, std::uint64_t first, float mean,
                 float std, float* out, std::int64_t count) {
   constexpr std::uint64_t kStep = static_cast<std::uint64_t>(kRandomChunk);

@@ -11,10 +11,10 @@
 namespace shoal::kernels {
 namespace {
 
-// Elements below which a second thread costs more than it saves: moving 64 Ki of them takes some
-// 40 us, waking a thread 5.
+// Number of elements below which a second thread costs more than it saves. Moving 64 Ki elements
+// takes some 40 us; waking a thread takes 5.
 constexpr std::int64_t kMoveGrain = 65536;
-constexpr std::int64_t kMathGrain = 16384;  // a few operations more an element
+constexpr std::int64_t kMathGrain = 16384;  // for a few more operations per element
 
 const std::byte* at(const void* base, std::int64_t index, DType dtype) {
   return static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(size_of(dtype));
@@ -27,8 +27,8 @@ std::int64_t rows_grain(std::int64_t elements, std::int64_t columns) {
   return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, columns));
 }
 
-// Output rows of 64 bytes are made tile by tile: a tile's 32 source rows stay in the first-level
-// cache, and each line of the output is written once.
+// Writes output rows in 64-byte tiles. A tile's source rows stay in L1, and each cache line of the
+// output is written once.
 template <class Word>
 void transpose_rows(const Word* x, Word* out, std::int64_t rows, std::int64_t columns,
                     std::int64_t begin, std::int64_t end) {
@@ -96,7 +96,7 @@ class CpuElementwise final : public ElementwiseKernels {
     const std::int64_t rows = x.shape[-2], columns = x.shape[-1], matrices = check::matrices(x);
     SHOAL_CHECK(x.data != out.data || x.shape.count() <= 1, "transpose: not in place");
     const auto run = [&]<class Word>(Word) {
-      // Threads take whole tiles, so that no two write one line.
+      // Threads take whole tiles, so that no two threads write one cache line.
       constexpr std::int64_t kTile = 64 / static_cast<std::int64_t>(sizeof(Word));
       const std::int64_t tiles = (columns + kTile - 1) / kTile;
       parallel_for(threads_, matrices * tiles, rows_grain(kMoveGrain, rows * kTile),
@@ -132,7 +132,7 @@ class CpuElementwise final : public ElementwiseKernels {
                     at(bias.data, column, bias.dtype),
                     at(out.data, row * columns + column, x.dtype), count, width);
     };
-    // Few long rows (a batch and its positions) are shared out by columns.
+    // With few long rows (a batch and its positions), threads split the columns.
     if (rows >= threads_) {
       over_rows(x, kMoveGrain,
                 [&](std::int64_t row, std::int64_t count) { add(row, count, 0, columns); });
@@ -234,7 +234,7 @@ class CpuElementwise final : public ElementwiseKernels {
   }
 
  private:
-  // body(first, count) over the elements of `shaped`.
+  // Calls body(first, count) over the elements of `shaped`.
   template <class Body>
   void over(const ConstView& shaped, std::int64_t grain, const Body& body) const {
     parallel_for(threads_, shaped.shape.count(), grain,

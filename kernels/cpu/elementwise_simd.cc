@@ -4,7 +4,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/elementwise_simd.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include "shoal/kernels/cpu/loops-inl.h"
 #include "shoal/kernels/cpu/math-inl.h"
 
@@ -67,7 +67,7 @@ struct SwigluGateOp {
   }
 };
 
-// map() over untyped tensors of one dtype.
+// Calls map() on untyped tensors of one dtype.
 template <class Op, class... In>
 HWY_INLINE void map_all(DType dtype, std::int64_t count, const Op& op, void* out, In... in) {
   with_float(dtype, [&](auto type) HWY_ATTR {
@@ -88,7 +88,7 @@ void Axpy(DType dtype, float alpha, const void* x, void* y, std::int64_t count) 
   map_all(dtype, count, AxpyOp{floats(alpha)}, y, x, static_cast<const void*>(y));
 }
 
-// f32 += any.
+// y (f32) += x (f32, bf16 or f16).
 void Accumulate(DType dtype, const void* x, float* y, std::int64_t count) {
   with_float(dtype, [&](auto type) HWY_ATTR {
     map(count, AddOp{}, y, static_cast<const float*>(y), static_cast<const decltype(type)*>(x));
@@ -121,7 +121,7 @@ void AddBias(DType dtype, DType bias_dtype, const void* x, const void* bias, voi
   });
 }
 
-// Op of the precision that dtype asks for. `pairs`: has_bf16_pairs().
+// Runs Op with the precision that dtype needs. `pairs`: has_bf16_pairs().
 template <template <Precision> class Op, class... In>
 HWY_INLINE void map_precisely(DType dtype, [[maybe_unused]] bool pairs, std::int64_t count,
                               void* out, In... in) {
@@ -161,8 +161,8 @@ void Swiglu(DType dtype, const void* gate, const void* up, void* out, std::int64
   map_all(dtype, count, SwigluOp{}, out, gate, up);
 }
 
-// In pieces that stay in the first-level cache between the two passes; a piece's dup waits, since
-// it may be up's place.
+// Works in pieces that stay in L1 between the two passes. A piece's dup is buffered, since dup may
+// alias up.
 void SwigluBackward(DType dtype, const void* gate, const void* up, const void* dout, void* dgate,
                     void* dup, std::int64_t count) {
   with_float(dtype, [&](auto type) HWY_ATTR {

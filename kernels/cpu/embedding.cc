@@ -38,7 +38,8 @@ class CpuEmbedding final : public EmbeddingKernels {
                  });
   }
 
-  // Threads own columns, so each element's sum is in the order of i whatever their number.
+  // Threads own columns, so each element is summed in the order of i whatever the number of
+  // threads.
   void embedding_backward(ConstView ids, ConstView dout, View dtable, Stream) override {
     check::embedding_backward(ids, dout, dtable);
     check::ids("embedding_backward", ids, dtable.shape[0]);
@@ -129,7 +130,7 @@ class CpuEmbedding final : public EmbeddingKernels {
       SHOAL_CHECK(number[i] < limit, "{}: number {} at position {} of {} is outside [0, {})",
                   operation, number[i], i, rows.numbers.shape.count(), limit);
   }
-  // move(row or -1, i, bytes of a row) for each row i of the selection.
+  // Calls move(row or -1, i, bytes of a row) for each row i of the selection.
   template <class Move>
   void over_selection(const RowSelection& rows, const ConstView& some, const Move& move) const {
     const std::int64_t columns = some.shape.columns();
@@ -149,7 +150,7 @@ class CpuEmbedding final : public EmbeddingKernels {
            index * static_cast<std::int64_t>(size_of(view.dtype));
   }
 
-  // body(first column, columns), in whole strips; each costs `rows` of them.
+  // Calls body(first column, columns) on whole strips; a column costs `rows` elements.
   template <class Body>
   void over_columns(std::int64_t columns, std::int64_t rows, const Body& body) const {
     const std::int64_t strips = (columns + kStrip - 1) / kStrip;

@@ -1,26 +1,26 @@
-// What the table of CPU kernels is made of; one source file each.
+// Factories of the CPU kernel families, one source file each.
 #pragma once
 
 #include "shoal/kernels/kernels.h"
 
 namespace shoal::kernels {
 
-// What every family needs. `memory` (never null here) must outlive the family.
+// Resources shared by all families. `memory` is never null and must outlive the family.
 struct CpuRoom {
   int threads = 1;
   MemoryResource* memory = nullptr;
 };
 
-// `elementwise` (activations, conversions of f16) must outlive the result.
+// `elementwise` (activations, f16 conversion) must outlive the result.
 std::unique_ptr<MatmulKernels> make_cpu_matmul(const CpuRoom& room,
                                                ElementwiseKernels& elementwise);
 std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuRoom& room);
 std::unique_ptr<NormKernels> make_cpu_norm(const CpuRoom& room);
-// `bf16_pairs`: multiply bf16 in pairs where the machine can; otherwise bf16 computes through f32.
+// `bf16_pairs`: multiply bf16 in pairs if the machine can; otherwise bf16 computes through f32.
 std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room, bool bf16_pairs = true);
-// `elementwise` (conversions of f16) must outlive the result. A slice's logits take about
-// `slice_bytes`: each slice reads and writes all of dweight (154 MB for GPT-2's head) and reads the
-// weight twice, so few large slices are fastest; 0: 128 MiB.
+// `elementwise` (f16 conversion) must outlive the result. A slice's logits take about
+// `slice_bytes`; 0: 128 MiB. Each slice reads and writes all of dweight (154 MB for GPT-2's head)
+// and reads the weight twice, so few large slices are fastest.
 std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise,
                                            std::int64_t slice_bytes = 0);
 std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room);

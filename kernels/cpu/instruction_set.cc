@@ -10,13 +10,13 @@ namespace {
 
 #if defined(__x86_64__)
 bool allows(dnnl::cpu_isa wanted) {
-  // Each set holds the bits of the smaller ones.
+  // Each instruction set includes the bits of the smaller ones.
   const auto bits = static_cast<unsigned>(wanted);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
 }
 
 std::int64_t targets_beyond_the_limit() {
-  // A target's bit is lower than those of smaller ones.
+  // Larger targets have lower bits.
   if (!allows(dnnl::cpu_isa::avx2)) return 2 * HWY_AVX2 - 1;
   return allows(dnnl::cpu_isa::avx512_core) ? 0 : HWY_AVX2 - 1;
 }

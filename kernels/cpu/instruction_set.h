@@ -1,11 +1,12 @@
-// Which instructions the CPU's kernels use: the processor's, or fewer if ONEDNN_MAX_CPU_ISA, the
-// variable that oneDNN reads, says so (AVX2: as on a processor without AVX-512). One switch for
-// oneDNN, Highway and our own intrinsics.
+// Instruction set of the CPU kernels: the processor's, or less if ONEDNN_MAX_CPU_ISA (oneDNN's
+// variable) limits it. With AVX2, the kernels run as on a processor without AVX-512. The limit
+// applies to oneDNN, Highway and our own intrinsics.
 #pragma once
 
 namespace shoal::kernels {
 
-// Takes Highway's larger targets away. Called before kernels are made; thread-safe, once a process.
+// Disables Highway's targets beyond the limit. Call it before making kernels; thread-safe, runs
+// once a process.
 void limit_instruction_set();
 
 // The processor has AVX-512 with bf16, and the limit allows it.

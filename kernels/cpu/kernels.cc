@@ -14,7 +14,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Families are made when they are first asked for, so a table costs nothing until it is used.
+// Families are created on first use, so an unused table costs nothing.
 class CpuKernels final : public Kernels, public Emulates {
  public:
   explicit CpuKernels(const CpuKernelOptions& options) {

@@ -1,6 +1,6 @@
-// Cross-entropy of a linear head in slices of rows. A slice's logits are computed in f32, turned
-// into their own gradients where they lie (bf16 inputs: the first half of each f32 row), and used
-// for dx and dweight at once: three products, nothing twice.
+// Cross-entropy of a linear head in slices of rows. A slice's logits are computed in f32,
+// overwritten by their gradients (with bf16 inputs: in the first half of each f32 row) and used at
+// once for dx and dweight. This takes three products and repeats none.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,22 +19,22 @@ namespace shoal::kernels {
 namespace {
 
 constexpr std::int64_t kSliceBytes = std::int64_t{128} << 20;
-// Rows and leading dimensions in multiples of this keep K of every bf16 product even (the hazard
-// in matmul.cc) and rows aligned to cache lines, although vocabularies are often odd.
+// Rows and leading dimensions are multiples of this. It keeps K of every bf16 product even (hazard
+// in matmul.cc) and aligns rows to cache lines, although vocabularies are often odd.
 constexpr std::int64_t kAlign = 32;
 
 std::int64_t aligned(std::int64_t count) { return (count + kAlign - 1) / kAlign * kAlign; }
 
-// The head with its inputs as the products take them: f32 or bf16, K even, rows without a target
-// left out.
+// The head with its inputs in the form the products take: f32 or bf16, K even, without the rows
+// that have no target.
 struct Head {
   DType dtype = DType::f32;
   const char* x = nullptr;       // [rows, ld]
   const char* weight = nullptr;  // [vocabulary, ld]
   std::int64_t rows = 0, columns = 0, vocabulary = 0, ld = 0;
   std::int64_t slice_rows = 0, logits_ld = 0;
-  std::vector<std::int64_t> row;  // of the caller's tensors
-  bool compact = false;           // x was gathered: row[i] is not i
+  std::vector<std::int64_t> row;  // row i's index in the caller's tensors
+  bool compact = false;           // x was gathered, so row[i] may differ from i
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
 };
 
@@ -96,7 +96,7 @@ class CpuLoss final : public LossKernels {
   std::vector<CrossEntropyRow> results_;
 };
 
-// Replaces views of args by f32 ones where there are no products of their dtype.
+// Replaces views in args by f32 copies if products cannot take their dtype.
 Head CpuLoss::prepare(LinearCrossEntropyArgs& args, Stream stream) {
   const auto widen = [&](Scratch& scratch, ConstView& view) {
     if (!view.defined() || view.dtype == DType::f32) return;
@@ -130,7 +130,8 @@ Head CpuLoss::prepare(LinearCrossEntropyArgs& args, Stream stream) {
   return head;
 }
 
-// Rows that have a target, padded where K = columns is odd or where the last slice's rows are.
+// Gathers the rows that have a target, and pads them if K = columns or the last slice's row count
+// is odd.
 void CpuLoss::gather(Head& head, const LinearCrossEntropyArgs& args) {
   const auto row_bytes = static_cast<std::size_t>(head.columns * head.element());
   const auto padded_bytes = static_cast<std::size_t>(head.ld * head.element());
@@ -176,8 +177,9 @@ void CpuLoss::logits_of(const Head& head, const LinearCrossEntropyArgs& args, st
             logits_.of<float>(head.slice_rows * head.logits_ld));
 }
 
-// Losses of a slice; its logits become gradients where any are wanted. Rows up to the next
-// multiple of kAlign become zeros, so that they may take part in K of the weight's gradient.
+// Computes the losses of a slice. If any gradient is wanted, its logits become gradients. Rows up
+// to the next multiple of kAlign become zeros, so that they may be part of K in the weight's
+// gradient.
 void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
                         std::int64_t rows, CrossEntropyRow* results) {
   const bool backward = args.dx.defined() || args.dweight.defined() || args.dbias.defined();
@@ -196,14 +198,14 @@ void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, st
       results[i] = cross_entropy_row(
           row, head.vocabulary, target[head.row[static_cast<std::size_t>(begin + i)]],
           args.label_smoothing, scale, backward ? row : nullptr, head.dtype);
-      // dx reads columns up to the next multiple of kAlign.
+      // dx's product reads columns up to the next multiple of kAlign.
       const std::size_t element = size_of(head.dtype);
       std::memset(reinterpret_cast<char*>(row) + columns * element, 0, (ld - columns) * element);
     }
   });
 }
 
-// Rows of gradients are as far apart as rows of logits: twice as many elements where they are bf16.
+// Gradient rows have the byte stride of logit rows, which is twice as many elements in bf16.
 std::int64_t gradient_ld(const Head& head) { return head.logits_ld * 4 / head.element(); }
 
 void CpuLoss::weight_gradient(const Head& head, const LinearCrossEntropyArgs& args,
@@ -233,8 +235,8 @@ void CpuLoss::bias_gradient(const Head& head, const LinearCrossEntropyArgs& args
   });
 }
 
-// dx [rows, columns] = gradients · weight. K is the vocabulary: of bf16 the part beyond the last
-// multiple of kAlign is a product of its own, with the weight's last rows padded by zeros.
+// dx [rows, columns] = gradients · weight, K being the vocabulary. In bf16 the part beyond the last
+// multiple of kAlign is a separate product, with zero-padded weight rows.
 void CpuLoss::input_gradient(const Head& head, std::int64_t begin, std::int64_t rows, void* dx) {
   const std::int64_t rest = head.dtype == DType::bf16 ? head.vocabulary % kAlign : 0,
                      main = head.vocabulary - rest;
@@ -263,7 +265,7 @@ void CpuLoss::input_gradient(const Head& head, std::int64_t begin, std::int64_t 
   gemm_.run(p, gradients, head.weight, nullptr, dx);
 }
 
-// Into the caller's rows and dtype.
+// Converts to the caller's rows and dtype.
 void CpuLoss::scatter_input_gradient(const Head& head, const View& dx, std::int64_t begin,
                                      std::int64_t rows, Stream stream) {
   const std::int64_t bytes = head.columns * head.element();
@@ -381,7 +383,7 @@ void CpuLoss::squared_error(const SquaredErrorArgs& args, Stream) {
   if (dx.defined()) elementwise_.cast(ConstView(values, dx.shape, DType::f32), dx, {});
 }
 
-// A class as a column of a rank's logits; negative where it has it not.
+// Column of a class in this rank's logits; negative if another rank owns the class.
 std::int64_t column_of(std::int32_t target, std::int64_t first_class, std::int64_t columns) {
   const std::int64_t column = target - first_class;
   return target >= 0 && column >= 0 && column < columns ? column : -1;
@@ -405,7 +407,7 @@ void CpuLoss::shard_statistics(View logits, ConstView targets, std::int64_t firs
   });
 }
 
-// What the ranks' statistics of one row come to.
+// One row's statistics, combined over the ranks.
 struct CombinedRow {
   float largest = -INFINITY;
   double sum = 0, target_logit = 0, total = 0;
@@ -420,7 +422,7 @@ CombinedRow combined(ConstView statistics, std::int64_t row) {
   for (std::int64_t rank = 0; rank < ranks; ++rank) all.largest = std::max(all.largest, *of(rank));
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const float* one = of(rank);
-    // A rank without classes, or with masked ones only, adds 0; not 0 times exp(-inf - -inf).
+    // A rank with no classes or only masked ones adds 0; exp(-inf - -inf) would be NaN.
     if (one[1] != 0)
       all.sum += static_cast<double>(one[1]) *
                  std::exp(static_cast<double>(one[0]) - static_cast<double>(all.largest));
@@ -458,7 +460,7 @@ void CpuLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) {
       loss = static_cast<float>(exact);
       if (!gradient) continue;
       const float own = args.statistics.as<float>()[(args.rank * rows + i) * kShardStatistics];
-      // exp(own - largest) / sum; a NaN among the logits is in the sum.
+      // exp(own - largest) / sum; the sum carries any NaN among the logits.
       const double factor =
           scale * std::exp(static_cast<double>(own) - static_cast<double>(all.largest)) / all.sum;
       shard_row_gradient(args.exponentials.as<float>() + i * columns, columns,

@@ -12,8 +12,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// out[i] = f(in[i]...), f on f32 vectors. A value does not depend on where in a vector it stands,
-// so any split over threads gives the same bits. out may be one of the inputs.
+// out[i] = f(in[i]...), with f on f32 vectors. A value does not depend on its lane, so any split
+// over threads gives the same bits. out may be one of the inputs.
 template <class F, class Out, class... In>
 HWY_INLINE void map(std::int64_t count, const F& f, Out* out, const In*... in) {
   const std::int64_t lanes = FloatLanes();
@@ -27,7 +27,7 @@ HWY_INLINE void map(std::int64_t count, const F& f, Out* out, const In*... in) {
 }
 
 #if HWY_TARGET <= HWY_AVX3
-// map() that rounds by StoreTwoByInstruction, at every place of a vector.
+// map() that rounds by StoreTwoByInstruction in every lane, including a partial vector's.
 template <class F, class... In>
 HWY_INLINE void map_by_instruction(std::int64_t count, const F& f, bfloat16* out, const In*... in) {
   const std::int64_t lanes = FloatLanes();

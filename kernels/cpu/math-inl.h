@@ -1,5 +1,5 @@
-// Elementary functions on f32 vectors, each within a few units in the last place of the true value
-// (tests/kernels/elementwise_test.cc measures them through the kernels that use them).
+// Elementary functions on f32 vectors, each within a few units in the last place of the true value.
+// tests/kernels/elementwise_test.cc measures them through the kernels that use them.
 #if defined(SHOAL_KERNELS_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHOAL_KERNELS_CPU_MATH_INL_H_
 #undef SHOAL_KERNELS_CPU_MATH_INL_H_
@@ -24,7 +24,7 @@ HWY_INLINE FloatVec polynomial(FloatVec x, const float (&c)[n]) {
   return value;
 }
 
-// NaN stays NaN. (x86's Max and Min return their second argument where one is NaN.)
+// NaN stays NaN. (x86's Max and Min return their second argument if either is NaN.)
 HWY_INLINE FloatVec at_least(float bound, FloatVec x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
   return hn::Max(floats(bound), x);
@@ -64,7 +64,7 @@ HWY_INLINE FloatVec exp_reduced(FloatVec x, hn::Vec<IntTag>& n) {
 HWY_INLINE FloatVec exp(FloatVec x) {
   hn::Vec<IntTag> n;
   const FloatVec value = exp_reduced(hn::Min(hn::Max(x, floats(-104.0f)), floats(89.0f)), n);
-  // In two factors, since 2^n alone may be infinite or subnormal.
+  // Scaled in two factors, since 2^n alone may be infinite or subnormal.
   const auto half = hn::ShiftRight<1>(n);
   const FloatVec scaled =
       hn::Mul(hn::Mul(value, power_of_two(half)), power_of_two(hn::Sub(n, half)));
@@ -78,13 +78,13 @@ HWY_INLINE FloatVec exp_within_87(FloatVec x) {
   return hn::Mul(value, power_of_two(n));
 }
 
-// 2^x for x < 127.5, well inside half a unit of bf16 (relative error 3e-6, a minimax fit); 0 at
-// -127 and below, not precise between that and -126; NaN kept.
+// 2^x for x < 127.5, well within half a unit of bf16 (a minimax fit, relative error 3e-6). It is 0
+// at -127 and below, imprecise between -127 and -126, and keeps NaN.
 HWY_INLINE FloatVec short_exp2(FloatVec x) {
   static constexpr float kTerms[] = {1.0f, 0.6931241750717163f, 0.24024099111557007f,
                                      0.055906426161527634f, 0.009582852944731712f};
   const FloatVec bounded = at_least(-127.0f, x);
-  // Added to 1.5 * 2^23, a number leaves its nearest integer in the low bits.
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
   const FloatVec whole = floats(0x1.8p23f);
   const FloatVec shifted = hn::Add(bounded, whole);
   const FloatVec value = polynomial(hn::Sub(bounded, hn::Sub(shifted, whole)), kTerms);
@@ -98,7 +98,8 @@ HWY_INLINE FloatVec log(FloatVec x) {
   static constexpr float kLog[] = {3.3333331174e-1f,  -2.4999993993e-1f, 2.0000714765e-1f,
                                    -1.6668057665e-1f, 1.4249322787e-1f,  -1.2420140846e-1f,
                                    1.1676998740e-1f,  -1.1514610310e-1f, 7.0376836292e-2f};
-  // x = 2^e * m with m in [sqrt(1/2), sqrt(2)): the exponent is cut at the bits of sqrt(1/2).
+  // x = 2^e * m with m in [sqrt(1/2), sqrt(2)), by splitting off the exponent at the bits of
+  // sqrt(1/2).
   const auto offset = hn::Set(IntTag(), 0x3f3504f3);
   const auto shifted = hn::Sub(hn::BitCast(IntTag(), x), offset);
   const FloatVec e = hn::ConvertTo(kFloat, hn::ShiftRight<23>(shifted));
@@ -112,7 +113,7 @@ HWY_INLINE FloatVec log(FloatVec x) {
   return hn::MulAdd(e, floats(0.693359375f), hn::Add(f, y));
 }
 
-// cos and sin of 2*pi*turns, turns in [0, 1): the reduction to an eighth of a turn is exact.
+// cos and sin of 2*pi*turns for turns in [0, 1). The reduction to an eighth of a turn is exact.
 HWY_INLINE void cos_sin_turns(FloatVec turns, FloatVec& cosine, FloatVec& sine) {
   static constexpr float kSin[] = {-1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f};
   static constexpr float kCos[] = {4.166664568298827e-2f, -1.388731625493765e-3f,
@@ -132,10 +133,10 @@ HWY_INLINE void cos_sin_turns(FloatVec turns, FloatVec& cosine, FloatVec& sine) 
   sine = hn::Xor(hn::IfThenElse(swapped, c, s), hn::BitCast(kFloat, sine_sign));
 }
 
-// How near a function comes: to f32 within a few units, or well inside half a unit of bf16.
+// Precision of a function: within a few units of f32, or well within half a unit of bf16.
 enum class Precision { f32, bf16 };
 
-// 1 / x for normal 1 / x, bf16: by a step of Newton's from the instruction's estimate, 1e-6.
+// 1 / x for normal 1 / x. bf16: the instruction's estimate and one Newton step, error 1e-6.
 template <Precision precision>
 HWY_INLINE FloatVec reciprocal(FloatVec x) {
   if constexpr (precision == Precision::f32) return hn::Div(floats(1.0f), x);
@@ -143,8 +144,8 @@ HWY_INLINE FloatVec reciprocal(FloatVec x) {
   return hn::Mul(estimate, hn::NegMulAdd(x, estimate, floats(2.0f)));
 }
 
-// e^(-x^2 / 2) for |x| <= 13, by the range reduction of Cody and Waite; a minimax fit (relative
-// error 2e-9) in t = -2 r, which spares the halving.
+// e^(-x^2 / 2) for |x| <= 13, by Cody and Waite's range reduction and a minimax fit (relative error
+// 2e-9) in t = -2 r, which saves the halving.
 HWY_INLINE FloatVec gaussian(FloatVec x) {
   static constexpr float kExp[] = {1.0f,
                                    -0.5f,
@@ -154,13 +155,13 @@ HWY_INLINE FloatVec gaussian(FloatVec x) {
                                    -0.00026169547345489264f,
                                    2.1630528863170184e-05f};
   const FloatVec square = hn::Mul(x, x);
-  // Added to 1.5 * 2^23, a number leaves its nearest integer in the low bits.
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
   const FloatVec whole = floats(0x1.8p23f);
   const FloatVec shifted = hn::MulAdd(square, floats(-0.5f * 1.44269504088896341f), whole);
   const FloatVec n = hn::Sub(shifted, whole);
   FloatVec t = hn::MulAdd(n, floats(2 * 0.693359375f), square);
   t = hn::MulAdd(n, floats(2 * -2.12194440e-4f), t);
-  // What x * x lost to rounding matters, since the exponential multiplies it by x^2 / 2.
+  // Adds back the rounding error of x * x, which the exponential multiplies by x^2 / 2.
   t = hn::Add(t, hn::MulSub(x, x, square));
   const FloatVec value = polynomial(t, kExp);
   // times 2^n
@@ -169,9 +170,9 @@ HWY_INLINE FloatVec gaussian(FloatVec x) {
                      hn::Add(hn::BitCast(di, value), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
-// The normal distribution's tail 1 - Phi(x) for 0 <= x <= 13, where it has long been 0 in f32;
-// density = e^(-x^2 / 2). With s = 1 / (1 + k x), the tail is density * s * P(s): a minimax fit
-// (relative error 2e-8), so that it keeps its relative precision however small.
+// Tail 1 - Phi(x) of the normal distribution for 0 <= x <= 13, beyond which it is 0 in f32; density
+// = e^(-x^2 / 2). With s = 1 / (1 + k x), the tail is density * s * P(s). P is a minimax fit
+// (relative error 2e-8), so small tails keep their relative precision.
 HWY_INLINE FloatVec normal_tail(FloatVec x, FloatVec& density) {
   static constexpr float kTail[] = {
       0.08459400105574759f, 0.08535763739130917f,  0.07416942979858156f,
@@ -182,8 +183,8 @@ HWY_INLINE FloatVec normal_tail(FloatVec x, FloatVec& density) {
   const FloatVec s = hn::Div(one, hn::MulAdd(x, floats(0.212132034355964f), one));
   return hn::Mul(hn::Mul(density, s), polynomial(s, kTail));
 }
-// The same for bf16 (relative error 1.3e-4, a thirtieth of its unit): its logarithm is a
-// polynomial, which spares the division.
+// The tail for bf16 (relative error 1.3e-4, a thirtieth of bf16's unit). A polynomial gives its
+// logarithm, which saves the division.
 HWY_INLINE FloatVec short_normal_tail(FloatVec x) {
   static constexpr float kLog2[] = {
       -1.0001674890518188f,    -1.149219036102295f,      -0.46245554089546204f,
@@ -203,7 +204,7 @@ HWY_INLINE FloatVec gelu_erf(FloatVec x) {
     tail = short_normal_tail(size);
   return hn::NegMulAdd(size, tail, at_least(0.0f, x));
 }
-// Phi(x) + x * phi(x): the terms cancel near -0.75, so in f32 both must be precise.
+// Phi(x) + x * phi(x). The terms cancel near -0.75, so in f32 both must be precise.
 template <Precision precision>
 HWY_INLINE FloatVec gelu_erf_derivative(FloatVec x) {
   const FloatVec bounded = at_most(13.0f, at_least(-13.0f, x));
@@ -215,9 +216,9 @@ HWY_INLINE FloatVec gelu_erf_derivative(FloatVec x) {
         hn::IfThenElse(hn::Lt(bounded, hn::Zero(kFloat)), tail, hn::Sub(floats(1.0f), tail));
     return hn::MulAdd(hn::Mul(bounded, floats(0.398942280401432678f)), density, phi);
   } else {
-    // 1/2 + sign(x) (1/2 + d), d = |x| phi(x) - (1 - Phi(|x|)) = e^(-x^2 / 2) (|x| - root) S(|x|):
-    // with the root as a factor the zero is where it belongs. S is a minimax fit on [0, 6],
-    // relative error 7e-5 where d matters.
+    // 1/2 + sign(x) (1/2 + d), d = |x| phi(x) - (1 - Phi(|x|)) = e^(-x^2 / 2) (|x| - root) S(|x|).
+    // The factor (|x| - root) puts the zero in its exact place. S is a minimax fit on [0, 6],
+    // relative error 7e-5 where d is significant.
     static constexpr float kFit[] = {0.6650309562683105f,    -0.17540568113327026f,
                                      0.09190109372138977f,   -0.03676781430840492f,
                                      0.010317780077457428f,  -0.0018462974112480879f,
@@ -232,9 +233,9 @@ HWY_INLINE FloatVec gelu_erf_derivative(FloatVec x) {
   }
 }
 
-// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), as x * s, s = 1 / (1 + e^-z),
-// z = 2 k (...): no cancellation where tanh is near -1. For |x| <= 10, e^-z is within [e^-87,
-// e^87], and s has long been 0 or 1 beyond.
+// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), computed as x * s, s = 1 / (1 +
+// e^-z), z = 2 k (...), which avoids cancellation when tanh is near -1. For |x| <= 10, e^-z is
+// within [e^-87, e^87]; beyond, s is 0 or 1.
 template <Precision precision>
 HWY_INLINE FloatVec gelu_tanh_exponential(FloatVec x, FloatVec square) {
   constexpr double kUnit = precision == Precision::bf16 ? 1.44269504088896341 : 1;
@@ -251,8 +252,8 @@ HWY_INLINE FloatVec gelu_tanh(FloatVec x) {
   if constexpr (precision == Precision::f32) return hn::Div(above, hn::Add(floats(1.0f), e));
   return hn::Mul(above, reciprocal<precision>(hn::Add(floats(1.0f), e)));
 }
-// bf16: the exponential's 3e-6 are not amplified by more than the terms' cancellation near -0.75,
-// where x itself was rounded by a thousand times as much.
+// bf16: only the cancellation near -0.75 amplifies the exponential's error of 3e-6. There the
+// rounding of x itself is a thousand times larger.
 template <Precision precision>
 HWY_INLINE FloatVec gelu_tanh_derivative(FloatVec x) {
   const FloatVec bounded = at_most(10.0f, at_least(-10.0f, x));
@@ -264,7 +265,7 @@ HWY_INLINE FloatVec gelu_tanh_derivative(FloatVec x) {
   return hn::MulAdd(hn::Mul(hn::Mul(e, s), s), hn::Mul(bounded, slope), s);
 }
 
-// An odd polynomial near 0 (Cephes), 1 - 2 e / (1 + e) with e = e^(-2 |x|) beyond, 1 from 10 on.
+// Near 0 an odd polynomial (Cephes); beyond, 1 - 2 e / (1 + e) with e = e^(-2 |x|); 1 from 10 on.
 HWY_INLINE FloatVec tanh_of(FloatVec x) {
   static constexpr float kNear[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f,
                                     2.06390887954e-2f, -5.70498872745e-3f};
@@ -282,7 +283,7 @@ HWY_INLINE FloatVec tanh_derivative(FloatVec x) {
   return hn::Mul(hn::Mul(e, s), s);
 }
 
-// x * s, s = 1 / (1 + e^-x). Below -87 it has long been 0 in f32; beyond 87 s is 1.
+// x * s, s = 1 / (1 + e^-x). The result is 0 in f32 below -87, and s is 1 beyond 87.
 HWY_INLINE FloatVec silu_exponential(FloatVec x) {
   return exp_within_87(hn::Neg(at_most(87.0f, at_least(-87.0f, x))));
 }

@@ -1,4 +1,5 @@
-// Products through oneDNN, and what it does not do: f16, bf16 without AVX-512, K = 0, one hazard.
+// Matrix products through oneDNN, plus the cases it lacks: f16, bf16 without AVX-512, K = 0, and
+// one hazard.
 #include "shoal/kernels/matmul.h"
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace {
 
 constexpr std::int64_t kRowsPerSum = 256;
 
-// oneDNN 2.6.3's bf16 AMX kernels die with SIGILL for some K ≡ 31 (mod 32), and no even K is known
-// to be affected. Odd K is padded on every machine, so that every machine tests it.
+// oneDNN 2.6.3's bf16 AMX kernels die with SIGILL for some K ≡ 31 (mod 32); no even K is known to
+// be affected. Odd K is padded on every machine, so that every machine tests the padding.
 std::int64_t padded_k(const GemmProblem& p) {
   return p.input == DType::bf16 && p.k % 2 != 0 ? (p.k + 31) / 32 * 32 : p.k;
 }
@@ -93,7 +94,7 @@ void CpuMatmul::pass_through_activation(const MatmulArgs& args, const View& c, S
   elementwise_.activation_backward(args.activation, input, c, c, stream);
 }
 
-// 16-bit inputs as f32, the product in f32, one rounding at the end.
+// Converts 16-bit inputs to f32, multiplies in f32 and rounds once at the end.
 void CpuMatmul::run_widened(const MatmulArgs& args, const MatmulShape& shape, Stream stream) {
   const auto widened = [&](Scratch& scratch, const ConstView& from) {
     View to{scratch.of<float>(from.shape.count()), from.shape, DType::f32, from.device};
@@ -134,7 +135,7 @@ void CpuMatmul::multiply(GemmProblem problem, const void* a, const void* b, cons
   gemm_.run(problem, a, b, bias, c);
 }
 
-// Matrices of 16-bit elements copied into larger ones, zeros around them.
+// Copies matrices of 16-bit elements into larger ones, surrounded by zeros.
 const void* CpuMatmul::pad(Scratch& scratch, const void* from, std::int64_t groups,
                            std::int64_t rows, std::int64_t columns, std::int64_t new_rows,
                            std::int64_t new_columns) {
@@ -153,7 +154,7 @@ const void* CpuMatmul::pad(Scratch& scratch, const void* from, std::int64_t grou
   return destination;
 }
 
-// K = 0: a sum of nothing, so the bias alone.
+// K = 0: the sum is empty, so the result is the bias.
 void CpuMatmul::empty_product(const MatmulArgs& args, const MatmulShape& shape, Stream stream) {
   if (args.accumulate) return;
   const auto flat = [&](const View& view, Shape as) {
@@ -168,7 +169,7 @@ void CpuMatmul::empty_product(const MatmulArgs& args, const MatmulShape& shape, 
   elementwise_.activation(args.activation, sum, flat(args.c, matrix), stream);
 }
 
-// Chunks of rows are summed apart and then in order, so that neither accuracy nor the result
+// Chunks of rows are summed separately and then in order, so that neither accuracy nor the result
 // depends on the number of threads.
 void CpuMatmul::sum_rows(ConstView x, View out, bool accumulate, Stream) {
   const std::int64_t rows = x.shape.rows(), columns = x.shape.columns();

@@ -13,17 +13,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// 12 sums, two of b and one of a: the 16 registers of AVX2.
+// 12 sums, two vectors of b and one of a fill AVX2's 16 registers.
 constexpr int kNarrowRows = 6;
-// Of k at a time: a packed panel of 16 columns then takes 16 KiB, half of the first cache, and the
-// rows of a that it meets up to 263 KiB of the second.
+// Slice of k. A packed panel of 16 columns then takes 16 KiB, half of L1, and the matching rows of
+// a take up to 263 KiB of L2.
 constexpr std::int64_t kNarrowDepth = 256;
-constexpr std::int64_t kMaxWidth = 32;  // of a panel: two vectors
+constexpr std::int64_t kMaxWidth = 32;  // widest panel: two vectors
 
 struct NarrowPanel {
   const float* packed;  // [depth, width]
   std::int64_t depth;
-  bool load;          // add to what c holds
+  bool load;          // add to the contents of c
   const float* bias;  // of the panel's first column; null: none
 };
 
@@ -68,7 +68,7 @@ void LastNarrowTile(std::int64_t rows, const NarrowPanel& panel, const float* a,
   }
 }
 
-// packed[k, j] = b[k, j], `have` columns and zeros.
+// packed[k, j] = b[k, j] for the first `have` columns, 0 beyond.
 void PackColumns(const float* b, std::int64_t ldb, std::int64_t depth, std::int64_t have,
                  std::int64_t width, float* packed) {
   if (have == width) {
@@ -85,14 +85,15 @@ void PackColumns(const float* b, std::int64_t ldb, std::int64_t depth, std::int6
   }
 }
 
-// One panel's part of b: where it lies, and how much of it there is.
+// One panel's part of b: its address, depth and number of columns.
 struct NarrowPart {
   const float* b = nullptr;
   std::int64_t depth = 0, have = 0;
 };
 
-// Columns of panels [first, last). The next part of b is packed between the tiles of this one, and
-// asked for a little earlier: its lines lie a page apart, where no hardware prefetcher follows.
+// Computes the columns of panels [first, last). The next part of b is packed between the tiles of
+// this one and prefetched slightly earlier: its lines are a page apart, where hardware prefetchers
+// do not follow.
 void MultiplyNarrow(const GemmProblem& p, const float* a, const float* b, const float* bias,
                     float* c, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kAhead = 24;  // rows of b
@@ -107,7 +108,7 @@ void MultiplyNarrow(const GemmProblem& p, const float* a, const float* b, const 
     return NarrowPart{b + k * ldb + panel * width, std::min(kNarrowDepth, p.k - k),
                       std::min(width, p.n - panel * width)};
   };
-  // Its rows from `begin` to `end`.
+  // Packs rows [begin, end) of a part.
   const auto pack = [&](const NarrowPart& from, std::int64_t begin, std::int64_t end, float* to) {
     for (std::int64_t k = begin + kAhead; k < std::min(end + kAhead, from.depth); ++k)
       __builtin_prefetch(from.b + k * ldb, 0, 3);

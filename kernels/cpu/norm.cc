@@ -43,8 +43,8 @@ class CpuNorm final : public NormKernels {
     });
   }
 
-  // Blocks of rows, each summed in order, then the blocks in order: the blocks depend on the shape
-  // alone, so the result does not depend on the threads.
+  // Blocks of rows are summed in order, then the blocks are added in order. Blocks depend only on
+  // the shape, so the result does not depend on the number of threads.
   void layer_norm_weight_gradient(ConstView dy, ConstView x, ConstView mean, ConstView rstd,
                                   View dgamma, View dbeta, bool accumulate, Stream) override {
     check::layer_norm_weight_gradient(dy, x, mean, rstd, dgamma, dbeta);
@@ -86,7 +86,7 @@ class CpuNorm final : public NormKernels {
   }
 
  private:
-  // out[begin, end) (+)= the blocks' sums; the first block's place is the accumulator.
+  // out[begin, end) (+)= the sum of the blocks, accumulated in the first block.
   static void fold(float* sums, std::int64_t blocks, std::int64_t stride, std::int64_t begin,
                    std::int64_t end, float* out, bool accumulate) {
     for (std::int64_t b = 1; b < blocks; ++b)

@@ -3,7 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/norm_simd.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include <cmath>
 #include <limits>
 
@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// One row of (residual +) dropout(x).
+// Computes one row of dropout(x), plus residual if `adds`.
 template <class T, bool adds>
 HWY_INLINE void drop_row(const DropoutPlan& plan, const RandomRows& random, std::int64_t row,
                          const T* x, const T* residual, T* out, std::int64_t columns) {
@@ -30,7 +30,8 @@ HWY_INLINE void drop_row(const DropoutPlan& plan, const RandomRows& random, std:
   }
 }
 
-// sum = residual + dropout(x), one row, rounded to T: what is normalised is what backward reads.
+// One row of sum = residual + dropout(x), rounded to T before it is normalised, since backward
+// reads the rounded value.
 template <class T>
 HWY_INLINE void residual_row(const DropoutPlan* plan, const RandomRows& random, std::int64_t row,
                              const T* x, const T* residual, T* sum, std::int64_t columns) {
@@ -166,7 +167,7 @@ void LayerNormWeight(const ConstView& dy, const ConstView& x, const float* mean,
   with_float(x.dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     const std::int64_t lanes = FloatLanes();
-    // Row by row, the sums staying in the first-level cache: memory is read in order.
+    // Row by row, so that memory is read in order and the sums stay in L1.
     for (std::int64_t row = first; row < first + rows; ++row) {
       const T* g = static_cast<const T*>(dy.data) + row * columns;
       const T* v = static_cast<const T*>(x.data) + row * columns;
@@ -205,8 +206,8 @@ void Softmax(const ConstView& x, const View& y, std::int64_t first, std::int64_t
       const FloatVec last = LoadSomeFloats(from + i, columns - i);
       const auto inside = hn::FirstN(kFloat, static_cast<std::size_t>(columns - i));
       largest = hn::MaxOfLanes(kFloat, hn::IfThenElse(inside, hn::Max(largest, last), largest));
-      // The exponentials are made twice: 16-bit outputs cannot hold them, and f32 is still bound
-      // by memory.
+      // The exponentials are computed twice: 16-bit outputs cannot hold them, and f32 is
+      // memory-bound even so.
       const auto exponential = [largest](FloatVec v) HWY_ATTR { return exp(hn::Sub(v, largest)); };
       const FloatVec inverse = hn::Set(kFloat, 1.0f / sum_of(columns, exponential, from));
       map(

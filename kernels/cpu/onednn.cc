@@ -14,12 +14,13 @@ namespace {
 
 constexpr const char* kThroughF32 = "through f32";
 
-// oneDNN takes its team from the calling thread's OpenMP setting, at creation and execution.
+// oneDNN takes its team from the calling thread's OpenMP setting, both at creation and at
+// execution.
 class Team {
  public:
   explicit Team(int threads) : before_(omp_get_max_threads()) {
 #ifdef SHOAL_SERIAL_PARALLEL_FOR
-    threads = 1;  // as parallel_for: ThreadSanitizer cannot see libgomp
+    threads = 1;  // as in parallel_for: ThreadSanitizer cannot see libgomp
 #endif
     if (threads != before_) omp_set_num_threads(threads);
     changed_ = threads != before_;
@@ -147,7 +148,7 @@ void OneDnnGemm::run(const GemmProblem& problem, const void* a, const void* b, c
   const Team team(room_.threads);
   try {
     Primitive& p = primitive(problem);
-    // oneDNN reads through its non-const handles.
+    // oneDNN only reads these, but its handles are not const.
     p.a.set_data_handle(const_cast<void*>(a));
     p.b.set_data_handle(const_cast<void*>(b));
     if (problem.has_bias) p.bias.set_data_handle(const_cast<void*>(bias));
@@ -173,7 +174,7 @@ bool OneDnnGemm::multiplies_bf16() {
 }
 
 std::string bf16_emulation() {
-  if (allows_avx512_bf16()) return {};  // as does every processor with AMX
+  if (allows_avx512_bf16()) return {};  // every processor with AMX has AVX512_BF16 too
   return "this processor has no AVX512_BF16 or AMX, so that products of bf16 run in f32 on copies";
 }
 

@@ -1,5 +1,5 @@
-// Matrix products through oneDNN: one call a product, primitives cached by everything that shapes
-// them (creating one costs 0.3 to 7 ms), scratchpads reused.
+// Matrix products through oneDNN. Primitives, which cost 0.3 to 7 ms to create, are cached by all
+// parameters of a problem; scratchpads are reused.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace shoal::kernels {
 
-// c[g] = activation(op(a[g])·op(b[g]) + bias), row-major. f32 or bf16 inputs of one dtype, sums in
-// f32, c of the inputs' dtype or f32. Leading dimensions are the distances between stored rows, in
-// elements; 0: dense. Groups are dense.
+// c[g] = activation(op(a[g])·op(b[g]) + bias), row-major. Inputs are both f32 or both bf16, sums
+// are f32, and c has the inputs' dtype or f32. Leading dimensions are distances between stored rows
+// in elements; 0: dense. Groups are dense.
 struct GemmProblem {
   std::int64_t groups = 1, m = 0, n = 0, k = 0;
   DType input = DType::f32, output = DType::f32, bias = DType::f32;
@@ -26,7 +26,7 @@ struct GemmProblem {
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
-// Not thread-safe; the calling thread's OpenMP team does the work.
+// Not thread-safe. The work runs on the calling thread's OpenMP team.
 class OneDnnGemm {
  public:
   OneDnnGemm(const CpuRoom& room, std::size_t primitives = 512);
@@ -35,12 +35,12 @@ class OneDnnGemm {
   // m, n, k, groups >= 1. `bias` is read when has_bias.
   void run(const GemmProblem& problem, const void* a, const void* b, const void* bias, void* c);
 
-  // Whether oneDNN multiplies bf16 on this machine by instructions for it. Elsewhere the caller
-  // computes through f32 copies: 2.6.3 refuses without AVX-512, and with AVX-512 that lacks bf16
-  // its products take 2.4 times as long as f32's.
+  // True if oneDNN multiplies bf16 with native instructions on this machine. Otherwise the caller
+  // computes through f32 copies: 2.6.3 refuses bf16 without AVX-512, and with AVX-512 that lacks
+  // bf16 its products take 2.4 times as long as f32's.
   bool multiplies_bf16();
-  // What this machine runs products of a dtype with, as oneDNN names it: "brg:avx512_core_bf16",
-  // or "through f32".
+  // oneDNN's name of the implementation that multiplies `dtype` on this machine:
+  // "brg:avx512_core_bf16", or "through f32".
   std::string implementation(DType dtype);
   std::size_t cached() const { return order_.size(); }
 
@@ -63,7 +63,8 @@ class OneDnnGemm {
   std::optional<bool> multiplies_bf16_;
 };
 
-// Kernels::emulates(bf16) of the instructions that oneDNN may use, which ONEDNN_MAX_CPU_ISA limits.
+// Emulates::emulates(bf16) for the instructions that oneDNN may use (ONEDNN_MAX_CPU_ISA limits
+// them).
 std::string bf16_emulation();
 
 }  // namespace shoal::kernels

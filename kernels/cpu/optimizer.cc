@@ -38,7 +38,8 @@ SgdFactors::SgdFactors(const SgdArgs& args)
 namespace {
 
 constexpr std::int64_t kGrain = 16384;  // elements worth a thread
-constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, whatever the threads
+constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, whatever the number of
+                                        // threads
 
 class CpuOptimizer final : public OptimizerKernels {
  public:
@@ -67,7 +68,7 @@ class CpuOptimizer final : public OptimizerKernels {
       if (tensor.state->skip) return;
       const AdamWFactors factors(tensor);
       const std::int64_t count = tensor.master.shape.count();
-      // Directions live a block long.
+      // Directions are only kept for one block.
       *squares++ = squares_of(tensor.master);
       *squares++ = sum_of_blocks(count, [&](std::int64_t first, std::int64_t some) {
         float direction[kBlock];
@@ -104,7 +105,7 @@ class CpuOptimizer final : public OptimizerKernels {
     check::training_float("has_non_finite", "x", x);
     std::atomic<bool> found{false};
     over(x, [&](std::int64_t first, std::int64_t count) {
-      // Block by block, so that one thread's find stops the others.
+      // Block by block, so that one thread's find stops the other threads.
       for (std::int64_t i = 0; i < count && !found.load(std::memory_order_relaxed); i += kBlock)
         if (non_finite_range(x, first + i, std::min(kBlock, count - i)))
           found.store(true, std::memory_order_relaxed);
@@ -125,7 +126,7 @@ class CpuOptimizer final : public OptimizerKernels {
     });
   }
 
-  // The sum of what sum(first, some) says of blocks, in their order.
+  // Adds up sum(first, some) over blocks, in block order.
   template <class Sum>
   double sum_of_blocks(std::int64_t count, const Sum& sum) {
     const std::int64_t blocks = (count + kBlock - 1) / kBlock;

@@ -1,5 +1,6 @@
-// The SIMD loops behind OptimizerKernels, over `count` elements from `first` on the calling thread,
-// and the factors that an update rule makes of its settings and the step: in f64, applied in f32.
+// SIMD loops of OptimizerKernels, over `count` elements from `first` on the calling thread, and the
+// factors of each update rule. Factors are computed in f64 from settings and step, and applied in
+// f32.
 #pragma once
 
 #include "shoal/kernels/optimizer.h"
@@ -11,7 +12,7 @@ struct AdamWFactors {
   float step_size;    // lr / (1 - beta1^t)
   float correction2;  // sqrt(1 - beta2^t)
   float epsilon;
-  // LAMB's direction.
+  // For LAMB's direction.
   float inverse_correction1, inverse_correction2, weight_decay;
 
   explicit AdamWFactors(const AdamWArgs& args);
@@ -19,7 +20,7 @@ struct AdamWFactors {
 
 struct SgdFactors {
   float gradient_scale, weight_decay, momentum, one_minus_dampening, learning_rate;
-  bool first;  // the momentum buffer does not hold anything yet
+  bool first;  // the momentum buffer is not initialised yet
 
   explicit SgdFactors(const SgdArgs& args);
 };
@@ -28,10 +29,10 @@ void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_
                  std::int64_t count);
 void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t first,
                std::int64_t count);
-// LAMB's moments, and direction [count] = r of the elements (optimizer.h).
+// Updates LAMB's moments and writes direction [count] = r of the elements (optimizer.h).
 void lamb_moments_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
                         std::int64_t count, float* direction);
-// master -= rate * r, and the parameter's copy.
+// master -= rate * r; also refreshes the parameter's copy.
 void lamb_apply_range(const AdamWArgs& args, const AdamWFactors& factors, float rate,
                       std::int64_t first, std::int64_t count);
 

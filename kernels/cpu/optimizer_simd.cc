@@ -3,7 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/optimizer_simd.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include <algorithm>
 
 #include "shoal/kernels/cpu/loops-inl.h"
@@ -14,7 +14,7 @@ namespace shoal::kernels::HWY_NAMESPACE {
 
 HWY_INLINE FloatVec constant(float value) { return hn::Set(kFloat, value); }
 
-// One vector, whole or the first `some` lanes of it (whole == false).
+// Reads a whole vector, or its first `some` lanes if `whole` is false.
 template <bool whole, class T>
 HWY_INLINE FloatVec read(const T* from, std::int64_t some) {
   if constexpr (whole)
@@ -30,7 +30,7 @@ HWY_INLINE void write(FloatVec value, T* to, std::int64_t some) {
     StoreSomeFloats(value, to, some);
 }
 
-// step.template operator()<whole>(i, lanes) over [first, first + count).
+// Calls step.template operator()<whole>(i, lanes) over [first, first + count).
 template <class Step>
 HWY_INLINE void steps(std::int64_t first, std::int64_t count, const Step& step) {
   const std::int64_t lanes = FloatLanes(), end = first + count;
@@ -39,7 +39,7 @@ HWY_INLINE void steps(std::int64_t first, std::int64_t count, const Step& step) 
   if (i < end) step.template operator()<false>(i, end - i);
 }
 
-// Calls f with a pointer to the parameter's copy, or with a null float* where there is none.
+// Calls f with a pointer to the parameter's copy, or with a null float* if there is none.
 template <class F>
 HWY_INLINE void with_parameter(const View& parameter, const F& f) {
   if (!parameter.defined())
@@ -50,7 +50,7 @@ HWY_INLINE void with_parameter(const View& parameter, const F& f) {
     f(static_cast<float16*>(parameter.data));
 }
 
-// A master in f32 and its copy, if there is one.
+// An f32 master and its copy, if there is one.
 template <class P>
 struct Master {
   float* master;
@@ -67,7 +67,7 @@ struct Master {
   }
 };
 
-// rounding.h's, of each lane.
+// rounded_stochastically() (rounding.h) for each lane.
 HWY_INLINE FloatVec rounded(FloatVec value, const std::uint32_t* random) {
   const hn::RebindToUnsigned<FloatTag> du;
   const auto upper = hn::Set(du, 0xffff0000u), infinity = hn::Set(du, 0x7f800000u);
@@ -82,7 +82,7 @@ HWY_INLINE FloatVec rounded(FloatVec value, const std::uint32_t* random) {
                                     hn::IfThenElse(hn::Gt(magnitude, infinity), nan, bits)));
 }
 
-// A bf16 parameter without one. `random`: the bits of element `begin` and those that follow.
+// A bf16 parameter without an f32 master. `random`: the bits of element `begin` and its successors.
 struct Rounded {
   bfloat16* parameter;
   const std::uint32_t* random;
@@ -98,10 +98,10 @@ struct Rounded {
   }
 };
 
-// Elements whose bits are made at a time.
+// Random bits are drawn for this many elements at a time.
 constexpr std::int64_t kRandomChunk = 1024;
 
-// run(where p is, first, count) over [first, first + count).
+// Calls run(parameters, first, count) over [first, first + count).
 template <class Run>
 HWY_INLINE void over_parameters(const AdamWArgs& args, std::int64_t first, std::int64_t count,
                                 const Run& run) {
@@ -115,7 +115,7 @@ HWY_INLINE void over_parameters(const AdamWArgs& args, std::int64_t first, std::
   }
   const RoundingPlace& place = *args.rounding;
   const RandomRows rows{RandomKey(place.site(args.state))};
-  // A partial vector's bits are read whole.
+  // Buffers leave room for a whole vector of bits at the end.
   HWY_ALIGN std::uint32_t room[random_room(kRandomChunk)];
   HWY_ALIGN std::uint32_t joined[random_room(kRandomChunk)] = {};
   for (const std::int64_t end = first + count; first < end;) {
@@ -239,7 +239,7 @@ struct LambFactors {
 
 template <class M>
 struct LambMomentsStep {
-  float *m, *v, *update;  // update: of the first element on
+  float *m, *v, *update;  // update: starts at the first element
   const M* master;
   const float* gradient;
   std::int64_t begin;
@@ -304,7 +304,7 @@ void LambApply(const AdamWArgs& args, const AdamWFactors& f, float rate, std::in
                   });
 }
 
-// Squares of f32 are exact in f64, and cannot overflow.
+// Squares of f32 are exact in f64 and cannot overflow.
 HWY_INLINE double sum_of_squares_f32(const float* x, std::int64_t count) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
@@ -346,7 +346,7 @@ double SumOfSquares(const ConstView& x, std::int64_t first, std::int64_t count) 
   return sum;
 }
 
-// The largest magnitude's bits, as an integer, tell whether any is inf or NaN.
+// The bits of the largest magnitude, as an integer, show whether any element is inf or NaN.
 bool NonFinite(const ConstView& x, std::int64_t first, std::int64_t count) {
   const hn::RebindToSigned<FloatTag> di;
   auto largest = hn::Zero(di);

@@ -1,4 +1,4 @@
-// Philox 4x32-10 on vectors: the bits that random_bits() gives one at a time (random.h).
+// Vectorised Philox 4x32-10; gives the same bits as random_bits() (random.h).
 #if defined(SHOAL_KERNELS_CPU_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHOAL_KERNELS_CPU_PHILOX_INL_H_
 #undef SHOAL_KERNELS_CPU_PHILOX_INL_H_
@@ -14,15 +14,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Vectors of blocks of four elements that are made at once: as many as the registers hold.
+// Number of vectors of four-element blocks computed at once; limited by the registers.
 constexpr std::size_t kRandomVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
-// Room that RandomRows::row() needs for `count` elements.
+// Words of scratch that RandomRows::row() needs for `count` elements.
 constexpr std::size_t random_room(std::size_t count) {
   return count + 8 + 4 * kRandomVectors * (HWY_MAX_BYTES / sizeof(std::uint64_t));
 }
 
-// The bits of one operation's elements, row by row.
+// The random bits of one operation's elements, row by row.
 class RandomRows {
  public:
   explicit RandomRows(const RandomKey& key) : key_(key) {
@@ -32,20 +32,20 @@ class RandomRows {
     }
   }
 
-  // Bits of the elements [first, first + count) of one sample, written to `room`
-  // (random_room(count) words); returns where the first one is.
+  // Writes the bits of elements [first, first + count) of one sample to `room` (random_room(count)
+  // words) and returns the address of the first.
   HWY_INLINE const std::uint32_t* row(std::uint32_t sample, std::uint64_t first, std::size_t count,
                                       std::uint32_t* HWY_RESTRICT room) const;
 
  private:
   static constexpr std::size_t kRounds = 10;
   RandomKey key_;
-  // 32 bits of a round's two keys each, ready to be broadcast.
+  // The 32 bits of each round's two keys, ready to be broadcast.
   std::uint64_t schedule_[2 * kRounds] = {};
 };
 
-// One 64-bit lane computes one block of four elements: its counter words stand in the lower halves,
-// which is all that a widening multiply reads.
+// Each 64-bit lane computes one block of four elements. Its counter words are in the lower halves,
+// the only part that a widening multiply reads.
 HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint64_t first,
                                                 std::size_t count,
                                                 std::uint32_t* HWY_RESTRICT room) const {
@@ -64,8 +64,8 @@ HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint6
   const std::size_t lanes = hn::Lanes(d);
   const auto multiplier0 = hn::BitCast(d32, hn::Set(d, 0xD2511F53ull));
   const auto multiplier1 = hn::BitCast(d32, hn::Set(d, 0xCD9E8D57ull));
-  // The even lanes compute the vector's first blocks and the odd ones its last, so that halves of
-  // blocks interleave to the elements' order without leaving their 128 bits.
+  // Even lanes compute the vector's first blocks and odd lanes its last, so that interleaving the
+  // halves within 128 bits gives the elements' order.
   const V half = hn::ShiftRight<1>(hn::Iota(d, 0));
   const V order = hn::OddEven(hn::Add(half, hn::Set(d, lanes / 2)), half);
   const V sample_word = hn::Set(d, std::uint64_t{sample << 8});
@@ -73,7 +73,7 @@ HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint6
   const V site = hn::Set(d, std::uint64_t{key_.site});
   const std::uint64_t end_block = (first + count + 3) / 4;
   auto* out = reinterpret_cast<std::uint64_t*>(room);
-  // Several vectors of blocks in turn, since a round waits for the one before it.
+  // Several vectors of blocks take turns, since each round waits for the previous one.
   constexpr std::size_t kAtOnce = kRandomVectors;
   for (std::uint64_t block = first / 4; block < end_block; block += kAtOnce * lanes) {
     V c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce];
@@ -109,7 +109,7 @@ HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint6
   return room + first % 4;
 }
 
-// Where elements are dropped, by their bits.
+// Mask of the dropped elements.
 HWY_INLINE hn::Mask<FloatTag> dropped(const std::uint32_t* bits, std::uint32_t threshold) {
   const hn::RebindToUnsigned<FloatTag> du;
   return hn::RebindMask(kFloat, hn::Gt(hn::Set(du, threshold), hn::LoadU(du, bits)));
@@ -121,8 +121,8 @@ HWY_INLINE FloatVec drop(FloatVec x, const std::uint32_t* bits, std::uint32_t th
   return hn::IfThenZeroElse(dropped(bits, threshold), hn::Mul(x, scale));
 }
 
-// out = dropout(x), plus residual if asked. The bits of a partial vector are read whole:
-// random_room leaves space.
+// out = dropout(x), plus residual if `with_residual`. A partial vector reads a whole vector of
+// bits, for which random_room leaves space.
 template <class T, bool with_residual>
 HWY_INLINE void drop_range(const std::uint32_t* bits, std::uint32_t threshold, float scale,
                            const T* x, const T* residual, T* out, std::int64_t count) {

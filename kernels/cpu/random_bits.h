@@ -1,11 +1,11 @@
-// What a vectorised Philox needs of a RandomSite, and a row's place in it.
+// RandomSite and DropoutArgs resolved for the vectorised Philox.
 #pragma once
 
 #include "shoal/kernels/elementwise.h"
 
 namespace shoal::kernels {
 
-// A RandomSite, read: `state` may change between calls, never within one.
+// A resolved RandomSite. `state` may change between calls, but not during one.
 struct RandomKey {
   std::uint32_t key0 = 0, key1 = 0, site = 0, step = 0;
 
@@ -16,7 +16,7 @@ struct RandomKey {
         step(from.state ? from.state->step : 0) {}
 };
 
-// DropoutArgs, read, for a [rows, columns] tensor.
+// Resolved DropoutArgs of a [rows, columns] tensor.
 struct DropoutPlan {
   RandomKey key;
   std::uint32_t threshold = 0;
@@ -38,7 +38,7 @@ struct DropoutPlan {
   std::uint32_t sample(std::int64_t row) const {
     return sample_first + static_cast<std::uint32_t>(row / rows_per_sample) * sample_stride;
   }
-  // The row's first element inside its sample.
+  // Index of the row's first element inside its sample.
   std::uint64_t first_element(std::int64_t row) const {
     return static_cast<std::uint64_t>((row_offset + row % rows_per_sample) * global_columns +
                                       column_offset);

@@ -1,5 +1,5 @@
-// The SIMD loops behind ElementwiseKernels, over a range of elements or rows on the calling thread;
-// each picks the instruction set at run time. Pointers are to the range's first element.
+// SIMD loops of ElementwiseKernels, over a range of elements or rows on the calling thread. Each
+// selects its instruction set at run time. Pointers are to the range's first element.
 #pragma once
 
 #include "shoal/kernels/cpu/random_bits.h"
@@ -9,10 +9,10 @@ namespace shoal::kernels {
 void add_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count);
 void scale_range(DType dtype, const void* x, float factor, void* out, std::int64_t count);
 void axpy_range(DType dtype, float alpha, const void* x, void* y, std::int64_t count);
-// y += x, y f32.
+// y += x; y is f32.
 void accumulate_range(DType dtype, const void* x, float* y, std::int64_t count);
 void fill_range(float value, float* out, std::int64_t count);
-// Between f32, bf16 and f16.
+// `from` and `to` are f32, bf16 or f16.
 void convert_range(DType from, DType to, const void* x, void* out, std::int64_t count);
 void add_bias_rows(DType dtype, DType bias_dtype, const void* x, const void* bias, void* out,
                    std::int64_t rows, std::int64_t columns);
@@ -23,12 +23,12 @@ void activation_backward_range(Activation kind, DType dtype, const void* x, cons
 void swiglu_range(DType dtype, const void* gate, const void* up, void* out, std::int64_t count);
 void swiglu_backward_range(DType dtype, const void* gate, const void* up, const void* dout,
                            void* dgate, void* dup, std::int64_t count);
-// Each of `heads` heads of one position; `table`: its cosines, then its sines.
+// Rotates `heads` heads of one position; `table` holds its cosines, then its sines.
 void rotary_heads(DType dtype, const void* x, const float* table, bool backward, void* out,
                   std::int64_t heads, std::int64_t head_dim);
 
-// Rows [first_row, first_row + rows) of the whole tensor; `x` is the whole tensor's base, and so
-// are `residual` (null: none) and `out`.
+// Processes rows [first_row, first_row + rows). `x`, `residual` (null: none) and `out` point to the
+// whole tensors.
 void dropout_rows(DType dtype, const DropoutPlan& plan, const void* x, const void* residual,
                   void* out, std::int64_t first_row, std::int64_t rows, std::int64_t columns);
 void fill_normal_range(const RandomKey& key, std::uint32_t sample, std::uint64_t first_element,

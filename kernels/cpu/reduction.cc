@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/reduction.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,8 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// How elements of T are held in registers: 16-bit floats as f32, anything else as it is. Addresses
-// are bytes, since nothing is aligned.
+// Register form of elements of T: f32 for 16-bit floats, T otherwise. Addresses are in bytes, since
+// nothing is aligned.
 template <class T>
 struct Lanes {
   using Tag = hn::ScalableTag<T>;
@@ -55,7 +55,7 @@ struct Sum {
   }
 };
 
-// Highway has no products of 8- and 64-bit integers: those go lane by lane, in unsigned arithmetic,
+// Highway cannot multiply 8- and 64-bit integers. Those go lane by lane in unsigned arithmetic,
 // where wrapping is defined.
 struct Product {
   template <class D, class V>
@@ -86,14 +86,14 @@ struct Extreme {
   }
 };
 
-// Vectors that are folded before any is stored: loads and stores of one line then do not wait for
-// each other, which a rank's buffers, equally placed in their pages, would otherwise bring about.
+// Number of vectors that are folded before any is stored. Ranks' buffers have equal offsets in
+// their pages, so otherwise loads and stores of one line would wait for each other.
 constexpr std::size_t kGroup = 4;
 
-// How far ahead of the loads sources are fetched. The hardware's own prefetching stops at the end
-// of a page, and each of a pair of rows is left there in turn: out of the last cache 4 MiB of two
-// ranks took 149 us without and 76 with (Zen 3), inside the second-level cache 4 % more. Never
-// beyond the end: those lines are another rank's.
+// Prefetch distance of sources. Hardware prefetching stops at the end of a page, and alternates
+// between the two rows of a pair. Beyond the last-level cache, 4 MiB of two ranks took 149 us
+// without and 76 with it (Zen 3); within L2 it costs 4 %. Never prefetches beyond the end, since
+// those lines belong to another rank.
 constexpr std::int64_t kAhead = 2048;
 
 template <class Sources>
@@ -103,7 +103,7 @@ HWY_INLINE void fetch_ahead(const Sources& sources, std::int64_t at, std::int64_
       hwy::Prefetch(sources[s] + at + kAhead + line);
 }
 
-// Pointers in registers where there are `kCount` of them, as between two ranks; 0: any number.
+// Keeps `kCount` pointers in registers, as for two ranks; 0: any number.
 template <class Byte, std::size_t kCount>
 struct Rows {
   template <class Pointer>
@@ -134,7 +134,7 @@ HWY_INLINE typename Lanes<T>::V fold(const Sources& sources, std::int64_t offset
   return value;
 }
 
-// The same for a piece shorter than a vector.
+// Same for a piece shorter than a vector.
 template <class T, class Op, class Sources, class Destinations>
 HWY_INLINE void reduce_rest(const Sources& sources, const Destinations& destinations,
                             std::int64_t offset, std::int64_t bytes) {
@@ -153,7 +153,7 @@ HWY_INLINE void reduce_rest(const Sources& sources, const Destinations& destinat
     std::memcpy(destinations[d] + offset, lanes, rest);
 }
 
-// Stores kGroup vectors' worth of bytes past the caches; `to` is aligned to a vector.
+// Stores the bytes of kGroup vectors past the caches; `to` is aligned to a vector.
 HWY_INLINE void stream_group(const std::byte* group, std::int64_t bytes, std::byte* to) {
   const hn::ScalableTag<std::uint8_t> d;
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
@@ -162,7 +162,7 @@ HWY_INLINE void stream_group(const std::byte* group, std::int64_t bytes, std::by
                reinterpret_cast<std::uint8_t*>(to + at));
 }
 
-// Bytes before `row` is aligned to a cache line, or -1 where its elements never are.
+// Bytes until `row` is aligned to a cache line, or -1 if its elements never are.
 template <class T>
 std::int64_t bytes_to_line(const std::byte* row) {
   const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % 64);
@@ -170,8 +170,8 @@ std::int64_t bytes_to_line(const std::byte* row) {
   return head % static_cast<std::int64_t>(sizeof(T)) == 0 ? head : -1;
 }
 
-// All whole groups of [0, bytes), stored past the caches where every destination lets itself be
-// aligned alike; returns where it stopped.
+// Reduces all whole groups of [0, bytes) with streaming stores, if all destinations have the same
+// offset from a cache line. Returns the end of the part it reduced.
 template <class T, class Op, class Sources, class Destinations>
 HWY_INLINE std::int64_t reduce_streaming(const Sources& sources, const Destinations& destinations,
                                          std::int64_t bytes) {
@@ -241,7 +241,7 @@ HWY_INLINE void reduce_typed(const Job& job) {
     reduce_rows<T, Op>(Rows<const std::byte, kSources>(job.sources),
                        Rows<std::byte, kDestinations>(job.destinations), bytes, job.past_caches);
   };
-  // What a ring and two ranks do: worth their own loops.
+  // Rings and pairs of ranks have their own loops.
   if (job.sources.size() == 2 && job.destinations.size() == 1)
     run.template operator()<2, 1>();
   else if (job.sources.size() == 2 && job.destinations.size() == 2)
@@ -339,13 +339,14 @@ class CpuReduction final : public ReductionKernels {
     if (count > 0) HWY_DYNAMIC_DISPATCH(ReduceAll)
     (operation, dtype, sources, destinations, count, past_caches);
   }
-  // By tiles that stay in the nearest cache.
+  // Works in tiles that stay in L1.
   void reduce_widened(Reduce operation, DType dtype, std::span<const void* const> sources,
                       float* destination, std::int64_t count, Stream) override {
     check::reduce_widened(dtype, sources, destination, count);
     constexpr std::int64_t kTile = 1024;
     std::array<float, kTile> next{};
-    std::array<std::uint16_t, kTile> aligned;  // what lies at an odd address, to read it as bf16
+    std::array<std::uint16_t, kTile> aligned;  // copy of a source at an odd address, to read it as
+                                               // bf16 or f16
     for (std::int64_t begin = 0; begin < count; begin += kTile) {
       const std::int64_t n = std::min(kTile, count - begin);
       float* const to = destination + begin;

@@ -1,4 +1,4 @@
-// Memory that a family keeps from call to call and that only ever grows.
+// Memory that a family keeps between calls and that only grows.
 #pragma once
 
 #include "shoal/runtime/memory/memory_resource.h"
@@ -9,7 +9,8 @@ class Scratch {
  public:
   explicit Scratch(MemoryResource& memory) : memory_(memory) {}
 
-  // At least `bytes`, 64-byte aligned; contents are undefined, the last pointer becomes invalid.
+  // Returns at least `bytes`, 64-byte aligned, with undefined contents. Invalidates the previous
+  // pointer.
   void* bytes(std::int64_t bytes) {
     const auto wanted = static_cast<std::size_t>(bytes);
     if (buffer_.size() < wanted) {

@@ -1,7 +1,7 @@
-// Loads and stores of f32, bf16 and f16 as f32 vectors, for code compiled once a target. Include
-// after hwy/foreach_target.h and hwy/highway.h; no include guard in the usual sense: once a target.
+// Loads and stores of f32, bf16 and f16 as f32 vectors, for code compiled once per target. Include
+// it after hwy/foreach_target.h and hwy/highway.h; the include guard admits it once per target.
 //
-// Rounding is to nearest, ties to even, NaN kept: exactly shoal::bfloat16 and shoal::float16.
+// Rounding is to nearest, ties to even, NaN kept: exactly as shoal::bfloat16 and shoal::float16.
 // (Highway 1.0.3's own demotion to bfloat16 truncates.)
 #include <cstring>
 
@@ -36,7 +36,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> RoundedToBFloat16(FloatVec va
   const auto nan = hn::Or(bits, hn::Set(du, 0x400000));
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), nan, rounded);
 }
-// The same in the low half, the high one 0.
+// The same 16 bits in the low half; the high half is 0.
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> BFloat16Bits(FloatVec value) {
   return hn::ShiftRight<16>(RoundedToBFloat16(value));
 }
@@ -53,13 +53,13 @@ HWY_INLINE FloatVec LoadFloats(const float16* from) {
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   return hn::PromoteTo(kFloat, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
 #else
-  // Without F16C Highway's emulation knows neither infinity nor NaN.
+  // Without F16C, Highway's emulation handles neither infinity nor NaN.
   const hn::RebindToUnsigned<FloatTag> du;
   const hn::Rebind<std::uint16_t, FloatTag> dh;
   const auto bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const std::uint16_t*>(from)));
   const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fffu)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
-  // 2^112 moves the exponent's bias, subnormals included; the largest exponent means inf or NaN.
+  // 2^112 shifts the exponent's bias, subnormals included; the largest exponent means inf or NaN.
   const auto as_float = hn::BitCast(kFloat, magnitude);
   const auto scaled = hn::BitCast(du, hn::Mul(as_float, hn::Set(kFloat, 0x1p112f)));
   const auto special = hn::RebindMask(du, hn::Ge(as_float, hn::Set(kFloat, 0x1p-96f)));
@@ -81,7 +81,8 @@ HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   hn::StoreU(hn::DemoteTo(dh, value), dh, reinterpret_cast<hwy::float16_t*>(to));
 #else
-  // Without F16C Highway's emulation truncates. Copied as bytes: `to` may have any alignment.
+  // Without F16C, Highway's emulation truncates. Copied as bytes, since `to` may have any
+  // alignment.
   HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
   hn::Store(value, kFloat, lanes);
   HWY_ALIGN float16 halves[HWY_MAX_BYTES / sizeof(float)];
@@ -91,7 +92,8 @@ HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
 #endif
 }
 
-// Two vectors, one after the other. Of bf16 the high halves leave both at once, without a shift.
+// Stores two consecutive vectors. For bf16, the high halves of both are stored at once, without a
+// shift.
 template <typename T>
 HWY_INLINE void StoreTwo(FloatVec first, FloatVec second, T* to) {
   StoreFloats(first, to);
@@ -106,9 +108,9 @@ HWY_INLINE void StoreTwo(FloatVec first, FloatVec second, bfloat16* to) {
 }
 #endif
 
-// Two vectors as 32 bf16, the low one first: one instruction where pairs of bf16 are multiplied
-// (has_bf16_pairs(), which the caller asks). Highway 1.0.3 does not have it, and a function with a
-// target of its own could not be inlined. Subnormals become 0.
+// Converts two vectors to 32 bf16, the low one first, in one instruction. It needs pairs of bf16
+// (the caller checks has_bf16_pairs()). Highway 1.0.3 lacks it, and a function with its own target
+// attribute could not be inlined. Subnormals become 0.
 #if HWY_TARGET <= HWY_AVX3
 using BF16Vec = hn::Vec<hn::ScalableTag<std::uint16_t>>;
 HWY_INLINE BF16Vec TwoAsBFloat16(FloatVec low, FloatVec high) {
@@ -122,7 +124,7 @@ HWY_INLINE void StoreTwoByInstruction(FloatVec first, FloatVec second, bfloat16*
 }
 #endif
 
-// The first `count` < Lanes elements; lanes beyond are 0.
+// Loads the first `count` < Lanes elements; lanes beyond are 0.
 template <typename T>
 HWY_INLINE FloatVec LoadSomeFloats(const T* from, std::int64_t count) {
   HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(float)] = {};
@@ -136,7 +138,7 @@ HWY_INLINE void StoreSomeFloats(FloatVec value, T* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = lanes[i];
 }
 #if HWY_TARGET <= HWY_AVX2
-// Below AVX2 Highway's masked load wants an aligned address and reads past the end.
+// Below AVX2, Highway's masked load needs an aligned address and reads past the end.
 HWY_INLINE FloatVec LoadSomeFloats(const float* from, std::int64_t count) {
   return hn::MaskedLoad(hn::FirstN(kFloat, static_cast<std::size_t>(count)), kFloat, from);
 }

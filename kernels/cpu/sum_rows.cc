@@ -10,7 +10,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Four vectors of columns at a time stay in registers while the rows go by.
+// Keeps four vectors of column sums in registers while iterating over the rows.
 template <typename T>
 void SumOfRows(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                float* sums) {

@@ -103,7 +103,7 @@ void TileProduct::pack_transposed(const void* source, std::int64_t rows, std::in
     }
     for (std::int64_t k = 0; k < depth; ++k) {
       std::uint32_t* line = to + k * width_;
-      // The last word of an odd row is half a pair.
+      // The last word of a row with an odd count holds half a pair.
       const std::size_t bytes = element == 2 && 2 * k + 1 == columns ? 2 : 4;
       if (bytes == 4)
         for (std::int64_t j = 0; j < have; ++j)

@@ -1,9 +1,9 @@
-// Small matrix products whose operands stay in a core's cache: what attention's tiles are made of.
-// oneDNN's call costs about as much as such a product; a bf16 tile of 64 x 256 x 64 takes 10 µs.
+// Small matrix products whose operands stay in a core's cache, used for attention's tiles. A call
+// of oneDNN costs about as much as such a product; a bf16 tile of 64 x 256 x 64 takes 10 µs.
 //
-// c[m, n] (+)= sum over k of a(m, k) · b(k, n) in f32. Everything is counted in 32-bit words along
-// k: one f32, or a pair of bf16 (elements 2k and 2k + 1), which AVX512_BF16 multiplies and adds in
-// one instruction. `b` is packed in panels of panel_width() columns: panel, then word, then column.
+// c[m, n] (+)= sum over k of a(m, k) · b(k, n) in f32. Sizes along k are in 32-bit words: one f32,
+// or a pair of bf16 (elements 2k and 2k + 1), which AVX512_BF16 multiplies and adds in one
+// instruction. `b` is packed in panels of panel_width() columns: panel, then word, then column.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace shoal::kernels {
 
 enum class TileWord : std::uint8_t { f32, bf16_pair };
 
-// Whether this machine multiplies pairs of bf16.
+// True if this machine multiplies pairs of bf16.
 bool has_bf16_pairs();
 
 struct TileOperand {
@@ -32,20 +32,22 @@ class TileProduct {
   std::int64_t words(std::int64_t elements) const {
     return word_ == TileWord::f32 ? elements : (elements + 1) / 2;
   }
-  // Words of a packed operand of `k` elements by `columns`.
+  // Words of a packed operand of `k` elements by `columns` columns.
   std::int64_t packed_words(std::int64_t k, std::int64_t columns) const {
     return words(k) * ((columns + width_ - 1) / width_ * width_);
   }
 
-  // b(k, n) = source[n, k] and source[k, n] of `rows` rows of `columns` elements of the word's type
-  // (f32 or bf16), `stride` elements apart; what is missing in the last panel or pair is 0.
+  // Packs b(k, n) = source[n, k] (pack_transposed) or source[k, n] (pack). The source has `rows`
+  // rows of `columns` elements of the word's type (f32 or bf16), `stride` elements apart. The last
+  // panel and pair are padded with 0.
   void pack_transposed(const void* source, std::int64_t rows, std::int64_t columns,
                        std::int64_t stride, void* packed) const;
   void pack(const void* source, std::int64_t rows, std::int64_t columns, std::int64_t stride,
             void* packed) const;
 
-  // `k_words` of the packed operand's `panel_words` words of k, from word `first_word`; columns
-  // [0, n) with n rounded up to whole panels: c must have room. m, n, k_words >= 0.
+  // Multiplies words [first_word, first_word + k_words) of the packed operand, which has
+  // `panel_words` words of k. Writes columns [0, n), n rounded up to whole panels, for which c must
+  // have room. m, n, k_words >= 0.
   struct Call {
     TileOperand a;
     const void* packed = nullptr;

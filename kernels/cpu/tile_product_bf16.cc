@@ -25,7 +25,7 @@ bool has_bf16_pairs() {
 
 namespace {
 
-// MR rows by two vectors: 16 sums at MR = 8, enough to hide the latency of vdpbf16ps, with two
+// Multiplies MR rows by two vectors. At MR = 8, the 16 sums hide the latency of vdpbf16ps, with two
 // loads of b for eight broadcasts of a.
 template <int MR>
 SHOAL_BF16_TARGET void block(const TileProduct::Call& call, const char* a, const char* b,
@@ -56,8 +56,8 @@ SHOAL_BF16_TARGET void block(const TileProduct::Call& call, const char* a, const
   }
 }
 
-// Rows of 16 words each to words of 16 rows each. (The masks are whole: without them GCC 12 warns
-// of uninitialised values inside its header.)
+// Transposes rows of 16 words to words of 16 rows. The masks select all lanes: without them GCC 12
+// warns of uninitialised values inside its header.
 SHOAL_BF16_TARGET inline void transpose_words(const char* from, std::int64_t row_bytes,
                                               std::uint32_t* to, std::int64_t to_stride) {
   __m512i a[16], b[16];
@@ -68,7 +68,7 @@ SHOAL_BF16_TARGET inline void transpose_words(const char* from, std::int64_t row
     b[i] = _mm512_maskz_unpacklo_epi32(0xffff, a[i], a[i + 1]);
     b[i + 1] = _mm512_maskz_unpackhi_epi32(0xffff, a[i], a[i + 1]);
   }
-  // 128 bits of a[4 * g + c] are words c, 4 + c, 8 + c or 12 + c of four rows.
+  // Each 128-bit part of a[4 * g + c] holds words c, 4 + c, 8 + c or 12 + c of four rows.
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i += 4) {
     a[i] = _mm512_maskz_unpacklo_epi64(0xff, b[i], b[i + 2]);
@@ -104,7 +104,7 @@ SHOAL_BF16_TARGET void transpose_bf16_panel(const void* source, std::int64_t row
 SHOAL_BF16_TARGET void interleave_bf16_rows(const void* low, const void* high,
                                             std::uint32_t* line) {
   const __m512i a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
-  // In 128 bits each, columns 0 to 3 and 4 to 7 of eight.
+  // Of each eight columns (128 bits), `first` holds 0 to 3 and `second` 4 to 7.
   const __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
   const __m512i lower = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
                 upper = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
