@@ -1,6 +1,6 @@
-// Attention on a GPU: cuDNN's fused kernels where they do exactly what is asked for, own fused ones
-// elsewhere, and products of whole score matrices where neither can: before sm_80, for large heads,
-// and where their tiles do not fit the chip's shared memory (99 KiB on sm_86 and sm_89).
+// Attention on a GPU, in order of preference: cuDNN's fused kernels if they compute exactly what is
+// asked; our own fused kernels; products of whole score matrices. Products are for GPUs before
+// sm_80, large heads, and tiles that exceed the chip's shared memory (99 KiB on sm_86 and sm_89).
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace shoal::kernels {
 namespace {
 
-// What the fused kernels' instructions need: cp.async, mma of 16 x 8 x 16, bf16.
+// Needed by the fused kernels' instructions: cp.async, mma of 16 x 8 x 16, bf16.
 constexpr int kFusedCapability = 80;
 
 enum class Choice { automatic, cudnn, own, products };
@@ -36,11 +36,11 @@ Choice choice_of_user() {
               env::kCudaAttention.name, text);
 }
 
-// The tensors of one call; those that forward does not have are null.
+// The tensors of one call; those that forward lacks are null.
 struct Tensors {
   HeadsView q, k, v, out, dout, dq, dk, dv;
   float* log_sum_exp = nullptr;
-  const FlashRange* sequences = nullptr;  // of packed ones, once they are known
+  const FlashRange* sequences = nullptr;  // of packed sequences, once computed
   bool backward = false;
 };
 
@@ -48,7 +48,7 @@ HeadsView view_of(MutableHeadsView view) { return {view.data, view.batch_stride,
 
 bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
-// Whether 16-byte loads and stores reach every element of every tensor.
+// True if 16-byte loads and stores reach every element of every tensor.
 bool vectors(const AttentionShape& s, const Tensors& t) {
   const std::int64_t elements = 16 / static_cast<std::int64_t>(size_of(s.dtype));
   if (s.head_dim % elements != 0) return false;
@@ -58,7 +58,7 @@ bool vectors(const AttentionShape& s, const Tensors& t) {
   return true;
 }
 
-// Batch rows of packed sequences are one row of tokens to cuDNN, and its offsets have 32 bits.
+// cuDNN sees all batch rows of packed sequences as one row of tokens, with 32-bit offsets.
 const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
   if (!s.sequences.defined()) return nullptr;
   for (const HeadsView& view : {t.q, t.k, t.v, t.out, t.dout, t.dq, t.dk, t.dv}) {
@@ -70,16 +70,17 @@ const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
   return nullptr;
 }
 
-// Of a gradient of packed sequences, empty ones too: each piece is some launches, and holds scratch
-// for whole rows of each of its sequences. The own kernels pass over what is outside a sequence.
+// Limit on the pieces of a packed gradient for cuDNN; empty sequences count too. Each piece takes
+// several launches and scratch for full-length rows of its sequences. Our own kernels skip what is
+// outside a sequence.
 constexpr std::int64_t kMostPackedPieces = 8;
 
-// How many parts of a call cuDNN takes for batch rows.
+// Number of batch rows in cuDNN's view of the call.
 std::int64_t rows_of(const AttentionShape& s) {
   return s.sequences.defined() ? s.sequences.shape.count() : s.batch;
 }
 
-// Why cuDNN is not asked; null: it is.
+// Reason not to use cuDNN; null: use it.
 const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capability) {
   if (capability < kFusedCapability) return "its fused kernels need compute capability 8.0";
   if (s.dtype == DType::f32) return "f32 is computed in f32";
@@ -90,7 +91,7 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capabili
   if (const char* why = beyond_packed(s, t)) return why;
   if (s.key_length == 0) return "there are no keys";
   if (s.causal && s.query_length > s.key_length) return "some queries see no key";
-  // Its kernels for decoding met illegal addresses (9.19, one query against a cache).
+  // cuDNN's decoding kernels accessed illegal addresses (9.19, one query against a cache).
   if (s.query_length == 1 || (s.query_length != s.key_length && s.query_length < 64))
     return "there are few queries";
   if (s.head_dim % 8 != 0 || s.head_dim > kFlashMaxHeadDim) return "of the size of a head";
@@ -98,12 +99,12 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capabili
   return nullptr;
 }
 
-// The batch stride of a single batch row may be anything; plans are told one that makes sense.
+// With one batch row, the batch stride may be arbitrary; plans get a meaningful one.
 CudnnStrides strides(std::int64_t batch, HeadsView view, std::int64_t length) {
   return {batch == 1 ? length * view.row_stride : view.batch_stride, view.row_stride};
 }
 
-// Of `batch` rows of the call.
+// Key of a plan for `batch` rows of the call.
 CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t, std::int64_t batch) {
   CudnnAttentionKey key;
   key.batch = batch;
@@ -164,7 +165,7 @@ void check_for_cuda(const AttentionShape& s, const ConstView& log_sum_exp) {
                                  log_sum_exp.shape.count() == s.batch * s.heads * s.query_length),
       "attention: log_sum_exp is {} {}, not f32 [{}, {}, {}]", to_string(log_sum_exp.dtype),
       to_string(log_sum_exp.shape), s.batch, s.heads, s.query_length);
-  constexpr std::int64_t most = 0x7fffffff - 128;  // sizes are ints there, rounded up to tiles
+  constexpr std::int64_t most = 0x7fffffff - 128;  // kernels use int sizes, rounded up to tiles
   SHOAL_CHECK(s.batch <= most && s.heads <= most && s.query_length <= most && s.key_length <= most,
               "attention: a size is above {}: batch {}, heads {}, queries {}, keys {}", most,
               s.batch, s.heads, s.query_length, s.key_length);
@@ -184,7 +185,7 @@ class CudaAttention final : public AttentionKernels {
   }
 
   std::int64_t kept_bytes(const AttentionShape& s) const override {
-    // Kept for the gradient: by products it draws them itself.
+    // Bits are kept for backward; the product path draws them again.
     return goes_by_products(s, true) ? 0 : drawn_bytes(s);
   }
 
@@ -235,8 +236,8 @@ class CudaAttention final : public AttentionKernels {
   }
 
  private:
-  // Keys, values and their gradients with as many heads as the queries (attention_groups.cuh), of
-  // one call.
+  // Keys, values and their gradients of one call, expanded to one key head per query head
+  // (attention_groups.cuh).
   class Expanded {
    public:
     Expanded(CudaAttention& owner, const AttentionShape& s, Stream stream, int tensors)
@@ -288,7 +289,7 @@ class CudaAttention final : public AttentionKernels {
                 to_string(s.kept.shape), kept_bytes(s));
   }
 
-  // False: it is for the own kernels.
+  // False: our own kernels must run the call.
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     if (choice_ == Choice::own || choice_ == Choice::products) return false;
     if (const char* why = beyond_cudnn(s, t, room_.capability())) return declined(s, t, why);
@@ -296,7 +297,7 @@ class CudaAttention final : public AttentionKernels {
     const std::int64_t all = rows_of(s), rows = t.backward ? piece(s) : all;
     if (s.sequences.defined() && all > kMostPackedPieces * rows)
       return declined(s, t, "packed sequences are many, each a batch row of its own to cuDNN");
-    // Whole first, so that a refusal comes before anything is queued.
+    // Both plans are made first, so that a refusal comes before anything is queued.
     for (const std::int64_t count : {rows, all % rows}) {
       if (count == 0) continue;
       const std::string& why = CudnnAttention::refusal(cudnn_->plan(key_of(s, t, count)));
@@ -310,7 +311,7 @@ class CudaAttention final : public AttentionKernels {
     return true;
   }
 
-  // `rows` sequences at a time. cuDNN's sums are by token, ours by head.
+  // Runs `rows` sequences at a time. cuDNN's sums are ordered by token, ours by head.
   void run_packed(const AttentionShape& s, const Tensors& t, std::int64_t rows, Stream stream,
                   cudaStream_t native) {
     const std::int64_t all = rows_of(s);
@@ -368,7 +369,7 @@ class CudaAttention final : public AttentionKernels {
                  "attention's sums");
   }
 
-  // Batch rows [first, first + count).
+  // Runs batch rows [first, first + count).
   void run_cudnn(const AttentionShape& s, const Tensors& t, std::int64_t first, std::int64_t count,
                  Stream stream, cudaStream_t native) {
     const CudnnAttention::Plan& plan = cudnn_->plan(key_of(s, t, count));
@@ -381,8 +382,8 @@ class CudaAttention final : public AttentionKernels {
     p.q = at(t.q), p.k = at(t.k), p.v = at(t.v), p.out = at(t.out);
     if (t.log_sum_exp) p.log_sum_exp = t.log_sum_exp + first * s.heads * s.query_length;
     if (t.backward) p.dout = at(t.dout), p.dq = at(t.dq), p.dk = at(t.dk), p.dv = at(t.dv);
-    // delta, or a log_sum_exp that nobody wants; a multiple of 256 bytes keeps the workspace
-    // aligned.
+    // delta, or log_sum_exp if the caller does not want it; rounded to 256 bytes to keep the
+    // workspace aligned.
     const std::size_t sums = t.backward || !t.log_sum_exp ? sums_bytes(s, count) : 0;
     const std::int32_t* lengths = key_lengths_of(s);
     const std::size_t counts =
@@ -408,7 +409,7 @@ class CudaAttention final : public AttentionKernels {
 
   Launch launch_on(cudaStream_t native) const { return {native, room_.multiprocessors()}; }
 
-  // After cuDNN's, of which nobody says what it leaves there.
+  // Runs after cuDNN, which leaves padding undefined.
   void clear_padding(const AttentionShape& s, const Tensors& t, const CudnnAttentionPointers& p,
                      std::int64_t count, cudaStream_t native) const {
     PaddedTensors padded;
@@ -432,8 +433,8 @@ class CudaAttention final : public AttentionKernels {
     check_cuda(launch_clear_padding(launch_on(native), padded), "attention's padding");
   }
 
-  // Batch rows whose gradient cuDNN computes at once: it keeps [rows, heads, queries, keys] 16-bit
-  // gradients of scores, in order to be deterministic.
+  // Number of batch rows per gradient call of cuDNN, whose deterministic form keeps [rows, heads,
+  // queries, keys] 16-bit gradients of scores.
   std::int64_t piece(const AttentionShape& s) const {
     const auto whole_tiles = [](std::int64_t length) { return (length + 63) / 64 * 64; };
     const std::int64_t row_bytes =
@@ -443,13 +444,13 @@ class CudaAttention final : public AttentionKernels {
     if (workspace_ == 0 || (!s.sequences.defined() && s.heads * s.query_length % 4 != 0))
       return all;
     const std::int64_t most = std::clamp<std::int64_t>(workspace_ / row_bytes, 1, all);
-    // A divisor needs one plan only.
+    // A divisor of all rows needs only one plan.
     for (std::int64_t rows = most; 2 * rows > most; --rows)
       if (all % rows == 0) return rows;
     return most;
   }
 
-  // False, and missing_ says why, where there is no cuDNN.
+  // False if there is no cuDNN; missing_ then holds the reason.
   bool started() {
     if (cudnn_ || !missing_.empty()) return cudnn_.has_value();
     try {
@@ -473,12 +474,12 @@ class CudaAttention final : public AttentionKernels {
     return false;
   }
 
-  // Of the bits of a query.
+  // Words of kept bits per query.
   static int kept_words(const AttentionShape& s) {
     return static_cast<int>((s.key_length + 31) / 32);
   }
 
-  // Of the bits of a call with dropout.
+  // Bytes of kept bits for a call with dropout.
   static std::int64_t drawn_bytes(const AttentionShape& s) {
     if (!(s.dropout > 0)) return 0;
     return s.batch * s.heads * s.query_length * kept_words(s) *
@@ -490,7 +491,7 @@ class CudaAttention final : public AttentionKernels {
     return (rows * sizeof(float) + 255) / 256 * 256;
   }
 
-  // Why the own fused kernels cannot; empty: they can.
+  // Reason why our own fused kernels cannot run the call; empty: they can.
   std::string beyond_fused(const AttentionShape& s, bool backward) const {
     if (room_.capability() < kFusedCapability)
       return fmt::format("fused kernels need compute capability 8.0, and {} has {}.{}",
@@ -510,7 +511,7 @@ class CudaAttention final : public AttentionKernels {
     return {};
   }
 
-  // Of what cuDNN does not do.
+  // Applies to calls that cuDNN does not take.
   bool goes_by_products(const AttentionShape& s, bool backward) const {
     return choice_ == Choice::products || !beyond_fused(s, backward).empty();
   }
@@ -551,8 +552,8 @@ class CudaAttention final : public AttentionKernels {
       products_.forward(s, t.sequences, t.q, t.k, t.v, written(t.out), t.log_sum_exp, stream);
   }
 
-  // Dropout's bits are drawn once: into AttentionShape::kept, where backward finds them, else into
-  // scratch memory.
+  // Dropout's bits are drawn once, into AttentionShape::kept for backward, or else into scratch
+  // memory.
   void by_flash(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
     const std::size_t delta = t.backward ? 2 * sums_bytes(s, s.batch) : 0;
@@ -584,8 +585,8 @@ class CudaAttention final : public AttentionKernels {
 
   CudaRoom& room_;
   Choice choice_;
-  std::int64_t workspace_;  // bytes; 0: as many as it takes
-  int shared_limit_ = 0;    // bytes that a block may have
+  std::int64_t workspace_;  // bytes; 0: unlimited
+  int shared_limit_ = 0;    // bytes of shared memory that a block may have
   AttentionProducts products_;
   std::optional<CudnnAttention> cudnn_;
   std::string missing_;

@@ -16,10 +16,10 @@ using cudnn::accept;
 using cudnn::Descriptor;
 using cudnn::Refusal;
 
-// Before it, backward is wrong for lengths that are not multiples of 128.
+// Older versions compute backward wrongly for lengths that are not multiples of 128.
 constexpr std::size_t kOldest = 91501;
 
-// Each holds the code of its kernels.
+// Each plan holds its kernels' code.
 constexpr std::size_t kMostPlans = 1024;
 
 struct CudnnAttention::Plan {
@@ -27,13 +27,13 @@ struct CudnnAttention::Plan {
   Descriptor plan;
   std::int64_t workspace = 0;
   std::string refusal;
-  std::uint64_t used = 0;         // when it was asked for last, in calls
-  mutable bool captured = false;  // a graph may run its kernels, whoever knows the plan
+  std::uint64_t used = 0;         // number of the call that last used it
+  mutable bool captured = false;  // a captured graph may run its kernels, so the plan must stay
 };
 
 struct CudnnAttention::Impl {
   cudnnHandle_t handle = nullptr;
-  Descriptor device;  // where there is no handle
+  Descriptor device;  // described device, if there is no handle
   std::map<CudnnAttentionKey, std::unique_ptr<Plan>> plans;
   std::uint64_t calls = 0;
 
@@ -46,7 +46,7 @@ struct CudnnAttention::Impl {
   void make_room();
 };
 
-// Of what its caller cannot go on without.
+// Throws the refusal of an operation that the caller needs.
 [[noreturn]] static void fail(const Refusal& refusal, ErrorCode otherwise, const char* what) {
   if (refusal.memory)
     throw Error(ErrorCode::out_of_memory, fmt::format("{}: {}", what, refusal.why),
@@ -63,7 +63,7 @@ static std::string to_string(const CudnnAttentionKey& key) {
                                    : "");
 }
 
-// Numerical notes of a configuration's engine, and its number.
+// Index and numerical notes of a configuration's engine.
 struct EngineNotes {
   std::int64_t engine = -1;
   bool deterministic = true;
@@ -90,7 +90,7 @@ static EngineNotes notes_of(Descriptor& config) {
   return found;
 }
 
-// Whether the configuration becomes a plan; otherwise plan.refusal says why not.
+// True if the configuration becomes a plan; otherwise plan.refusal holds the reason.
 bool CudnnAttention::Impl::take(Plan& plan, Descriptor& config) {
   try {
     const EngineNotes notes = notes_of(config);
@@ -111,7 +111,7 @@ bool CudnnAttention::Impl::take(Plan& plan, Descriptor& config) {
     plan.refusal.clear();
     return true;
   } catch (const Refusal& refusal) {
-    if (refusal.memory) throw;  // the next engine would be another's choice
+    if (refusal.memory) throw;  // the next engine would be a different choice
     plan.refusal = refusal.why;
     return false;
   }
@@ -161,7 +161,7 @@ CudnnAttention::CudnnAttention(const std::string& device_json) : impl_(std::make
 
 CudnnAttention::~CudnnAttention() = default;
 
-// For one more: the plan that nobody has asked for the longest goes, unless a graph runs it.
+// Makes room for one more plan: removes the least recently used one that no graph runs.
 void CudnnAttention::Impl::make_room() {
   if (plans.size() < kMostPlans) return;
   auto oldest = plans.end();
@@ -173,7 +173,7 @@ void CudnnAttention::Impl::make_room() {
             fmt::format("attention has met {} shapes: cuDNN's plans of those used the longest ago "
                         "are made again when they return, about a second each",
                         plans.size() + 1));
-  // Its kernels' code goes with it, and streams may not have come to them yet.
+  // The plan's kernel code is freed with it, and streams may not have run it yet.
   if (handle) check_cuda(cudaDeviceSynchronize(), "waiting for attention");
   plans.erase(oldest);
 }
@@ -217,7 +217,7 @@ void CudnnAttention::run(const Plan& plan, const CudnnAttentionPointers& p, floa
     uids.push_back(uid);
     pointers.push_back(const_cast<void*>(pointer));
   };
-  // Values are read from the host while the call is queued.
+  // These values are read from host memory while the call is queued.
   float one = 1, minus_infinity = -std::numeric_limits<float>::infinity();
   auto queries = static_cast<std::int32_t>(plan.key.queries),
        keys = static_cast<std::int32_t>(plan.key.keys);

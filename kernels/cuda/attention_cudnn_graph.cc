@@ -1,6 +1,6 @@
-// The graphs are those that cuDNN's support matrix knows as flash attention: it recognises the
-// chain product, scale, mask, softmax, product (and its gradient) by its form, so the order of the
-// operations below is not free. Forward takes k transposed; backward takes k and v transposed.
+// The graphs match flash attention in cuDNN's support matrix. cuDNN recognises the chain product,
+// scale, mask, softmax, product (and its gradient) by its form, so the order of operations below is
+// fixed. Forward takes k transposed; backward takes k and v transposed.
 #include "shoal/kernels/cuda/attention_cudnn_graph.h"
 
 #include <optional>
@@ -13,21 +13,21 @@ using Sizes = std::array<std::int64_t, 4>;  // [batch, heads, rows, columns]
 
 Sizes packed(const Sizes& s) { return {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; }
 
-// A tensor of the graph being built: an index into its descriptors.
+// A tensor of the graph under construction, as an index into its descriptors.
 struct Node {
   std::size_t index = 0;
   Sizes sizes{};
 };
 
-// How many rows, columns and inner elements of a product count, a number a batch row; null: all.
+// Valid rows, columns and inner elements of a product, one number per batch row; null: all.
 struct Limits {
   const Node *rows = nullptr, *columns = nullptr, *inner = nullptr;
 };
 
-// Collects operations; every tensor and operation lives until the graph is final.
+// Collects operations. Every tensor and operation lives until the graph is final.
 class Graph {
  public:
-  // ragged: where its batch rows begin, or null.
+  // ragged: offsets of the batch rows, or null.
   Node tensor(std::int64_t uid, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
               const Node* ragged = nullptr) {
     return add(uid, type, sizes, strides, false, false, ragged);
@@ -48,7 +48,7 @@ class Graph {
   void reshape(Node x, Node y);
   void pointwise(cudnnPointwiseMode_t mode, Node x, const Node* b, const Node* t, Node y,
                  cudnnDataType_t math = CUDNN_DATA_FLOAT, std::int64_t axis = -1);
-  // The common forms, into a new f32 temporary.
+  // Common forms; the result is a new f32 temporary.
   Node pointwise(cudnnPointwiseMode_t mode, Node x) {
     const Node y = temporary(x.sizes);
     pointwise(mode, x, nullptr, nullptr, y);
@@ -162,7 +162,7 @@ cudnnDataType_t cudnn_type(DType dtype) {
   return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
-// What forward and backward have in common.
+// Common parts of forward and backward.
 class AttentionGraph {
  public:
   explicit AttentionGraph(const CudnnAttentionKey& key)
@@ -179,8 +179,8 @@ class AttentionGraph {
   Descriptor backward(cudnnHandle_t handle);
 
  private:
-  // [batch, heads, length, head_dim] over somebody's strides, or the same with rows and columns
-  // exchanged.
+  // Tensor [batch, heads, length, head_dim] with the caller's strides; columns() exchanges rows and
+  // columns.
   Node rows(Uid uid, std::int64_t length, CudnnStrides s) {
     const std::optional<Node> offsets = offsets_of(uid);
     return graph_.tensor(uid, type_, {key_.batch, key_.heads, length, d_}, {s.batch, d_, s.row, 1},
@@ -192,7 +192,7 @@ class AttentionGraph {
     return graph_.tensor(uid, type_, {key_.batch, key_.heads, d_, length}, {s.batch, d_, 1, s.row},
                          offsets ? &*offsets : nullptr);
   }
-  // One number a query.
+  // A tensor with one number per query.
   Node sums(Uid uid) {
     if (!key_.packed)
       return graph_.tensor(uid, CUDNN_DATA_FLOAT, per_query(), cudnn::packed(per_query()));
@@ -213,7 +213,7 @@ class AttentionGraph {
   Node only_where(Node seen, Node x);
   const Node* queries() const { return query_lengths_ ? &*query_lengths_ : nullptr; }
   const Node* keys() const { return key_lengths_ ? &*key_lengths_ : nullptr; }
-  // xᵀ of scores in the type of the tensors, as the product for gradients of keys takes it.
+  // Transposes scores, in the tensors' dtype, for the products that give the keys' gradients.
   Node transposed(Node x) {
     const std::int64_t q = key_.queries, k = key_.keys;
     const Node y =
@@ -227,17 +227,17 @@ class AttentionGraph {
   std::int64_t d_;
   Graph graph_;
   std::optional<Node> query_lengths_, key_lengths_;  // i32 [batch, 1, 1, 1]
-  std::optional<Node> sum_offsets_, key_offsets_;    // of packed sequences
+  std::optional<Node> sum_offsets_, key_offsets_;    // for packed sequences
 };
 
-// Of each element, its place along the axis.
+// Position of each element along the axis.
 Node AttentionGraph::index(Node x, std::int64_t axis, cudnnDataType_t math) {
   const Node y = graph_.temporary(x.sizes, CUDNN_DATA_INT32);
   graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, x, nullptr, nullptr, y, math, axis);
   return y;
 }
 
-// x where it is seen, -inf elsewhere.
+// x where `seen` is true, -inf elsewhere.
 Node AttentionGraph::only_where(Node seen, Node x) {
   const Node hidden = graph_.value(kMinusInfinity, CUDNN_DATA_FLOAT), y = graph_.temporary(x.sizes);
   graph_.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, &hidden, &seen, y);
@@ -303,7 +303,8 @@ Descriptor AttentionGraph::backward(cudnnHandle_t handle) {
              dout = rows(kDOut, key_.queries, key_.dout), dq = rows(kDQ, key_.queries, key_.dq),
              dk = rows(kDK, key_.keys, key_.dk), dv = rows(kDV, key_.keys, key_.dv),
              scale = graph_.value(kScale, CUDNN_DATA_FLOAT), log_sum_exp = sums(kLogSumExp);
-  // delta = sum over head_dim of dout·out; the product with 1 is where dropout's scale would be.
+  // delta = sum over head_dim of dout·out. cuDNN's form has dropout's scale here, so it is
+  // multiplied by 1.
   const Node dot = graph_.temporary(per_query()), delta = sums(kDelta),
              one = graph_.value(kOne, CUDNN_DATA_FLOAT);
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, graph_.pointwise(CUDNN_POINTWISE_MUL, dout, out), dot);
@@ -326,7 +327,7 @@ Descriptor AttentionGraph::backward(cudnnHandle_t handle) {
       scale);
   graph_.matmul(transposed(ds), q, dk, {.rows = keys(), .inner = queries()});
 
-  // dq as a product of its own, instead of sums with atomics, is what makes it deterministic.
+  // Computing dq as a separate product, instead of atomic sums, makes backward deterministic.
   const Node k =
       graph_.temporary({key_.batch, key_.heads, key_.keys, d_}, {key_.k.batch, d_, key_.k.row, 1},
                        type_, key_.packed ? &*key_offsets_ : nullptr);

@@ -1,4 +1,4 @@
-// Attention as a graph of cuDNN's operations, and the names of its tensors.
+// Attention as a graph of cuDNN operations, and the ids of its tensors.
 #pragma once
 
 #include "shoal/kernels/cuda/attention_cudnn.h"
@@ -6,7 +6,7 @@
 
 namespace shoal::kernels::cudnn {
 
-// Names of what a call passes; those of virtual tensors come after.
+// Ids of a call's tensors; virtual tensors have higher ids.
 enum Uid : std::int64_t {
   kQ = 1,
   kK,
@@ -25,17 +25,18 @@ enum Uid : std::int64_t {
   kKeys,
   kQueryLengths,
   kKeyLengths,
-  kOffsets,  // the first of nine, of tensors kQ to kDV but log_sum_exp, which is last
+  kOffsets,  // first of nine: kQ to kDV without kLogSumExp, which comes last
   kFirstVirtual = kOffsets + 9
 };
 
-// Of CudnnAttentionPointers::offsets.
+// Index into CudnnAttentionPointers::offsets.
 inline std::int64_t offset_index(Uid uid) {
   if (uid == kLogSumExp || uid == kDelta) return 8;
   return uid < kLogSumExp ? uid - kQ : uid - kDOut + 4;
 }
 
-// Final; `handle` is null where the device is only described. Throws Refusal.
+// Returns the finalised graph; `handle` is null for a device that is only described. Throws
+// Refusal.
 Descriptor attention_graph(const CudnnAttentionKey& key, cudnnHandle_t handle);
 
 }  // namespace shoal::kernels::cudnn

@@ -5,7 +5,7 @@
 namespace shoal::kernels {
 namespace {
 
-// The larger or the sum over the four lanes that share a row.
+// Maximum or sum over the four lanes that share a row.
 __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -15,9 +15,9 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores become exp2((score - largest)·scale) after dropout; the running largest score of each row
-// and the lane's part of its sum are updated, and the sums so far multiplied with what they must
-// be. scale > 0. `whole`: all of the tile is seen; `drops`: there is dropout.
+// Turns scores into exp2((score - largest)·scale) after dropout. Updates each row's running largest
+// score and the lane's part of its sum, and rescales the sums so far. scale > 0. `whole`: every
+// score of the tile is seen; `drops`: there is dropout.
 template <typename S>
 __device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S::kDim>& out,
                              float scale, bool whole, const Bits<S> (&seen)[S::kMatrices][2],
@@ -39,7 +39,7 @@ __device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S:
       for (int n = 0; n < S::kColumns / 8; ++n)
         top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       top = row_max(top);
-      // Nothing seen yet: every exponential below is 0 (or NaN, of a score that is).
+      // If nothing is seen yet, every exponential below is 0 (or NaN for a NaN score).
       const float shift = top == -kInfinity ? 0.0f : top * scale;
       shrink[half] = exp2_quick(fmaf(largest[m][half], scale, -shift));
       largest[m][half] = top;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     largest[m][0] = largest[m][1] = -kInfinity;
     sum[m][0] = sum[m][1] = 0;
   }
-  // Below 0 the smallest score is the largest; at 0 all are equal.
+  // The scores below are negated if the scale is negative. With a scale of 0 all scores are equal.
   const float scale = fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
   for (int step = begin; step < steps; ++step) {
     fetch(step + 1);
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
                       a);
 }
 
-// A thread a token: the sequence is the last of its row that begins at or before it.
+// One thread per token. Its sequence is the last one in the row that begins at or before it.
 __global__ void __launch_bounds__(256)
     token_ranges_kernel(const std::int32_t* sequences, int count, std::int64_t tokens, int length,
                         FlashRange* ranges) {
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(256)
   if (token >= tokens) return;
   const std::int32_t* const row = sequences + token / length * count;
   const int position = static_cast<int>(token % length);
-  int low = 0, high = count;  // of the first that begins behind it
+  int low = 0, high = count;  // index of the first sequence that begins after the token
   while (low < high) {
     const int middle = (low + high) / 2;
     if (row[middle] > position)
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(256)
   ranges[token] = range;
 }
 
-// A thread a word of 32 keys of one query.
+// One thread per word, which holds 32 keys of one query.
 __global__ void __launch_bounds__(256)
     kept_bits_kernel(FlashArgs a, FlashDropout d, std::uint32_t* kept) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(256)
   if (row >= static_cast<std::int64_t>(a.batch) * a.heads * a.queries) return;
   const int word = static_cast<int>(index % a.kept_words),
             query = static_cast<int>(row % a.queries);
-  if (word * 32 >= visible_keys(a, a.keys, query)) return;  // nobody asks
+  if (word * 32 >= visible_keys(a, a.keys, query)) return;  // causality hides these keys
   const auto head = static_cast<std::int64_t>(row / a.queries % a.heads);
   const auto batch = static_cast<std::uint32_t>(row / a.queries / a.heads);
   const std::int64_t position = query + max(0, a.keys - a.queries);

@@ -1,7 +1,7 @@
-// Own attention kernels (Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), for
-// what cuDNN does not do: f32, masks of bytes, dropout that follows the layout-free coordinates of
-// random.h, pointers and sizes of any alignment. Backward recomputes the probabilities twice, once
-// by queries and once by keys, so that every sum has one owner and one order.
+// Our own attention kernels (Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), for
+// what cuDNN does not support: f32, byte masks, dropout at the layout-free coordinates of random.h,
+// any alignment of pointers and sizes. Backward recomputes the probabilities twice, by queries and
+// by keys, so that every sum has one owner and one order.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct FlashHeads {
   std::int64_t batch = 0, row = 0;
 };
 
-// Where a token's sequence lies in its batch row.
+// Range of a token's sequence within its batch row.
 struct alignas(8) FlashRange {
   int begin, end;
 };
@@ -32,33 +32,34 @@ struct FlashArgs {
   int batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   float scale = 1;
   bool causal = false;
-  bool vectors = false;  // every pointer 16-byte aligned, strides and head_dim whole vectors
+  bool vectors = false;  // every pointer is 16-byte aligned; strides and head_dim are whole vectors
   const std::uint8_t* key_mask = nullptr;     // [B, keys] or null
-  const std::int32_t* key_lengths = nullptr;  // [B]: of a batch row only so many keys; or null
-  // [B, queries]: of its batch row, the first key that a query's sequence has and the one behind
-  // its last (launch_token_ranges); null: all. keys = queries.
+  const std::int32_t* key_lengths = nullptr;  // [B]: number of visible keys per batch row; or null
+  // [B, queries]: range of each query's sequence within its batch row (flash_token_ranges); null:
+  // no packed sequences. Requires keys = queries.
   const FlashRange* sequences = nullptr;
-  // Dropout: bit k%32 of word [b, h, q, k/32] is 1 where a probability is kept; null: none.
+  // Dropout: bit k%32 of word [b, h, q, k/32] is 1 if the probability is kept; null: no dropout.
   const std::uint32_t* kept = nullptr;
-  int kept_words = 0;    // of a query: ceil(keys / 32)
+  int kept_words = 0;    // words per query: ceil(keys / 32)
   float keep_scale = 1;  // 1 / (1 - dropout)
 };
 
-// How the bits of FlashArgs::kept come about; element (h, q, k) as random.h says.
+// Parameters that determine FlashArgs::kept; element (h, q, k) as random.h defines it.
 struct FlashDropout {
-  RandomSite site;  // its state, if any, in device memory
+  RandomSite site;  // its state, if any, is in device memory
   std::uint32_t threshold = 0;
   std::int64_t max_positions = 0, head_offset = 0;
 };
 
 constexpr int kFlashMaxHeadDim = 256;
 
-// Bytes of dynamic shared memory that a block needs; not every chip has as many.
+// Bytes of dynamic shared memory per block; some chips have less.
 int flash_forward_shared_bytes(FlashType type, int head_dim);
 int flash_backward_shared_bytes(FlashType type, int head_dim);
 
-// Of every token [batch, length] of packed sequences (AttentionShape::sequences, [batch, count]). A
-// token in none, or in one that goes beyond the batch row, gets an empty range.
+// Writes the range of every token [batch, length] of packed sequences (AttentionShape::sequences,
+// [batch, count]). A token outside all sequences, or in one that exceeds the batch row, gets an
+// empty range.
 cudaError_t flash_token_ranges(const std::int32_t* sequences, int count, int batch, int length,
                                FlashRange* ranges, cudaStream_t stream);
 cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, std::uint32_t* kept,

@@ -1,11 +1,11 @@
-// Attention backward: delta, then the gradients of keys and values, then those of queries.
+// Attention backward: first delta, then the gradients of keys and values, then those of queries.
 #include "shoal/kernels/cuda/attention_tiles.cuh"
 
 namespace shoal::kernels {
 namespace {
 
-// What the gradients of a query's scores need: log_sum_exp · log2 e (inf where it saw nothing), and
-// delta = sum over head_dim of dout·out.
+// Per query: log_sum_exp · log2 e (inf if it saw no key), and delta = sum over head_dim of
+// dout·out.
 struct alignas(8) QueryNumbers {
   float shift, delta;
 };
@@ -13,13 +13,13 @@ __device__ inline QueryNumbers* numbers(const FlashArgs& a) {
   return reinterpret_cast<QueryNumbers*>(a.delta);
 }
 
-// A warp a row.
+// One warp per row.
 template <typename T>
 __global__ void __launch_bounds__(256) delta_kernel(FlashArgs a) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= static_cast<std::int64_t>(a.batch) * a.heads * a.queries) return;
-  // Rows in the order [B, queries, heads], which is that of memory.
+  // Rows are in memory order, [B, queries, heads].
   const std::int64_t head = row % a.heads, query = row / a.heads % a.queries,
                      batch = row / a.heads / a.queries;
   const auto at = [&](const FlashHeads& h) {
@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(256) delta_kernel(FlashArgs a) {
   numbers(a)[at_query] = {log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E, sum};
 }
 
-// Scores become probabilities after dropout, without its scale (`p`), and their gradients in units
-// of scores (`dp`, in: those of the probabilities after dropout).
+// Turns a score `p` into its probability after dropout, without dropout's scale. Turns `dp`, the
+// gradient of the probability after dropout, into the score's gradient.
 struct ScoreGradient {
   float scale, keep_scale;
 
-  // Of an element that is seen.
+  // Requires that the query sees the key.
   __device__ void operator()(const QueryNumbers& query, bool drops, bool kept, float& p,
                              float& dp) const {
     const float probability = exp2_quick(fmaf(p, scale * kLog2E, -query.shift));
@@ -126,14 +126,14 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
                       a);
 }
 
-// What a lane knows of the two queries of each eight columns that are its own.
+// A lane's data on its two queries of each eight columns.
 template <typename S>
 struct QueryColumns {
   QueryNumbers numbers[S::kColumns / 8][2];
-  std::uint32_t kept[S::kColumns / 8][2];  // of the warp's keys, the lane's first in bit 0
+  std::uint32_t kept[S::kColumns / 8][2];  // bits of the warp's keys, the lane's first key in bit 0
 
-  // Of queries [query, query + columns). `from` and `bits` (null: no dropout) are the lane's first
-  // query's in tile 0; `shift`: of its first key in its word.
+  // Loads queries [query, query + columns). `from` and `bits` (null: no dropout) point to the
+  // lane's first query in tile 0. `shift`: bit of the lane's first key in its word.
   __device__ void load(const QueryNumbers* from, const std::uint32_t* bits, int words, int shift,
                        int query, int queries) {
     from += query;
@@ -150,7 +150,7 @@ struct QueryColumns {
   }
 };
 
-// Rows are keys, columns queries: scores are transposed.
+// Rows are keys and columns are queries, so scores are transposed.
 template <typename T, int kDim, bool kPacked>
 __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kernel(FlashArgs a) {
   using S = KeyTiles<T, kDim>;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             key = block_row + warp_row;
   const int behind = a.keys - a.queries;  // query i sees keys up to i + behind
-  // Other queries see none of these keys.
+  // Other queries see none of the block's keys.
   int first = a.causal ? max(0, block_row - behind) : 0, queries = a.queries;
   if constexpr (kPacked) {
     first = queries_of<true>(a, p, block_row).begin;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   load_rows<S, S::kRows>(room.rows(1), head_of<const T>(a.v, p, a.head_dim), a.v.row, block_row,
                          a.keys, a);
   fetch(begin);
-  // Columns of a row, whatever the tile.
+  // Visible keys; they are the same for every tile.
   bool shown[S::kMatrices][2], all_shown = true;
 #pragma unroll
   for (int m = 0; m < S::kMatrices; ++m)
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   const bool drops = a.kept != nullptr;
   const std::int64_t first_query = p.head_row + lane % 4 * 2;
   const QueryNumbers* of_queries = numbers(a) + first_query;
-  // A warp of which no key is there reads those of the last ones.
+  // A warp whose keys are all out of range reads the bits of the last ones.
   const std::uint32_t* bits =
       drops ? a.kept + first_query * a.kept_words + min(key / 32, a.kept_words - 1) : nullptr;
   typename S::template Sums<kPart> dk = {}, dv = {};
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
     const int query = step * S::kColumns;
     QueryColumns<S> of_query;
     of_query.load(of_queries, bits, a.kept_words, key % 32 + lane / 4, query, a.queries);
-    // All queries of the tile are there and see all keys of the warp.
+    // True if the tile's queries all exist and see all keys of the warp.
     bool whole = all_shown && query + S::kColumns <= a.queries &&
                  (!a.causal || key + S::kWarpRows - 1 <= query + behind);
     if constexpr (kPacked)
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int k = key + 16 * m + 8 * half + lane / 4;
-        // In the tile.
+        // Range of queries that see key k, relative to the tile.
         int low = a.causal ? k - behind - query : 0, high = shown[m][half] ? a.queries - query : 0;
         if constexpr (kPacked) {
           const FlashRange seen_by = shown[m][half] ? queries_of<true>(a, p, k) : FlashRange{0, 0};

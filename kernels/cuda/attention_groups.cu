@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Where an element of the key heads lies on either side.
+// Offsets of a key-head element on either side.
 struct Place {
-  std::int64_t one, many;  // many: of the first copy; the others follow head_dim apart
+  std::int64_t one, many;  // many: its first copy; the others follow at a distance of head_dim
 };
 __device__ __forceinline__ Place place_of(const GroupedHeads& s, std::int64_t element) {
   const std::int64_t d = element % s.head_dim, head = element / s.head_dim % s.key_heads,
@@ -18,7 +18,7 @@ __device__ __forceinline__ Place place_of(const GroupedHeads& s, std::int64_t el
           (row * s.key_heads + head) * s.group * s.head_dim + d};
 }
 
-// N elements of a head a thread.
+// Each thread handles N elements of a head.
 template <int N, class T, bool expands>
 __global__ void __launch_bounds__(kThreads)
     group_kernel(GroupedHeads s, std::int64_t packs, const T* from, T* to) {

@@ -1,5 +1,5 @@
-// Grouped-query attention by kernels that know one key head a head: keys and values are copied to
-// as many heads as read them, and the copies' gradients are added up. Launchers of
+// Grouped-query attention for kernels that need one key head per query head. Keys and values are
+// copied to all heads that read them, and the copies' gradients are summed. Launchers of
 // attention_groups.cu.
 #pragma once
 
@@ -10,15 +10,15 @@
 
 namespace shoal::kernels {
 
-// One side has `key_heads` heads a row, at these strides; the other, contiguous [batch, length,
-// key_heads · group, head_dim], has each of them `group` times in turn.
+// One side has `key_heads` heads a row, at these strides. The other side is contiguous [batch,
+// length, key_heads · group, head_dim] and repeats each key head `group` times in a row.
 struct GroupedHeads {
   std::int64_t batch, length, key_heads, group, head_dim;
   std::int64_t batch_stride, row_stride;  // elements
 };
 cudaError_t launch_expand_heads(Launch at, DType dtype, const GroupedHeads& shape, const void* x,
                                 void* expanded);
-// In the order of the heads, in f32, rounded once.
+// Sums in head order, in f32, rounded once.
 cudaError_t launch_fold_heads(Launch at, DType dtype, const GroupedHeads& shape,
                               const void* expanded, void* out);
 

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads)
   key_lengths[row] = max(0, min(lengths[row], keys));
 }
 
-// A warp a position of a batch row.
+// One warp per position of a batch row.
 __global__ void __launch_bounds__(kThreads) clear_padding_kernel(PaddedTensors p, int positions) {
   const std::int64_t index =
       static_cast<std::int64_t>(blockIdx.x) * kRowsOfBlock + threadIdx.x / 32;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) clear_padding_kernel(PaddedTensors p
 __global__ void __launch_bounds__(kThreads) packed_offsets_kernel(PackedOffsets p) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i > p.count) return;
-  // The one behind all begins where the last row ends.
+  // The end offset is where the last row ends.
   const int sequence = p.first + i, row = sequence / p.of_row;
   const int begin = row < p.rows ? max(0, min(p.sequences[sequence], p.length)) : 0;
 #pragma unroll
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) packed_offsets_kernel(PackedOffsets 
   p.query_lengths[i] = p.key_lengths[i] = max(0, min(end, p.length) - begin);
 }
 
-// `to` in its order; kByHead: that is [batch, heads, length].
+// Writes `to` in its own order: [batch, heads, length] if kByHead, else [batch, length, heads].
 template <bool kByHead>
 __global__ void __launch_bounds__(kThreads)
     exchange_sums_kernel(const float* from, std::int64_t count, int heads, int length, float* to) {

@@ -1,5 +1,4 @@
-// How attention by products is cut so that its matrices of scores fit into a workspace. Host code
-// only.
+// Splits attention by products so that its score matrices fit a workspace. Host code only.
 #pragma once
 
 #include <algorithm>
@@ -9,23 +8,23 @@
 
 namespace shoal::kernels {
 
-// Elements from query to query: scores of 16 bits lie in 16-byte steps, as tensor cores want them.
+// Elements between queries of a score matrix. 16-bit scores are padded to 16 bytes for tensor
+// cores.
 inline std::int64_t score_leading(std::int64_t keys) {
   return std::max<std::int64_t>((keys + 7) / 8 * 8, 8);
 }
 
-// Of a piece at most. Whole batch rows as long as one fits, else whole heads of one batch row, else
-// queries of one head.
+// Largest piece: whole batch rows if one fits, else whole heads of one batch row, else queries of
+// one head.
 struct ScorePiece {
   std::int64_t batch = 0, heads = 0, queries = 0;
   friend bool operator==(const ScorePiece&, const ScorePiece&) = default;
 };
 
-// The fewest queries of a piece, whatever the workspace: products of fewer rows only wait.
+// Fewest queries in a piece, whatever the workspace: products with fewer rows waste time.
 constexpr std::int64_t kLeastQueries = 64;
 
-// `bytes`: of one score in all matrices that are there at once; `workspace`: bytes, 0 for as many
-// as it takes.
+// `bytes`: bytes per score over all matrices that exist at once. `workspace`: bytes; 0: unlimited.
 inline ScorePiece score_piece(const AttentionShape& s, std::int64_t bytes, std::int64_t workspace) {
   const ScorePiece whole{s.batch, s.heads, s.query_length};
   const std::int64_t query = score_leading(s.key_length) * bytes;

@@ -11,7 +11,7 @@ std::size_t whole_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-// A piece of a call.
+// One piece of a call.
 struct AttentionProducts::Call {
   const AttentionShape& shape;
   Stream stream;
@@ -24,12 +24,12 @@ struct AttentionProducts::Call {
   std::int64_t scores() const { return batch * heads * queries * leading(); }
 };
 
-// One matrix a head and batch row, row-major.
+// One row-major matrix per head and batch row.
 struct AttentionProducts::Operand {
   void* data;
   std::int64_t leading, batch_stride, head_stride;  // elements
 
-  // Of a tensor of the call, from `row` on.
+  // A tensor of the call, starting at `row`.
   static Operand tensor(const Call& c, HeadsView view, std::int64_t row) {
     const std::int64_t first =
         c.first_batch * view.batch_stride + row * view.row_stride + c.first_head * c.shape.head_dim;
@@ -51,7 +51,8 @@ struct AttentionProducts::Product {
   bool adds = false;
 };
 
-// As groups of heads or of batch rows, whichever takes fewer calls: the two strides are not one.
+// Groups are heads or batch rows, whichever needs fewer calls, since a product has only one group
+// stride.
 void AttentionProducts::multiply(const Call& call, const Product& p) const {
   const bool by_batch = call.batch <= call.heads;
   GemmArgs args;
@@ -100,7 +101,7 @@ ScoreRows AttentionProducts::rows_of(const Call& c) const {
   return rows;
 }
 
-// piece(call) for every piece, the queries of a head in their order.
+// Calls piece(call) for every piece; the queries of a head come in order.
 template <class Piece>
 void AttentionProducts::each_piece(Call& call, std::int64_t bytes_of_score,
                                    const Piece& piece) const {
@@ -135,7 +136,7 @@ void AttentionProducts::forward(const AttentionShape& s, const FlashRange* seque
                                 HeadsView k, HeadsView v, MutableHeadsView out, float* log_sum_exp,
                                 Stream stream) {
   Call call{s, stream, log_sum_exp, sequences};
-  const bool apart = s.dtype != DType::f32;  // probabilities from scores
+  const bool apart = s.dtype != DType::f32;  // probabilities do not share the scores' memory
   const Launch at{room_.begin(stream), room_.multiprocessors()};
   each_piece(call, apart ? 6 : 4, [&] {
     const auto count = static_cast<std::size_t>(call.scores());
@@ -163,7 +164,7 @@ void AttentionProducts::backward(const AttentionShape& s, const FlashRange* sequ
   Call call{s, stream, const_cast<float*>(log_sum_exp), sequences};
   const bool apart = s.dtype != DType::f32;
   const Launch at{room_.begin(stream), room_.multiprocessors()};
-  Buffer sums;  // of a head whose queries come in several pieces: dk and dv, f32 [keys, head_dim]
+  Buffer sums;  // dk and dv of a head whose queries are split into pieces, f32 [keys, head_dim]
   each_piece(call, apart ? 12 : 8, [&] {
     const auto count = static_cast<std::size_t>(call.scores());
     const std::size_t wide = whole_lines(4 * count), narrow = apart ? whole_lines(2 * count) : 0;

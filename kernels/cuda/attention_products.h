@@ -1,8 +1,9 @@
-// Attention as products of whole matrices of scores with a softmax between them (Vaswani et al.,
-// "Attention Is All You Need", 2017, as it stands there): for GPUs before sm_80, whose tensor cores
-// only cuBLASLt speaks to here, and for heads that the fused kernels are not made for. Scores are
-// f32, probabilities of the inputs' dtype; pieces of a call follow each other, so that the scores
-// never take more than a workspace. Same dropout, same masks, and the same bits always.
+// Attention as products of whole score matrices with a softmax in between (Vaswani et al.,
+// "Attention Is All You Need", 2017). For GPUs before sm_80, where only cuBLASLt reaches the tensor
+// cores, and for heads that exceed the fused kernels.
+// Scores are f32; probabilities have the inputs' dtype. Pieces of a call run in sequence, so that
+// scores never exceed a workspace. Dropout and masks are the same as in the fused kernels; results
+// are bit-identical from run to run.
 #pragma once
 
 #include "shoal/kernels/attention.h"
@@ -15,12 +16,12 @@ namespace shoal::kernels {
 
 class AttentionProducts {
  public:
-  // Both must outlive it. `workspace`: bytes; 0: as many as it takes.
+  // Both must outlive it. `workspace`: bytes; 0: unlimited.
   AttentionProducts(CudaRoom& room, CudaGemm& gemm, std::int64_t workspace)
       : room_(room), gemm_(gemm), workspace_(workspace) {}
 
-  // As AttentionKernels, but that each head has a key head of its own; log_sum_exp null: not kept;
-  // sequences: as launch_softmax() takes them, or null.
+  // As AttentionKernels, with one key head per head. log_sum_exp may be null. sequences: as for
+  // launch_softmax(), or null.
   void forward(const AttentionShape& shape, const FlashRange* sequences, HeadsView q, HeadsView k,
                HeadsView v, MutableHeadsView out, float* log_sum_exp, Stream stream);
   void backward(const AttentionShape& shape, const FlashRange* sequences, HeadsView q, HeadsView k,

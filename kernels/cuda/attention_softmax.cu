@@ -1,5 +1,5 @@
-// Rows of scores, a warp each. A row is read twice and stays in the caches meanwhile; nothing is
-// kept of dropout but its coordinates.
+// Processes rows of scores, one warp each. A row is read twice and stays in the caches meanwhile.
+// Dropout's bits are not stored, only their coordinates.
 #include "shoal/kernels/cuda/attention_softmax.cuh"
 #include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/philox.cuh"
@@ -23,10 +23,10 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// One query of one head, as this lane sees it.
+// One query of one head.
 struct Row {
-  std::int64_t start;      // of its scores in the piece
-  std::int64_t statistic;  // its log_sum_exp
+  std::int64_t start;      // offset of its scores in the piece
+  std::int64_t statistic;  // offset of its log_sum_exp
   std::int64_t begin = 0;  // keys before it are not seen
   std::int64_t end;        // keys from here on are not seen
   const std::uint8_t* mask;
@@ -64,7 +64,7 @@ struct Row {
   }
 };
 
-// Bit j: key + j is kept.
+// Bit j is set if key + j is kept.
 __device__ inline unsigned kept_of_four(const ScoreRows& s, const PhiloxKey& philox, const Row& row,
                                         std::int64_t key) {
   if (!s.drops) return 0xfu;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
       x[j] = row.sees(key + j) ? x[j] * scale : -kInfinity;
       top = fmaxf(top, x[j]);
     }
-    // Nothing seen yet: every exponential is 0 (or NaN, of a score that is).
+    // If nothing is seen yet, every exponential is 0 (or NaN for a NaN score).
     const float shift = top == -kInfinity ? 0.0f : top;
     sum *= exp2f(largest - shift);
 #pragma unroll
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
       dp[j] = keep == 0 ? 0.0f : dp[j] * keep;
     }
   };
-  float delta = 0;  // sum of p·dp, which is that of dout·out
+  float delta = 0;  // sum of p·dp, which equals that of dout·out
   for (std::int64_t key = 4 * lane; key < row.end; key += 128) {
     float p[4], after[4], dp[4];
     read(key, p, after, dp);

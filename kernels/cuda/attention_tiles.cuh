@@ -1,10 +1,11 @@
-// What attention's own kernels are made of.
+// Building blocks of our own attention kernels.
 //
-// A block is a tile of rows (queries; in the gradient of keys and values, keys), 16 or 32 a warp,
-// that stays in shared memory while tiles of columns (the other) stream past, the next one being
-// copied while one is worked on. Scores of a warp are one or two times [16, columns] in registers,
-// in the layout of instructions.cuh: with two, what is loaded of the columns serves twice. Which
-// scores count is known by the bit, and asked only in tiles where some do not.
+// A block owns a tile of rows, 16 or 32 a warp, in shared memory, and streams tiles of columns past
+// it; the next tile is copied while the current one is used. Rows are queries and columns are keys;
+// in the gradient of keys and values it is the reverse.
+// A warp's scores are one or two matrices [16, columns] in registers, in the layout of
+// instructions.cuh. With two, each load of columns is used twice. Bits tell which scores count;
+// they are checked only in tiles where some do not.
 #pragma once
 
 #include <type_traits>
@@ -18,8 +19,8 @@ namespace shoal::kernels {
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kInfinity = __builtin_inff();
 
-// Sizes of a kernel's tiles; kDim is head_dim rounded up. A row in shared memory is 16 bytes longer
-// than kDim, so that eight rows of a matrix lie in different banks.
+// Sizes of a kernel's tiles; kDim is head_dim rounded up. A row in shared memory is padded by 16
+// bytes, so that eight rows of a matrix are in different banks.
 template <typename T, int kDimension, int kColumnsOfTile, int kMatricesOfWarp = 1>
 struct Tiles {
   static constexpr bool kTensorCores = sizeof(T) == 2;
@@ -29,10 +30,10 @@ struct Tiles {
   static constexpr int kThreads = 32 * kWarps, kRows = kWarpRows * kWarps;
   static constexpr int kVector = 16 / static_cast<int>(sizeof(T));
   static constexpr int kStride = kDim + kVector;
-  // f32: where a warp lays its scores down for the second product.
+  // f32: memory in which a warp lays out its scores for the second product.
   static constexpr int kPatchStride = kColumns + 4;
   static constexpr int kPatch = kTensorCores ? 0 : 16 * kPatchStride;
-  static constexpr int kWords = (kColumns + 31) / 32;  // of a row's bits
+  static constexpr int kWords = (kColumns + 31) / 32;  // of one row's bits
   static_assert(kTensorCores || kMatrices == 1);
 
   static constexpr int bytes(int row_tiles) {
@@ -44,10 +45,11 @@ struct Tiles {
   template <int kOut>
   using Sums = float[kMatrices][kOut / 8][4];
 };
-// What a block works on.
+// The part of the problem that a block works on.
 struct Place {
   int tile, part, head, batch;
-  std::int64_t head_row;  // of log_sum_exp, delta and kept: (batch·heads + head)·queries
+  std::int64_t head_row;  // row offset into log_sum_exp, delta and kept: (batch·heads +
+                          // head)·queries
 };
 __device__ inline Place place(const FlashArgs& a, int tiles, int parts) {
   Place p;
@@ -64,19 +66,19 @@ __device__ T* head_of(const FlashHeads& h, const Place& p, int head_dim) {
   return static_cast<T*>(h.data) + p.batch * h.batch + static_cast<std::int64_t>(p.head) * head_dim;
 }
 
-// Keys [0, this) of the batch row are there.
+// Number of keys in the batch row.
 __device__ inline int keys_of_row(const FlashArgs& a, const Place& p) {
   return a.key_lengths ? max(0, min(a.key_lengths[p.batch], a.keys)) : a.keys;
 }
 
-// Keys [0, this) are there, of `keys` that are, and not cut off by causality.
+// Number of the first `keys` keys that causality leaves to the query.
 __device__ inline int visible_keys(const FlashArgs& a, int keys, int query) {
   if (!a.causal) return keys;
   const int end = query + a.keys - a.queries + 1;
   return end < 0 ? 0 : end < keys ? end : keys;
 }
 
-// Keys that a query sees, but for the mask. kPacked: of its sequence.
+// Range of keys that a query sees, before the key mask. kPacked: within its sequence.
 template <bool kPacked>
 __device__ FlashRange keys_of(const FlashArgs& a, const Place& p, int query) {
   FlashRange range{0, visible_keys(a, keys_of_row(a, p), query)};
@@ -86,7 +88,7 @@ __device__ FlashRange keys_of(const FlashArgs& a, const Place& p, int query) {
   }
   return range;
 }
-// Queries that see a key which the mask shows.
+// Range of queries that see a key, if the mask shows it.
 template <bool kPacked>
 __device__ FlashRange queries_of(const FlashArgs& a, const Place& p, int key) {
   FlashRange range{0, a.queries};
@@ -113,7 +115,7 @@ __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// Two elements in one register, the first in the low half.
+// Packs two elements into one register, the first in the low half.
 template <typename T>
 __device__ std::uint32_t pack(float low, float high);
 template <>
@@ -127,13 +129,13 @@ __device__ inline std::uint32_t pack<__half>(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
-// Starts copying rows [first, first + kCount) of a head to `tile`; zeros beyond the last row and
-// column. Ends no group.
+// Starts copying rows [first, first + kCount) of a head to `tile`, with zeros beyond the last row
+// and column. Does not end a group of copies.
 template <typename S, int kCount, typename T>
 __device__ void load_rows(T* tile, const T* head, std::int64_t row_stride, int first, int rows,
                           const FlashArgs& a) {
   if (a.vectors) {
-    // A thread's vectors are all of one column.
+    // All vectors of a thread are in one column.
     constexpr int kVectors = S::kDim / S::kVector, kTogether = S::kThreads / kVectors;
     static_assert(S::kThreads % kVectors == 0 && kCount % kTogether == 0);
     const int row = static_cast<int>(threadIdx.x) / kVectors,
@@ -202,8 +204,8 @@ __device__ void dot_rows(typename S::Scores& c, const T* a, const T* b) {
   }
 }
 
-// sum += p · b [columns, kOut], p in registers, b in shared memory (from the first of the wanted
-// columns). f32 passes p through `patch`, the warp's own.
+// sum += p · b [columns, kOut]; p is in registers, b in shared memory (starting at the first wanted
+// column). In f32, p goes through the warp's own `patch`.
 template <typename S, int kOut, typename T>
 __device__ void add_product(typename S::template Sums<kOut>& sum, const typename S::Scores& p,
                             const T* b, T* patch) {
@@ -233,7 +235,7 @@ __device__ void add_product(typename S::template Sums<kOut>& sum, const typename
     }
   } else {
     const int row = lane / 4, column = lane % 4 * 2;
-    __syncwarp();  // the patch may still be read
+    __syncwarp();  // other lanes may still read the patch
 #pragma unroll
     for (int n = 0; n < S::kColumns / 8; ++n) {
       float* to = patch + row * S::kPatchStride + n * 8 + column;
@@ -259,8 +261,8 @@ __device__ void add_product(typename S::template Sums<kOut>& sum, const typename
   }
 }
 
-// Writes a warp's sums, times a factor a row of the lane, as rows of a head from `row` on and
-// columns from `first` on.
+// Writes a warp's sums, times one factor per row of the lane, to rows of a head starting at `row`
+// and columns starting at `first`.
 template <typename S, int kOut, typename T>
 __device__ void store_rows(const typename S::template Sums<kOut>& sum,
                            const float (&factor)[S::kMatrices][2], T* head, std::int64_t row_stride,
@@ -291,8 +293,8 @@ __device__ void store_rows(const typename S::template Sums<kOut>& sum,
     }
 }
 
-// A bit for each column of a tile. For a lane's scores it is shifted to them once (of_lane), so
-// that each of them is one constant bit.
+// One bit per column of a tile. of_lane() shifts the bits to the lane's columns once, so that each
+// score's bit is at a constant position.
 template <typename S>
 struct Bits {
   std::uint32_t word[S::kWords];
@@ -314,7 +316,7 @@ struct Bits {
     return yes;
   }
 };
-// Columns [low, high) of them, and of `among`.
+// Columns [low, high) that are also in `among`.
 template <typename S>
 __device__ Bits<S> columns_between(int low, int high, const Bits<S>& among) {
   const auto below = [](int limit) {
@@ -326,7 +328,7 @@ __device__ Bits<S> columns_between(int low, int high, const Bits<S>& among) {
     bits.word[i] = below(high - 32 * i) & ~below(low - 32 * i) & among.word[i];
   return bits;
 }
-// Those of keys [key, key + columns) that exist and that the mask shows. By whole warps.
+// Keys [key, key + columns) that exist and that the mask shows. All lanes of the warp must call it.
 template <typename S>
 __device__ Bits<S> shown_keys(const FlashArgs& a, const Place& p, int key) {
   Bits<S> bits;
@@ -341,7 +343,8 @@ __device__ Bits<S> shown_keys(const FlashArgs& a, const Place& p, int key) {
   }
   return bits;
 }
-// Dropout's bits of keys [key, key + columns) of a query; `key` is a multiple of the tile.
+// Dropout's bits for keys [key, key + columns) of a query; `key` is a multiple of the tile's
+// columns.
 template <typename S>
 __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int key) {
   Bits<S> bits;
@@ -354,8 +357,8 @@ __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int 
   }
   return bits;
 }
-// Of a warp's queries from `query` on and a tile of keys: which scores each row of the lane sees,
-// and with dropout which it keeps. True: it sees all, and `seen` is not set.
+// For a warp's queries starting at `query` and a tile of keys: which scores each row of the lane
+// sees, and with dropout which it keeps. Returns true if it sees all; `seen` is then not set.
 template <typename S, bool kPacked>
 __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query, int key,
                                   Bits<S> (&seen)[S::kMatrices][2],
@@ -363,7 +366,7 @@ __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query,
   const Bits<S> shown = shown_keys<S>(a, p, key);
   bool whole = shown.all() && key + S::kColumns <= visible_keys(a, a.keys, query);
   if constexpr (kPacked) {
-    // All see what the first query sees last and the last one first.
+    // All queries see the tile if the first one sees its last key and the last one its first key.
     const int lowest = min(query + S::kWarpRows, a.queries) - 1;
     whole = whole && query < a.queries && key >= keys_of<true>(a, p, lowest).begin &&
             key + S::kColumns <= keys_of<true>(a, p, query).end;
@@ -402,25 +405,25 @@ struct Room {
   }
 };
 
-// Two matrices a warp where registers hold them: heads of at most 64 in 16 bits.
+// Two matrices per warp if registers suffice: heads of at most 64 in 16 bits.
 template <typename T, int kDim>
 using ForwardTiles =
     std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, (kDim > 128 ? 32 : 64), (kDim > 64 ? 1 : 2)>,
                        Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
-// The gradient of queries has scores twice.
+// The gradient of queries keeps two sets of scores.
 template <typename T, int kDim>
 using QueryTiles =
     std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, (kDim == 128 ? 64 : 32), (kDim > 64 ? 1 : 2)>,
                        Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
-// That of keys and values two sums besides.
+// The gradient of keys and values also keeps two sums.
 template <typename T, int kDim>
 using KeyTiles = std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, 32, (kDim > 64 ? 1 : 2)>,
                                     Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
-// Gradients of keys and values need two sums at once: at most this many columns of each.
+// Limits the columns of each, since the gradients of keys and values need two sums at once.
 template <int kDim>
 constexpr int kKeyPart = kDim > 128 ? 128 : kDim;
 
-// Launches with dynamic shared memory above the default limit.
+// Launches with more dynamic shared memory than the default limit.
 template <void (*kKernel)(FlashArgs)>
 cudaError_t launch(std::int64_t blocks, int threads, int bytes, const FlashArgs& args,
                    cudaStream_t stream) {
@@ -439,7 +442,7 @@ inline std::int64_t blocks_of(const FlashArgs& a, int length, int rows) {
   return static_cast<std::int64_t>(a.batch) * a.heads * ((length + rows - 1) / rows);
 }
 
-// call.operator()<T, kDim>() for the type and the rounded head_dim.
+// Calls call.operator()<T, kDim>() for the type and the rounded head_dim.
 template <typename T, typename Call>
 cudaError_t with_dim(int head_dim, const Call& call) {
   if (head_dim <= 64) return call.template operator()<T, 64>();

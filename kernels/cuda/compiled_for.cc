@@ -1,4 +1,4 @@
-// Which architectures CMake compiled these kernels for.
+// Architectures that CMake compiled these kernels for.
 #include "shoal/kernels/kernels.h"
 
 namespace shoal::kernels {

@@ -1,4 +1,4 @@
-// cuDNN's backend descriptors, owned, and what comes of its refusals.
+// Owned cuDNN backend descriptors, and cuDNN's errors as exceptions.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@
 
 namespace shoal::kernels::cudnn {
 
-// cuDNN says no; caught where a plan is made or run.
+// cuDNN refused an operation. Caught where a plan is made or run.
 struct Refusal {
   std::string why;
-  bool memory = false;  // there was none left: another time it may do
+  bool memory = false;  // out of memory, so a later attempt may succeed
 };
 
 inline void accept(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  (void)cudaGetLastError();  // what cuDNN met there is not the fault of whoever asks next
+  (void)cudaGetLastError();  // clears the error, so that the next caller does not see it
   std::array<char, 1024> text{};
   cudnnGetLastErrorString(text.data(), text.size());
   throw Refusal{fmt::format("{}: {} ({})", what, cudnnGetErrorString(status), text.data()),

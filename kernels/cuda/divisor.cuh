@@ -1,4 +1,4 @@
-// Division by a number that is the same for a whole kernel.
+// Division by a number that is constant during a kernel.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shoal::kernels {
 
-// n / d without a division, for any n and d >= 1 of 32 bits (Granlund and Montgomery, "Division by
+// n / d without a division, for any 32-bit n and d >= 1 (Granlund and Montgomery, "Division by
 // invariant integers using multiplication", PLDI '94). Made on the host, passed by value.
 struct Divisor {
   std::uint32_t divisor = 1, multiplier = 1, shift = 0;

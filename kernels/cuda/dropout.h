@@ -1,4 +1,4 @@
-// DropoutArgs as kernels take them.
+// DropoutArgs in the form kernels take.
 #pragma once
 
 #include "shoal/kernels/cuda/philox.cuh"
@@ -6,7 +6,7 @@
 
 namespace shoal::kernels {
 
-// `columns`: of the tensor. args.site.state, if any, is a device pointer.
+// `columns`: the tensor's. args.site.state, if any, is a device pointer.
 inline RowDropout make_row_dropout(const DropoutArgs& args, std::int64_t columns) {
   RowDropout rows;
   rows.site = args.site;

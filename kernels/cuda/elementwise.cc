@@ -17,7 +17,8 @@ std::size_t bytes_of(const ConstView& view) {
 // Kernels reach pinned host memory too, but not pageable memory.
 enum class Place { device, pinned, pageable };
 
-// A view that says it is of the host may still point into device memory: bare pointers do not know.
+// A view marked as host memory may still point into device memory, since bare pointers carry no
+// device.
 Place place_of(const ConstView& view) {
   if (!view.device.is_cpu()) return Place::device;
   cudaPointerAttributes attributes{};
@@ -66,8 +67,8 @@ class CudaElementwise final : public ElementwiseKernels {
                "axpy");
   }
 
-  // Either view may be of host memory. Pageable host memory makes the call block until it is read
-  // or written; pinned memory is read and written in the stream's order, as the device's is.
+  // Either view may be in host memory. Pageable memory blocks the call until it is read or written;
+  // pinned memory is accessed in stream order, like device memory.
   void cast(ConstView x, View out, Stream stream) override {
     check::shape("cast", "out", out, x.shape);
     const Launch at = begin(stream);
@@ -184,7 +185,7 @@ class CudaElementwise final : public ElementwiseKernels {
  private:
   Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
 
-  // Between any two places: the driver knows where pointers point.
+  // Copies between any two places; the driver knows where pointers point.
   void copy(Launch at, void* out, const void* x, std::size_t bytes) const {
     room_.copy(out, x, bytes, at.stream);
   }

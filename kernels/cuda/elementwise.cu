@@ -11,7 +11,7 @@ namespace shoal::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTogether = 2;  // packs a thread has in flight
+constexpr int kTogether = 2;  // packs in flight per thread
 
 struct AxpyOp {
   float alpha;
@@ -52,7 +52,7 @@ struct ActivationOp {
   }
 };
 
-// Calls fn with the operation.
+// Calls fn with the curve's operation.
 template <class Fn>
 cudaError_t with_curve(Curve curve, const Fn& fn) {
   switch (curve) {
@@ -75,8 +75,8 @@ __device__ __forceinline__ std::int64_t thread_count() {
   return static_cast<std::int64_t>(gridDim.x) * kThreads;
 }
 
-// out = op(a, b), of `inputs` inputs (the others are not read). Loads come before stores, so that
-// several are in flight although out may be an input.
+// out = op(a, b), with `inputs` inputs (the others are not read). Loads come before stores, so that
+// several are in flight although out may alias an input.
 template <int inputs, int N, class In, class Out, class Op>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(std::int64_t count, bool aligned, Op op, const In* a, const In* b, Out* out) {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Tile by tile through shared memory, rows padded to spread a column over the banks.
+// Goes through shared memory tile by tile; rows are padded to spread a column over the banks.
 template <int kTile, class Word>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(const Word* x, Word* out, std::int64_t rows, std::int64_t columns,
@@ -215,7 +215,8 @@ cudaError_t transpose(Launch at, const void* x, void* out, std::int64_t matrices
                        down * across, all);
 }
 
-// elementwise.h: u = (bits + 1/2) / 2^32 rounded once, the halves apart since 32 bits have no f32.
+// As elementwise.h: u = (bits + 1/2) / 2^32 rounded once. The halves are converted apart, since f32
+// cannot hold 32 bits.
 __device__ __forceinline__ void normal_pair(std::uint32_t word, std::uint32_t turn, float mean,
                                             float std, float* pair) {
   const auto upper = static_cast<float>(word >> 16), lower = static_cast<float>(word & 0xffffu);
@@ -227,7 +228,7 @@ __device__ __forceinline__ void normal_pair(std::uint32_t word, std::uint32_t tu
   pair[1] = fmaf(std, radius * sine, mean);
 }
 
-// A thread makes whole blocks of four elements and keeps those that are asked for.
+// Each thread makes whole blocks of four elements and stores those in range.
 template <bool normal>
 __global__ void __launch_bounds__(kThreads)
     random_kernel(RandomSite site, std::uint64_t first, float base, float width, float* out,
@@ -300,7 +301,7 @@ __device__ Any load_any(DType dtype, const void* x, std::int64_t i) {
   return {true, 0, 0};
 }
 
-// As convert.cc: integers wrap; floats go toward zero, saturating, NaN gives 0.
+// As in convert.cc: integers wrap; floats go toward zero, saturate, and NaN gives 0.
 template <class T>
 __device__ __forceinline__ void store_integer(const Any& value, T low, T high, void* out,
                                               std::int64_t i) {

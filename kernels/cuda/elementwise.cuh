@@ -1,5 +1,5 @@
-// Launchers of elementwise.cu. Pointers are of the device and may have any alignment that their
-// elements allow; counts may be 0. Outputs may be inputs.
+// Launchers of elementwise.cu. Pointers are to device memory, aligned to their elements; counts may
+// be 0. Outputs may alias inputs.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace shoal::kernels {
 // out = alpha * a + b
 cudaError_t launch_axpy(Launch at, DType dtype, float alpha, const void* a, const void* b,
                         void* out, std::int64_t count);
-// out = factor * x, between training dtypes.
+// out = factor * x; both dtypes are f32, bf16 or f16.
 cudaError_t launch_scale(Launch at, DType from, DType to, float factor, const void* x, void* out,
                          std::int64_t count);
-// Between any dtypes, an element a thread: for what launch_scale does not take.
+// Converts between any dtypes, one element per thread, for dtypes that launch_scale does not take.
 cudaError_t launch_convert(Launch at, DType from, DType to, const void* x, void* out,
                            std::int64_t count);
 cudaError_t launch_fill(Launch at, DType dtype, float value, void* out, std::int64_t count);
@@ -28,7 +28,7 @@ cudaError_t launch_activation_backward(Launch at, Curve curve, DType dtype, cons
 
 cudaError_t launch_swiglu(Launch at, DType dtype, const void* gate, const void* up, void* out,
                           std::int64_t count);
-// dgate may be gate, and dup up.
+// dgate may alias gate, and dup may alias up.
 cudaError_t launch_swiglu_backward(Launch at, DType dtype, const void* gate, const void* up,
                                    const void* dout, void* dgate, void* dup, std::int64_t count);
 

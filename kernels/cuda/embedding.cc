@@ -27,7 +27,7 @@ class CudaEmbedding final : public EmbeddingKernels {
     const Launch at = begin(stream);
     const EmbeddingShape shape = shape_of("embedding_backward", ids, dtable);
     if (shape.count == 0 || shape.columns == 0) return;
-    // Positions have 32 bits.
+    // Sorted positions have 32 bits.
     SHOAL_CHECK(shape.count < std::int64_t{1} << 31, "embedding_backward: {} ids at once",
                 shape.count);
     const EmbeddingSort sort(shape);
@@ -102,7 +102,7 @@ class CudaEmbedding final : public EmbeddingKernels {
   }
   Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
 
-  // An id outside the table is taken for 0, so there has to be a row 0.
+  // An id outside the table is replaced by 0, so row 0 must exist.
   static EmbeddingShape shape_of(const char* operation, const ConstView& ids,
                                  const ConstView& table) {
     const EmbeddingShape shape{ids.shape.count(), table.shape[0], table.shape[1]};

@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr std::uint32_t kNoKey = 0xffffffffu;  // ids are below 2^31
-constexpr int kTogether = 4;                   // loads that a thread has in flight
+constexpr int kTogether = 4;                   // loads in flight per thread
 
 __device__ __forceinline__ std::int64_t thread_number() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kScanThreads = 1024;
 constexpr int kScanItems = 4;
 
-// Exclusive sums in place, by one block.
+// Exclusive sums in place, in one block.
 __global__ void __launch_bounds__(kScanThreads)
     scan_kernel(std::uint32_t* counts, std::int64_t count) {
   __shared__ std::uint32_t of_warp[kScanThreads / 32];
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kScanThreads)
       item[k] = first + k < count ? counts[first + k] : 0;
       mine += item[k];
     }
-    // Inclusive over the warp, then over the warps before.
+    // Inclusive sums over the warp, then over the earlier warps.
     std::uint32_t sum = mine;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// A warp owns consecutive keys of the tile, 32 at a time, so that ranks follow the order.
+// Each warp owns consecutive keys of the tile, 32 at a time, so that ranks follow the order.
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(const std::uint32_t* keys, const std::uint32_t* positions, std::int64_t count,
                    int shift, const std::uint32_t* starts, std::uint32_t* sorted_keys,
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int r = 0; r < kRounds; ++r) {
     const bool valid = begin + r * 32 < count;
     key[r] = valid ? keys[begin + r * 32] : 0;
-    // Lanes past the end share a digit of their own.
+    // Lanes past the end use a separate digit.
     const unsigned digit = valid ? key[r] >> shift & (Sort::kDigits - 1) : Sort::kDigits;
     const unsigned same = __match_any_sync(kAll, digit);
     const int leader = __ffs(static_cast<int>(same)) - 1;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();
   }
   __syncthreads();
-  // Counts of the warps become where each warp's first key of a digit goes.
+  // Turns the warps' counts into the target of each warp's first key of a digit.
   std::uint32_t start = starts[static_cast<std::int64_t>(threadIdx.x) * gridDim.x + blockIdx.x];
   for (int w = 0; w < kWarps; ++w) {
     const std::uint32_t mine = next[w][threadIdx.x];
@@ -169,9 +169,9 @@ __device__ __forceinline__ void add_to(const float (&sum)[N], std::int64_t count
   store(before, count, aligned, to);
 }
 
-// What both kernels over sorted ids know; a task is a warp's: one chunk of 32 sorted ids, one strip
-// of 32 * N columns. partials [chunk][2][columns]: the sum of a run that began in an earlier chunk,
-// and of the run that goes on into the next.
+// Data of both kernels over sorted ids. A warp's task is one chunk of 32 sorted ids and one strip
+// of 32 * N columns. partials [chunk][2][columns]: the sum of the run that began in an earlier
+// chunk, and of the run that continues into the next.
 struct Runs {
   const std::uint32_t *keys, *positions;
   std::int64_t count, columns, strips;
@@ -183,8 +183,8 @@ struct Runs {
   }
 };
 
-// Rows of a chunk in order. A run inside the chunk goes to the table, which nobody else touches in
-// that row; parts of longer ones are left for join_kernel.
+// Adds the rows of a chunk in order. A run inside the chunk goes to the table, whose row no other
+// warp touches; parts of longer runs are left for join_kernel.
 template <int N, class T>
 __device__ void add_chunk(const Runs& runs, const T* dout, std::int64_t chunk,
                           std::int64_t column) {
@@ -240,7 +240,8 @@ __global__ void __launch_bounds__(kThreads)
     add_chunk<N>(runs, dout, task / runs.strips, (task % runs.strips * 32 + lane) * N);
 }
 
-// The run that begins in a chunk and goes on: its parts in order, then to the table.
+// Adds the parts of the run that begins in a chunk and continues, in order, then adds the sum to
+// the table.
 template <int N>
 __device__ void join_run(const Runs& runs, std::int64_t chunk, std::int64_t column) {
   const std::int64_t begin = chunk * Sort::kChunk, next = begin + Sort::kChunk;
@@ -248,7 +249,7 @@ __device__ void join_run(const Runs& runs, std::int64_t chunk, std::int64_t colu
   const std::uint32_t key = runs.keys[next - 1];
   if (runs.keys[next] != key) return;
   if (begin > 0 && runs.keys[begin] == key && runs.keys[begin - 1] == key) return;
-  // The run's end: the first sorted id above it.
+  // The run ends at the first sorted id above it.
   std::int64_t low = next + 1, high = runs.count;
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ids -> sorted keys with their positions; says which half of the scratch they end in.
+// Sorts ids into keys with their positions.
 cudaError_t sort_ids(Launch at, EmbeddingShape shape, const Sort& sort, const std::int32_t* ids,
                      std::byte* scratch, FaultRecord* fault) {
   const auto words = [&](std::size_t offset) {
@@ -335,14 +336,14 @@ cudaError_t sort_ids(Launch at, EmbeddingShape shape, const Sort& sort, const st
   return status;
 }
 
-// N points a thread, which lie beside each other in a head's first half, and their partners in the
-// second.
+// Each thread rotates N adjacent points: elements in the head's first half and their partners in
+// the second half.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     rotary_kernel(RotaryLaunch args, RowPacks packs, Divisor by_half) {
   const std::int64_t half = args.dim / 2;
   for (std::int64_t pack = thread_number(); pack < packs.total; pack += thread_count()) {
-    const RowPacks::Place place = packs.at(pack);  // in rows of the first halves
+    const RowPacks::Place place = packs.at(pack);  // in rows made of the heads' first halves
     const std::int64_t head = by_half.quotient(static_cast<std::uint32_t>(place.column)),
                        point = place.column - head * half,
                        at = place.row * args.width + head * args.dim + point;
@@ -441,7 +442,7 @@ cudaError_t launch_rotary(Launch at, DType dtype, const RotaryLaunch& args) {
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = 16 / static_cast<int>(sizeof(T));
-    // The table's rows are of whole vectors then too.
+    // The table's rows then consist of whole vectors too.
     if (aligned16(args.x, args.out, args.table) && args.dim % (2 * N) == 0)
       return rotary<N, T>(at, args);
     return rotary<1, T>(at, args);

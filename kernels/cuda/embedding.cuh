@@ -1,5 +1,5 @@
-// Launchers of embedding.cu. Pointers are of the device and may have any alignment that their
-// elements allow. Ids outside [0, vocabulary) are reported and taken for 0; vocabulary >= 1.
+// Launchers of embedding.cu. Pointers are to device memory, aligned to their elements. Ids outside
+// [0, vocabulary) are reported and replaced by 0; vocabulary >= 1.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@ namespace shoal::kernels {
 cudaError_t launch_embedding(Launch at, DType dtype, EmbeddingShape shape, const std::int32_t* ids,
                              const void* table, void* out, bool accumulate, FaultRecord* fault);
 
-// dtable += rows of dout in the order of their positions: ids are sorted, stably, with their
-// positions; then each run of equal ids is added up. `scratch`: EmbeddingSort::bytes, aligned to
-// 256 bytes. 1 <= count < 2^31, columns >= 1.
+// dtable += rows of dout in the order of their positions. Ids are sorted stably with their
+// positions, then each run of equal ids is summed. `scratch`: EmbeddingSort::bytes, 256-byte
+// aligned. 1 <= count < 2^31, columns >= 1.
 cudaError_t launch_embedding_backward(Launch at, DType dtype, EmbeddingShape shape,
                                       const EmbeddingSort& sort, const std::int32_t* ids,
                                       const void* dout, float* dtable, std::byte* scratch,
                                       FaultRecord* fault);
 
-// dtable[i] += dout[b][i] for b in order; `plane` elements in each of `batch`.
+// dtable[i] += dout[b][i] for b in order; each of the `batch` samples has `plane` elements.
 cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch, std::int64_t plane,
                                      const void* dout, float* dtable);
 
-// embedding.h's rotary positions of `rows` = B·T rows, `width` = H·D. `positions` [rows] of a table
-// of `limit`, or null: `table` is from the first position on.
+// Rotary positions of embedding.h for `rows` = B·T rows, `width` = H·D. `positions` [rows] index a
+// table of `limit` rows; null: `table` starts at the first position.
 struct RotaryLaunch {
   std::int64_t rows, length, width, dim;
   const void* x;

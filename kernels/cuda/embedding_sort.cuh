@@ -1,4 +1,4 @@
-// The sizes of an embedding, and of the sort that its backward makes.
+// Sizes of an embedding, and of the sort in its backward.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@ struct EmbeddingShape {
   std::int64_t vocabulary, columns;
 };
 
-// Scratch of embedding_backward: offsets in bytes into one block.
+// Scratch of embedding_backward, as byte offsets into one block.
 struct EmbeddingSort {
-  static constexpr std::int64_t kTile = 1024;  // ids that a block sorts
-  static constexpr std::int64_t kChunk = 32;   // sorted ids that a warp adds up
+  static constexpr std::int64_t kTile = 1024;  // ids per block in the sort
+  static constexpr std::int64_t kChunk = 32;   // sorted ids that one warp sums
   static constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 
   std::int64_t tiles, chunks;
-  int passes;  // of the sort, a digit each
+  int passes;  // of the sort, one digit each
   std::size_t keys[2], positions[2], counts, partials, bytes;
 
   explicit EmbeddingSort(EmbeddingShape shape)

@@ -1,4 +1,4 @@
-// What the table of CUDA kernels is made of; one source file each.
+// Factories of the CUDA kernel families, one source file each.
 #pragma once
 
 #include "shoal/kernels/cuda/gemm.h"
@@ -7,7 +7,7 @@
 
 namespace shoal::kernels {
 
-// `room` and `gemm` must outlive each of them.
+// `room` and `gemm` must outlive the families.
 std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom& room, CudaGemm& gemm);
 std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaRoom& room);
 std::unique_ptr<NormKernels> make_cuda_norm(CudaRoom& room);

@@ -1,6 +1,5 @@
-// How a kernel says that its input was wrong: the first to do so fills a record in pinned host
-// memory, which the next call on the host turns into an Error. The kernel goes on with something
-// harmless.
+// Error reports of kernels. The first kernel with a bad input fills a record in pinned host memory,
+// which the next host call turns into an Error. The kernel continues with a harmless value.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct FaultRecord {
 #ifdef __CUDACC__
 __device__ inline void report(FaultRecord* record, Fault kind, std::int64_t place,
                               std::int64_t value, std::int64_t limit) {
-  // Several may race here within one kernel: the record is for people, any of them will do.
+  // Threads of one kernel may race here. Any of their records will do, since only people read it.
   volatile FaultRecord* out = record;
   if (out->taken != 0) return;
   out->taken = 1;

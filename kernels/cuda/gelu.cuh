@@ -1,5 +1,6 @@
-// GELU, SiLU and their derivatives in f32, the CPU's formulas (kernels/cpu/math-inl.h): within a
-// few units in the last place far into the negative tail, where 1 + erf and 1 + tanh would cancel.
+// GELU, SiLU and their derivatives in f32, by the CPU's formulas (kernels/cpu/math-inl.h). They are
+// within a few units in the last place far into the negative tail, where 1 + erf and 1 + tanh would
+// cancel.
 #pragma once
 
 namespace shoal::kernels {
@@ -12,20 +13,20 @@ __device__ __forceinline__ float horner(float x, float c, Rest... rest) {
   return fmaf(x, horner(x, rest...), c);
 }
 
-// NaN stays NaN, unlike with fmaxf and fminf.
+// Keeps NaN, unlike fmaxf and fminf.
 __device__ __forceinline__ float at_least(float bound, float x) { return x < bound ? bound : x; }
 __device__ __forceinline__ float at_most(float bound, float x) { return x > bound ? bound : x; }
 
-// e^(-x^2 / 2) for |x| <= 13, in t = -2 r after the range reduction of Cody and Waite.
+// e^(-x^2 / 2) for |x| <= 13, in t = -2 r after Cody and Waite's range reduction.
 __device__ __forceinline__ float gaussian(float x) {
   const float square = x * x;
-  // Added to 1.5 * 2^23, a number leaves its nearest integer in the low bits.
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
   constexpr float kWhole = 12582912.0f;
   const float shifted = fmaf(square, -0.5f * 1.44269504088896341f, kWhole);
   const float n = shifted - kWhole;
   float t = fmaf(n, 2 * 0.693359375f, square);
   t = fmaf(n, 2 * -2.12194440e-4f, t);
-  // What x * x lost to rounding matters, since the exponential multiplies it by x^2 / 2.
+  // Adds back the rounding error of x * x, which the exponential multiplies by x^2 / 2.
   t += fmaf(x, x, -square);
   const float value =
       horner(t, 1.0f, -0.5f, 0.1249999850988388f, -0.020833037793636322f, 0.0026042505633085966f,
@@ -34,7 +35,7 @@ __device__ __forceinline__ float gaussian(float x) {
   return __uint_as_float(__float_as_uint(value) + (__float_as_uint(shifted) << 23));
 }
 
-// The normal distribution's tail 1 - Phi(x) for 0 <= x <= 13; density = e^(-x^2 / 2).
+// Tail 1 - Phi(x) of the normal distribution for 0 <= x <= 13; density = e^(-x^2 / 2).
 __device__ __forceinline__ float normal_tail(float x, float& density) {
   density = gaussian(x);
   const float s = __fdividef(1.0f, fmaf(x, 0.212132034355964f, 1.0f));
@@ -59,8 +60,8 @@ __device__ __forceinline__ float gelu_erf_derivative(float x) {
   return fmaf(bounded * 0.398942280401432678f, density, phi);
 }
 
-// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), as x * s, s = 1 / (1 + e^-z),
-// z = 2 k (...). For |x| <= 10, 1 + e^-z is below 2^126, where __fdividef ends.
+// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), as x * s, s = 1 / (1 + e^-z), z = 2 k
+// (...). For |x| <= 10, 1 + e^-z is below 2^126, the limit of __fdividef.
 __device__ __forceinline__ float gelu_tanh_exponential(float x, float square) {
   return expf(x * fmaf(square, -0.0713548162726f, -1.59576912160573f));
 }
@@ -79,7 +80,7 @@ __device__ __forceinline__ float gelu_tanh_derivative(float x) {
   return fmaf(e * s * s, bounded * slope, s);
 }
 
-// x * s, s = 1 / (1 + e^-x), which has long been 0 below -80.
+// x * s, s = 1 / (1 + e^-x); 0 in f32 below -80.
 __device__ __forceinline__ float silu_exponential(float x) {
   return expf(-at_most(80.0f, at_least(-80.0f, x)));
 }

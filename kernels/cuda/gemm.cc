@@ -20,7 +20,8 @@ namespace {
 constexpr double kWorthTiming = 1e9;  // operations
 constexpr double kWorthChanging = 0.98;
 constexpr std::size_t kMostPlans = 1024;
-// Of the largest sum: what two orders of adding in f32 are far within, and 16-bit sums are not.
+// Tolerance relative to the largest sum. Two orders of f32 additions differ by far less, 16-bit
+// sums by more.
 constexpr double kSumsDiffer = 1e-3;
 constexpr int kTrialsOfSums = 8;
 
@@ -35,7 +36,7 @@ BiasGradient bias_gradient_of_user() {
               env::kCudaBiasGradient.name, text);
 }
 
-// The columns that a bias's gradient sums: one operand's, as it is stored.
+// The columns that a bias's gradient sums, in one operand as stored.
 struct SummedColumns {
   explicit SummedColumns(const GemmArgs& args)
       : data(args.bias_gradient_of_a ? args.a.data : args.b.data),
@@ -87,7 +88,7 @@ class StreamTimer {
   StreamTimer(const StreamTimer&) = delete;
   StreamTimer& operator=(const StreamTimer&) = delete;
 
-  // Microseconds for one of `repetitions` calls, the better of two rounds; infinite where `work`
+  // Microseconds per call of `repetitions` calls, the better of two rounds; infinite if `work`
   // returns false.
   template <class F>
   double measure(cudaStream_t stream, int repetitions, const F& work) {
@@ -126,25 +127,25 @@ class Gemm final : public CudaGemm {
   void run(const GemmArgs& args, Stream stream) override;
 
  private:
-  // A call: its stream as both sides name it.
+  // Stream of a call, in both representations.
   struct Queue {
     Stream stream;
     cudaStream_t native;
   };
 
-  // A product that gives a bias's gradient too.
+  // A product that also gives a bias's gradient.
   struct Summing {
     GemmPlan plan;
-    int trials = kTrialsOfSums;  // left; 0: plan.fused says who sums
+    int trials = kTrialsOfSums;  // trials left; 0: plan.fused is decided
   };
 
-  void run_alone(GemmArgs args, const Queue& queue);  // but for a bias's gradient
+  void run_alone(GemmArgs args, const Queue& queue);  // without a bias's gradient
   void multiply(const GemmArgs& args, const Queue& queue);
   void multiply_then_finish(const GemmArgs& args, const Queue& queue);
   bool sum_within(const GemmArgs& args, const Queue& queue);
   void multiply_then_sum(const GemmArgs& args, const Queue& queue);
   void plain(const GemmArgs& args, const Queue& queue);
-  // `product`: its matrix and dtype; undefined for a sum of nothing.
+  // `product`: its matrix and dtype. An undefined matrix counts as zeros.
   void finish(const GemmArgs& args, const GemmArgs& product, bool add_bias, bool keep,
               const Queue& queue);
   GemmPlan& plan_for(const GemmArgs& args, GemmFusion fusion, const Queue& queue);
@@ -180,7 +181,7 @@ void Gemm::run(const GemmArgs& args, Stream stream) {
 
 void Gemm::run_alone(GemmArgs args, const Queue& queue) {
   if (args.m <= 0 || args.n <= 0 || args.groups <= 0) return;
-  // What is written over by the activation is not kept.
+  // An aux that the activation would overwrite is not kept.
   if (!args.aux_is_input && args.aux.data == args.c.data) args.aux = {};
   const bool ends = args.bias || args.activation != Activation::none || args.aux.data;
   SHOAL_CHECK(!ends || (args.groups == 1 && args.beta == 0),
@@ -218,7 +219,7 @@ void Gemm::multiply(const GemmArgs& args, const Queue& queue) {
   multiply_then_finish(args, queue);
 }
 
-// The product with as much as cuBLASLt does but the activation, and then the rest.
+// Runs the product with all that cuBLASLt can fuse except the activation, then the rest.
 void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   const bool keeps = args.aux.data && !args.aux_is_input;
   GemmArgs product = args;
@@ -235,7 +236,8 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   }
   if (fusion == GemmFusion::none) {
     product.bias = nullptr;
-    if (args.bias && args.output != DType::f32) {  // rounded once, with the bias in it
+    if (args.bias && args.output != DType::f32) {  // so that the result, bias included, is rounded
+                                                   // once
       whole =
           room_.scratch(static_cast<std::size_t>(args.m * args.n) * sizeof(float), queue.stream);
       product.c = {whole.data(), args.n, 0};
@@ -267,7 +269,7 @@ void Gemm::multiply_then_sum(const GemmArgs& args, const Queue& queue) {
                  args.adds_bias_gradient, queue.stream, queue.native);
 }
 
-// The product with the sums by cuBLASLt; false, with nothing queued, where a pass is to sum.
+// Runs the product with sums by cuBLASLt. False, with nothing queued, if a separate pass must sum.
 bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   const GemmFusion fusion = sums_fusion(args);
   if (fusion == GemmFusion::none || bias_gradient_ == BiasGradient::pass) return false;
@@ -277,7 +279,7 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   if (const auto known = summing_.find(key);
       known != summing_.end() && known->second.trials == 0 && !known->second.plan.fused)
     return false;
-  // cuBLASLt overwrites, and wants alignment.
+  // cuBLASLt overwrites the sums and needs them aligned.
   const std::int64_t count = SummedColumns(args).count;
   const bool apart = args.adds_bias_gradient || !aligned_for_epilogue(args.bias_gradient);
   Buffer sums;
@@ -308,8 +310,8 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   return true;
 }
 
-// Who sums, where that can be told; else a trial less, if it was one. `args` overwrites its sums,
-// which are aligned.
+// Decides whether cuBLASLt sums, if it can tell; otherwise uses up one trial. `args` must overwrite
+// its sums, which must be aligned.
 void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& args,
                        const Queue& queue) {
   const std::string text = to_string(key);
@@ -333,7 +335,7 @@ void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& arg
       return std::nullopt;
     }
   };
-  // Where sums within the product are asked for, the fastest of them, kept apart.
+  // If sums within the product are forced, their fastest algorithm is remembered under its own key.
   const bool always = bias_gradient_ == BiasGradient::product;
   const std::optional<GemmChoice> choice =
       times_ ? choices_.find_or_time(always ? text + " always" : text, attempt) : attempt();
@@ -348,7 +350,8 @@ void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& arg
          fmt::format("cuBLASLt does not take the algorithm of {} for {}", choices_.path(), text));
 }
 
-// What is faster, of sums that are right; nothing where these are all zero, or not finite.
+// Returns the faster way among those with correct sums; nothing if the sums are all zero or not
+// finite.
 std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, GemmArgs args,
                                          const Queue& queue) {
   const std::vector<float> expected = sums_by_pass(args, queue);
@@ -365,7 +368,7 @@ std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, Gem
   const Buffer instead = instead_of_c(key, args, queue);
   GemmChoice choice = plan.choice(0);
   if (times_ && gemm_operations(key) >= kWorthTiming) choice = time(plan, key, args, queue);
-  if (!std::isfinite(choice.microseconds)) choice.microseconds = 0;  // refused, as is seen below
+  if (!std::isfinite(choice.microseconds)) choice.microseconds = 0;  // refused; detected below
   if (!choice.fused) return choice;
   check_cuda(cudaMemsetAsync(sums.data(), 0xff, bytes, queue.native), "filling scratch");
   choice.fused =
@@ -379,7 +382,7 @@ std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, Gem
     const double difference =
         std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
     if (!(difference <= most)) most = difference;
-    if (std::isnan(most)) break;  // what was not written
+    if (std::isnan(most)) break;  // a sum that was not written
   }
   choice.fused = most <= kSumsDiffer * largest;
   const std::string text = fmt::format("cuBLASLt's sums for {} are {} off where the largest is {}",
@@ -485,7 +488,7 @@ void Gemm::choose(GemmPlan& plan, const GemmKey& key, const GemmArgs& args, cons
                           choices_.path()));
 }
 
-// Scratch in the place of a c that must stay as it is: one that the product reads.
+// Replaces c by scratch memory if the product reads c, which must then stay unchanged.
 Buffer Gemm::instead_of_c(const GemmKey& key, GemmArgs& args, const Queue& queue) {
   if (!key.reads_c) return {};
   const std::int64_t elements = (key.groups - 1) * key.stride_c + key.m * key.ldc;
@@ -496,7 +499,7 @@ Buffer Gemm::instead_of_c(const GemmKey& key, GemmArgs& args, const Queue& queue
   return instead;
 }
 
-// Overwrites c, a kept aux and a bias's gradient; the caller runs the product afterwards.
+// Overwrites c, a kept aux and a bias's gradient; the caller runs the product again afterwards.
 GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Queue& queue) {
   const Buffer instead = instead_of_c(key, args, queue);
   StreamTimer timer;

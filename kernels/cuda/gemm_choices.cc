@@ -19,7 +19,7 @@
 namespace shoal::kernels {
 namespace {
 
-constexpr int kFormat = 1;  // of the file; a file of another is ignored
+constexpr int kFormat = 1;  // of the file; files of other formats are ignored
 
 nlohmann::json to_json(const GemmChoice& choice) {
   if (!choice.fused) return {{"fused", false}, {"microseconds", choice.microseconds}};
@@ -43,8 +43,8 @@ GemmChoice from_json(const nlohmann::json& json) {
   return choice;
 }
 
-// Until it goes, whoever wants the same one waits, in this process too. The file stays: one that is
-// removed might be locked by two.
+// Holds an exclusive lock on the file, against other processes and within this one. The file is
+// never removed: two processes could otherwise lock different files of that name.
 class FileLock {
  public:
   explicit FileLock(const std::string& path)
@@ -85,7 +85,7 @@ GemmChoices::GemmChoices(const std::string& directory, std::string device,
   read();
 }
 
-// Choices of this process win over those read: what has been used stays.
+// Choices of this process take precedence over those in the file, so that a used choice stays.
 void GemmChoices::read() {
   const auto ignore = [&](const std::string& why) {
     log::once(log::Level::warn, path_,

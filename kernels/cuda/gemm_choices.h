@@ -1,7 +1,7 @@
-// The algorithms chosen for products by timing, in a file for the device and the library's version.
-// Ranks that time alone may find another one the fastest each, and other algorithms add in other
-// orders: all who share the directory therefore take the choice that was written first, and a run
-// that goes on takes those of the run before. Hosts with directories of their own choose for
+// The matmul algorithms chosen by timing, in a file for the device and the library's version. Ranks
+// that time alone may choose different algorithms, which add in different orders. So all processes
+// that share the directory take the first choice written, and a resumed run takes those of the
+// earlier run. Hosts with separate directories choose separately. Host code only.
 // themselves. Host code only.
 #pragma once
 
@@ -15,33 +15,33 @@
 namespace shoal::kernels {
 
 struct GemmChoice {
-  // cublasLtMatmulAlgo_t, which the same version of the library takes back as it is.
+  // A cublasLtMatmulAlgo_t; the same version of the library accepts it back unchanged.
   std::array<std::uint64_t, 8> algorithm{};
   std::uint64_t workspace = 0;  // bytes
   double microseconds = 0;
-  // False: the product without its end (activation, a bias's gradient) and a pass of our own were
-  // faster, or cuBLASLt's sums were wrong; then the above is meaningless.
+  // False: the product without its epilogue (activation, a bias's gradient) plus a pass of our own
+  // was faster, or cuBLASLt's sums were wrong. The fields above are then meaningless.
   bool fused = true;
   friend bool operator==(const GemmChoice&, const GemmChoice&) = default;
 };
 
 class GemmChoices {
  public:
-  // `directory` empty: remembers in memory alone. What cannot be read, or is of another device or
-  // version, is ignored with one line in the log.
+  // Empty `directory`: choices stay in memory. A file that cannot be read, or is for another device
+  // or version, is ignored with one line in the log.
   GemmChoices(const std::string& directory, std::string device, std::uint64_t library_version);
 
   bool on_disk() const { return !path_.empty(); }
   const std::string& path() const { return path_; }
-  // Of this process, else of the file as it is now.
+  // This process's choice, else the one in the file as it is now.
   std::optional<GemmChoice> find(const std::string& key);
-  // What find() knows; else `choice`, unless somebody has written another meanwhile: then that one.
-  // The file is replaced whole, with what others have added to it, under a lock that nobody keeps
-  // while he times (what is timed may be queued behind what waits for another rank). A failure is
-  // logged once.
+  // Returns find()'s choice if there is one, even if another process has written it meanwhile;
+  // otherwise stores and returns `choice`. The file is replaced as a whole, including choices of
+  // other processes, under a lock. No process holds the lock while it times, since timed work may
+  // be queued behind work that waits for another rank. A failure to write is logged once.
   GemmChoice agree(const std::string& key, const GemmChoice& choice);
-  // find(), else what time() says, agreed upon; nothing where it says nothing. One of several
-  // threads or processes that come at once decides for all.
+  // find(), else agree() on the result of time(); nothing if time() gives nothing. If several
+  // threads or processes time at once, one of them decides for all.
   std::optional<GemmChoice> find_or_time(const std::string& key,
                                          const std::function<std::optional<GemmChoice>()>& time);
 

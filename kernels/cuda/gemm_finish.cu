@@ -4,7 +4,8 @@
 namespace shoal::kernels::cuda {
 namespace {
 
-// 1 / (1 + exp(-x)); f32 results want the accurate functions, 16-bit ones hide the quick ones.
+// 1 / (1 + exp(-x)). f32 results need the accurate functions; 16-bit rounding hides the quick ones'
+// error.
 template <class T>
 __device__ inline float sigmoid(float x) {
   if constexpr (sizeof(T) == 4) return 1.0f / (1.0f + expf(-x));
@@ -16,8 +17,8 @@ constexpr float kCubic = 0.044715f;
 constexpr float kHalfRoot = 0.7071067811865476f;          // sqrt(1 / 2)
 constexpr float kInverseRootTwoPi = 0.3989422804014327f;  // 1 / sqrt(2 pi)
 
-// 1 + erf(x / sqrt 2), and e^(-x²/2). Of 16-bit results by Abramowitz and Stegun's 7.1.26,
-// to 1.5e-7 and in half the instructions of erff: beside memory these are what the pass takes.
+// 1 + erf(x / sqrt 2), and e^(-x²/2). For 16-bit results by Abramowitz and Stegun's 7.1.26: error
+// 1.5e-7, in half the instructions of erff. After memory, these functions dominate the pass.
 template <class T>
 __device__ inline float one_and_erf(float x, float& exponential) {
   if constexpr (sizeof(T) == 4) {
@@ -53,7 +54,7 @@ template <class T>
 __device__ inline float derivative(GemmActivation kind, float x) {
   if (kind == GemmActivation::none) return 1.0f;
   if (kind == GemmActivation::relu) return x > 0.0f ? 1.0f : 0.0f;
-  // 0 or 1 beyond, and no inf times 0; NaN stays.
+  // Clamped, since the result is 0 or 1 beyond, to avoid inf times 0. NaN stays.
   x = x > 30.0f ? 30.0f : x < -30.0f ? -30.0f : x;
   if (kind == GemmActivation::tanh) {
     const float e = expf(-2.0f * fabsf(x)), s = 2.0f / (1.0f + e);
@@ -74,7 +75,7 @@ __device__ inline float bias_at(const GemmFinish& p, std::int64_t column) {
   return widened(static_cast<const __half*>(p.bias)[column]);
 }
 
-// A thread has N neighbouring columns and every so many rows.
+// Each thread handles N adjacent columns and a strided set of rows.
 template <class T, class Product, int N>
 __global__ void __launch_bounds__(256) finish(const GemmFinish p) {
   const std::int64_t column =
@@ -117,7 +118,7 @@ template <class T, class Product, int N>
 cudaError_t launch_finish(const GemmFinish& p, cudaStream_t stream) {
   const dim3 block(64, 4);
   const std::int64_t across = (p.columns + N * block.x - 1) / (N * block.x),
-                     down = (p.rows + 15) / 16;  // four rows a thread
+                     down = (p.rows + 15) / 16;  // four rows per thread
   const dim3 grid(static_cast<unsigned>(across),
                   static_cast<unsigned>(down < 65535 ? down : 65535));
   return launch_kernel(finish<T, Product, N>, grid, block, 0, stream, p);
@@ -125,7 +126,7 @@ cudaError_t launch_finish(const GemmFinish& p, cudaStream_t stream) {
 
 constexpr int kTile = 16;
 
-// A block has a tile of c, a thread an element of it; the sum runs over p in order.
+// A block computes a tile of c, each thread one element; the sum runs over p in order.
 template <class In, class Out>
 __global__ void __launch_bounds__(kTile* kTile) plain_product(const PlainProduct p) {
   __shared__ float a_tile[kTile][kTile + 1], b_tile[kTile][kTile + 1];

@@ -1,5 +1,5 @@
-// Launchers of gemm_finish.cu: the product that no library offers, and what follows a product where
-// no epilogue does it. Matrices are row-major; `leading` counts elements.
+// Launchers of gemm_finish.cu: the product that no library offers, and the steps after a product
+// that no epilogue does. Matrices are row-major; `leading` is in elements.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct PlainProduct {
 };
 cudaError_t launch_plain_product(const PlainProduct& args, cudaStream_t stream);
 
-// v = product + bias; kept = v; out = activation(v), or v · activation'(gate). [rows, columns] of
-// one type but for the product; any of that type may be the same memory.
+// v = product + bias; kept = v; out = activation(v), or v · activation'(gate). All are [rows,
+// columns] of one type, except for the product; those of that type may share memory.
 struct GemmFinish {
   std::int64_t rows, columns;
   const void* product;  // null: zeros

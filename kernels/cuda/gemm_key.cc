@@ -5,7 +5,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Of every group's first element.
+// Alignment of all groups' first elements.
 std::uint8_t alignment(const GemmMatrix& matrix, std::int64_t groups, DType dtype) {
   auto bits = reinterpret_cast<std::uintptr_t>(matrix.data) | 16u;
   if (groups > 1) bits |= static_cast<std::uintptr_t>(matrix.stride) * size_of(dtype);

@@ -1,5 +1,5 @@
-// What decides how a product runs: sizes, layouts, dtypes, epilogue and alignment, but no address.
-// Host code only.
+// All that decides how a product runs: sizes, layouts, dtypes, epilogue and alignment, but no
+// address. Host code only.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace shoal::kernels {
 
-// What cuBLASLt does to a product before storing it.
+// Work that cuBLASLt fuses into a product.
 enum class GemmFusion : std::uint8_t {
   none,
   bias,
-  sums_b,  // the column sums of our b, or a, are stored too
+  sums_b,  // also stores the column sums of our b; sums_a: of a
   sums_a,
   gelu,  // tanh
   gelu_bias,
-  gelu_aux,  // the value before the activation is stored too
+  gelu_aux,  // also stores the value before the activation
   gelu_aux_bias,
   dgelu,
 };
@@ -31,7 +31,7 @@ inline bool fuses_sums(GemmFusion fusion) {
 inline bool fuses_aux(GemmFusion fusion) { return fusion >= GemmFusion::gelu_aux; }
 inline bool fuses_activation(GemmFusion fusion) { return fusion >= GemmFusion::gelu; }
 
-// What an epilogue's pointers must be.
+// Alignment that an epilogue's pointers need.
 inline bool aligned_for_epilogue(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
@@ -40,7 +40,7 @@ struct GemmKey {
   std::int64_t m = 0, n = 0, k = 0, groups = 1;
   std::int64_t lda = 0, ldb = 0, ldc = 0, ldaux = 0;
   std::int64_t stride_a = 0, stride_b = 0, stride_c = 0;
-  // Bytes that every group's first element lies at a multiple of, at most 16.
+  // Alignment in bytes of all groups' first elements, at most 16.
   std::uint8_t align_a = 16, align_b = 16, align_c = 16;
   DType input = DType::f32, output = DType::f32;
   GemmFusion fusion = GemmFusion::none;
@@ -49,26 +49,26 @@ struct GemmKey {
   friend bool operator==(const GemmKey&, const GemmKey&) = default;
 };
 GemmKey gemm_key(const GemmArgs& args, GemmFusion fusion);
-// "bf16>bf16 8192x3072x768 tn gelu_aux_bias ..."; equal for equal keys only.
+// "bf16>bf16 8192x3072x768 tn gelu_aux_bias ..."; equal only for equal keys.
 std::string to_string(const GemmKey& key);
 struct GemmKeyHash {
   std::size_t operator()(const GemmKey& key) const;
 };
 
-// The most that cuBLASLt may fuse of what `args` asks for: not where the dtypes are ones that its
-// epilogues lack (bias of c's dtype; GELU is trusted with 16-bit results only, f32 ones want more
-// digits than its tanh has), where aux is not in steps of eight elements, or where bias or aux is
-// not aligned to 16 bytes: an algorithm is chosen without asking that (aligned_for_epilogue).
+// The most that cuBLASLt can fuse of what `args` asks for. Its epilogues need a bias of c's dtype,
+// an aux whose leading dimension is a multiple of eight elements, and bias and aux aligned to 16
+// bytes (algorithms are chosen without checking that, hence aligned_for_epilogue). GELU is fused
+// only for 16-bit results: for f32 its tanh is too imprecise.
 GemmFusion widest_fusion(const GemmArgs& args);
-// Without the activation: what is left then goes through a pass of our own.
+// The fusion without the activation; a pass of our own then does the rest.
 GemmFusion without_activation(const GemmArgs& args);
 
-// The sums that `args` wants beside its product, where cuBLASLt can give them: they are of c's
-// dtype, so of an f32 c alone. Else none.
+// Fusion of the column sums that `args` wants, if cuBLASLt can compute them. They have c's dtype,
+// so c must be f32. Otherwise none.
 GemmFusion sums_fusion(const GemmArgs& args);
 
-// cuBLASLt's matrices are column-major: a row-major [rows, columns] is its [columns, rows], and
-// c = ab becomes cᵀ = bᵀaᵀ, so b is its A. As stored, before transposition.
+// cuBLASLt's matrices are column-major: a row-major [rows, columns] is its [columns, rows], and c =
+// ab becomes cᵀ = bᵀaᵀ, so our b is its A. Sizes are as stored, before transposition.
 struct GemmLayout {
   std::uint64_t rows = 0, columns = 0;
   std::int64_t leading = 0, stride = 0;

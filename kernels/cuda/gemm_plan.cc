@@ -12,8 +12,8 @@ namespace shoal::kernels {
 namespace {
 
 constexpr int kProposals = 8;
-// Twice what NVIDIA advises for Hopper, for the partial sums of weight gradients; an algorithm
-// takes from the pool what it asks for.
+// Twice NVIDIA's advice for Hopper, for the partial sums of weight gradients. Only the algorithm's
+// actual need is taken from the pool.
 constexpr std::uint64_t kMostWorkspace = std::uint64_t{64} << 20;
 
 cudaDataType_t cuda_type(DType dtype) {
@@ -35,7 +35,7 @@ cublasLtEpilogue_t epilogue(GemmFusion fusion) {
       return CUBLASLT_EPILOGUE_DEFAULT;
     case GemmFusion::bias:
       return CUBLASLT_EPILOGUE_BIAS;
-    case GemmFusion::sums_b:  // of its A
+    case GemmFusion::sums_b:  // sums of cuBLASLt's A
       return CUBLASLT_EPILOGUE_BGRADA;
     case GemmFusion::sums_a:
       return CUBLASLT_EPILOGUE_BGRADB;
@@ -131,7 +131,7 @@ void GemmPlan::propose() {
                  operation);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-  // Partial sums of a split K in f32 and added in order, or none.
+  // Partial sums of a split K must be in f32 and added in order.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{key_.align_b});
@@ -143,7 +143,7 @@ void GemmPlan::propose() {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, description_.get(), a_.get(), b_.get(), c_.get(),
                                      c_.get(), made, kProposals, results.data(), &count);
-  // Nothing for this product: the caller has other ways.
+  // cuBLASLt has no algorithm for this product; the caller has other ways.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return;
   check_cublas(status, operation);
   for (const auto& result : std::span(results).first(static_cast<std::size_t>(count)))

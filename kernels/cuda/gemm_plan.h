@@ -1,4 +1,4 @@
-// cuBLASLt's descriptors for one kind of product, and the algorithms it proposes.
+// cuBLASLt's descriptors for one key, and the algorithms it proposes.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace shoal::kernels {
 
-// Throws internal with the operation and the library's words.
+// Throws internal (out_of_memory) with the operation and the library's message.
 void check_cublas(cublasStatus_t status, const char* operation);
 
-// Calls cuBLASLt's destroyer for what unique_ptr holds.
+// Calls cuBLASLt's destroy function for an object in a unique_ptr.
 template <auto destroy>
 struct CublasDeleter {
   template <class T>
@@ -27,23 +27,24 @@ using CublasHandle = std::unique_ptr<cublasLtContext, CublasDeleter<cublasLtDest
 
 class GemmPlan {
  public:
-  // `args` is of this key; its addresses tell cuBLASLt no more than their alignment.
+  // `args` must match the key; only the alignment of its addresses matters.
   GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const GemmArgs& args);
 
-  // How many algorithms there are to choose from, the library's favourite first.
+  // Number of algorithms, the library's favourite first.
   std::size_t candidates() const { return candidates_.size(); }
-  GemmChoice choice(std::size_t index) const;  // that candidate's algorithm
-  // The chosen one becomes what run() takes, if the library still knows it; the others follow.
+  GemmChoice choice(std::size_t index) const;  // the algorithm of that candidate
+  // Puts the chosen algorithm first, before the other candidates. False if the library does not
+  // accept it.
   bool prefer(const GemmChoice& choice);
 
-  // Queues the product on `native`, the native stream of `stream`; scratch from `room`. False, with
-  // nothing queued, where there is no algorithm or the library refuses the last of them.
+  // Queues the product on `native`, the native stream of `stream`, with scratch from `room`. False,
+  // with nothing queued, if there is no algorithm or the library refuses all of them.
   bool run(CudaRoom& room, const GemmArgs& args, Stream stream, cudaStream_t native);
-  // The same with one candidate alone.
+  // The same, with only the candidate at `index`.
   bool run_candidate(std::size_t index, CudaRoom& room, const GemmArgs& args, Stream stream,
                      cudaStream_t native);
 
-  // Whether the fused activation was found worth it; see GemmChoice::fused.
+  // False if timing found the fused form not worthwhile; see GemmChoice::fused.
   bool fused = true;
 
  private:

@@ -1,4 +1,4 @@
-// Functions of kernels that are plain arithmetic compile for the host too, where tests call them.
+// Macros for arithmetic in kernels that also compiles for the host, where tests call it.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,13 +1,13 @@
-// What C++ has no word for: PTX, and a block's dynamic shared memory. Tests put the emulated GPU's
-// in its stead (tests/support/emulated_gpu).
+// Instructions that C++ cannot express: PTX, and a block's dynamic shared memory. Tests replace
+// this file by the emulated GPU's (tests/support/emulated_gpu).
 //
-// Copies and products need sm_80. For a GPU before it the kernels made of them are compiled to
-// traps, and attention.cc and its like choose others.
+// Asynchronous copies and tensor-core products need sm_80. For older GPUs, the kernels that use
+// them compile to traps, and host code such as attention.cc selects others.
 //
-// Matrix kernels are made of a warp's loads of 8 x 8 matrices from shared memory, products of
-// 16 x 16 by 16 x 8 on tensor cores, and copies from device to shared memory that do not pass
-// through registers. Lane l holds, of a result c [16, 8], elements (l/4, 2(l%4)),
-// (l/4, 2(l%4) + 1) and the two of row l/4 + 8.
+// Matrix kernels consist of a warp's loads of 8 x 8 matrices from shared memory, products of 16 x
+// 16 by 16 x 8 on tensor cores, and copies from device to shared memory that bypass registers. Of a
+// result c [16, 8], lane l holds elements (l/4, 2(l%4)) and (l/4, 2(l%4) + 1) and the same two of
+// row l/4 + 8.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace shoal::kernels {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// 16 bytes; zeros instead where `inside` is false (`from` is then not read).
+// Copies 16 bytes; writes zeros if `inside` is false (`from` is then not read).
 __device__ inline void copy_async(void* to, const void* from, bool inside) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const int bytes = inside ? 16 : 0;
@@ -27,14 +27,15 @@ __device__ inline void copy_async(void* to, const void* from, bool inside) {
                "r"(bytes)
                : "memory");
 }
-// Ends a group of copies; wait_for_copies<n> waits until at most n groups of this thread are out.
+// Ends a group of copies. wait_for_copies<n> waits until at most n groups of this thread are
+// pending.
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 template <int kGroups>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kGroups) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements; lane l passes the address of row l%8 of matrix l/8.
+// Loads four 8 x 8 matrices of 16-bit elements; lane l passes the address of row l%8 of matrix l/8.
 __device__ inline void load_matrices(std::uint32_t (&m)[4], const void* row) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -95,14 +96,15 @@ __device__ void multiply(float (&)[4], const std::uint32_t (&)[4], std::uint32_t
 
 #endif
 
-// 2^x to two units of the last place; 0 where an f32 would be denormal, and of denormal x 1.
+// 2^x to two units of the last place. Results that would be denormal in f32 are 0; a denormal x
+// gives 1.
 __device__ inline float exp2_quick(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// The compiler no longer knows what is in the register.
+// Hides from the compiler what the register holds.
 __device__ inline void forget(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // The block's dynamic shared memory, aligned to 16 bytes.

@@ -10,7 +10,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Families are made when they are first asked for.
+// Families are created on first use.
 class CudaKernels final : public Kernels, public Emulates {
  public:
   explicit CudaKernels(const CudaKernelOptions& options)

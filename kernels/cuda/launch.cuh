@@ -1,4 +1,4 @@
-// Where a kernel is queued, and in how many blocks.
+// Stream and grid size of a launch.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct Launch {
   int multiprocessors;
 };
 
-// Blocks of `threads` for `items`, one a thread and the rest in grid strides: never 0, and no more
-// than fill the device.
+// Number of blocks of `threads` for `items`; threads take more items in grid strides. At least 1,
+// and no more than fill the device.
 inline unsigned grid_for(std::int64_t items, int threads, int multiprocessors) {
   const std::int64_t wanted = (items + threads - 1) / threads;
   const std::int64_t most = static_cast<std::int64_t>(multiprocessors) * (2048 / threads);

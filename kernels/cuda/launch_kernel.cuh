@@ -1,4 +1,4 @@
-// Queues a kernel. The one place that launches: tests put the emulated GPU's in its stead
+// Queues a kernel. All launches go through here; tests replace this file by the emulated GPU's
 // (tests/support/emulated_gpu).
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace shoal::kernels {
 
-// kernel(args...) by `grid` blocks of `block` threads, each block with so many bytes of dynamic
-// shared memory. Arguments become the kernel's parameters; one that has its type already is handed
-// over where it lies, where <<<>>> would copy tables of 32 KiB once more.
+// Runs kernel(args...) in `grid` blocks of `block` threads, with `dynamic_shared` bytes of dynamic
+// shared memory per block. Arguments convert to the kernel's parameters. One that already has the
+// right type is passed without a copy; <<<>>> would copy tables of 32 KiB once more.
 template <typename... P, typename... A>
 [[nodiscard]] cudaError_t launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block,
                                         std::size_t dynamic_shared, cudaStream_t stream,

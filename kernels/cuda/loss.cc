@@ -1,8 +1,8 @@
-// Cross-entropy of a linear head in slices of rows. A slice's logits are of the inputs' dtype, as
-// PyTorch's are under autocast: each 16-bit logit is rounded once, everything after is f32. They
-// become their own gradients where they lie, and are used for dx and dweight at once: three
-// products, nothing twice. Rows of logits are padded to a multiple of 64 elements, whatever the
-// vocabulary, so that products and passes move whole vectors.
+// Cross-entropy of a linear head in slices of rows. A slice's logits have the inputs' dtype, as in
+// PyTorch under autocast: each 16-bit logit is rounded once, and everything after it is f32. The
+// logits are overwritten by their gradients and used at once for dx and dweight, in three products
+// with no repetition. Rows of logits are padded to a multiple of 64 elements, so that products and
+// passes move whole vectors.
 #include "shoal/kernels/loss.h"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 
 constexpr std::int64_t kSliceBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kPad = 64;
-constexpr std::int64_t kVectorColumns = 8;  // what products want sizes to be multiples of
+constexpr std::int64_t kVectorColumns = 8;  // products are fast for multiples of this
 
-// Rows of a slice. Slices of one size where a few more of them divide the rows: one shape of
-// product then, and one choice of algorithm.
+// Rows of a slice. If a few more slices divide the rows evenly, all get the same size, which needs
+// only one product shape and one choice of algorithm.
 std::int64_t slice_rows(std::int64_t rows, std::int64_t row_bytes) {
   const std::int64_t most =
       std::max<std::int64_t>(kSliceBytes / std::max<std::int64_t>(row_bytes, 1) / 8 * 8, 8);
@@ -33,7 +33,7 @@ std::int64_t slice_rows(std::int64_t rows, std::int64_t row_bytes) {
   return ((rows + fewest - 1) / fewest + 7) / 8 * 8;
 }
 
-// At least one byte: scratch of nothing is not asked for.
+// At least one byte, since scratch is never asked for 0 bytes.
 std::size_t bytes_of(std::int64_t count, std::size_t element) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * element;
 }
@@ -44,7 +44,7 @@ class CudaLoss final : public LossKernels {
     check_cuda(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                       room.device().index),
                "reading the size of shared memory");
-    shared_limit_ -= 1024;  // static
+    shared_limit_ -= 1024;  // static shared memory
   }
 
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
@@ -55,7 +55,7 @@ class CudaLoss final : public LossKernels {
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
 
  private:
-  // The head's weight [classes, C] and bias as products take them.
+  // The head's weight [classes, C] and bias in the form products take.
   struct Head {
     const void *weight = nullptr, *bias = nullptr;
     std::int64_t classes = 0;
@@ -64,7 +64,7 @@ class CudaLoss final : public LossKernels {
   Head padded_head(const LinearCrossEntropyArgs& args, std::int64_t leading, Stream stream);
   const void* padded(const ConstView& rows, std::int64_t row_bytes, std::int64_t count,
                      Buffer& room, Stream stream);
-  // Targets where kernels can read them: a host view is copied into `room`.
+  // Targets in memory that kernels can read: a host view is copied into `room`.
   const std::int32_t* targets_of(const ConstView& targets, Buffer& room, Stream stream);
   void products(const LinearCrossEntropyArgs& args, const Head& head, const void* gradient,
                 std::int64_t begin, std::int64_t rows, std::int64_t leading, Stream stream);
@@ -84,7 +84,7 @@ const std::int32_t* CudaLoss::targets_of(const ConstView& targets, Buffer& room,
   return static_cast<const std::int32_t*>(room.data());
 }
 
-// `rows` and zeros behind them, `count` rows in all.
+// Copies `rows` and appends zeros, up to `count` rows.
 const void* CudaLoss::padded(const ConstView& rows, std::int64_t row_bytes, std::int64_t count,
                              Buffer& room, Stream stream) {
   const cudaStream_t native = room_.begin(stream);
@@ -98,9 +98,9 @@ const void* CudaLoss::padded(const ConstView& rows, std::int64_t row_bytes, std:
   return room.data();
 }
 
-// Of an odd vocabulary (GPT-2's 50,257) cuBLASLt takes kernels without vectors: 98 and 77 TFLOP/s
-// on an H200 where others reach 760. A copy with rows of zeros behind costs 0.04 ms. Their logits
-// are never read, their gradients are 0.
+// With an odd vocabulary (GPT-2's 50,257) cuBLASLt uses kernels without vectors: 98 and 77 TFLOP/s
+// on an H200 where others reach 760. A copy padded with rows of zeros costs 0.04 ms. The padding's
+// logits are never read, and its gradients are 0.
 CudaLoss::Head CudaLoss::padded_head(const LinearCrossEntropyArgs& args, std::int64_t leading,
                                      Stream stream) {
   Head head;
@@ -118,7 +118,7 @@ CudaLoss::Head CudaLoss::padded_head(const LinearCrossEntropyArgs& args, std::in
   return head;
 }
 
-// Without rows nothing adds to them.
+// Without rows no product writes the gradients, so they are zeroed here.
 void CudaLoss::clear_gradients(const LinearCrossEntropyArgs& args, cudaStream_t native) {
   if (args.accumulate_dweight) return;
   for (const View& view : {args.dweight, args.dbias})
@@ -194,7 +194,7 @@ void CudaLoss::linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream s
              "linear_cross_entropy");
 }
 
-// What a slice's gradient [rows, leading] gives to the head's inputs.
+// Gradients of the head's inputs from a slice's logit gradient [rows, leading].
 void CudaLoss::products(const LinearCrossEntropyArgs& args, const Head& head, const void* gradient,
                         std::int64_t begin, std::int64_t rows, std::int64_t leading,
                         Stream stream) {
@@ -220,7 +220,7 @@ void CudaLoss::products(const LinearCrossEntropyArgs& args, const Head& head, co
     product.b = {static_cast<const std::byte*>(args.x.data) + offset, columns};
     product.output = DType::f32;
     product.beta = accumulate ? 1.0f : 0.0f;
-    // The classes that make whole vectors, and the few behind them.
+    // First the classes that form whole vectors, then the remaining few.
     const std::int64_t whole = vocabulary / kVectorColumns * kVectorColumns;
     for (const auto& [first, count] :
          {std::pair{std::int64_t{0}, whole}, {whole, vocabulary - whole}}) {

@@ -1,7 +1,7 @@
-// Cross-entropy row by row: one block a row. The first pass reads the row once, keeps it in shared
-// memory as it came, and gathers its largest logit and the sum of exponentials at once ("online
-// softmax", Milakov and Gimelshein, 2018); the second makes gradients of what was kept. Each thread
-// meets the same elements in both passes, so that a row may be overwritten in place.
+// Cross-entropy, one block per row. The first pass reads the row once, keeps it in shared memory
+// unchanged, and computes its largest logit and the sum of exponentials together ("online softmax",
+// Milakov and Gimelshein, 2018). The second pass computes gradients from the kept row. Each thread
+// sees the same elements in both passes, so a row may be overwritten in place.
 #include "shoal/kernels/cuda/instructions.cuh"
 #include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/loss.cuh"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kVector = 8;
 constexpr int kMostThreads = 512;
-constexpr int kAhead = 4;  // loads of a thread in flight
+constexpr int kAhead = 4;  // loads in flight per thread
 constexpr int kSumThreads = 256;
 
 template <int N, class T>
@@ -20,8 +20,8 @@ __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
 }
 
-// Over a block, in the order of its warps; the same in every thread. `room` [32] must not be in use
-// by a call before without a barrier between.
+// Reduces over a block, in warp order; all threads get the result. Between two calls with the same
+// `room` [32] there must be a barrier.
 template <class T, class Combine>
 __device__ __forceinline__ T over_block(T value, T* room, const Combine& combine) {
 #pragma unroll
@@ -44,20 +44,21 @@ struct Largest {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// To two units of the last place, and 0 where an f32 would be denormal: what __expf makes, without
-// its care for those. Differences from the largest logit go in, so that large ones lose nothing.
+// e^x to two units of the last place; 0 where f32 would be denormal. It equals __expf without its
+// handling of denormals. Arguments are differences from the largest logit, so large results lose no
+// precision.
 __device__ __forceinline__ float exp_of(float x) { return exp2_quick(x * 1.4426950408889634f); }
 
-// exp(x - largest) where everything may still be -inf.
+// Shift for exp(x - largest) when everything may still be -inf.
 __device__ __forceinline__ float finite_or_zero(float largest) {
   return largest == -INFINITY ? 0.0f : largest;
 }
 
-// What a thread knows of its part of a row.
+// Running statistics of a thread's part of a row.
 struct Online {
   float largest = -INFINITY, sum = 0, total = 0;  // sum: of exp(logit - largest)
 
-  // x is -inf beyond `valid`.
+  // x must be -inf beyond `valid`.
   template <int N>
   __device__ __forceinline__ void take(const float (&x)[N], int valid, bool with_total) {
     float top = x[0];
@@ -75,8 +76,8 @@ struct Online {
   }
 };
 
-// f(pack, column) for a thread's packs of [0, columns), kAhead of them read before the first is
-// used.
+// Calls f(pack, column) for a thread's packs of [0, columns), reading kAhead of them before using
+// the first.
 template <int N, class T, class F>
 __device__ __forceinline__ void each_pack(const T* row, std::int64_t columns, const F& f) {
   const std::int64_t stride = static_cast<std::int64_t>(blockDim.x) * N;
@@ -92,7 +93,7 @@ __device__ __forceinline__ void each_pack(const T* row, std::int64_t columns, co
   }
 }
 
-// How many of a pack's elements lie before `classes`: only a row's last packs have fewer than N.
+// Number of a pack's elements before `classes`; only a row's last packs have fewer than N.
 template <int N>
 __device__ __forceinline__ int valid_of(std::int64_t column, std::int64_t classes) {
   const std::int64_t rest = classes - column;
@@ -109,7 +110,7 @@ __device__ __forceinline__ void widen(const Pack<T, N>& pack, int valid, float (
     if (j >= valid) x[j] = -INFINITY;
 }
 
-// The gradient of a row without a target.
+// Zero gradient of a row without a target.
 template <class G, int N>
 __device__ void clear_row(G* gradient, std::int64_t leading) {
   constexpr float zeros[N] = {};
@@ -118,7 +119,7 @@ __device__ void clear_row(G* gradient, std::int64_t leading) {
     store(zeros, gradient + column);
 }
 
-// A row's target, or -1: one that does not exist is reported, and is none.
+// A row's target, or -1. A target outside the vocabulary is reported and becomes -1.
 __device__ __forceinline__ std::int32_t target_of(const std::int32_t* targets, std::int64_t row,
                                                   std::int64_t first_row, std::int64_t classes,
                                                   FaultRecord* fault) {
@@ -145,10 +146,10 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     if (args.correct) args.correct[row] = 0;
     return;
   }
-  // Before anybody overwrites it: the barriers of over_block lie between.
+  // Read before any thread overwrites it; over_block's barriers come in between.
   const float at_target = widened(logits[target]);
   const bool smooth = args.label_smoothing > 0;
-  T* kept = dynamic_shared<T>();  // [leading], where `keep`
+  T* kept = dynamic_shared<T>();  // [leading], if `keep`
   Online mine;
   each_pack<N>(logits, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
     if (keep) *reinterpret_cast<Pack<T, N>*>(kept + column) = pack;
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   const float largest = over_block(mine.largest, room[0], Largest{});
   const float sum =
       over_block(mine.sum * exp_of(mine.largest - finite_or_zero(largest)), room[1], Add{});
-  // Not with 0: the total is infinite where a class is masked by -inf.
+  // Skipped for 0, since the total is infinite if a class is masked by -inf.
   const float total = smooth ? over_block(mine.total, room[2], Add{}) : 0.0f;
   const T* again = keep ? kept : logits;
   if (args.correct) {
@@ -195,8 +196,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     }
     store(out, gradient + column);
   });
-  // By the thread that wrote the others of its pack. Subtracted before rounding, so that it is
-  // rounded once.
+  // Written by the thread that wrote the rest of its pack. Subtracted before rounding, so that it
+  // is rounded only once.
   if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
     gradient[target] = narrowed<G>(
         scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(1024)
   if (correct_sum) *correct_sum = hit;
 }
 
-// A block sums 32 columns of one part of the rows, its warps taking rows in turn.
+// A block sums 32 columns over one part of the rows; its warps take rows in turn.
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
     column_parts_kernel(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t leading,
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(kMostThreads)
   total = over_block(total, room[1], Add{});
   float sum = 0;
   each_pack<1>(logits, columns, [&](const Pack<float, 1>& pack, std::int64_t column) {
-    // A masked class has no probability, even where all are masked. A NaN goes into the sum.
+    // A masked class has probability 0, even if all classes are masked. The sum carries any NaN.
     const float value = pack.v[0] == -INFINITY ? 0.0f : expf(pack.v[0] - largest);
     logits[column] = value;
     sum += value;
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kMostThreads)
     for (std::int64_t rank = 0; rank < args.ranks; ++rank) largest = fmaxf(largest, of(rank)[0]);
     for (std::int64_t rank = 0; rank < args.ranks; ++rank) {
       const float* one = of(rank);
-      // A rank without classes, or with masked ones only, adds 0; not 0 times exp(-inf - -inf).
+      // A rank with no classes or only masked ones adds 0; exp(-inf - -inf) would be NaN.
       if (one[1] != 0)
         sum += static_cast<double>(one[1]) *
                exp(static_cast<double>(one[0]) - static_cast<double>(largest));
@@ -321,7 +322,7 @@ __global__ void __launch_bounds__(kMostThreads)
     double loss = (1 - smoothing) * (log_sum - at_target);
     if (smoothing > 0) loss += smoothing * (log_sum - total / n);
     args.token_loss[row] = static_cast<float>(loss);
-    // exp(own - largest) / sum; a NaN among the logits is in the sum.
+    // exp(own - largest) / sum; the sum carries any NaN among the logits.
     shared_factor = static_cast<float>(
         scale * exp(static_cast<double>(of(args.rank)[0]) - static_cast<double>(largest)) / sum);
   }
@@ -338,7 +339,7 @@ __global__ void __launch_bounds__(kMostThreads)
                });
 }
 
-// Threads for rows of so many packs: whole warps.
+// Threads for rows of `packs` packs: whole warps.
 int threads_for(std::int64_t packs) {
   const std::int64_t wanted = (packs + 31) / 32 * 32;
   return static_cast<int>(wanted < 32 ? 32 : wanted < kMostThreads ? wanted : kMostThreads);
@@ -349,7 +350,7 @@ cudaError_t launch(const CrossEntropyLaunch& args, int shared_limit, cudaStream_
   const std::int64_t bytes = args.leading * static_cast<std::int64_t>(sizeof(T));
   const bool keep = args.gradient != nullptr && bytes <= shared_limit;
   const auto dynamic = static_cast<std::size_t>(keep ? bytes : 0);
-  if (dynamic > 40 * 1024) {  // more than every block may have unasked, beside its static memory
+  if (dynamic > 40 * 1024) {  // beyond the default limit of a block, with its static memory
     const cudaError_t status =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(cross_entropy_kernel<T, G, N>),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));

@@ -1,4 +1,4 @@
-// Launchers of loss.cu. Rows and classes are at least 1 unless said.
+// Launchers of loss.cu. Rows and classes are at least 1 unless stated otherwise.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,29 @@
 
 namespace shoal::kernels {
 
-// Cross-entropy of rows of logits, and their gradients.
+// Cross-entropy of rows of logits, and the logits' gradients.
 struct CrossEntropyLaunch {
   DType type, gradient_type;  // gradient_type: type, or f32
   std::int64_t rows, classes;
-  const void* logits;  // [rows, leading]; columns from `classes` on are never read
-  void* gradient;      // [rows, leading], those columns become 0; null: not wanted; may be logits
+  const void* logits;  // [rows, leading]; columns >= `classes` are never read
+  void* gradient;      // [rows, leading], columns >= `classes` become 0; null: not wanted; may
+                       // alias logits
   std::int64_t leading;
   const std::int32_t* targets;  // [rows]; negative: none
-  std::int64_t first_row;       // of all rows, for a report
+  std::int64_t first_row;       // index of row 0 among all rows, for error reports
   FaultRecord* fault;
   float label_smoothing, scale;
-  const StepState* state;  // its two scales multiply `scale` (whole_scale()); null: nothing does
+  const StepState* state;  // its two scales multiply `scale` (whole_scale()); null: none
   float* token_loss;       // [rows]; 0 where there is no target
-  std::int32_t* correct;   // [rows] 1 where the target is the first largest logit; null: not wanted
+  std::int32_t* correct;   // [rows] 1 if the target is the first largest logit; null: not wanted
 };
-// `shared_limit`: bytes of dynamic shared memory that a block may have; rows that do not fit it are
+// `shared_limit`: bytes of dynamic shared memory that a block may have. Rows that exceed it are
 // read twice.
 cudaError_t launch_cross_entropy(const CrossEntropyLaunch& args, int shared_limit,
                                  cudaStream_t stream);
 
-// loss_sum[0] = sum of token_loss, added in f64, and correct_sum[0] = that of correct (null: not
-// wanted), both [rows], rows may be 0. The order depends on the rows alone.
+// loss_sum[0] = sum of token_loss [rows], added in f64; correct_sum[0] = sum of correct [rows]
+// (null: not wanted). rows may be 0. The order depends only on the number of rows.
 cudaError_t launch_loss_total(const float* token_loss, const std::int32_t* correct,
                               std::int64_t rows, float* loss_sum, std::int32_t* correct_sum,
                               cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Products through CudaGemm, and sums of rows.
+// Matrix products through CudaGemm, and sums of rows.
 #include "shoal/kernels/matmul.h"
 
 #include "shoal/kernels/cuda/families.h"

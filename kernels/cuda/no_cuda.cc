@@ -1,4 +1,4 @@
-// Stands in for CUDA kernels in a build without them.
+// Replaces the CUDA kernels in a build without CUDA.
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 

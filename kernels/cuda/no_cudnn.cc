@@ -1,5 +1,5 @@
-// Stands in for attention_cudnn.cc in a build without cuDNN: nobody gets past the constructor, and
-// attention is by the own kernels.
+// Replaces attention_cudnn.cc in a build without cuDNN. The constructor always throws, so attention
+// uses our own kernels.
 #include "shoal/kernels/cuda/attention_cudnn.h"
 #include "shoal/runtime/base/error.h"
 

@@ -13,7 +13,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Whether there is anything to do; kernels count columns in 32 bits.
+// True if there is work to do; kernels count columns in 32 bits.
 bool has_rows(const char* operation, const Shape& shape) {
   SHOAL_CHECK(shape.columns() <= std::numeric_limits<std::int32_t>::max() / 2,
               "{}: {} columns are too many", operation, shape.columns());

@@ -1,6 +1,6 @@
-// LayerNorm forward, the gradient of its weights, and softmax: a row is read once into registers
-// and written once. Rows longer than a block's registers are read again for what does not fit. The
-// fused form gives the bits of the two kernels it stands for.
+// LayerNorm forward, the gradient of its weights, and softmax. A row is read once into registers
+// and written once; the part of a row that exceeds a block's registers is read again. The fused
+// form gives the same bits as the two kernels it replaces.
 #include "shoal/kernels/cuda/norm_rows.cuh"
 
 namespace shoal::kernels {
@@ -8,7 +8,8 @@ namespace {
 
 using namespace norm_rows;  // NOLINT(google-build-using-namespace): this file's own
 
-// sum = residual + dropout(x), rounded to T: what is normalised is what backward reads.
+// sum = residual + dropout(x), rounded to T before it is normalised, since backward reads the
+// rounded value.
 template <bool drops, class T, int N>
 __device__ __forceinline__ Pack<T, N> residual_sum(const Pack<T, N>& x, const Pack<T, N>& residual,
                                                    const RowDropout& dropout,
@@ -25,7 +26,7 @@ __device__ __forceinline__ Pack<T, N> residual_sum(const Pack<T, N>& x, const Pa
   return sum;
 }
 
-enum class Input { x, sum, dropped_sum };  // what is normalised
+enum class Input { x, sum, dropped_sum };  // the value to normalise
 
 template <class T, class W, int N, Input input, bool centred>
 __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kResident<T>)
@@ -99,11 +100,11 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   }
 }
 
-// Columns of a block: N a lane; its warps take rows in turn.
+// A block has N columns a lane; its warps take rows in turn.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_weight_kernel(const __grid_constant__ LayerNormWeightLaunch args) {
-  constexpr int kAhead = 4;  // rows of a warp that are read at once
+  constexpr int kAhead = 4;  // rows that a warp reads at once
   constexpr int kTile = 32 * N;
   __shared__ float sums[kWarps][2 * kTile];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block sums 32 of the 2 * columns results, its warps taking parts in turn.
+// A block sums 32 of the 2 * columns results; its warps take parts in turn.
 __global__ void __launch_bounds__(kThreads)
     layer_norm_weight_total_kernel(const __grid_constant__ LayerNormWeightLaunch args) {
   __shared__ float sums[kWarps][32];
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
     for (int j = 0; j < N; ++j) largest = fmaxf(largest, widened(v.v[j]));
   });
   largest = over_row(largest, at.warps, room[0], Largest{});
-  // The exponentials are made twice: 16-bit outputs cannot hold them.
+  // The exponentials are computed twice, since 16-bit outputs cannot hold them.
   float sum = 0;
   keep_packed(held);
   at.each([&](int k, int column) {
@@ -268,8 +269,8 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream) 
 }
 
 std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns) {
-  // A wave of blocks, two on each of an H100's multiprocessors; at least four rows a warp, or
-  // partial sums are traffic of their own.
+  // One wave of blocks, two on each of an H100's multiprocessors. At least four rows a warp, since
+  // otherwise partial sums would add noticeable traffic.
   constexpr std::int64_t kBlocks = 264, kLeastRows = 4 * kWarps, kTile = 32 * kVector;
   const std::int64_t tiles = (columns + kTile - 1) / kTile,
                      most = (rows + kLeastRows - 1) / kLeastRows,

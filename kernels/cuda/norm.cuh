@@ -1,5 +1,5 @@
-// Launchers of norm.cu. `type` is that of every activation, `weight_type` of gamma and beta; rows
-// and columns are at least 1. Pointers may have any alignment.
+// Launchers of norm.cu and norm_backward.cu. `type` is the dtype of all activations, `weight_type`
+// that of gamma and beta; rows and columns are at least 1. Pointers may have any alignment.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace shoal::kernels {
 struct LayerNormLaunch {
   DType type, weight_type;
   std::int64_t rows, columns;
-  // residual null: x is normalised as it is; beta null: RMSNorm
+  // residual null: x is normalised directly; beta null: RMSNorm
   const void *x, *residual, *gamma, *beta;
   void *sum, *y;
   float *mean, *rstd;  // null: not kept
@@ -26,19 +26,20 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream);
 struct LayerNormBackwardLaunch {
   DType type, weight_type;
   std::int64_t rows, columns;
-  const void *dy, *x, *gamma, *residual;  // residual null: there is none
+  const void *dy, *x, *gamma, *residual;  // residual null: none
   const float *mean, *rstd;               // mean null: RMSNorm
   void *dx, *branch;                      // branch null: dropout(dx) is not wanted
   RowDropout dropout;
-  std::int64_t parts;  // of the rows; 0: dx alone
-  float* partial;      // [parts, 2, columns]: receives what each part adds to dgamma and dbeta
+  std::int64_t parts;  // parts of the rows; 0: only dx
+  float* partial;      // [parts, 2, columns]: receives each part's sums for dgamma and dbeta
 };
 cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream);
-// Into how many parts rows are cut where their sums come with dx; by the sizes alone. 0: they do
-// not, of rows that are long, or where vectors cannot move.
+// Number of parts the rows are split into to compute the weights' sums together with dx; depends
+// only on sizes and alignment. 0: not possible, because rows are too long or vectors cannot be
+// moved.
 std::int64_t layer_norm_backward_parts(const LayerNormBackwardLaunch& args);
 
-// Rows are cut into parts by the sizes alone, so that sums add up alike on every device.
+// Number of parts of the rows; it depends only on the sizes, so sums are the same on every device.
 std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns);
 struct LayerNormWeightLaunch {
   DType type;
@@ -50,7 +51,7 @@ struct LayerNormWeightLaunch {
   bool accumulate;
 };
 cudaError_t launch_layer_norm_weight(const LayerNormWeightLaunch& args, cudaStream_t stream);
-// dgamma and dbeta of what `partial` holds already.
+// Adds up dgamma and dbeta from the sums in `partial`.
 cudaError_t launch_layer_norm_weight_total(const LayerNormWeightLaunch& args, cudaStream_t stream);
 
 cudaError_t launch_softmax(DType type, std::int64_t rows, std::int64_t columns, const void* x,

@@ -1,5 +1,5 @@
-// The gradient of LayerNorm and RMSNorm: of what was normalised, and of the weights from the same
-// reading of both.
+// Backward of LayerNorm and RMSNorm: dx, and the weights' gradients from the same reading of dy and
+// x.
 #include "shoal/kernels/cuda/norm_rows.cuh"
 
 namespace shoal::kernels {
@@ -7,13 +7,13 @@ namespace {
 
 using namespace norm_rows;  // NOLINT(google-build-using-namespace): this file's own
 
-// What dx needs of its row.
+// Per-row numbers needed for dx.
 struct RowNumbers {
   float rstd, average, along;
 };
 
-// dx of the pack at `column` of the row at `start`, of g = dy * gamma and the normalised x. drops:
-// dropout(dx) is written too, where it is the gradient of a branch; random(): the row's RandomRow.
+// Computes dx of the pack at `column` in the row at `start`, from g = dy * gamma and the normalised
+// x. drops: also writes dropout(dx), the gradient of a branch. random(): the row's RandomRow.
 template <class T, bool drops, int N, class F>
 __device__ __forceinline__ void store_gradient(const LayerNormBackwardLaunch& args,
                                                std::int64_t start, int column,
@@ -92,17 +92,17 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
   });
 }
 
-// The same of all rows of a part, in turn, with what they add to dgamma and dbeta: a block's groups
-// of warps have a row each and sums of their own, which are then added in order. P packs a thread
-// are the whole row.
-constexpr int kMostColumns = 4096;  // of which the totals fit a block's shared memory
+// Computes dx for all rows of a part and accumulates their contributions to dgamma and dbeta. Each
+// of a block's groups of warps takes rows in turn and keeps its own sums, which are added in order
+// at the end. P packs per thread cover the whole row.
+constexpr int kMostColumns = 4096;  // beyond, the totals exceed a block's shared memory
 
 template <class T, class W, int P, bool drops>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
     layer_norm_backward_whole_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
                                      const Rows rows, const std::int64_t rows_a_part) {
   constexpr int N = kVector;
-  // Of this row and the next: a row's sums are read while the next one's are written.
+  // For this row and the next: one row's sums are read while the next one's are written.
   __shared__ float room[2][2][kWarps];
   float* const totals = dynamic_shared<float>();  // [2, columns]
   const int a_row = 32 * rows.warps, thread = static_cast<int>(threadIdx.x), group = thread / a_row,
@@ -229,8 +229,8 @@ cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cuda
 
 std::int64_t layer_norm_backward_parts(const LayerNormBackwardLaunch& args) {
   if (!moves_vectors(args) || args.columns > kMostColumns) return 0;
-  // One wave of blocks, two on each of an H100's multiprocessors; at least four rows a group of
-  // warps, or partial sums are traffic of their own.
+  // One wave of blocks, two on each of an H100's multiprocessors. At least four rows per group of
+  // warps, since otherwise partial sums would add noticeable traffic.
   constexpr std::int64_t kBlocks = 264;
   const std::int64_t least = 4 * (kWarps / share_rows(args.rows, args.columns, true).warps),
                      most = (args.rows + least - 1) / least;

@@ -1,5 +1,5 @@
-// What the kernels of LayerNorm, RMSNorm and softmax share: a row is read once into registers, by
-// one warp or by as many as it takes. Arithmetic leaves no room for contraction.
+// Shared by the kernels of LayerNorm, RMSNorm and softmax. A row is read once into registers, by
+// one warp or as many as needed. Arithmetic is written so that the compiler cannot contract it.
 #pragma once
 
 #include <type_traits>
@@ -11,14 +11,14 @@
 
 namespace shoal::kernels::norm_rows {
 
-// A thread of a row moves N elements at once, eight where every row begins where vectors may, else
-// one; and keeps so many of its packs as they came from memory.
+// Elements that a thread moves at once: eight if every row is aligned for vectors, else one. A
+// thread keeps kHeld packs of its row as read from memory.
 constexpr int kVector = 8;
 template <int N>
 constexpr int kHeld = N == kVector ? 4 : 16;
-constexpr int kWarps = 8;  // of a block, which has one row or several
+constexpr int kWarps = 8;  // of a block, which has one or several rows
 constexpr int kThreads = 32 * kWarps;
-// Blocks that a multiprocessor holds: enough reads in flight, and no spilled registers.
+// Blocks per multiprocessor: enough loads in flight, and no spilled registers.
 template <class T>
 constexpr int kResident = sizeof(T) == 4 ? 2 : 3;
 
@@ -31,8 +31,8 @@ __device__ __forceinline__ void store_pack(const Pack<T, N>& pack, T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-// The compiler would rather keep 16-bit elements widened from one pass over them to the next, in
-// twice the registers: it shall not know that they are still the same.
+// Keeps 16-bit elements packed between two passes over them. Otherwise the compiler keeps them
+// widened, in twice the registers, because it knows that they have not changed.
 template <class T, int N, int count>
 __device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
   if constexpr (sizeof(T) * N == 16) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
   }
 }
 
-// How blocks share out rows.
+// Distribution of rows over blocks.
 struct Rows {
   std::int64_t rows;
   int columns, warps;  // warps per row: a power of two
@@ -63,7 +63,7 @@ inline Rows share_rows(std::int64_t rows, std::int64_t columns, bool vectors) {
   return shared;
 }
 
-// A thread's place in its row. Threads of rows past the last have no columns; they only take part
+// A thread's position in its row. Threads of rows past the last have no columns and only take part
 // in the block's barriers.
 template <int N>
 struct Place {
@@ -81,7 +81,7 @@ struct Place {
     leader = columns > 0 && thread % a_row == 0;
   }
 
-  // The row's packs of this thread that fit its registers; nothing waits for them yet.
+  // Loads this thread's packs of the row that fit its registers, without waiting for them.
   template <class T>
   __device__ __forceinline__ void hold(const T* data, Pack<T, N> (&held)[kHeld<N>]) const {
 #pragma unroll
@@ -89,7 +89,7 @@ struct Place {
       if (first + k * stride < columns) held[k] = load_pack<N>(data + first + k * stride);
   }
 
-  // f(k, column) for each pack: k >= 0 where it is held, -1 where it must be read again.
+  // Calls f(k, column) for each pack: k >= 0 if it is held, -1 if it must be read again.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
 #pragma unroll
@@ -106,8 +106,8 @@ struct Largest {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Over the threads of a row; the same in all of them. Each call of a kernel needs room of its own,
-// [kWarps].
+// Reduces over the threads of a row; all of them get the result. Each call in a kernel needs its
+// own `room` [kWarps].
 template <class Combine>
 __device__ __forceinline__ float over_row(float value, int warps, float* room, Combine combine) {
 #pragma unroll
@@ -131,7 +131,7 @@ __device__ __forceinline__ const T* row_of(const void* data, std::int64_t offset
   return static_cast<const T*>(data) + offset;
 }
 
-// A row's place among the random numbers.
+// Coordinates of a row's random numbers.
 struct RandomRow {
   PhiloxKey key;
   std::uint32_t sample;
@@ -151,8 +151,8 @@ __device__ __forceinline__ void random_pack(const RandomRow& random, int column,
     philox_bits(random.key, random.sample, element, bits);
 }
 
-// f(T{}, W{}, N) for the types of activations and weights, which are f32 or the same, and the
-// elements that move at once.
+// Calls f(T{}, W{}, N) for the dtypes of activations and weights (f32 or the activations' dtype)
+// and the number of elements that move at once.
 template <class F>
 cudaError_t with_types(DType type, DType weight_type, bool vectors, const F& f) {
   return with_training_type(type, [&](auto t) {

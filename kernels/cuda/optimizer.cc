@@ -1,5 +1,5 @@
-// OptimizerKernels on the GPU: everything that an update depends on is read from device memory when
-// it runs, so that a captured step can be replayed.
+// OptimizerKernels on the GPU. An update reads all its inputs from device memory when it runs, so
+// that a captured step can be replayed.
 #include "shoal/kernels/optimizer.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace {
 bool aligned(const void* pointer, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
-// Whether accesses of four elements suit: a null pointer is never accessed.
+// True if accesses of four elements are aligned. Null pointers count as aligned: they are never
+// accessed.
 bool suits_fours(const ConstView& view) { return aligned(view.data, 4 * size_of(view.dtype)); }
 
 std::uint32_t chunks_of(std::int64_t count, std::int64_t chunk) {
@@ -154,7 +155,8 @@ class CudaOptimizer final : public OptimizerKernels {
     return {args.state, args.beta1, args.beta2, args.epsilon, room_.fault()};
   }
 
-  // use(table, number of its first tensor) for tables of all of `args`, in chunks of `chunk`.
+  // Calls use(table, index of its first tensor) for tables of all of `args`, in chunks of `chunk`
+  // elements.
   template <class Use>
   void by_table(std::span<const AdamWArgs> args, std::int64_t chunk, const Use& use) {
     if (!args.empty() && args[0].rounding)
@@ -182,13 +184,13 @@ class CudaOptimizer final : public OptimizerKernels {
     for (const AdamWArgs& one : args) {
       auto& tensor = table.tensor[table.tensors++];
       fill(tensor, one);
-      tensor.first_chunk = table.chunks;  // of an empty one the next one's
+      tensor.first_chunk = table.chunks;  // an empty tensor has the next one's
       table.chunks += chunks_of(tensor.count, chunk);
     }
     return table;
   }
 
-  // Up to kSquaresSums sums of each table, then their total: the order depends on the sizes alone.
+  // Up to kSquaresSums sums of each table, then their total. The order depends only on the sizes.
   void squares_of(std::span<const ConstView> xs, double* out, bool accumulate, Stream stream) {
     const cudaStream_t native = room_.begin(stream);
     const std::size_t capacity = kManySquares, tables = (xs.size() + capacity - 1) / capacity;
@@ -206,7 +208,7 @@ class CudaOptimizer final : public OptimizerKernels {
     check_cuda(launch_squares_total(partial, sums, out, accumulate, native), "sum_of_squares");
   }
 
-  // How many sums there are.
+  // Returns the number of sums.
   template <int capacity>
   int queue_squares(std::span<const ConstView> xs, SquaresTable<capacity>& table, double* partial,
                     cudaStream_t native) {
@@ -223,7 +225,7 @@ class CudaOptimizer final : public OptimizerKernels {
   }
 
   CudaRoom& room_;
-  // Launch parameters, too long for the stack.
+  // Launch parameters, too large for the stack.
   std::unique_ptr<FewTensors> few_ = std::make_unique<FewTensors>();
   std::unique_ptr<ManyTensors> many_ = std::make_unique<ManyTensors>();
   std::unique_ptr<FewRounded> few_rounded_ = std::make_unique<FewRounded>();

@@ -1,6 +1,6 @@
-// Update rules and norms. The arithmetic is the CPU's, operation by operation and rounding by
-// rounding (kernels/cpu/optimizer_simd.cc), so that the two agree to the bit but for what pow and
-// sqrt do in f64. An update moves every byte once and is bound by memory.
+// Update rules and norms. The arithmetic matches the CPU's operation by operation, including
+// rounding (kernels/cpu/optimizer_simd.cc), so the results have the same bits except for
+// differences of pow and sqrt in f64. An update moves every byte once and is memory-bound.
 #include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/optimizer.cuh"
 #include "shoal/kernels/cuda/philox.cuh"
@@ -10,11 +10,11 @@ namespace shoal::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-// As many as are resident, by their registers: blocks take chunks in turn, so a second wave would
-// only make a tail.
+// Number of resident blocks, limited by registers. Blocks take chunks in turn, so a second wave
+// would only add a tail.
 constexpr int kBlocksPerMultiprocessor = 4;
 
-// Four elements, or the first `some` of them where they are not whole.
+// Four elements; if not `whole`, only the first `some` are valid.
 using Four = float[4];
 
 template <bool whole, class T>
@@ -41,7 +41,7 @@ __device__ inline std::uint32_t two(float low, float high, DType type) {
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
-// The 16-bit copy from element `first` on; nothing where there is none.
+// Writes the 16-bit copy, starting at element `first`; does nothing if there is none.
 template <bool whole>
 __device__ inline void write_copy(const Four& x, void* parameter, DType type, std::int64_t first,
                                   int some) {
@@ -55,7 +55,7 @@ __device__ inline void write_copy(const Four& x, void* parameter, DType type, st
     store_some(x, some, reinterpret_cast<__half*>(to));
 }
 
-// What is updated: masters in f32, or bf16 parameters without.
+// Reads the values to update: f32 masters, or bf16 parameters without masters.
 template <bool whole>
 __device__ inline void read_parameter(const AdamWTensor& x, std::int64_t i, int some, Four& p) {
   read<whole>(x.master + i, some, p);
@@ -87,11 +87,11 @@ __device__ inline void write_parameter(const Four& p, const RoundedTensor& x,
 #pragma unroll
   for (int k = 0; k < 4; ++k)
     rounded[k] = __uint_as_float(rounded_stochastically(__float_as_uint(p[k]), bits[k]));
-  // Which bf16 has.
+  // The values are exact in bf16.
   write<whole>(rounded, static_cast<__nv_bfloat16*>(x.parameter) + i, some);
 }
 
-// step.template operator()<whole>(i, some) over [begin, end), four elements a thread.
+// Calls step.template operator()<whole>(i, some) over [begin, end), four elements per thread.
 template <class Step>
 __device__ inline void fours(std::int64_t begin, std::int64_t end, std::int64_t stride, bool whole,
                              const Step& step) {
@@ -103,7 +103,7 @@ __device__ inline void fours(std::int64_t begin, std::int64_t end, std::int64_t 
   }
 }
 
-// step(tensor, its number, chunk, begin, end) of the chunks that are this block's.
+// Calls step(tensor, its index, chunk, begin, end) for this block's chunks.
 template <class Table, class Step>
 __device__ inline void chunks(const Table& table, std::int64_t size, const Step& step) {
   std::uint32_t t = 0;
@@ -120,12 +120,12 @@ struct AdamWFactors {
   float step_size;    // lr / (1 - beta1^t)
   float correction2;  // sqrt(1 - beta2^t)
   float epsilon;
-  float inverse_correction1, inverse_correction2;  // LAMB's
+  float inverse_correction1, inverse_correction2;  // for LAMB
   double learning_rate;
   bool run;
 };
 
-// False where the update is to be left out. An update before the first step is a caller's error.
+// False if the update is to be skipped. An update before the first step is a caller's error.
 __device__ inline bool runs(const StepState& state, FaultRecord* fault) {
   if (state.skip != 0) return false;
   if (state.step >= 1) return true;
@@ -133,7 +133,7 @@ __device__ inline bool runs(const StepState& state, FaultRecord* fault) {
   return false;
 }
 
-// By one thread of each block: pow in f64 is long.
+// Called by one thread of each block, since pow in f64 is slow.
 __device__ void make_factors(const AdamWSettings& settings, AdamWFactors& f) {
   const StepState state = *settings.state;
   f.run = runs(state, settings.fault);
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(const __grid_constant__ S
   fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole, step);
 }
 
-// The same value in every thread; the order is that of the threads' numbers.
+// All threads get the same value; the order is that of the thread indices.
 __device__ inline double block_sum(double value, double* room) {
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
@@ -277,7 +277,7 @@ struct LambMomentsStep {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
-      if (k >= some) continue;  // of what lies beyond r may be NaN: 0 / (0 + 0)
+      if (k >= some) continue;  // beyond `some`, r may be NaN: 0 / (0 + 0)
       const double p = master[k], r = lamb.direction(first[k], second[k], master[k]);
       weight = fma(p, p, weight);
       update = fma(r, r, update);
@@ -310,11 +310,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
           partial[2 * std::size_t{chunk}] = weight;
           partial[2 * std::size_t{chunk} + 1] = update;
         }
-        __syncthreads();  // the next chunk's sums go into the same room
+        __syncthreads();  // the next chunk's sums use the same memory
       });
 }
 
-// A block a tensor.
+// One block per tensor.
 template <class Table>
 __global__ void __launch_bounds__(kThreads)
     lamb_squares_kernel(const __grid_constant__ Table table, const double* partial,
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
          });
 }
 
-// Elements beyond `some` are 0.
+// Elements beyond `some` become 0.
 template <bool whole>
 __device__ inline void read_any(const SquaresTensor& x, std::int64_t first, int some, Four& four) {
   if (x.type == DType::f32)
@@ -398,7 +398,7 @@ struct SquaresStep {
     read_any<whole>(x, i, some, four);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      // Squares of f32 are exact in f64, and cannot overflow.
+      // Squares of f32 are exact in f64 and cannot overflow.
       const double wide = four[k];
       sum[k] = fma(wide, wide, sum[k]);
     }
@@ -471,7 +471,7 @@ __global__ void begin_update_kernel(const double* sum_of_squares, double max_nor
   ++state->step;
 }
 
-// Blocks for `items` of them, no more than run at once.
+// Number of blocks for `items` blocks of work, no more than are resident at once.
 int grid(std::int64_t items, int multiprocessors) {
   const std::int64_t most = std::int64_t{multiprocessors} * kBlocksPerMultiprocessor;
   return static_cast<int>(items < most ? (items < 1 ? 1 : items) : most);

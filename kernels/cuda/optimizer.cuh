@@ -1,4 +1,4 @@
-// Launchers of optimizer.cu: plain structs, so that nvcc reads nothing of the house.
+// Launchers of optimizer.cu: plain structs, so that nvcc reads few of our headers.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace shoal::kernels {
 
-// Tensors are cut into chunks that blocks take in turn; first_chunk counts those of the tensors
-// before. Descriptors travel as kernel parameters: nothing is uploaded, and a captured launch keeps
-// its own.
+// Tensors are split into chunks that blocks take in turn; first_chunk is the number of chunks of
+// earlier tensors. Descriptors are kernel parameters: nothing is uploaded, and a captured launch
+// keeps its own copy.
 inline constexpr std::int64_t kAdamWChunk = 4096;
 inline constexpr std::int64_t kLambChunk = 8192;
 inline constexpr std::int64_t kSquaresChunk = 8192;
@@ -29,15 +29,15 @@ struct AdamWTensor {
   double weight_decay;
   std::uint32_t first_chunk;
   DType copy;          // of `parameter`
-  std::uint8_t whole;  // every pointer suits accesses of four elements
+  std::uint8_t whole;  // every pointer is aligned for accesses of four elements
 };
 
-// A bf16 parameter without a master: `parameter` alone counts, `master` is null.
+// A bf16 parameter without a master: only `parameter` is used, `master` is null.
 struct RoundedTensor : AdamWTensor {
   RoundingPlace place;
 };
 
-// f64: factors are made of them on the device, where the step is.
+// In f64: the device derives the factors from them, since the step is there.
 struct AdamWSettings {
   const StepState* state;
   double beta1, beta2, epsilon;
@@ -57,11 +57,11 @@ using FewTensors = UpdateTable<AdamWTensor, kFewTensors>;
 using ManyTensors = UpdateTable<AdamWTensor, kManyTensors>;
 using FewRounded = UpdateTable<RoundedTensor, kFewRounded>;
 using ManyRounded = UpdateTable<RoundedTensor, kManyRounded>;
-// A launch's parameters end at 32764 bytes (CUDA 12.1; 4096 before).
+// Launch parameters are limited to 32764 bytes (CUDA 12.1; 4096 before).
 static_assert(sizeof(ManyTensors) <= 32764 && sizeof(ManyRounded) <= 32764 &&
               sizeof(FewTensors) <= 4096 && sizeof(FewRounded) <= 4096);
 
-// Of each of the four tables.
+// Instantiated for each of the four tables.
 template <class Table>
 cudaError_t launch_adamw(const Table& table, int multiprocessors, cudaStream_t stream);
 
@@ -78,16 +78,16 @@ struct SgdTensor {
 };
 cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream);
 
-// LAMB's moments, and partial [chunks, 2]: sums of squares of the masters and of r (optimizer.h) in
-// each chunk of kLambChunk.
+// Updates LAMB's moments and writes partial [chunks, 2]: sums of squares of the masters and of r
+// (optimizer.h) per chunk of kLambChunk.
 template <class Table>
 cudaError_t launch_lamb_moments(const Table& table, double* partial, int multiprocessors,
                                 cudaStream_t stream);
-// squares [tensors, 2] = the sums of each tensor's chunks, in their order.
+// squares [tensors, 2] = the sums over each tensor's chunks, in order.
 template <class Table>
 cudaError_t launch_lamb_squares(const Table& table, const double* partial, double* squares,
                                 cudaStream_t stream);
-// master -= learning rate * trust * r, and the copy.
+// master -= learning rate * trust * r; also refreshes the copy.
 template <class Table>
 cudaError_t launch_lamb_apply(const Table& table, const double* squares, double max_trust_ratio,
                               int multiprocessors, cudaStream_t stream);
@@ -108,12 +108,14 @@ struct SquaresTable {
 static_assert(sizeof(SquaresTable<kManySquares>) <= 32000 &&
               sizeof(SquaresTable<kFewSquares>) <= 4000);
 
-// At most this many sums come of one table, whatever the device, so that they always add up alike.
+// Upper limit on the sums of one table, independent of the device, so that the order of addition is
+// always the same.
 inline constexpr int kSquaresSums = 1024;
 inline int squares_blocks(std::uint32_t chunks) {
   return chunks < kSquaresSums ? static_cast<int>(chunks) : kSquaresSums;
 }
-// partial [squares_blocks(chunks)] = sums of squares of every squares_blocks(chunks)-th chunk.
+// partial [squares_blocks(chunks)]: entry i sums the squares of every squares_blocks(chunks)-th
+// chunk.
 template <int capacity>
 cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,
                            cudaStream_t stream);
@@ -121,7 +123,7 @@ cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,
 cudaError_t launch_squares_total(const double* partial, int count, double* out, bool accumulate,
                                  cudaStream_t stream);
 
-// found[0] = 1 where any element is inf or NaN; else it is left alone.
+// found[0] = 1 if any element is inf or NaN; otherwise unchanged.
 cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
                               int multiprocessors, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Elements at addresses of any alignment, by packs of 16 bytes where the addresses agree.
+// Access to elements at any alignment, in packs of 16 bytes if the addresses agree.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace shoal::kernels {
 
-// How `count` elements of `bytes` each are taken by packs of 16 bytes: `head` of them first, one by
-// one, up to where every pointer is aligned.
+// Splits `count` elements of `bytes` bytes into packs of 16 bytes. The first `head` elements are
+// taken one by one, until every pointer is aligned.
 struct PackedRange {
   enum Access { by_bytes, by_elements, by_packs } access = by_packs;
   std::int64_t head = 0;
-  std::int64_t packs = 0;  // the head included, where there is one
+  std::int64_t packs = 0;  // including the head, if there is one
 
-  // `first`: the address of one of the pointers; `differing`: the bits in which others differ.
+  // `first`: the address of one pointer; `differing`: the bits in which the others differ from it.
   PackedRange(std::int64_t count, std::int64_t bytes, std::uintptr_t first,
               std::uintptr_t differing) {
     const auto size = static_cast<std::uintptr_t>(bytes);
@@ -31,7 +31,7 @@ struct PackedRange {
   }
 };
 
-// Where a thread's pack lies.
+// Range of elements in a thread's pack.
 struct Piece {
   std::int64_t first;  // element
   int count;

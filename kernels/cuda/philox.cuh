@@ -1,4 +1,4 @@
-// The random numbers of kernels/random.h on the device: the same bits at the same places.
+// Random numbers of kernels/random.h on the device: the same bits at the same coordinates.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace shoal::kernels {
 
 // Dropout of a [rows, columns] tensor, prepared by the host (make_row_dropout, dropout.h) and
-// passed by value. The site's state is in device memory and read when the kernel runs.
+// passed by value. The site's state is in device memory and is read when the kernel runs.
 struct RowDropout {
   RandomSite site;
-  std::uint32_t threshold = 0;  // kept where bits >= threshold; 0: everything, and no bits are made
-  float scale = 1;              // of what is kept
+  std::uint32_t threshold = 0;  // kept if bits >= threshold; 0: all are kept and no bits are drawn
+  float scale = 1;              // factor of the kept elements
   std::int64_t rows_per_sample = 1, row_offset = 0, column_offset = 0, columns = 0;
-  Divisor divisor;  // by rows_per_sample, for rows and rows_per_sample of 32 bits
+  Divisor divisor;  // by rows_per_sample, used if row and rows_per_sample have 32 bits
 
-  // The row's batch row.
+  // Batch row of the row.
   SHOAL_HOST_DEVICE std::int64_t batch_row(std::int64_t row) const {
     return (row | rows_per_sample) >> 32 == 0 ? divisor.quotient(static_cast<std::uint32_t>(row))
                                               : row / rows_per_sample;
@@ -25,14 +25,14 @@ struct RowDropout {
   SHOAL_HOST_DEVICE std::uint32_t sample(std::int64_t row) const {
     return site.sample_first + static_cast<std::uint32_t>(batch_row(row)) * site.sample_stride;
   }
-  // The coordinates of the row's local column 0 inside its sample.
+  // Coordinate of the row's local column 0 inside its sample.
   SHOAL_HOST_DEVICE std::uint64_t first_element(std::int64_t row) const {
     return static_cast<std::uint64_t>(
         (row_offset + row - batch_row(row) * rows_per_sample) * columns + column_offset);
   }
 };
 
-// A RandomSite, read once by each thread.
+// A resolved RandomSite; each thread reads it once.
 struct PhiloxKey {
   std::uint32_t key0, key1, site, step;
 
@@ -67,8 +67,8 @@ SHOAL_HOST_DEVICE void philox_block(const PhiloxKey& key, std::uint32_t sample, 
   words[3] = c3;
 }
 
-// The bits of N elements from `element` on, N a multiple of 4. One block more is made where the
-// first does not begin with a block.
+// The bits of N elements starting at `element`, N a multiple of 4. If `element` is not the first of
+// a block, one more block is computed.
 template <int N>
 SHOAL_HOST_DEVICE void philox_bits(const PhiloxKey& key, std::uint32_t sample,
                                    std::uint64_t element, std::uint32_t (&bits)[N]) {
@@ -80,7 +80,7 @@ SHOAL_HOST_DEVICE void philox_bits(const PhiloxKey& key, std::uint32_t sample,
   if (lane == 0) return;
   std::uint32_t next[4];
   philox_block(key, sample, block + N / 4, next);
-  // Shifted down by `lane`, register by register: no array is indexed at run time.
+  // Shifts down by `lane`, register by register: no array is indexed at run time.
   SHOAL_UNROLL
   for (int k = 0; k < N; ++k) {
     const std::uint32_t by1 = k + 1 < N ? bits[(k + 1) % N] : next[(k + 1) % 4];
@@ -105,7 +105,7 @@ SHOAL_HOST_DEVICE float uniform_of(std::uint32_t bits) {
 }
 
 #ifdef __CUDACC__
-// Dropout of one value, rounded as on the CPU: the product is not fused with what follows.
+// Dropout of one value, rounded as on the CPU: the product is not fused with later operations.
 __device__ __forceinline__ float dropped(float x, std::uint32_t bits, std::uint32_t threshold,
                                          float scale) {
   return bits < threshold ? 0.0f : __fmul_rn(x, scale);

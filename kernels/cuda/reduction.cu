@@ -9,8 +9,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTogether = 4;  // sources in flight
 
-// Of each dtype: Raw, what is moved; Wide, what is folded (16-bit floats in f32, integers wrapping
-// as unsigned ones).
+// For each dtype: Raw, the type in memory; Wide, the type of the fold (f32 for 16-bit floats,
+// unsigned for wrapping integers).
 struct F32 {
   using Raw = std::uint32_t;
   using Wide = float;
@@ -45,7 +45,7 @@ template <class Signed, class Unsigned>
 struct Integer {
   using Raw = Unsigned;
   using Wide = Unsigned;
-  using Value = Signed;  // what is compared
+  using Value = Signed;  // type used to compare
   static __device__ Wide widen(Raw raw) { return raw; }
   static __device__ Raw narrow(Wide wide) { return wide; }
 };
@@ -59,7 +59,7 @@ __device__ __forceinline__ typename T::Wide fold_one(Fold fold, typename T::Wide
   using Wide = typename T::Wide;
   if (fold == Fold::sum) return static_cast<Wide>(a + b);
   if constexpr (IsInteger<T>) {
-    // Through 64 bits, where the product of small unsigned integers is not an int.
+    // Through 64 bits, since a product of small unsigned integers may overflow int.
     if (fold == Fold::prod)
       return static_cast<Wide>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     using Value = typename T::Value;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_piece(const Pack<Raw, kWidth<Raw>>& pack, 
   }
 }
 
-// What a fold comes to, in f32: by packs where the pieces of the sources leave it aligned.
+// Stores the result of a fold in f32, in packs if it is aligned.
 __device__ __forceinline__ void store_wide(const float* value, void* base, const Piece& piece,
                                            int width) {
   auto* to = static_cast<float*>(base) + piece.first;

@@ -1,5 +1,5 @@
-// Launchers of reduction.cu. No alignment is assumed; pointers all equally far from a multiple of
-// 16 bytes are fast.
+// Launchers of reduction.cu. No alignment is assumed; the launchers are fast if all pointers have
+// the same offset from a multiple of 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace shoal::kernels {
 
 enum class Fold : std::uint8_t { sum, prod, min, max };  // as Reduce
 
-// Passed by value: pointers that the device can read and write, its peers' included.
+// Passed by value. The device can read and write these pointers, including those of its peers.
 struct ReducePointers {
   static constexpr int kMost = 64;
   const void* sources[kMost];
@@ -22,7 +22,7 @@ struct ReducePointers {
 // destinations[d][i] = fold over sources[s][i], s in order.
 cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
                           std::int64_t count);
-// The same of 16-bit floats, left in f32: one destination, aligned to its element.
+// The same for 16-bit floats, stored in f32 to one destination that is aligned to its element.
 cudaError_t launch_reduce_widened(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
                                   std::int64_t count);
 // x *= factor, floating dtypes.

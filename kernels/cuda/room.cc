@@ -7,10 +7,10 @@
 namespace shoal::kernels {
 namespace {
 
-// The first with __shfl_sync and all else that the kernels are written in.
+// The first capability with __shfl_sync and the other features that the kernels use.
 constexpr int kOldestCapability = 70;
 
-// Capability as one number, 70: 7.0.
+// Capability as one number; 70: 7.0.
 cudaError_t read_capability(int index, int& capability) {
   int major = 0, minor = 0;
   cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
@@ -68,7 +68,7 @@ CudaRoom::CudaRoom(Device device, MemoryResource* memory)
     pool_ = std::make_unique<PoolMemory>(*upstream_);
     memory_ = pool_.get();
   }
-  // Unified addressing: kernels write to it by this address.
+  // Unified addressing lets kernels write to it at this address.
   fault_ =
       new (device_backend(DeviceType::cuda).allocate_pinned(sizeof(FaultRecord))) FaultRecord{};
 }

@@ -1,5 +1,5 @@
-// What every CUDA family needs: the device, its stream, scratch memory, and the record in which
-// kernels report what they cannot throw.
+// Resources shared by all CUDA families: the device, its stream, scratch memory, and the record in
+// which kernels report errors.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace shoal::kernels {
 
-// Throws internal (out_of_memory, unavailable) naming the operation and CUDA's words.
+// Throws internal (out_of_memory, unavailable) with the operation and CUDA's message.
 void check_cuda(cudaError_t status, const char* operation);
 
 class CudaRoom {
  public:
-  CudaRoom(Device device, MemoryResource* memory);  // memory: null for a pool of its own
+  CudaRoom(Device device, MemoryResource* memory);  // memory: null for an own pool
   ~CudaRoom();
   CudaRoom(const CudaRoom&) = delete;
   CudaRoom& operator=(const CudaRoom&) = delete;
@@ -30,21 +30,21 @@ class CudaRoom {
   MemoryResource& memory() const { return *memory_; }
   Stream stream() const { return stream_.view(); }
 
-  // The native stream of a call: its own, or stream() where it passes none. First throws what a
-  // kernel has reported since the last call.
+  // Native stream of a call: `stream`, or stream() if the call passes none. First throws any error
+  // that a kernel has reported since the last call.
   cudaStream_t begin(Stream stream);
 
-  // Between any two places, in the order of `native`. It and a wait are counted, as the device's
-  // backend counts its own: no kernel waits, or copies pageable memory, behind a step's back.
+  // Copies between any two places, in the order of `native`. Copies and waits are counted as the
+  // device backend's are, so that kernels cannot wait or copy pageable memory unnoticed.
   void copy(void* to, const void* from, std::size_t bytes, cudaStream_t native) const;
   void wait_for(cudaStream_t native) const;  // blocks
 
-  // Scratch for one call, from memory(), tag workspace; freed in stream order when it goes.
+  // Scratch for one call, from memory() with tag workspace; freed in stream order on destruction.
   Buffer scratch(std::size_t bytes, Stream stream) const;
 
-  // Pinned host memory that kernels write their first complaint into; see fault.cuh.
+  // Pinned host memory in which kernels record their first error; see fault.cuh.
   FaultRecord* fault() const { return fault_; }
-  void throw_fault();  // throws what is recorded, and clears it
+  void throw_fault();  // throws and clears the recorded error
 
  private:
   Device device_;

@@ -1,5 +1,5 @@
-// The elements of a [rows, columns] tensor in packs of `width`, none of which spans two rows: how
-// threads are dealt out where a column matters.
+// Elements of a [rows, columns] tensor in packs of `width` that never span two rows. It maps
+// threads to elements where the column matters.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace shoal::kernels {
 struct RowPacks {
   std::int64_t columns, per_row, total;
   int width;
-  bool small;  // `divisor` divides all pack numbers
+  bool small;  // `divisor` works for all pack numbers
   Divisor divisor;
 
   struct Place {
@@ -27,7 +27,7 @@ struct RowPacks {
         small(total <= 0xffffffff) {
     if (small && per_row > 0) divisor = Divisor(static_cast<std::uint32_t>(per_row));
   }
-  // Whether vectors may be moved in every row, given that they may in the first.
+  // True if every row allows vectors, provided that the first one does.
   bool whole() const { return columns % width == 0; }
 
   SHOAL_HOST_DEVICE Place at(std::int64_t pack) const {

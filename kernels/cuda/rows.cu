@@ -16,7 +16,7 @@ __device__ __forceinline__ std::int64_t thread_count() {
   return static_cast<std::int64_t>(gridDim.x) * kThreads;
 }
 
-// The row of the matrix, or -1. `reports`: one thread of those that ask about a row.
+// Row of the matrix, or -1. `reports`: true in one of the threads that handle the row.
 __device__ __forceinline__ std::int64_t row_of(const SelectedRows& rows, std::int64_t i,
                                                bool reports) {
   if (!rows.numbers) return i * rows.stride + rows.offset;
@@ -26,7 +26,7 @@ __device__ __forceinline__ std::int64_t row_of(const SelectedRows& rows, std::in
   return number < 0 || number >= rows.limit ? -1 : i * rows.stride + number;
 }
 
-// Words of `packs.columns` a row. selects: out = rows of x; else rows of out = x.
+// Moves rows of `packs.columns` words. selects: out = rows of x; otherwise rows of out = x.
 template <bool selects, class Word>
 __global__ void __launch_bounds__(kThreads)
     move_kernel(SelectedRows rows, RowPacks packs, const Word* x, Word* out, Word missing) {
@@ -63,7 +63,7 @@ cudaError_t move(Launch at, const SelectedRows& rows, const void* x, void* out,
   return move<selects>(at, rows, x, out, static_cast<std::uint16_t>(half));
 }
 
-// A warp a sample, 32 ids at a time.
+// One warp per sample, 32 ids at a time.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(std::int64_t batch, std::int64_t length, const std::int32_t* ids,
                  std::int32_t padding, std::int32_t* out) {

@@ -1,4 +1,4 @@
-// Launchers of rows.cu: what heads of few rows need.
+// Launchers of rows.cu: operations of heads that use few rows.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace shoal::kernels {
 
-// `count` rows of `bytes` each: RowSelection of embedding.h. A number from `limit` on is reported
-// and counts as none.
+// Selects `count` rows of `bytes` bytes each: RowSelection of embedding.h. A number >= `limit` is
+// reported and selects no row.
 struct SelectedRows {
   std::int64_t count, bytes;
-  const std::int32_t* numbers;  // null: `offset` for all
+  const std::int32_t* numbers;  // null: all use `offset`
   std::int64_t stride, offset, limit;
   FaultRecord* fault;
 };
-// out [count] = those rows of x; none: every byte `missing`.
+// out [count] = the selected rows of x; if an entry selects no row, all its bytes become `missing`.
 cudaError_t launch_select_rows(Launch at, const SelectedRows& rows, const void* x, void* out,
                                std::uint8_t missing);
-// Those rows of dx = dout [count].
+// The selected rows of dx = dout [count].
 cudaError_t launch_place_rows(Launch at, const SelectedRows& rows, const void* dout, void* dx);
 
 // EmbeddingKernels::count_positions, [batch, length].
@@ -29,7 +29,7 @@ cudaError_t launch_count_positions(Launch at, std::int64_t batch, std::int64_t l
                                    const std::int32_t* ids, std::int32_t padding,
                                    std::int32_t* out);
 
-// LossKernels::squared_error, by one block: few numbers, added in an order of their own.
+// LossKernels::squared_error in one block, for few numbers; it has its own order of addition.
 cudaError_t launch_squared_error(DType dtype, std::int64_t count, const void* x,
                                  const float* targets, float loss_scale, const StepState* state,
                                  float* loss_sum, void* dx, cudaStream_t stream);

@@ -6,11 +6,12 @@ namespace {
 
 constexpr int kLanes = 32;  // threads along the columns; one warp
 constexpr int kRows = 8;    // threads along the rows
-// Enough blocks of 256 threads for the largest device, each with some loads in flight.
+// Enough blocks of 256 threads for the largest device, each with several loads in flight.
 constexpr std::int64_t kBlocks = 1024, kLeastRows = 64;
 
-// Block (x, y): columns [x·32·N, ..) of the rows of chunk y. A thread has N neighbouring columns
-// and every eighth row; the eight sums of a column are added in order. `out` [gridDim.y, columns].
+// Block (x, y) sums columns [x·32·N, ..) over the rows of chunk y. A thread handles N adjacent
+// columns and every eighth row; a column's eight sums are added in order. `out` [gridDim.y,
+// columns].
 template <class T, int N>
 __global__ void __launch_bounds__(kLanes* kRows)
     sum_chunks(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t rows_a_chunk,
@@ -67,7 +68,8 @@ cudaError_t sum(const void* x, DType type, std::int64_t rows, std::int64_t colum
 }  // namespace
 
 std::int64_t sum_rows_chunks(std::int64_t rows, std::int64_t columns) {
-  const std::int64_t across = (columns + 255) / 256;  // blocks side by side, 16-bit and aligned
+  const std::int64_t across = (columns + 255) / 256;  // blocks side by side, for aligned 16-bit
+                                                      // elements
   const std::int64_t wanted = (kBlocks + across - 1) / across, most = rows / kLeastRows;
   return wanted < most ? wanted : most > 1 ? most : 1;
 }
@@ -79,7 +81,7 @@ cudaError_t launch_sum_rows(const void* x, DType type, std::int64_t rows, std::i
   if (const cudaError_t status = sum(x, type, rows, columns, chunks, partial, false, stream);
       status != cudaSuccess)
     return status;
-  // One column a thread here, whatever the alignment: the partial sums are few.
+  // One column per thread, whatever the alignment, since there are few partial sums.
   return launch_chunks<float, 1>(partial, chunks, columns, 1, out, accumulate, stream);
 }
 

@@ -9,8 +9,8 @@
 
 namespace shoal::kernels::cuda {
 
-// Chunks of rows are summed apart and then in order: how many of them for [rows, columns]. It does
-// not depend on the device, and so neither does the sum.
+// Number of chunks for [rows, columns]. Chunks of rows are summed separately and then in order. The
+// number does not depend on the device, so the sum does not either.
 std::int64_t sum_rows_chunks(std::int64_t rows, std::int64_t columns);
 
 // out[j] (+)= sum over i of x[i·columns + j]; partial [chunks, columns], unused with one chunk.

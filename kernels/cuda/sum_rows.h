@@ -1,4 +1,4 @@
-// Sums of a matrix's rows: the gradient of a bias, as a pass of its own.
+// Row sums of a matrix: the gradient of a bias, as a separate pass.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace shoal::kernels::cuda {
 
-// out[j] (+)= sum over i of x[i·columns + j], in f32 and in an order that depends on the sizes
-// alone. Queued on `native`, the native stream of `stream`; scratch from `room`.
+// out[j] (+)= sum over i of x[i·columns + j], in f32; the order depends only on the sizes. Queued
+// on `native`, the native stream of `stream`; scratch from `room`.
 void sum_rows(CudaRoom& room, const void* x, DType type, std::int64_t rows, std::int64_t columns,
               float* out, bool accumulate, Stream stream, cudaStream_t native);
 

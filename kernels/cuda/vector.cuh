@@ -1,5 +1,5 @@
-// Elements of the training dtypes in kernels. Values are f32 in registers; memory is moved in
-// pieces of 16 bytes where a pointer allows it, else element by element. Conversions are to nearest
+// Elements of the training dtypes in kernels. Values are f32 in registers. Memory is moved in
+// 16-byte pieces if the pointer is aligned, else element by element. Conversions round to nearest
 // even, as in dtype.h.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace shoal::kernels {
 
-// Whether vectors may be moved at each of the pointers.
+// True if all pointers are aligned for vectors.
 template <class... Pointers>
 bool aligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
@@ -22,7 +22,7 @@ bool aligned16(const Pointers*... pointers) {
 
 #ifdef __CUDACC__
 
-// f(T{}) for the device type T of a training dtype, which returns a cudaError_t.
+// Calls f(T{}), which returns a cudaError_t, for the device type T of a training dtype.
 template <class F>
 cudaError_t with_training_type(DType dtype, const F& f) {
   switch (dtype) {
@@ -56,14 +56,15 @@ __device__ __forceinline__ __half narrowed<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// N elements that move together: in 16-byte pieces, or whole where they are 4 or 8 bytes. N a power
-// of two.
+// N elements that move together, in 16-byte pieces or as one piece of 4 or 8 bytes. N is a power of
+// two.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T v[N];
 };
 
-// The N elements at `from`, which is aligned to 16 bytes (to N elements, if they are fewer bytes).
+// Loads N elements from `from`, which is aligned to 16 bytes (or to all N elements, if they are
+// smaller).
 template <int N, class T>
 __device__ __forceinline__ void load(const T* from, float (&x)[N]) {
   const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void store(const float (&x)[N], T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-// The first `count` of N elements at any address; the others become 0.
+// Loads the first `count` of N elements from any address; the others become 0.
 template <int N, class T>
 __device__ __forceinline__ void load_some(const T* from, std::int64_t count, float (&x)[N]) {
 #pragma unroll
@@ -91,8 +92,8 @@ __device__ __forceinline__ void store_some(const float (&x)[N], std::int64_t cou
     if (k < count) to[k] = narrowed<T>(x[k]);
 }
 
-// `count` of N elements, as vectors where all N are wanted and the pointer is known to be aligned.
-// The choice should be the same for a whole warp but at a tensor's end.
+// Loads `count` of N elements, as vectors if all N are wanted and the pointer is aligned. The
+// choice should be uniform in a warp except at a tensor's end.
 template <int N, class T>
 __device__ __forceinline__ void load(const T* from, std::int64_t count, bool aligned,
                                      float (&x)[N]) {
