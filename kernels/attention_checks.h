@@ -1,5 +1,5 @@
-// What every implementation of AttentionKernels refuses, and the two predicates that define
-// attention's mask.
+// Argument checks shared by all AttentionKernels implementations, and the two predicates that
+// define attention's mask.
 #pragma once
 
 #include <algorithm>
@@ -40,11 +40,11 @@ inline void check_attention(const AttentionShape& s) {
               s.key_length, s.query_length);
 }
 
-// Of a token's sequence: [begin, end) of its batch row.
+// Range [begin, end) of a token's sequence within its batch row.
 struct TokenRange {
   std::int64_t begin = 0, end = 0;
 };
-// AttentionShape::sequences in memory of the host.
+// Requires AttentionShape::sequences in host memory.
 inline TokenRange sequence_of(const AttentionShape& s, std::int64_t batch, std::int64_t position) {
   const std::int64_t count = s.sequences.shape[1];
   const auto* const first = static_cast<const std::int32_t*>(s.sequences.data) + batch * count;
@@ -57,8 +57,8 @@ inline TokenRange sequence_of(const AttentionShape& s, std::int64_t batch, std::
   return {begin, end};
 }
 
-// The two forms of AttentionShape::key_mask; null: it is the other one, or there is none. They
-// point to where it is, which may be a device.
+// AttentionShape::key_mask as one of its two forms; null if it has the other form or is undefined.
+// The pointer may be to device memory.
 inline const std::uint8_t* shown_keys_of(const AttentionShape& s) {
   return s.key_mask.dtype == DType::u8 ? static_cast<const std::uint8_t*>(s.key_mask.data)
                                        : nullptr;
@@ -68,20 +68,20 @@ inline const std::int32_t* key_lengths_of(const AttentionShape& s) {
                                         : nullptr;
 }
 
-// How many heads read one key head.
+// Number of query heads that read one key head.
 inline std::int64_t heads_per_key_head(const AttentionShape& s) {
   return s.key_heads > 0 ? s.heads / s.key_heads : 1;
 }
 
-// Keys [0, visible_keys) are not cut off by causality for this query.
+// The causal mask leaves keys [0, visible_keys) to this query.
 inline std::int64_t visible_keys(const AttentionShape& s, std::int64_t query) {
   if (!s.causal) return s.key_length;
   const std::int64_t end = query + s.key_length - s.query_length + 1;
   return end < 0 ? 0 : end < s.key_length ? end : s.key_length;
 }
 
-// The dropout coordinate of the first key of a query (random.h); key k is at + k. `query` counts
-// from the first query of this call, whose position is key_length - query_length (a cache).
+// Dropout coordinate of key 0 for this query (random.h); key k is at + k. `query` is relative to
+// the first query of this call, whose position is key_length - query_length (key cache).
 inline std::uint64_t dropout_row(const AttentionShape& s, std::int64_t head, std::int64_t query) {
   const std::int64_t position =
       query + (s.key_length > s.query_length ? s.key_length - s.query_length : 0);

@@ -27,8 +27,8 @@ void parameter_copy(const char* operation, const View& parameter, std::int64_t c
               parameter.shape.count(), count);
 }
 
-// A state in device memory is read there, when the update runs. `device`: that of the gradients,
-// for masters and moments may lie in pinned host memory.
+// A StepState in device memory is read by the kernel, not here. `device` is the gradients' device,
+// since masters and moments may be in pinned host memory.
 void step_state(const char* operation, const StepState* state, Device device) {
   SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
   SHOAL_CHECK(!device.is_cpu() || state->step >= 1 || state->skip,
@@ -175,7 +175,7 @@ void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const C
   const char* operation = "layer_norm_weight_gradient";
   same(operation, dy, x);
   statistics(operation, x, mean, rstd);
-  // Empty tensors are undefined too.
+  // Empty tensors are undefined as well.
   SHOAL_CHECK(mean.defined() == dbeta.defined() || x.shape.count() == 0,
               "{}: an RMSNorm has neither mean nor dbeta, a LayerNorm both", operation);
   const auto of_columns = [&](const ConstView& gradient) {

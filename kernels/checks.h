@@ -1,20 +1,20 @@
-// The checks that every implementation of a family makes first: one wording whatever the device.
-// `operation` starts each message: "layer_norm: gamma is [4], expected [8]".
+// Argument checks shared by all implementations of a family, so that every device gives the same
+// message. Messages start with `operation`: "layer_norm: gamma is [4], expected [8]".
 #pragma once
 
 #include "shoal/kernels/kernels.h"
 
 namespace shoal::kernels::check {
 
-// Defined (unless empty of elements), of this shape.
+// The view has this shape and, unless it is empty, is defined.
 void shape(const char* operation, const char* name, const ConstView& view, const Shape& expected);
 void dtype(const char* operation, const char* name, const ConstView& view, DType expected);
 // f32, bf16 or f16.
 void training_float(const char* operation, const char* name, const ConstView& view);
-// f32, or the dtype of the tensor it goes with.
+// f32, or the dtype `other`.
 void f32_or(const char* operation, const char* name, const ConstView& view, DType other);
 
-// Each a, b, out: one shape, one training dtype.
+// a, b and out share one shape and one floating dtype (f32, bf16 or f16).
 void same(const char* operation, const ConstView& a, const ConstView& b);
 void transpose(const ConstView& x, const ConstView& out);
 void add_bias(const ConstView& x, const ConstView& bias, const ConstView& out);
@@ -31,19 +31,19 @@ void embedding(const ConstView& ids, const ConstView& table, const ConstView& ou
 void embedding_backward(const ConstView& ids, const ConstView& dout, const ConstView& dtable);
 void position_backward(const ConstView& dout, const ConstView& dtable);
 void rotary(const RotaryArgs& args);
-// `n`: rows of the selection, `x`: the matrix.
+// `some`: the n selected rows; `x`: the matrix.
 void select_rows(const char* operation, const RowSelection& rows, const ConstView& some,
                  const ConstView& x);
-// Numbers must be below this.
+// Row numbers must be below this.
 std::int64_t row_limit(const RowSelection& rows, const ConstView& x);
 void count_positions(const ConstView& ids, const ConstView& out);
-// Of which x [.., rows, columns] has so many.
+// Number of [rows, columns] matrices in x [.., rows, columns].
 std::int64_t matrices(const ConstView& x);
-// Throws with the place and the value of the first id outside [0, vocabulary).
+// Throws with the position and the value of the first id outside [0, vocabulary).
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
 
 void adamw(const char* operation, const AdamWArgs& args);
-// Tensors of one call share all but their memory and decay.
+// Tensors of one call must agree in everything but memory and weight decay.
 void alike(const char* operation, std::span<const AdamWArgs> tensors);
 void sgd(const SgdArgs& args);
 void lamb(const LambArgs& args);

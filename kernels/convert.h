@@ -1,5 +1,4 @@
-// Conversion of elements between any two dtypes, one at a time: what ElementwiseKernels::cast
-// means.
+// Elementwise conversion between any two dtypes; defines ElementwiseKernels::cast.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@ namespace shoal::kernels {
 
 // out[i] = x[i] converted. To bf16/f16: to nearest even, by way of f32. Float to integer: toward
 // zero, saturating, NaN gives 0. Integer to narrower integer: wraps.
-// Both lie as their dtypes want to (a message's elements may not: ReductionKernels).
+// Both buffers must be aligned to their dtype (unlike those of ReductionKernels).
 void convert_elements(DType from, const void* x, DType to, void* out, std::int64_t count);
 
 }  // namespace shoal::kernels

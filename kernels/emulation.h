@@ -1,4 +1,4 @@
-// Which dtypes a processor or GPU has no instructions for: `bf16: auto` goes by it.
+// Reports the dtypes that a processor or GPU has no instructions for; `bf16: auto` uses it.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace shoal::kernels {
 
-// What tables of kernels implement besides whose device may lack a dtype's instructions.
+// Additional interface of kernel tables whose device may lack instructions for a dtype.
 class Emulates {
  public:
   virtual ~Emulates() = default;
-  // Why a model computes no faster in `dtype` than in f32; empty: there are instructions for it.
+  // Reason why a model computes no faster in `dtype` than in f32; empty: the device has
+  // instructions for it.
   virtual std::string emulates(DType dtype) const = 0;
 };
 

@@ -1,7 +1,7 @@
-// All families of one device, behind one table. `nn` and everything above see only this.
+// All kernel families of one device. `nn` and everything above use only this interface.
 //
 // An implementation owns its caches (primitives, packed weights) and scratch memory; there are no
-// globals. One table serves one thread at a time: a rank has one, its main thread's.
+// globals. A table may be used by one thread at a time; each rank has one, used by its main thread.
 #pragma once
 
 #include <memory>
@@ -30,12 +30,12 @@ class Kernels {
   virtual OptimizerKernels& optimizer() = 0;
   virtual ReductionKernels& reduction() = 0;
   virtual Device device() const = 0;
-  // What a call that passes no stream (Stream{}) is queued on, and everyone else should use.
+  // Stream of calls that pass Stream{}. Other work on the same data should be queued here too.
   virtual Stream stream() const { return {}; }
   // Instruction set and threads, for the run header: "avx512_bf16, oneDNN 2.6.3, 2 threads".
   virtual std::string describe() const = 0;
-  // Throws unavailable, with what to use instead, where a model should not compute in `dtype` here:
-  // bf16 on GPUs that have no instructions for it.
+  // Throws unavailable, with an alternative, if a model should not compute in `dtype` on this
+  // device (bf16 on GPUs without bf16 instructions).
   virtual void check_computes(DType /*dtype*/) const {}
 };
 
@@ -48,18 +48,18 @@ struct CpuKernelOptions {
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuKernelOptions& options = {});
 struct CudaKernelOptions {
   Device device = Device::cuda(0);
-  MemoryResource* memory = nullptr;  // scratch, of that device; null: its own pool
-  // Where the algorithms chosen for products by timing are kept. Empty: nothing is timed, and every
-  // process takes the same ones.
+  MemoryResource* memory = nullptr;  // scratch on that device; null: an own pool
+  // Directory that keeps the matmul algorithms chosen by timing. Empty: nothing is timed, and every
+  // process uses the same algorithms.
   std::string cache_directory;
 };
-// kernels/cuda: cuBLASLt, cuDNN and own kernels, queued on one stream of their own. Calls return at
-// once; what the device finds wrong (an id outside its table) is thrown by a later call. Throws
-// unavailable where Shoal was built without CUDA, there is no such device, or the binary has no
-// code for it.
+// kernels/cuda: cuBLASLt, cuDNN and own kernels, queued on a stream of their own. Calls return at
+// once; an error found on the device (an id outside its table) is thrown by a later call. Throws
+// unavailable if Shoal was built without CUDA, the device does not exist, or the binary has no code
+// for it.
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaKernelOptions& options = {});
-// What CUDA's kernels were compiled for, "80-real 90a-real" as CMAKE_CUDA_ARCHITECTURES has it;
-// empty: they were not.
+// Architectures the CUDA kernels were compiled for, in CMAKE_CUDA_ARCHITECTURES' notation ("80-real
+// 90a-real"); empty: built without CUDA.
 std::string cuda_architectures();
 
 // kernels/reference: plain loops in double precision, for tests and for reading.

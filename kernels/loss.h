@@ -1,4 +1,4 @@
-// Cross-entropy of a linear head, whose logits exist in slices, of 1 GiB (CPU: 128 MiB) at most.
+// Cross-entropy of a linear head. Logits exist in slices of at most 1 GiB (CPU: 128 MiB).
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ struct LinearCrossEntropyArgs {
   ConstView bias;     // optional [V]
   ConstView targets;  // [N] i32; negative: not a target (Hugging Face's -100)
   float label_smoothing = 0;
-  // Gradients are those of loss_scale * sum of losses, times state->inverse_targets *
-  // state->loss_scale unless it is null.
+  // Gradients are those of loss_scale * sum of losses. If `state` is set, they are also multiplied
+  // by state->inverse_targets * state->loss_scale.
   float loss_scale = 1;
-  const StepState* state = nullptr;  // where the kernels are
+  const StepState* state = nullptr;  // in the kernels' device memory
   View loss_sum;                     // [1] f32: sum of the losses of valid targets; overwritten
   View token_loss;                   // optional [N] f32; 0 where there is no target
-  View correct;                      // optional [1] i32: targets that were the largest logit
-  // Backward in the same pass; undefined: not wanted.
+  View correct;                      // optional [1] i32: number of targets with the largest logit
+  // Backward runs in the same pass; an undefined gradient is not computed.
   View dx;                          // [N, C]
   View dweight;                     // [V, C] f32, accumulated into when accumulate_dweight
   View dbias;                       // [V] f32
-  bool accumulate_dweight = false;  // dbias too
+  bool accumulate_dweight = false;  // for dbias too
 };
 
-// The same from logits that exist.
+// Cross-entropy of logits that are already in memory.
 struct CrossEntropyArgs {
   ConstView logits, targets;  // [N, V]; [N] i32
   float label_smoothing = 0;
@@ -46,44 +46,44 @@ struct SquaredErrorArgs {
   View dx = {};
 };
 
-// Cross-entropy whose classes lie on several ranks (Shoeybi et al., "Megatron-LM", 2019): each has
-// the logits f32 [N, Vl] of classes [first_class, first_class + Vl), and tells the others four
-// numbers a row, f32 [N, 4]: its largest logit (-inf where it has none), the sum of exp(logit -
-// largest), the target's logit (0 where another has it) and the sum of its logits.
+// Cross-entropy with classes sharded over ranks (Shoeybi et al., "Megatron-LM", 2019). Each rank
+// has the f32 logits [N, Vl] of classes [first_class, first_class + Vl) and shares four numbers a
+// row, f32 [N, 4]: its largest logit (-inf if it has none), the sum of exp(logit - largest), the
+// target's logit (0 if another rank owns the class) and the sum of its logits.
 inline constexpr std::int64_t kShardStatistics = 4;
 struct ShardCrossEntropyArgs {
-  View exponentials;     // [N, Vl] f32, what shard_statistics made of the logits
-  ConstView statistics;  // [ranks, N, 4] f32, everybody's
-  int rank = 0;          // whose classes these are
-  ConstView targets;     // [N] i32; negative: not a target
-  std::int64_t first_class = 0, classes = 0;  // of this rank's column 0; of all ranks
+  View exponentials;                          // [N, Vl] f32: the logits after shard_statistics()
+  ConstView statistics;                       // [ranks, N, 4] f32, gathered from all ranks
+  int rank = 0;                               // owner of the classes in `exponentials`
+  ConstView targets;                          // [N] i32; negative: not a target
+  std::int64_t first_class = 0, classes = 0;  // class of this rank's column 0; classes of all ranks
   float label_smoothing = 0;
   float loss_scale = 1;  // as above
   const StepState* state = nullptr;
   View token_loss;  // [N] f32, the same bits on every rank; 0 where there is no target
-  View dlogits;     // optional [N, Vl] f32, bf16 or f16; f32 may be `exponentials` themselves
+  View dlogits;     // optional [N, Vl] f32, bf16 or f16; in f32 it may alias `exponentials`
 };
 
 class LossKernels {
  public:
   virtual ~LossKernels() = default;
 
-  // Loss, and the gradients that are asked for, slice of rows by slice of rows: the peak is one
-  // slice of logits. A target >= V throws invalid_argument with its row and value.
+  // Loss and the requested gradients, one slice of rows at a time, so that only one slice of logits
+  // is in memory. A target >= V throws invalid_argument with its row and value.
   virtual void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) = 0;
 
-  // The same from logits that exist ([N, V], small heads): dlogits optional, of the logits' dtype
-  // or f32; may be the logits themselves.
+  // Same for small heads whose logits [N, V] are in memory. dlogits is optional, has the logits'
+  // dtype or f32, and may alias the logits.
   virtual void cross_entropy(const CrossEntropyArgs& args, Stream stream) = 0;
-  // loss_sum = sum of (x - target)² over the targets, f32 of as many elements as x (f32, bf16 or
-  // f16), that are not NaN. dx, optional and of x's dtype: 2·loss_scale·(x - target), 0 where there
-  // is no target.
+  // loss_sum = sum of (x - target)² over all targets that are not NaN; targets are f32, as many as
+  // x (f32, bf16 or f16) has elements. Optional dx of x's dtype: 2·loss_scale·(x - target), 0 where
+  // the target is NaN.
   virtual void squared_error(const SquaredErrorArgs& args, Stream stream) = 0;
 
-  // One rank's numbers; its logits become exp(logit - largest) in place.
+  // Statistics of this rank's classes; its logits become exp(logit - largest) in place.
   virtual void shard_statistics(View logits, ConstView targets, std::int64_t first_class,
                                 View statistics, Stream stream) = 0;
-  // Losses and gradients from everybody's, combined in the order of the ranks.
+  // Losses and gradients from all ranks' statistics, combined in rank order.
   virtual void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) = 0;
 };
 

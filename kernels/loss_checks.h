@@ -1,4 +1,4 @@
-// What every implementation of LossKernels refuses.
+// Argument checks shared by all LossKernels implementations.
 #pragma once
 
 #include "shoal/kernels/loss.h"
@@ -6,7 +6,7 @@
 
 namespace shoal::kernels {
 
-// Targets in device memory are read there: a kernel reports one outside the vocabulary.
+// Targets in device memory are checked by the kernel, which reports one outside the vocabulary.
 inline void check_targets(ConstView targets, std::int64_t rows, std::int64_t vocabulary) {
   SHOAL_CHECK(targets.dtype == DType::i32 && targets.shape.count() == rows,
               "cross entropy: targets are {} {}, not i32 [{}]", to_string(targets.dtype),

@@ -1,6 +1,6 @@
-// Dynamic loss scaling for f16 (Micikevicius et al., "Mixed Precision Training", 2018) as
-// torch.amp.GradScaler and SMP's DistributedOptimizer do it, in the StepState: the scale follows
-// what becomes of each update, where the update is, and nobody waits for it.
+// Dynamic loss scaling for f16 (Micikevicius et al., "Mixed Precision Training", 2018) as in
+// torch.amp.GradScaler and SMP's DistributedOptimizer. The scale is part of the StepState and
+// follows the result of each update on the device, so the host never waits for it.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace shoal::kernels {
 
-// Passed by value with every update; GradScaler's numbers.
+// Passed by value with every update. Defaults are GradScaler's.
 struct LossScaleRule {
   bool dynamic = false;  // false: the scale stays
   float growth = 2, backoff = 0.5f, min_scale = 1;
   std::uint32_t window = 2000;      // updates without overflow before the scale grows
-  std::uint32_t delayed_shift = 1;  // overflows in a row that are borne before it shrinks
+  std::uint32_t delayed_shift = 1;  // consecutive overflows that trigger a decrease
 };
 
-// After an update; `overflow`: gradients held inf or NaN, and the update was left out. A scale that
-// would no longer be finite stays as it is.
+// Adjusts the scale after an update. `overflow`: the gradients contained inf or NaN, and the update
+// was skipped. The scale does not grow beyond the finite range.
 SHOAL_SCALES void follow(const LossScaleRule& rule, bool overflow, StepState& state) {
   if (!rule.dynamic) return;
   if (!overflow) {
@@ -45,7 +45,7 @@ SHOAL_SCALES void follow(const LossScaleRule& rule, bool overflow, StepState& st
   state.loss_scale = shrunk > rule.min_scale ? shrunk : rule.min_scale;
 }
 
-// What gradients of a loss are multiplied with: `scale`, and the state's two where there is one.
+// Factor of a loss's gradients: `scale`, times the state's two factors if there is a state.
 SHOAL_SCALES float whole_scale(float scale, const StepState* state) {
   return state ? scale * state->inverse_targets * state->loss_scale : scale;
 }

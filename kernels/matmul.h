@@ -18,12 +18,12 @@ struct MatmulArgs {
   ConstView bias;           // optional [N], f32 or the inputs' dtype
   Activation activation = Activation::none;
   View pre_activation;  // optional [.., N], c's dtype: a·b + bias, kept for backward; may be c
-  // optional [.., N], c's dtype, not c: c = (a·b) ⊙ activation'(activation_input), the gradient of
-  // a value before the activation in front of a product. No bias and no pre_activation then
+  // Optional [.., N], c's dtype, must not alias c: c = (a·b) ⊙ activation'(activation_input), the
+  // gradient before an activation that precedes the product. Excludes bias and pre_activation.
   ConstView activation_input;
-  // optional f32, of a weight's gradient (no bias, no activation, nothing kept): the column sums of
-  // b [N], or of a [M], which then is stored with its K rows, as by sum_rows(). The gradient of a
-  // bias, from the product that reads the same matrix
+  // Optional f32, for products that compute a weight's gradient (no bias, no activation, no
+  // pre_activation): the column sums of b [N] or of a [M], as by sum_rows(). The summed operand
+  // must be stored with K rows. It is the bias's gradient, from a matrix the product reads anyway.
   View bias_gradient;
   bool bias_gradient_of_a = false;
   bool accumulate_bias_gradient = false;  // else bias_gradient is overwritten
@@ -33,16 +33,17 @@ class MatmulKernels {
  public:
   virtual ~MatmulKernels() = default;
 
-  // c = activation(op(a)·op(b) + bias), or with activation_input as said there. Any size, 0
-  // included (K = 0 gives the bias). A shape or dtype that does not fit throws invalid_argument
-  // with the shapes. bias_gradient has sum_rows()'s bits, but on CUDA where cuBLASLt adds it up
-  // within the product: then in f32 and in an order of its own, the same in each run (gemm.h).
+  // c = activation(op(a)·op(b) + bias), or the product described at activation_input. Any size,
+  // including 0 (K = 0 gives the bias). Mismatched shapes or dtypes throw invalid_argument with the
+  // shapes.
+  // bias_gradient has the same bits as sum_rows(). Exception: if cuBLASLt sums it within the
+  // product, the sum is in f32 and in cuBLASLt's order, which is the same in each run (gemm.h).
   virtual void matmul(const MatmulArgs& args, Stream stream) = 0;
 
   // Independent products: a [G, M, K], b [G, K, N], c [G, M, N], transposed as above, no bias.
   virtual void batched_matmul(const MatmulArgs& args, Stream stream) = 0;
 
-  // out[n] (+)= sum over rows of x [rows, N]; out f32. The gradient of a bias.
+  // out[n] (+)= sum over rows of x [rows, N]; out f32. This is a bias's gradient.
   virtual void sum_rows(ConstView x, View out, bool accumulate, Stream stream) = 0;
 };
 

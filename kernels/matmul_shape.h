@@ -1,5 +1,4 @@
-// The sizes of a product, read off its arguments and checked: what every implementation of
-// MatmulKernels starts with.
+// Derives and checks the sizes of a product. Shared by all MatmulKernels implementations.
 #pragma once
 
 #include "shoal/kernels/matmul.h"
@@ -11,13 +10,13 @@ struct MatmulShape {
   std::int64_t groups = 1, m = 0, n = 0, k = 0;
 };
 
-// What bias_gradient sums over: b, or a, as it is stored.
+// Operand that bias_gradient sums over, as stored.
 inline ConstView bias_gradient_operand(const MatmulArgs& args) {
   return args.bias_gradient_of_a ? args.a : args.b;
 }
 
-// [.., K] as [M, K]; batched: the leading dimension of rank-3 tensors is the group.
-// Throws invalid_argument with the shapes or dtypes that do not fit.
+// Reads [.., K] as [M, K]; if `batched`, the leading dimension of rank-3 tensors is the group.
+// Throws invalid_argument with the mismatched shapes or dtypes.
 inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
   const char* name = batched ? "batched_matmul" : "matmul";
   const int skip = batched ? 1 : 0;

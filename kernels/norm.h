@@ -1,7 +1,7 @@
 // LayerNorm (Ba et al., 2016), RMSNorm (Zhang & Sennrich, 2019) and row-wise softmax.
 //
-// RMSNorm is a LayerNorm whose mean counts as 0 and that has no beta: where `beta` is undefined in
-// forward, `mean` in backward, and both in the weights' gradient.
+// RMSNorm is a LayerNorm with mean 0 and no beta. It is selected by an undefined `beta` in forward,
+// an undefined `mean` in backward, and both undefined in the weight gradient.
 #pragma once
 
 #include "shoal/kernels/elementwise.h"
@@ -14,10 +14,10 @@ struct LayerNormArgs {
   ConstView beta;   // [C]; undefined: RMSNorm
   float epsilon = 1e-5f;
   View y;     // [rows, C], x's dtype
-  View mean;  // [rows] f32, kept for backward; undefined in inference, and of RMSNorm
-  View rstd;  // [rows] f32, kept for backward; undefined in inference
-  // Fused sub-layer end: when `residual` is defined, x is first replaced by
-  // sum = residual + dropout(x), which is written to `sum` [rows, C].
+  View mean;  // [rows] f32 for backward; undefined in inference and for RMSNorm
+  View rstd;  // [rows] f32 for backward; undefined in inference
+  // Fused end of a sub-layer: if `residual` is defined, x is first replaced by sum = residual +
+  // dropout(x), which is written to `sum` [rows, C].
   ConstView residual;
   View sum;
   DropoutArgs dropout;
@@ -25,18 +25,18 @@ struct LayerNormArgs {
 
 struct LayerNormBackwardArgs {
   ConstView dy;  // [rows, C]
-  ConstView x;   // what was normalised ([rows, C]; `sum` in the fused form)
+  ConstView x;   // input of the normalisation ([rows, C]; `sum` in the fused form)
   ConstView gamma, mean, rstd;
   View dx;                // [rows, C]; undefined: not wanted
   ConstView dx_residual;  // optional [rows, C], added to dx (the gradient that skips the norm)
-  // optional [rows, C]: dropout(dx), of dx as it is stored: the gradient of the branch where x was
-  // residual + dropout(branch). Wants dx, and is not dx
+  // Optional [rows, C]: dropout applied to the stored dx. It is the gradient of the branch if x was
+  // residual + dropout(branch). Requires dx and must not alias it.
   View dx_branch;
   DropoutArgs dropout;
-  // optional [C] f32 (of an RMSNorm dgamma alone), with dx: what layer_norm_weight_gradient()
-  // gives, where it can be had from the same reading of dy and x
+  // Optional [C] f32 (RMSNorm: only dgamma), requires dx. Same values as
+  // layer_norm_weight_gradient(), computed while dy and x are read anyway.
   View dgamma, dbeta;
-  bool accumulate = false;  // dgamma, dbeta
+  bool accumulate = false;  // applies to dgamma and dbeta
 };
 
 class NormKernels {
@@ -44,8 +44,8 @@ class NormKernels {
   virtual ~NormKernels() = default;
   virtual void layer_norm(const LayerNormArgs& args, Stream stream) = 0;
   virtual void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) = 0;
-  // dgamma, dbeta [C] f32 (+)= ; apart from dx. RMSNorm: mean and dbeta are undefined. On a GPU the
-  // sums that layer_norm_backward() gives add in another order.
+  // dgamma, dbeta [C] f32 (+)= their gradients, without dx. RMSNorm: mean and dbeta are undefined.
+  // On a GPU, layer_norm_backward() adds these sums in a different order.
   virtual void layer_norm_weight_gradient(ConstView dy, ConstView x, ConstView mean, ConstView rstd,
                                           View dgamma, View dbeta, bool accumulate,
                                           Stream stream) = 0;

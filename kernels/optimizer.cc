@@ -1,4 +1,4 @@
-// What OptimizerKernels does unless a device does better: plain code, for state in host memory.
+// Default implementations of OptimizerKernels, for state in host memory.
 #include "shoal/kernels/optimizer.h"
 
 #include <algorithm>

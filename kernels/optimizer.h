@@ -1,4 +1,5 @@
-// Update rules over flat buffers, norms, clipping. All sizes in elements; all f32 unless said.
+// Optimizer update rules over flat buffers, norms, clipping. Sizes are in elements; dtypes are f32
+// unless stated otherwise.
 #pragma once
 
 #include <optional>
@@ -13,28 +14,28 @@
 
 namespace shoal::kernels {
 
-// AdamW (Loshchilov & Hutter, 2019) as torch.optim.AdamW computes it: with g = gradient_scale *
-// gradient and t = state->step (the number of this update, from 1: whoever owns the state advances
-// it once a step, before the first update),
+// AdamW (Loshchilov & Hutter, 2019) as in torch.optim.AdamW. With g = gradient_scale * gradient and
+// t = state->step (the one-based number of this update, which the owner of the state advances once
+// per step before the first update):
 //   p *= 1 - lr*weight_decay; m += (1 - beta1)*(g - m); v = beta2*v + (1 - beta2)*g*g;
 //   p -= lr/(1 - beta1^t) * m / (sqrt(v)/sqrt(1 - beta2^t) + epsilon).
-// Factors are computed in f64 and applied in f32. state->skip leaves every buffer as it is.
+// Factors are computed in f64 and applied in f32. If state->skip is set, no buffer changes.
 struct AdamWArgs {
-  View master;         // [n] f32, or where `rounding` is given the bf16 parameter itself
+  View master;         // [n] f32; with `rounding`, the bf16 parameter itself
   View first_moment;   // [n] f32
   View second_moment;  // [n] f32
   ConstView gradient;  // [n] f32
   View parameter;      // [n] bf16/f16 copy to refresh; undefined: the master is the parameter
-  // Without masters: p is widened, updated in f32 as above and rounded stochastically.
+  // No f32 masters: p is widened, updated in f32 as above and rounded stochastically.
   std::optional<RoundingPlace> rounding = {};
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   const StepState* state = nullptr;  // never null; read when the update runs
 };
 
-// torch.optim.SGD: g += weight_decay*p; at the first update (state->step == 1) buf = g, later
-// buf = momentum*buf + (1 - dampening)*g; p -= lr * (nesterov ? g + momentum*buf : buf).
+// torch.optim.SGD: g += weight_decay*p. At the first update (state->step == 1) buf = g, then buf =
+// momentum*buf + (1 - dampening)*g; p -= lr * (nesterov ? g + momentum*buf : buf).
 struct SgdArgs {
-  View master, momentum_buffer;  // momentum_buffer undefined where momentum is 0
+  View master, momentum_buffer;  // momentum_buffer is undefined if momentum is 0
   ConstView gradient;
   View parameter;
   double momentum = 0, dampening = 0, weight_decay = 0;
@@ -42,24 +43,24 @@ struct SgdArgs {
   const StepState* state = nullptr;
 };
 
-// LAMB (You et al., 2020), of tensors that share what adamw_many's do: with m and v as
-// AdamW's, r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p, and p -= lr * trust * r, where trust =
-// min(|p| / |r|, max_trust_ratio), 1 where either norm is 0. In two calls, so that who has parts of
-// tensors may add up their sums of squares between them.
+// LAMB (You et al., 2020) for tensors that share what adamw_many() requires. With AdamW's m and v,
+// r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p, and p -= lr * trust * r, where trust = min(|p| /
+// |r|, max_trust_ratio), or 1 if either norm is 0. The update is split in two calls so that ranks
+// with parts of a tensor can add up the sums of squares in between.
 struct LambArgs {
   std::span<const AdamWArgs> tensors;
   View squares;  // [tensors, 2] f64: sums of squares of p and of r
   double max_trust_ratio = 10;
 };
 
-// The beginning of an update, decided where the numbers are: with unscale = state->unscale /
-// state->loss_scale and norm = sqrt(sum_of_squares) * unscale, a norm that is not finite sets
-// state->skip; otherwise skip = 0, state->gradient_scale = unscale * min(1, max_norm / (norm +
-// 1e-6)) (torch's clip_grad_norm_), and ++state->step. Then the loss scale follows `scaling`.
+// Starts an update on the device. With unscale = state->unscale / state->loss_scale and norm =
+// sqrt(sum_of_squares) * unscale, a norm that is not finite sets state->skip. Otherwise skip = 0,
+// ++state->step, and state->gradient_scale = unscale * min(1, max_norm / (norm + 1e-6)), as torch's
+// clip_grad_norm_. Then the loss scale is adjusted by `scaling`.
 struct BeginUpdateArgs {
-  ConstView sum_of_squares;  // [1] f64, of all gradients
+  ConstView sum_of_squares;  // [1] f64, over all gradients
   double max_norm = 0;       // 0: no clipping
-  View norm;                 // [1] f64, written
+  View norm;                 // [1] f64, output
   StepState* state = nullptr;
   LossScaleRule scaling = {};
 };
@@ -67,27 +68,27 @@ struct BeginUpdateArgs {
 class OptimizerKernels {
  public:
   virtual ~OptimizerKernels() = default;
-  // `numbers` of the step that is queued next; outside of what is captured.
+  // Sets the numbers of the next queued step. Must be called outside of graph capture.
   virtual void set_step(StepState* state, const StepNumbers& numbers, Stream stream);
   virtual void begin_update(const BeginUpdateArgs& args, Stream stream);
-  // As one call for each, in as few launches as the device allows: `args` share beta1, beta2,
-  // epsilon, state and whether they have masters.
+  // Same as one adamw() per element of `args`, in as few launches as the device allows. `args`
+  // share beta1, beta2, epsilon, state and whether they have masters.
   virtual void adamw_many(std::span<const AdamWArgs> args, Stream stream);
-  // out[0] (f64) = sum of squares of all of `xs`, in their order.
+  // out[0] (f64) = sum of squares over all of `xs`, added in order.
   virtual void sum_of_squares_many(std::span<const ConstView> xs, View out, Stream stream);
 
   virtual void adamw(const AdamWArgs& args, Stream stream) = 0;
   virtual void sgd(const SgdArgs& args, Stream stream) = 0;
-  // Advances moments and writes `squares`; of a step that is left out they say nothing.
+  // Advances the moments and writes `squares`. If the step is skipped, `squares` has no meaning.
   virtual void lamb_moments(const LambArgs& args, Stream stream) = 0;
-  // Reads `squares`, makes r of the moments once more (of the same bits: r is never in memory) and
-  // updates. Gradients are not read.
+  // Reads `squares`, recomputes r from the moments (same bits; r is never stored) and updates. Does
+  // not read gradients.
   virtual void lamb_apply(const LambArgs& args, Stream stream) = 0;
 
-  // out[0] (f64) (+)= sum of squares of x (f32, bf16, f16), summed in f64. Fixed order: the result
-  // does not depend on threads.
+  // out[0] (f64) (+)= sum of squares of x (f32, bf16, f16), summed in f64. The order is fixed: the
+  // result does not depend on the number of threads.
   virtual void sum_of_squares(ConstView x, View out, bool accumulate, Stream stream) = 0;
-  // Whether any element of x (f32, bf16, f16) is inf or NaN. Blocks: the host needs the answer.
+  // True if any element of x (f32, bf16, f16) is inf or NaN. Blocks the host for the answer.
   virtual bool has_non_finite(ConstView x, Stream stream) = 0;
 };
 

@@ -1,7 +1,7 @@
-// Random numbers that do not know the layout (decision 10): Philox 4x32-10 (Salmon et al.,
-// "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11), keyed by the seed and counted by where a
-// number is used, never by a local stride, so that tp, pp, dp, recomputation and microbatching
-// change nothing.
+// Random numbers that do not depend on the layout (decision 10): Philox 4x32-10 (Salmon et al.,
+// "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11). The key is the seed, and the counter is
+// the global place where a number is used, never a local stride. So tp, pp, dp, recomputation and
+// microbatching change no random number.
 #pragma once
 
 #include <array>
@@ -9,26 +9,25 @@
 
 namespace shoal::kernels {
 
-// Values that change from step to step and live in memory of the kernels' device, so that a
-// captured step can be replayed (decision 8). Only kernels touch it there
-// (OptimizerKernels::set_step).
+// Values that change from step to step. They live in the kernels' device memory so that a captured
+// step can be replayed (decision 8). Only kernels access them there (OptimizerKernels::set_step).
 struct StepState {
-  std::uint32_t step = 0;  // optimizer steps done
+  std::uint32_t step = 0;  // optimizer updates so far, including the current one
   float learning_rate = 0;
-  float gradient_scale = 1;  // what gradients are multiplied with before the update: unscale × clip
-  std::uint32_t skip = 0;    // 1: leave everything as it is (loss scaling met an inf)
-  float unscale = 1;         // of the gradients as backward left them, before clipping
-  // What losses are multiplied with (loss_scale.h): 1 / the step's targets, where that is not a
-  // number of the host.
+  float gradient_scale = 1;  // factor of the gradients in the update: unscale × clip
+  std::uint32_t skip = 0;    // 1: the update changes nothing (gradients overflowed)
+  float unscale = 1;         // factor of the gradients from backward, before clipping
+  // Factor of the losses (loss_scale.h): 1 / the step's targets, if the host does not know their
+  // number.
   float inverse_targets = 1;
-  // Of f16 (loss_scale.h): what losses were multiplied with, beside `unscale`, and its counters.
+  // f16 loss scaling (loss_scale.h): the scale that losses were multiplied with, and counters.
   float loss_scale = 1;
   std::uint32_t good_steps = 0;            // updates without overflow
   std::uint32_t shift_left = 1;            // overflows until the scale shrinks
-  std::uint32_t overflows_at_minimum = 0;  // in a row
+  std::uint32_t overflows_at_minimum = 0;  // consecutive
 };
 
-// Where a random tensor is used. One Site is one operation of one forward pass.
+// Identifies one use of random numbers: one operation of one forward pass.
 struct RandomSite {
   std::uint64_t seed = 0;            // Philox key
   const StepState* state = nullptr;  // counter word 3 is state->step; null: step 0
@@ -38,17 +37,17 @@ struct RandomSite {
   std::uint32_t sample_stride = 1;
 };
 
-// The element's coordinates inside its sample, as one number < 2^40, in global terms: for a
-// [T, C] activation t * C_global + c; for attention probabilities (h * P + q) * P + k, where P is
-// the largest position of the model, not the length of the batch.
+// An element is identified inside its sample by one number < 2^40 of global coordinates. For a [T,
+// C] activation it is t * C_global + c. For attention probabilities it is (h * P + q) * P + k,
+// where P is the model's largest position, not the length of the batch.
 // Counter = {element/4 low 32, sample << 8 | element/4 high 8, site, step}; lane = element % 4.
 std::array<std::uint32_t, 4> philox(std::uint64_t key, std::array<std::uint32_t, 4> counter);
 
-// The 32 random bits of one element; the plain version of what kernels do four lanes at a time.
+// The 32 random bits of one element; the scalar form of the kernels' four-lane code.
 std::uint32_t random_bits(const RandomSite& site, std::uint32_t sample_ordinal,
                           std::uint64_t element);
 
-// Dropout keeps an element when its bits are at least this: P(drop) = threshold / 2^32.
+// Dropout keeps an element if its bits are >= this threshold: P(drop) = threshold / 2^32.
 std::uint32_t dropout_threshold(float probability);
 
 // Uniform in [0, 1) from the upper 24 bits.

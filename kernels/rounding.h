@@ -1,7 +1,7 @@
-// Stochastic rounding of f32 to bf16 (Zamirai et al., "Revisiting BFloat16 Training", 2020): to one
-// of the two neighbours, to the nearer one the more often, so that the mean of many roundings is
-// the number. A parameter then keeps in the mean what an update adds, were it far below half a unit
-// of its last place, and needs no f32 master.
+// Stochastic rounding of f32 to bf16 (Zamirai et al., "Revisiting BFloat16 Training", 2020). A
+// value is rounded to one of its two neighbours, with a higher probability for the nearer one, so
+// that the expected result is the value. On average a parameter then keeps even updates far below
+// half a unit in the last place, and needs no f32 master.
 #pragma once
 
 #include <bit>
@@ -17,9 +17,10 @@
 
 namespace shoal::kernels {
 
-// The f32 whose lower half is 0 that x, given as its bits, is rounded to: with probability
-// (x - lower) / (upper - lower) the neighbour further from 0. `random`: 32 bits, of which the upper
-// half counts. What bf16 has stays; so do infinities and NaN. A finite number stays finite.
+// Rounds x, given as f32 bits, to an f32 with a zero lower half. It takes the neighbour further
+// from 0 with probability (x - lower) / (upper - lower). Only the upper half of the 32 bits of
+// `random` is used. Values that bf16 represents, infinities and NaN are unchanged. A finite number
+// stays finite.
 SHOAL_ROUNDS std::uint32_t rounded_stochastically(std::uint32_t x, std::uint32_t random) {
   constexpr std::uint32_t kInfinity = 0x7f800000u, kLargest = 0x7f7f0000u, kUpper = 0xffff0000u;
   const std::uint32_t sign = x & 0x80000000u, magnitude = x & 0x7fffffffu;
@@ -29,16 +30,16 @@ SHOAL_ROUNDS std::uint32_t rounded_stochastically(std::uint32_t x, std::uint32_t
   return sign | (sum > kLargest ? kLargest : sum);
 }
 
-// Where a tensor's elements draw the bits of their rounding (random.h): the key is made of the
-// seed; the counter of the update's number, the parameter and the element of the *whole* parameter,
-// so that shards and parts of tensor parallelism round as one rank does, and replicas alike.
+// Selects the rounding bits of a tensor's elements (random.h). The key comes from the seed. The
+// counter comes from the update's number, the parameter and the element's index in the *whole*
+// parameter. Shards, tensor-parallel parts and replicas therefore round as one rank does.
 struct RoundingPlace {
   std::uint64_t seed = 0;
   std::uint32_t parameter = 0;  // hash of its name
-  // Element i here is element first + i of what this rank has of the parameter, row-major...
+  // Element i here is element first + i of this rank's part of the parameter, row-major.
   std::int64_t first = 0;
-  // ...of which this is where it lies in the whole one: rows of `row` elements, `row_step` apart,
-  // are made of runs of `run` elements, `run_step` apart, from `base` on. run 0: all in one.
+  // Position of this part in the whole parameter: rows of `row` elements, `row_step` apart, consist
+  // of runs of `run` elements, `run_step` apart, starting at `base`. run 0: one contiguous range.
   std::int64_t base = 0, row = 0, row_step = 0, run = 0, run_step = 0;
 
   SHOAL_ROUNDS std::uint64_t element(std::int64_t i) const {
@@ -48,13 +49,13 @@ struct RoundingPlace {
     return static_cast<std::uint64_t>(base + at / row * row_step + within / run * run_step +
                                       within % run);
   }
-  // How many from element i on follow each other in the whole parameter, too; at most `count`.
+  // Number of elements from i on that are also contiguous in the whole parameter; at most `count`.
   SHOAL_ROUNDS std::int64_t consecutive(std::int64_t i, std::int64_t count) const {
     if (run == 0) return count;
     const std::int64_t left = run - (first + i) % row % run;
     return left < count ? left : count;
   }
-  // Another key than dropout's and that of initial values.
+  // The key differs from those of dropout and initialisation.
   SHOAL_ROUNDS RandomSite site(const StepState* state) const {
     return {.seed = seed ^ 0x5bf03635f0a31e2dull, .state = state, .site = parameter};
   }

@@ -1,5 +1,5 @@
-// What differs from step to step and is known before the step: set in the StepState, so that a
-// captured step can be replayed and nobody waits for what became of the steps before.
+// Numbers that differ from step to step and that the host knows before the step. They are set in
+// the StepState so that a captured step can be replayed without waiting for earlier steps.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace shoal::kernels {
 
-// More than steps may be queued without anybody reading what became of them.
+// Exceeds the number of steps that may be queued before the host reads their results.
 inline constexpr std::uint32_t kRates = 1024;
 
 // Passed by value.
 struct StepNumbers {
-  float learning_rate = 0, unscale = 1, inverse_targets = 1;  // StepState's
-  // A schedule counts updates, and a step that is left out is none: where the host does not know
-  // yet which ones were, it gives the rate of update number `update` (from 0), the highest that
-  // this step may be, into a table of those that may come next: entry update % kRates of `rates`,
-  // [kRates] f32 where the kernels are. The step takes entry state.step % kRates. Null: it takes
-  // `learning_rate`.
+  float learning_rate = 0, unscale = 1, inverse_targets = 1;  // as in StepState
+  // Ring of upcoming learning rates, [kRates] f32 in device memory; null: the step uses
+  // `learning_rate`. A schedule counts updates, and a skipped step is none. If the host does not
+  // know yet which steps were skipped, it stores `learning_rate` as the rate of zero-based update
+  // `update`, the highest this step can be, at entry update % kRates. The step then uses entry
+  // state.step % kRates.
   float* rates = nullptr;
   std::uint32_t update = 0;
 };

@@ -1,4 +1,4 @@
-// From a dtype to its C++ type.
+// Dispatch from a dtype to its C++ type.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace shoal::kernels {
 
-// f(T{}) for the type T of `dtype`: with_type(dtype, [&](auto type) { using T = decltype(type); });
+// Calls f(T{}) with the type T of `dtype`: with_type(dtype, [&](auto type) { using T =
+// decltype(type); });
 template <class F>
 void with_type(DType dtype, const F& f) {
   switch (dtype) {
