@@ -104,7 +104,7 @@ SHOAL_BF16_TARGET void transpose_bf16_panel(const void* source, std::int64_t row
 SHOAL_BF16_TARGET void interleave_bf16_rows(const void* low, const void* high,
                                             std::uint32_t* line) {
   const __m512i a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
-  // Of each eight columns (128 bits), `first` holds 0 to 3 and `second` 4 to 7.
+  // In each eight columns (128 bits), `first` holds 0 to 3 and `second` 4 to 7.
   const __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
   const __m512i lower = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
                 upper = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
