@@ -1,4 +1,4 @@
-// Steady time: deadlines for every wait, and a stopwatch.
+// Steady time: a stopwatch, and deadlines for every wait.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ inline double seconds_since(Clock::time_point start) {
 // A moment after which a wait gives up. Cheap to copy; passed down, so that nested waits share it.
 class Deadline {
  public:
-  // Anything above 30 years, infinity and NaN: never.
+  // Infinity, NaN and anything above 30 years mean never.
   static Deadline in_seconds(double seconds) {
     if (!(seconds < 1e9)) return never();
     if (seconds < 0) seconds = 0;

@@ -1,5 +1,5 @@
-// The registry of environment variables (house rule 9). Every SHOAL_* variable that any part
-// reads is declared here, documented where it is declared, and printed by `shoal env`.
+// The registry of environment variables (house rule 9). Every SHOAL_* variable is declared and
+// documented here, and printed by `shoal env`.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Variable {
   Kind kind;
   std::string_view default_value;
   std::string_view help;
-  std::string_view words = {};  // of a string that takes one of a few: "auto on off"
-  double min = std::numeric_limits<double>::lowest();  // of numbers; both ends allowed
+  std::string_view words = {};  // accepted values of a string, if limited: "auto on off"
+  double min = std::numeric_limits<double>::lowest();  // range of numbers; both ends allowed
   double max = std::numeric_limits<double>::max();
 };
 
@@ -117,23 +117,22 @@ inline constexpr Variable kCaptureBranches{
     "(microbatches of at most 2048 positions), on or off",
     "auto on off"};
 
-// All of the above, in the order in which `shoal env` prints them.
+// All variables above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 
-// The value from the environment, or the default. A value that does not parse throws
+// The value from the environment, or the default. A value that cannot be parsed throws
 // invalid_argument with the variable's name and what it accepts.
 std::string get_string(const Variable& variable);
 std::int64_t get_integer(const Variable& variable);
 double get_real(const Variable& variable);
 bool get_boolean(const Variable& variable);
 bool is_set(const Variable& variable);
-// Throws as get_*() of its kind does, or if the value is none of its words.
+// Throws as get_*() of its kind does, or if the value is not one of its words.
 void check(const Variable& variable);
-// The messages of check() for all variables: a line each.
+// Messages of check() for all variables, one per line.
 std::vector<std::string> problems();
 
-// Names in this process's environment that start with SHOAL_ and that nobody declared:
-// a misspelt variable is worth a warning.
+// Undeclared SHOAL_* names in this process's environment. They are probably misspelt.
 std::span<const std::string> unknown();
 
 }  // namespace shoal::env

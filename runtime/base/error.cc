@@ -72,7 +72,7 @@ void Error::compose() {
   what_ = message_;
   if (!place.empty()) what_ += " [" + place + "]";
   if (!remedy_.empty()) what_ += "; " + remedy_;
-  what_ = terminal::visible(what_);  // messages quote names out of files
+  what_ = terminal::visible(what_);  // messages quote names from files
 }
 
 }  // namespace shoal

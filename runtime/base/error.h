@@ -1,7 +1,7 @@
-// The one exception type of Shoal, and the checks that throw it.
+// Shoal's only exception type, and the checks that throw it.
 //
-// The library never prints, exits or aborts (docs/architecture.md, decision 15): a fatal
-// condition throws Error; a program turns it into one line and a non-zero exit status.
+// The library never prints, exits or aborts (docs/architecture.md, decision 15). A fatal condition
+// throws Error; a program turns it into one line and a non-zero exit status.
 #pragma once
 
 #include <stdexcept>
@@ -13,27 +13,27 @@
 namespace shoal {
 
 enum class ErrorCode {
-  invalid_argument,  // the caller or the user asked for something that cannot be
+  invalid_argument,  // the caller or the user asked for something impossible
   not_found,         // a file, key, tensor or option that should exist does not
-  corrupt_data,      // bytes that do not follow their format
+  corrupt_data,      // bytes do not follow their format
   io,                // the operating system refused (permission, full disk, network)
   out_of_memory,
   timeout,      // a deadline passed
   peer_lost,    // another rank died or left
-  mismatch,     // ranks called different things
-  aborted,      // somebody called abort
-  unavailable,  // built without it, or not on this machine
-  internal,     // a bug of ours
+  mismatch,     // ranks made different calls
+  aborted,      // a rank or caller called abort
+  unavailable,  // missing from this build or this machine
+  internal,     // a bug in Shoal
 };
 
 std::string_view to_string(ErrorCode code);
 
 class Error : public std::runtime_error {
  public:
-  // `message` says what is wrong, with the numbers; `remedy`, if any, what to do about it.
+  // `message`: what is wrong, with the numbers; `remedy`: optionally, what to do about it.
   Error(ErrorCode code, std::string message, std::string remedy = {});
 
-  // Who and where, added by the layer that knows. Return *this to allow chaining in a throw.
+  // Add rank, peer and operation in the layer that knows them. Return *this, for use in a throw.
   Error& at_rank(int rank);
   Error& with_peer(int peer);
   Error& in_operation(std::string operation);
@@ -71,7 +71,7 @@ template <typename... Args>
       ::shoal::throw_error(::shoal::ErrorCode::invalid_argument, __VA_ARGS__); \
   } while (false)
 
-// SHOAL_ASSERT(condition): a bug of ours when it fails; the text names the place.
+// SHOAL_ASSERT(condition): its failure is a bug in Shoal; the message names the source line.
 #define SHOAL_ASSERT(condition)                                                                    \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \

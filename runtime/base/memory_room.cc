@@ -27,7 +27,7 @@ std::optional<std::int64_t> number_in_file(const std::string& path) {
   return number_in(word);
 }
 
-// Of "name value" or "name: value kB" lines; 0 where there is none.
+// Value of a "name value" or "name: value kB" line; 0 if there is none.
 std::int64_t field_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -52,7 +52,7 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_inactive_file"};
 
 void look_into_group(MemoryRoom& room, const std::string& directory, const GroupFiles& files) {
-  constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;  // version 1 says a number near 2^63
+  constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;  // version 1 reports a number near 2^63
   const auto limit = number_in_file(directory + "/" + files.limit);
   if (!limit || *limit >= kNoLimit) return;
   const std::int64_t used = number_in_file(directory + "/" + files.usage).value_or(0);
@@ -61,11 +61,11 @@ void look_into_group(MemoryRoom& room, const std::string& directory, const Group
                fmt::format("the limit of the container or control group ({})", files.limit));
 }
 
-// The process's group and those around it. In a container `path` may be the host's name of it,
-// which is not there; then the mount itself is the group.
+// Looks at the process's group and those that contain it. In a container `path` may be the group's
+// name on the host, which does not exist here; the mount itself is then the group.
 void look_into_groups(MemoryRoom& room, const std::string& mount, std::string path,
                       const GroupFiles& files) {
-  // A probe of the kernel's files: a group that cannot be looked at has no limit that we know.
+  // Probes the kernel's files. A group that cannot be read counts as having no limit.
   struct stat status{};
   if (path.find("..") != std::string::npos || ::stat((mount + path).c_str(), &status) != 0 ||
       !S_ISDIR(status.st_mode))

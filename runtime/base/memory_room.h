@@ -1,6 +1,6 @@
-// How much more memory this process may take before the kernel ends it: what is free on the
-// machine, in each control group that holds the process (a container's limit is one: cgroups(7),
-// version 2 or 1), and under `ulimit -v`. The smallest counts.
+// Memory that this process may still take before the kernel kills it: the smallest of the machine's
+// free memory, the room in each control group that contains the process (cgroups(7), version 2 or
+// 1; a container's limit is one), and the room under `ulimit -v`.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@ namespace shoal {
 
 struct MemoryRoom {
   std::int64_t free = -1, total = -1;  // bytes; -1: the system does not say
-  std::string bound;  // who sets it: "the machine's memory", "the limit of the control group ..."
+  std::string bound;  // source of the limit: "the machine's memory", "the limit of the control
+                      // group ..."
   bool known() const { return free >= 0; }
 };
 
-// As things are now: other processes share all of it but `ulimit -v`. Pages of files that the
-// kernel would give up count as free; so does the machine's swap, but no group's. Of the addresses
-// under `ulimit -v` three fifths: aligned blocks, stacks and malloc's arenas take the others. The
-// arguments are where these file systems are. Never throws for what it cannot read.
+// Current values. Other processes share all of it except `ulimit -v`. File pages that the kernel
+// would drop count as free, and so does the machine's swap, but not a group's swap. Of the address
+// space under `ulimit -v` three fifths count: the rest goes to aligned blocks, stacks and malloc's
+// arenas. The arguments are the file systems' mount points. Never throws for unreadable files.
 MemoryRoom memory_room(const std::string& proc = "/proc",
                        const std::string& cgroup = "/sys/fs/cgroup");
 

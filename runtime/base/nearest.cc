@@ -19,7 +19,7 @@ std::string lower(std::string_view text) {
 }  // namespace
 
 std::int64_t edit_distance(std::string_view a, std::string_view b) {
-  // Far beyond any name: a hostile one must not cost quadratic time.
+  // Far longer than any name, so that a hostile one does not cost quadratic time.
   constexpr std::size_t kLongest = 1000;
   a = a.substr(0, kLongest);
   b = b.substr(0, kLongest);
@@ -44,7 +44,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
   std::int64_t least = 0;
   for (const std::string& other : names) {
     const auto [shorter, longer] = std::minmax({std::ssize(name), std::ssize(other)});
-    // No distance is below the difference in length, so most names need no look.
+    // The distance is at least the difference in length, so most names can be skipped.
     const std::int64_t at_least = longer - shorter;
     if (2 * at_least > longer || (nearest != nullptr && at_least >= least)) continue;
     const std::int64_t distance = std::max(at_least, edit_distance(wanted, lower(other)));

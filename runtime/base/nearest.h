@@ -1,4 +1,4 @@
-// "Did you mean ...?": the closest of several names, for messages.
+// Finds the closest of several names, for "did you mean ...?" messages.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,21 @@
 
 namespace shoal {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn one into the other
-// (optimal string alignment).
+// Number of insertions, deletions, substitutions and swaps of neighbours that turn one string into
+// the other (optimal string alignment).
 std::int64_t edit_distance(std::string_view a, std::string_view b);
 
-// The name with the smallest distance, the case of ASCII letters aside; the first of equals. Empty
-// if there are no names, or the closest differs in more than half of the longer one's bytes.
+// The name with the smallest distance, ignoring the case of ASCII letters; the first if several are
+// equal. Empty if there are no names, or if the closest differs in more than half of the longer
+// one's bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
 
-// "did you mean max_steps?", or `otherwise` if no name is near.
+// "did you mean max_steps?", or `otherwise` if no name is close.
 std::string did_you_mean(std::string_view name, std::span<const std::string> names,
                          std::string_view otherwise = {});
 
-// "did you mean ring? There are direct, ring, tree", or without the first sentence if no name is
-// near. Of many names, the first.
+// "did you mean ring? There are direct, ring, tree", without the first sentence if no name is
+// close. Lists only the first names if there are many.
 std::string names_there_are(std::string_view name, std::span<const std::string> names);
 
 }  // namespace shoal

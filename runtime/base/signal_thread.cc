@@ -4,7 +4,7 @@
 
 namespace shoal {
 
-// The thread begins with the mask of now, in which nobody has blocked them.
+// The thread inherits the current mask, in which the signals are not blocked yet.
 SignalThread::SignalThread(std::span<const int> signals) : thread_([this] { done_.acquire(); }) {
   sigset_t set;
   sigemptyset(&set);

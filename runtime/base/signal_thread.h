@@ -1,8 +1,10 @@
-// A thread that takes signals so that those which compute do not; and a signal that libraries take.
+// Keeps signals away from threads that compute, by handling them on a separate thread. Also
+// restores SIGINT, which some libraries take over.
 //
-// oneDNN's generated code uses the stack pointer for other things at times (2.6.3: for 5 % of a
-// small model's step it was outside the stack). A handler that runs on such a thread writes its
-// frame, some kilobytes, where the pointer happens to point: into the heap. So a program that
+// oneDNN's generated code sometimes uses the stack pointer for other purposes (2.6.3: outside the
+// stack for 5 % of a small model's step). A signal handler on such a thread writes its frame, some
+// kilobytes, wherever the pointer points: into the heap. So a program that handles signals and
+// calls Shoal must keep them away from threads that compute.
 // handles signals, and calls Shoal, must not let them reach threads that compute.
 #pragma once
 
@@ -13,10 +15,9 @@
 
 namespace shoal {
 
-// While it lives these signals of the process are handled, or end it, on a thread that does nothing
-// else: the thread that made it, and all that are made later, have them blocked. Make it before any
-// other thread; end it on the thread that made it, when those made since have ended or may be
-// interrupted again.
+// During its lifetime, an idle thread takes these signals of the process. They are blocked in the
+// thread that made the object and in all threads started later. Make it before any other thread.
+// Destroy it on the same thread, once the later threads have ended or may be interrupted again.
 class SignalThread {
  public:
   explicit SignalThread(std::span<const int> signals);
@@ -30,9 +31,9 @@ class SignalThread {
   std::thread thread_;
 };
 
-// First in main: SIGINT (Ctrl-C) ends the program as it does others, although a library took it
-// when it was loaded. libinfinipath does, which Debian's libfabric brings for PSM: it exits with 1,
-// without a word. Left alone where it is ignored (nohup, a shell's background job).
+// Call it first in main. SIGINT (Ctrl-C) then ends the program as usual, even if a library took it
+// over while loading. libinfinipath, which Debian's libfabric loads for PSM, does so and exits with
+// 1 without a message. An ignored SIGINT (nohup, a shell's background job) stays ignored.
 void take_back_interrupts() noexcept;
 
 }  // namespace shoal

@@ -13,8 +13,7 @@ struct Character {
   std::uint32_t value = 0;
 };
 
-// The first character of a text that is not empty. Overlong forms and surrogates are not UTF-8
-// (RFC 3629).
+// First character of a non-empty text. Overlong forms and surrogates are not UTF-8 (RFC 3629).
 Character first_character(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {1, lead};

@@ -1,5 +1,5 @@
-// Text that others wrote (tensor and file names, log lines of a job, fields of a file), shown so
-// that it cannot command the terminal. Programs print through here; tools/check_rules enforces it.
+// Shows text from other sources (tensor and file names, a job's log lines, fields of a file) so
+// that it cannot control the terminal. Programs print through here; tools/check_rules enforces it.
 #pragma once
 
 #include <cstdio>
@@ -11,25 +11,24 @@
 
 namespace shoal::terminal {
 
-// `text` with these made visible; the rest, newlines and tabs too, stays as it is:
-//   \x1b     control characters below a space, and each byte that is not UTF-8
-//   \u009b   DEL, U+0080 to U+009F, and the characters that reorder text (Unicode UAX 9) or break
-//            lines (U+2028, U+2029). In a JSON string these are the same characters.
+// Returns `text` with these characters made visible. All others, including newlines and tabs, stay:
+//   \x1b     control characters below space, and each byte that is not UTF-8
+//   \u009b   DEL, U+0080 to U+009F, and characters that reorder text (Unicode UAX 9) or break
+//            lines (U+2028, U+2029). In a JSON string the escape is the same character.
 std::string visible(std::string_view text);
 
-// A text that is itself the result of a program, such as a generated one: visible() if `stream` is
-// a terminal; else unchanged. It must be whole characters.
+// Writes text that is a program's result, such as generated text: visible() if `stream` is a
+// terminal, otherwise unchanged. It must consist of whole characters.
 void write_result(std::FILE* stream, std::string_view text);
 
-// fmt::print() of what visible() makes of the formatted text, to a terminal or not. Throws as
-// fmt::print() does.
+// fmt::print() of visible(formatted text), to a terminal or not. Throws as fmt::print() does.
 template <typename... Args>
 void print(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
   fmt::print(stream, "{}", visible(fmt::format(format, std::forward<Args>(args)...)));
 }
 template <typename... Args>
 void print(fmt::format_string<Args...> format, Args&&... args) {
-  // Qualified: its arguments are fmt's, whose print() would be found as well.
+  // Qualified, since fmt::print() would be found too through the arguments.
   terminal::print(stdout, format, std::forward<Args>(args)...);
 }
 
