@@ -1,4 +1,4 @@
-// How each type of option reads a value, and how it reaches the bound field.
+// Defines how each type of option reads a value and stores it in the bound field.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -73,7 +73,7 @@ std::optional<std::int64_t> read_integer(const Json& value) {
   if (value.is_string())
     if (const auto number = parse_number<std::int64_t>(value.get_ref<const std::string&>()))
       return number;
-  // 5e8 and "3.0": a number that is whole, and that a double holds exactly.
+  // 5e8 and "3.0": a whole number that a double represents exactly.
   const auto number = read_number(value);
   if (!number || *number != std::floor(*number) || std::abs(*number) > 0x1p53) return std::nullopt;
   return static_cast<std::int64_t>(*number);
@@ -91,7 +91,7 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
-// An array, JSON text of one, or words between commas.
+// Reads a JSON array, its text, or comma-separated words.
 Maybe read_array(const Json& value) {
   if (value.is_array()) return value;
   if (value.is_number()) return Json::array({value});
@@ -134,7 +134,7 @@ std::string describe(const RealRules& rules) {
   return text;
 }
 
-// A field as JSON, and back; optional fields hold null.
+// Converts a field to JSON and back; an empty optional field is null.
 template <typename T>
 Json load(const T& field) {
   return Json(field);
@@ -174,7 +174,7 @@ Option make_option(std::string name, Field* field, std::string help,
   option.store = [field](const Json& value) { store(*field, value); };
   if constexpr (is_optional<Field>) {
     option.accepts += " or null";
-    // For text, only null and "null" are no text: "" and "none" may be meant.
+    // For text, only null and "null" mean no text, since "" and "none" may be intended values.
     constexpr bool is_text = std::is_same_v<Field, std::optional<std::string>>;
     option.normalise = [read](const Json& value) -> Maybe {
       if (is_text ? value.is_null() || value == "null" : means_null(value)) return Json(nullptr);
@@ -244,7 +244,7 @@ Option string_option(std::string name, Field* field, const OptionRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "TEXT", "text",
                      [](const Json& value) -> Maybe {
                        if (value.is_string()) return value;
-                       // An unquoted number for a name, such as a task or a tag called 1.
+                       // An unquoted number used as a name, such as a task or a tag called 1.
                        if (value.is_number()) return Json(value.dump());
                        return std::nullopt;
                      });
@@ -282,7 +282,7 @@ OptionSet::Section& OptionSet::Section::integer(std::string name, int* field,
   bounded.min = std::max<std::int64_t>(rules.min, std::numeric_limits<int>::min());
   bounded.max = std::min<std::int64_t>(rules.max, std::numeric_limits<int>::max());
   const std::string accepts = [&] {
-    IntegerRules shown = bounded;  // the limits of int are not worth a word
+    IntegerRules shown = bounded;  // the limits of int need no mention
     if (shown.min == std::numeric_limits<int>::min())
       shown.min = std::numeric_limits<std::int64_t>::min();
     if (shown.max == std::numeric_limits<int>::max())

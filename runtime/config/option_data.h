@@ -1,4 +1,4 @@
-// What OptionSet keeps of each option. Not for other rooms.
+// OptionSet's data about each option. Private to runtime/config.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@
 namespace shoal {
 
 struct Given {
-  std::string written;   // the name or alias that was used
-  nlohmann::json value;  // as the option keeps it
+  std::string written;   // the name or alias that was given
+  nlohmann::json value;  // in the option's own type
   std::string source;
-  int level = 0;  // later sources are stronger
+  int level = 0;  // higher levels override lower ones
 };
 
 struct Option {
@@ -31,11 +31,11 @@ struct Option {
   bool is_boolean = false, is_list = false, is_object = false, is_ignored = false;
   bool is_refused = false;
 
-  // The value in the option's own type, or nothing when it does not take it.
+  // Converts a value to the option's own type; empty if the option does not accept it.
   std::function<std::optional<nlohmann::json>(const nlohmann::json&)> normalise;
-  std::function<void(const nlohmann::json&)> store;  // into the bound field
+  std::function<void(const nlohmann::json&)> store;  // writes to the bound field
   nlohmann::json default_value;
-  std::optional<Given> given;  // the strongest so far
+  std::optional<Given> given;  // from the highest level so far
 };
 
 struct OptionSet::Impl {

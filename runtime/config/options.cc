@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kCommandLine = 1 << 30;  // the strongest level
+constexpr int kCommandLine = 1 << 30;  // the highest level
 
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -23,7 +23,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// The word of a choice that a wrong value is close to.
+// Suggestion of the word that a wrong value of a choice is close to.
 std::string nearly(const Option& option, const Json& value) {
   if (!value.is_string() || option.words.empty()) return "";
   const auto& given = value.get_ref<const std::string&>();
@@ -31,7 +31,7 @@ std::string nearly(const Option& option, const Json& value) {
   return meant.empty() ? "" : "; " + meant;
 }
 
-// Options with a name whose last words are `name`: per_device_train_batch_size for batch_size.
+// Options whose name ends with `name`: per_device_train_batch_size for batch_size.
 std::vector<std::string> ending_with(const std::vector<Option>& options, std::string_view name) {
   const std::string end = fmt::format("_{}", name);
   std::vector<std::string> found;
@@ -53,7 +53,8 @@ std::string underscored(std::string_view name) {
   return text;
 }
 
-// Appends `text` to `out`, wrapped at 100 columns, continued at `indent`; `column` is where out is.
+// Appends `text` to `out`, wrapped at 100 columns and indented by `indent`; `column` is the current
+// one.
 void wrap(std::string& out, std::size_t column, std::size_t indent, std::string_view text) {
   constexpr std::size_t kWidth = 100;
   while (!text.empty()) {
@@ -104,8 +105,8 @@ void OptionSet::Impl::give(Option& option, std::string written, const Json& valu
     return;
   }
   auto& given = option.given;
-  // Two names of one option in one source must agree; the same name again on a command line is
-  // the usual way to override.
+  // Two names of one option must agree within one source. Repeating the same name on a command line
+  // is the usual way to override it.
   if (given && given->level == level && given->written != written && given->value != *normal) {
     problems.push_back(fmt::format(
         "{} is {} ({}) and {} is {} ({}): they are one option and must "
@@ -118,7 +119,7 @@ void OptionSet::Impl::give(Option& option, std::string written, const Json& valu
 }
 
 void OptionSet::Impl::unknown(std::string_view name, const std::string& source) {
-  // To look for what each was meant to be takes a while, and nobody reads so many.
+  // Suggestions take time to compute, and users do not read many of them.
   constexpr std::size_t kSuggestions = 10;
   if (problems.size() >= kSuggestions)
     return problems.push_back(
@@ -188,10 +189,10 @@ void OptionSet::add_json(const Json& values, const std::string& source) {
 
 void OptionSet::add_arguments(std::span<const std::string> arguments) {
   const auto is_option = [](std::string_view text) { return text.starts_with("--"); };
-  std::string before;  // the option that might have taken a word, and did not
+  std::string before;  // note on the option that did not take the following word
   for (std::size_t i = 0; i < arguments.size();) {
     const std::string_view argument = arguments[i++];
-    // Values up to the next option.
+    // Collects values up to the next option.
     std::size_t end = i;
     while (end < arguments.size() && !is_option(arguments[end])) ++end;
     if (!is_option(argument) || argument.size() == 2) {
@@ -212,7 +213,7 @@ void OptionSet::add_arguments(std::span<const std::string> arguments) {
     }
     if (!option) {
       impl_->unknown(written, source);
-      i = end;  // its values would only be further complaints
+      i = end;  // its values would only cause more messages
       continue;
     }
     const std::string name = negated ? written.substr(3) : written;
@@ -300,7 +301,7 @@ std::string OptionSet::help() const {
         fmt::format("{}{}{}{}\n", text.empty() ? "" : "\n", name, title.empty() ? "" : ": ", title);
     for (const Option& option : impl_->options) {
       if (option.section != section || option.is_ignored) continue;
-      // Long choices do not fit beside the name; they are told in the text.
+      // Long choices do not fit beside the name; the help text lists them.
       const bool short_kind = option.kind.size() <= 16;
       std::string head = fmt::format("  --{}{}{}", option.name, option.kind.empty() ? "" : " ",
                                      short_kind ? option.kind : std::string("WORD"));

@@ -1,5 +1,5 @@
-// One registry of options: a room declares its options as a table that binds names to the fields
-// of a struct; files and command lines fill them; every wrong value is reported at once.
+// A registry of options. Each room declares its options in a table that binds names to fields of a
+// struct. Files and command lines fill the fields; all wrong values are reported together.
 //
 //   OptionSet options;
 //   auto section = options.section("training", "How the model is trained");
@@ -9,7 +9,7 @@
 //   options.finish();   // throws with every problem, else args are filled
 //
 // A field's value at declaration is its default. The bound struct must outlive the OptionSet.
-// Fields of std::optional<...> take null. Not thread-safe.
+// std::optional<...> fields accept null. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@
 
 namespace shoal {
 
-// Aliases are other names of the same option (Hugging Face's, SMP's): several names with equal
-// values pass, with different values are an error that shows both.
+// Aliases are other names of the same option (Hugging Face's, SMP's). If several names are given,
+// equal values are accepted, and different values are an error that shows both.
 struct OptionRules {
   std::string help = {};
   std::vector<std::string> aliases = {};
@@ -41,7 +41,7 @@ struct IntegerRules {  // both ends allowed
   std::string help = {};
   std::vector<std::string> aliases = {};
 };
-struct RealRules {  // both ends allowed, unless `open_min`/`open_max`; infinities and NaN never are
+struct RealRules {  // both ends allowed, unless `open_min`/`open_max`; no infinities or NaN
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool open_min = false, open_max = false;
@@ -57,30 +57,31 @@ class OptionSet {
   OptionSet(OptionSet&&) noexcept;
   OptionSet& operator=(OptionSet&&) noexcept;
 
-  // Sections group options in --help and in dumps; asking again for a name continues it.
+  // Sections group options in --help and in dumps. Calling again with the same name continues the
+  // section.
   Section section(std::string name, std::string title = {});
 
-  // Values, weakest source first: defaults, files in the order added, then the command line.
-  // Problems are kept for finish(). A JSON file is an object of options; an object under the name
-  // of a section holds options of any section; keys that start with "_" are comments.
+  // Sources in increasing priority: defaults, files in the order added, the command line. finish()
+  // reports all problems. A JSON file is an object of options. An object under a section's name
+  // holds options of any section; keys that start with "_" are comments.
   void add_file(const std::string& path);
   void add_json(const nlohmann::json& values, const std::string& source);
-  // --name value, --name=value, --flag, --no_flag; "-" in names reads as "_"; a list takes all
-  // values up to the next option. Anything else is a problem.
+  // Accepts --name value, --name=value, --flag, --no_flag. "-" in names reads as "_". A list takes
+  // all values up to the next option. Anything else is a problem.
   void add_arguments(std::span<const std::string> arguments);
 
-  // For checks across options: reported with the rest.
+  // For checks across options; finish() reports the problem with the others.
   void add_problem(std::string text);
-  // Writes the values into the bound fields. Throws invalid_argument with every problem, one a
-  // line (a single problem is the whole message); then no field has changed.
+  // Writes the values to the bound fields. On problems, throws invalid_argument with one line per
+  // problem (a single problem is the whole message) and changes no field.
   void finish();
 
   bool is_set(std::string_view name) const;  // given by a file or the command line
   std::string source_of(
       std::string_view name) const;  // "default", "run.json:/training/x", "command line --x"
-  std::vector<std::string> notices() const;  // names accepted without effect that were given
+  std::vector<std::string> notices() const;  // for given names that are accepted without effect
 
-  // The effective values by section, and their origins under "_sources". add_json takes it back.
+  // Effective values by section, and their sources under "_sources". add_json accepts it as input.
   nlohmann::ordered_json dump() const;
   std::string help() const;  // for --help, grouped by section, at most 100 columns
 
@@ -89,17 +90,17 @@ class OptionSet {
   std::unique_ptr<Impl> impl_;
 };
 
-// Declares options. Two declarations of one name or alias: internal error.
+// Declares options. Declaring a name or alias twice is an internal error.
 class OptionSet::Section {
  public:
-  // Strings are read as the type they are bound to ("true", "5e-5", "8"), since SageMaker passes
+  // Strings are parsed as the type of their field ("true", "5e-5", "8"), since SageMaker passes
   // hyperparameters as strings. Booleans: true/false/yes/no/on/off/1/0 in any case.
   Section& boolean(std::string name, bool* field, const OptionRules& rules = {});
   Section& boolean(std::string name, std::optional<bool>* field, const OptionRules& rules = {});
-  // 5e8 and 3.0 are integers; 3.5 is not.
-  // "auto" too, which `automatic` then is; the field keeps its default.
+  // Also accepts "auto", which sets `automatic`; the field then keeps its default.
   Section& boolean_or_auto(std::string name, bool* field, bool* automatic,
                            const OptionRules& rules = {});
+  // 5e8 and 3.0 are integers; 3.5 is not.
   Section& integer(std::string name, std::int64_t* field, const IntegerRules& rules = {});
   Section& integer(std::string name, int* field, const IntegerRules& rules = {});
   Section& integer(std::string name, std::optional<std::int64_t>* field,
@@ -109,19 +110,19 @@ class OptionSet::Section {
   Section& string(std::string name, std::string* field, const OptionRules& rules = {});
   Section& string(std::string name, std::optional<std::string>* field,
                   const OptionRules& rules = {});
-  // A JSON array, "a,b", or on the command line several values.
+  // A JSON array, "a,b", or several values on the command line.
   Section& list(std::string name, std::vector<std::string>* field, const OptionRules& rules = {});
   Section& list(std::string name, std::vector<std::int64_t>* field, const IntegerRules& rules = {});
   // A free-form JSON object (lr_scheduler_kwargs).
   Section& object(std::string name, nlohmann::json* field, const OptionRules& rules = {});
-  // A name that exists elsewhere and has no effect here; using it is told by notices().
+  // A name that other programs accept and that has no effect here; notices() reports its use.
   Section& ignored(std::string name, std::string reason);
 
-  // The options that this section declared so far are read, and refused by the caller if they are
-  // given: no message suggests one of them.
+  // The section's options declared so far are parsed, but the caller rejects them if given. No
+  // message suggests them.
   Section& refused();
 
-  // One of a few words. Several words may stand for one value; the first is the one printed.
+  // One of several words. Several words may share a value; the first of them is printed.
   template <typename E>
   Section& choice(std::string name, E* field,
                   std::initializer_list<std::pair<const char*, E>> words, OptionRules rules = {});
