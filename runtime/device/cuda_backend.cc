@@ -1,5 +1,5 @@
-// CUDA behind DeviceBackend, through the CUDA runtime API. Every call is checked; an error names
-// the call, the device and CUDA's own words.
+// CUDA's DeviceBackend, through the CUDA runtime API. Every call is checked; an error names the
+// call, the device and CUDA's message.
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -18,16 +18,16 @@ namespace {
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t native(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// The first with kernel parameters above 4 KiB, in which tables of tensors are passed (CUDA 12.1's
-// release notes). CUDA 12 runs with every driver of 12.0 and later ("CUDA Compatibility").
+// First driver with kernel parameters above 4 KiB, needed for tables of tensors (CUDA 12.1's
+// release notes). CUDA 12 runs with every driver from 12.0 on ("CUDA Compatibility").
 constexpr int kOldestDriver = 12010;
 
-// "13.0" of CUDA's 13000.
+// Version number as text: 13000 is "13.0".
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// Ordinary host memory: the driver copies it through a buffer of its own, and may make us wait.
+// True for ordinary host memory, which the driver copies through its own buffer and may block for.
 bool is_pageable(const void* pointer) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess)
@@ -42,7 +42,7 @@ class CudaBackend final : public DeviceBackend {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
     if (status == cudaSuccess) return devices;
-    // A machine without a usable GPU has no devices; why, check_available() says.
+    // A machine without a usable GPU has no devices; check_available() gives the reason.
     (void)cudaGetLastError();
     return 0;
   }
@@ -113,7 +113,8 @@ class CudaBackend final : public DeviceBackend {
                "cudaStreamCreateWithPriority", device);
     return stream;
   }
-  // A handle may be given out again, and memory pools know streams by theirs.
+  // Synchronizes first: CUDA may reuse the handle for a new stream, and memory pools identify
+  // streams by handle.
   void destroy_stream(Stream stream) noexcept override {
     const CurrentCudaDevice current(stream.device, std::nothrow);
     ++synchronizations_;
@@ -196,9 +197,9 @@ class CudaBackend final : public DeviceBackend {
     settle(stream);
   }
 
-  // Relaxed: a library that asks the driver for something meanwhile does no harm. A wait for the
-  // device does, in every mode (CUDA Programming Guide, "Prohibited and Unhandled Operations"), so
-  // our own leave a device alone while one of its streams is captured.
+  // Relaxed mode: other libraries' driver calls do no harm during capture. Waiting for the device
+  // would, in every mode (CUDA Programming Guide, "Prohibited and Unhandled Operations"), so our
+  // code does not wait for a device while one of its streams is captured.
   void begin_capture(Stream stream) override {
     const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
@@ -249,7 +250,7 @@ class CudaBackend final : public DeviceBackend {
 
   void* allocate(Device device, std::size_t bytes, Stream stream) override {
     const CurrentCudaDevice current(device);
-    // It would become a node of the graph, whose memory is only there while that runs.
+    // The allocation would become a graph node, whose memory exists only while the graph runs.
     if (is_captured(stream))
       throw Error(ErrorCode::internal,
                   fmt::format("{} bytes were asked of {} while a step is being captured", bytes,
@@ -260,7 +261,7 @@ class CudaBackend final : public DeviceBackend {
     void* pointer = nullptr;
     cudaError_t status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     if (status == cudaErrorMemoryAllocation) {
-      // What was freed may not be free yet, or stand in the way of others (pinned, IPC,
+      // Freed memory may not be available yet, or may block other allocations (pinned, IPC, other
       // libraries').
       (void)cudaGetLastError();
       Captures& captures = captures_of(device);
@@ -270,14 +271,15 @@ class CudaBackend final : public DeviceBackend {
       status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     }
     check_cuda(status, "cudaMallocFromPoolAsync", device);
-    if (!stream.handle) synchronize(Stream{device, nullptr});  // for whatever stream uses it
+    if (!stream.handle) synchronize(Stream{device, nullptr});  // any stream may use it
     return pointer;
   }
   void deallocate(Device device, void* pointer, Stream stream) noexcept override try {
     const CurrentCudaDevice current(device);
     ++deallocations_;
     if (stream.handle && !is_captured(stream)) {
-      (void)cudaFreeAsync(pointer, native(stream));  // whoever waits for the device meanwhile
+      (void)cudaFreeAsync(pointer, native(stream));  // valid even if a thread waits for the device
+                                                     // meanwhile
       return;
     }
     Captures& captures = captures_of(device);
@@ -313,7 +315,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  // The streams of a device that are captured, and what was freed meanwhile. Never held while a
+  // Captured streams of a device, and memory freed meanwhile. The lock is never held while a
   // caller's code runs.
   struct Captures {
     std::mutex mutex;
@@ -325,7 +327,7 @@ class CudaBackend final : public DeviceBackend {
     return captures_[device.index];
   }
 
-  // The last one frees what could not be.
+  // After the last capture, frees the memory that could not be freed during it.
   void after_capture(Stream stream) noexcept try {
     const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
@@ -342,14 +344,14 @@ class CudaBackend final : public DeviceBackend {
     if (!stream.handle) synchronize(stream);
   }
 
-  // With its captures' mutex, and none under way.
+  // The caller holds the captures' mutex, and no capture is active.
   void wait_for_all(Device device) {
     ++synchronizations_;
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
   }
 
-  // Our own pool on each device. It keeps what is freed: the default would give it back to the
-  // system at every synchronisation, and map it anew afterwards.
+  // Our own pool per device. It keeps freed memory, which CUDA's default pool returns to the system
+  // at every synchronization and maps again later.
   cudaMemPool_t pool_of(Device device) {
     const std::scoped_lock lock(mutex_);
     cudaMemPool_t& pool = pools_[device.index];
@@ -367,7 +369,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   std::mutex mutex_;
-  std::map<int, cudaMemPool_t> pools_;  // by device; they end with the process
+  std::map<int, cudaMemPool_t> pools_;  // by device; they live until the process ends
   std::map<int, Captures> captures_;    // by device
   mutable std::atomic<std::int64_t> synchronizations_{0}, blocking_copies_{0}, allocations_{0},
       deallocations_{0};

@@ -1,4 +1,4 @@
-// The one look at what a call of CUDA's runtime API answered.
+// Checks the status of CUDA runtime calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +8,10 @@
 
 namespace shoal {
 
-// Throws unless `status` is cudaSuccess: out_of_memory; unavailable, where there is no such device
-// or its driver does not fit; `otherwise` for all else. The message has `call` (a literal, the
-// function's name), the device and CUDA's words. CUDA's own note of the failure is taken back, or
-// the thread's next call would be blamed.
+// Throws unless `status` is cudaSuccess: out_of_memory; unavailable if the device does not exist or
+// its driver does not match; `otherwise` for all else. The message has `call` (a literal, the
+// function's name), the device and CUDA's text. Clears CUDA's error, so that the thread's next call
+// is not blamed for it.
 void check_cuda(cudaError_t status, const char* call, Device device,
                 ErrorCode otherwise = ErrorCode::internal);
 

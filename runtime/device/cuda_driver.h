@@ -1,9 +1,9 @@
-// Functions of the driver, which the runtime hands out: nothing links libcuda.
+// Driver functions obtained through the runtime, so that nothing links libcuda.
 #pragma once
 
 namespace shoal {
 
-// The function of that name as CUDA 12.0 had it; null where this driver has none. Makes no context.
+// Returns the function as of CUDA 12.0; null if the driver lacks it. Creates no context.
 void* cuda_driver_function(const char* name) noexcept;
 
 }  // namespace shoal

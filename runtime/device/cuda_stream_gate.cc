@@ -1,4 +1,4 @@
-// Gates of CUDA streams: cuStreamWaitValue32 on words of pinned memory.
+// Gates for CUDA streams: cuStreamWaitValue32 on words of pinned memory.
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -14,21 +14,22 @@
 namespace shoal {
 namespace {
 
-// CUresult (CUstream, CUdeviceptr, cuuint32_t value, unsigned flags). Its default condition is a
+// CUresult (CUstream, CUdeviceptr, cuuint32_t value, unsigned flags). The default condition is a
 // cyclic *address >= value.
 using WaitValue = int (*)(cudaStream_t, unsigned long long, std::uint32_t, unsigned);
 constexpr unsigned kGreaterOrEqual = 0;
 
-// A word is used again as soon as its gate is open, though streams may not have come to it yet: its
-// value only grows, so that they pass whatever the next gate does.
+// A word is reused as soon as its gate is open, even if streams have not reached the gate yet. Its
+// value only grows, so those streams pass whatever the next gate does.
 struct Word {
   std::atomic<std::uint32_t>* value = nullptr;
-  std::uint32_t last = 0;  // what opened the newest gate, or will
+  std::uint32_t last = 0;  // value that opens the newest gate
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               sizeof(std::atomic<std::uint32_t>) == 4);
 
-// Of all devices. They end with the process, as streams may look at them for as long.
+// The words of all devices. They live until the process ends, since streams may read them until
+// then.
 class Words {
  public:
   static Words& get() {
@@ -47,8 +48,8 @@ class Words {
     if (why.empty()) work_on_.insert(device.index);
     return why;
   }
-  // New ones are asked for without the lock: the driver may wait for the device, and who opens a
-  // gate gives words back.
+  // Allocates new words without holding the lock: the driver may wait for the device, and a thread
+  // that opens a gate needs the lock to return words.
   Word take(Device device) {
     for (;;) {
       {
@@ -87,7 +88,8 @@ class Words {
  private:
   Words() : wait_value_(reinterpret_cast<WaitValue>(cuda_driver_function("cuStreamWaitValue32"))) {}
   static unsigned long long address(const Word& word) {
-    return reinterpret_cast<std::uintptr_t>(word.value);  // unified addressing: the device's too
+    return reinterpret_cast<std::uintptr_t>(word.value);  // unified addressing: also the device's
+                                                          // address
   }
 
   static std::vector<Word> make_words(Device device) {
@@ -101,7 +103,8 @@ class Words {
     return words;
   }
 
-  // A wait for what has come already. No attribute says that version 2 of these calls is there.
+  // Waits for a value that is already there. No attribute tells whether version 2 of these calls
+  // exists.
   std::string try_on(Device device) {
     const CurrentCudaDevice current(device);
     const OwnedStream stream(device);
@@ -116,9 +119,9 @@ class Words {
   }
 
   const WaitValue wait_value_;
-  std::mutex mutex_;  // held while nobody asks the driver for anything
+  std::mutex mutex_;  // never held during a driver call
   std::vector<Word> free_;
-  std::set<int> work_on_;  // devices; a trial that failed says nothing of the next one
+  std::set<int> work_on_;  // devices where gates work; a failed trial is not remembered
 };
 
 class CudaGate final : public StreamGate {

@@ -8,10 +8,10 @@
 namespace shoal {
 namespace {
 
-// CUresult (CUdevice, unsigned* flags, int* active); a device's number is its handle.
+// CUresult (CUdevice, unsigned* flags, int* active); a device's handle is its index.
 using GetState = int (*)(int, unsigned*, int*);
 
-// Whether this process has a primary context there; none where the driver does not say.
+// True if this process has a primary context on the device; empty if the driver cannot tell.
 std::optional<bool> has_context(int device) {
   static const auto get_state =
       reinterpret_cast<GetState>(cuda_driver_function("cuDevicePrimaryCtxGetState"));

@@ -1,9 +1,9 @@
-// The calling thread's current device, on which CUDA's calls act.
+// The calling thread's current device, which CUDA calls act on.
 //
-// A process has a primary context on each device that it uses, of hundreds of MiB there. Since CUDA
-// 12.0 cudaSetDevice() makes one (Programming Guide, "Initialization"), as nearly every call does
-// on the thread's current device: device 0 in a thread that has set none. Without care each rank of
-// a host would have one on device 0 besides its own.
+// A process has a primary context, hundreds of MiB, on each device that it uses. Since CUDA 12.0,
+// cudaSetDevice() creates one (Programming Guide, "Initialization"), and so does nearly every call
+// on the thread's current device: device 0 in a thread that has set none. Without care, every rank
+// of a host would have a context on device 0 besides its own.
 #pragma once
 
 #include <new>
@@ -12,9 +12,10 @@
 
 namespace shoal {
 
-// Makes `device` current, and puts the one of before back at the end: not where this process has no
-// context on that one. Such a thread keeps the device. Asking costs some tens of nanoseconds,
-// setting microseconds. Throws out_of_memory or unavailable; with std::nothrow it tries.
+// Makes `device` current, and restores the previous device on destruction. If this process has no
+// context on the previous one, the thread keeps `device`. Querying costs some tens of nanoseconds,
+// setting microseconds. Throws out_of_memory or unavailable; with std::nothrow, failures are
+// ignored.
 class CurrentCudaDevice {
  public:
   explicit CurrentCudaDevice(Device device);
@@ -28,8 +29,8 @@ class CurrentCudaDevice {
   bool changed_ = false;
 };
 
-// For calls that belong to no device, such as those of pinned memory: where there is no context on
-// the calling thread's current device, the first device that has one becomes current and stays so.
+// For calls that belong to no device, such as those for pinned memory. If the thread's current
+// device has no context, makes the first device that has one current for good.
 void use_cuda_device_with_context() noexcept;
 
 }  // namespace shoal

@@ -1,7 +1,7 @@
-// Where memory lives and work runs: a device, its streams and its events.
+// Places where memory lives and work runs: devices, their streams and their events.
 //
-// One header for host and CUDA. Host streams run work in the caller, in order, so a host
-// Stream costs nothing and every host operation is complete when its call returns.
+// Host and CUDA share this header. A host stream runs work in the caller, in order. It costs
+// nothing, and every host operation is complete when its call returns.
 #pragma once
 
 #include <cstddef>
@@ -27,19 +27,19 @@ struct Device {
 
 std::string to_string(Device device);  // "cpu", "cuda:0"
 
-// A view of a stream: device and native handle (null: the host's, or CUDA's default stream).
-// On CUDA's default stream copies and fills are done on return: no other stream waits for it.
-// Does not own; copy freely. Operations are methods of the device's DeviceBackend.
+// A non-owning view of a stream: device and native handle (null: the host's, or CUDA's default
+// stream). On CUDA's default stream copies and fills are complete on return, since no other stream
+// waits for it. Operations are methods of the device's DeviceBackend.
 struct Stream {
   Device device;
   void* handle = nullptr;
 };
 
 enum class StreamPriority { normal, high };
-// What an event is for: to order work, or also to measure time, which costs each record more.
+// Events order work. Timing events also measure time, at a higher cost per record.
 enum class EventKind { order, timing };
 
-// What was asked of the driver so far that a steady step should not need. Of all devices of a kind.
+// Driver requests so far that a steady step should not need, summed over all devices of a kind.
 struct DeviceStatistics {
   std::int64_t synchronizations = 0;  // of a stream, an event or a device
   std::int64_t blocking_copies = 0;   // from or to host memory that is not pinned
@@ -48,60 +48,61 @@ struct DeviceStatistics {
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };
 
-// What a kind of device can do; the seam behind which CUDA lives. All calls may be made from
-// any thread and throw Error (unavailable: built without this device; internal: driver error).
+// Operations of one kind of device; the interface that hides CUDA. Calls are thread-safe and throw
+// Error (unavailable: built without this device; internal: driver error).
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
   virtual int count() const = 0;
   virtual std::string describe(Device device) const = 0;  // name, memory, capability
-  // Throws unavailable unless work can run on `device`: says which devices there are, and of a
-  // driver that is too old its version and the one that is needed.
+  // Throws unavailable unless work can run on `device`. The message lists the devices, or for an
+  // old driver its version and the one required.
   virtual void check_available(Device device) const = 0;
   virtual DeviceStatistics statistics() const { return {}; }
-  // Adds what the caller has asked of the driver itself, which no call here offers.
+  // Adds requests that the caller made to the driver directly.
   virtual void count(const DeviceStatistics& /*asked*/) {}
 
   virtual void* create_stream(Device device, StreamPriority priority) = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for its work
   virtual void synchronize(Stream stream) = 0;              // blocks
-  // Blocks until all that is queued on the device is done, on streams that are gone already too.
-  // Throws internal while one of its streams is captured, which that would end.
+  // Blocks until all work queued on the device is done, including on destroyed streams. Throws
+  // internal while one of its streams is captured, since that would end the capture.
   virtual void wait_for_device(Device) {}
 
   virtual void* create_event(Device device, EventKind kind) = 0;
   virtual void destroy_event(Device device, void* event) noexcept = 0;
   virtual void record(void* event, Stream stream) = 0;
   virtual bool query(Device device, void* event) = 0;  // true: all work before it is done
-  virtual void wait(Stream stream, void* event) = 0;   // later work on `stream` waits; no block
+  virtual void wait(Stream stream, void* event) = 0;   // later work on `stream` waits; does not
+                                                       // block
   virtual void synchronize(Device device, void* event) = 0;               // blocks
   virtual double elapsed_ms(Device device, void* start, void* stop) = 0;  // EventKind::timing
 
-  // Any direction between host and this kind of device. Host: done on return.
+  // Copies in any direction between host and this kind of device. Host: complete on return.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
   virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
 
-  // A stream's work as a graph: what is queued between begin_capture() and end_capture() is not run
-  // but noted, with its addresses and host values as they are, and launch_graph() runs all of it.
-  // Meanwhile nothing may wait for the stream. unavailable where a kind of device has no graphs;
-  // end_capture() throws internal where something was queued that cannot be noted, and returns null
-  // where nothing was.
+  // Captures a stream's work as a graph. Work queued between begin_capture() and end_capture() is
+  // not run but recorded, with its current addresses and host values; launch_graph() runs all of
+  // it. No thread may wait for the stream meanwhile. Throws unavailable if this kind of device has
+  // no graphs. end_capture() throws internal if queued work cannot be recorded, and returns null if
+  // there was none.
   virtual void begin_capture(Stream stream);
   virtual void* end_capture(Stream stream);
-  // Also true of a stream that waits for work of a captured one and so joins it.
+  // Also true for a stream that joined a capture by waiting for a captured stream's work.
   virtual bool is_captured(Stream) const { return false; }
-  virtual void abandon_capture(Stream) noexcept {}  // after a failure: what was noted is lost
+  virtual void abandon_capture(Stream) noexcept {}  // after a failure; discards the recorded work
   virtual void launch_graph(void* graph, Stream stream);
   virtual void destroy_graph(void*) noexcept {}
 
-  // Memory of `device`, aligned to 64 bytes (host) or 256 (CUDA), stream-ordered; bytes > 0. A
-  // stream without handle says nothing of who uses the memory: then any stream may at once, and
-  // deallocate() waits for the whole device; while a step is captured there, it does so at its end.
-  // Used by runtime/memory alone. Both ask the driver: a steady step has a pool above it.
+  // Memory of `device`, stream-ordered, aligned to 64 bytes (host) or 256 (CUDA); bytes > 0.
+  // Without a stream handle, any stream may use the memory at once, and deallocate() waits for the
+  // whole device; during a capture there, it does so when the capture ends.
+  // Only runtime/memory calls these. Both ask the driver, so a steady step needs a pool above them.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
-  // Bytes of `device` that nobody holds, and all it has; {0, 0}: not known.
+  // Unused and total bytes of `device`; {0, 0}: unknown.
   struct Room {
     std::size_t free = 0, total = 0;
   };
@@ -111,8 +112,8 @@ class DeviceBackend {
   virtual void deallocate_pinned(void* pointer) noexcept = 0;
 };
 
-// The backend of a kind of device. Asking for CUDA in a build without it returns a backend
-// with count() == 0 whose other calls name the flag: SHOAL_CUDA=ON.
+// The backend of a kind of device. In a build without CUDA, the CUDA backend has count() == 0, and
+// its other calls throw an error that names the flag SHOAL_CUDA=ON.
 DeviceBackend& device_backend(DeviceType type);
 
 // RAII owner of a stream.
@@ -140,7 +141,7 @@ class Event {
   bool query() const;
   void synchronize() const;                           // blocks the caller
   void block_stream(Stream stream) const;             // later work on `stream` waits for this event
-  double elapsed_ms_since(const Event& start) const;  // both of EventKind::timing
+  double elapsed_ms_since(const Event& start) const;  // both events have EventKind::timing
 
  private:
   Device device_;

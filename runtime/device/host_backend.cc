@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Work on a host stream is done when its call returns, so an event is the time it was recorded.
+// Work on a host stream is complete when its call returns, so an event is the time of its record().
 struct HostEvent {
   Clock::time_point time{};
 };
@@ -61,7 +61,7 @@ class HostBackend final : public DeviceBackend {
     const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
     if (!pointer) throw_error(ErrorCode::out_of_memory, "no room for {} bytes", bytes);
-    // A hint: the kernel may refuse, and nothing but speed depends on it.
+    // Only a hint: the kernel may refuse, which affects nothing but speed.
     if (huge) (void)madvise(pointer, rounded, MADV_HUGEPAGE);
     return pointer;
   }

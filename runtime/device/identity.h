@@ -1,4 +1,4 @@
-// Which piece of hardware a device is, whatever its index in this process.
+// Identifies a device's hardware, independent of its index in this process.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace shoal {
 
-// Of a GPU "GPU-" and its UUID, as nvidia-smi -L says it: the same in every process, under every
-// index that CUDA_VISIBLE_DEVICES gives it. Empty for the host. Throws as DeviceBackend does.
+// For a GPU, "GPU-" and its UUID, as nvidia-smi -L prints it. It is the same in every process,
+// under every index that CUDA_VISIBLE_DEVICES assigns. Empty for the host. Throws as DeviceBackend
+// does.
 std::string device_identity(Device device);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// Linked where SHOAL_CUDA is OFF: there are no CUDA devices, and every call says why.
+// Linked if SHOAL_CUDA is OFF: there are no CUDA devices, and every call reports the reason.
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
 #include "shoal/runtime/device/identity.h"

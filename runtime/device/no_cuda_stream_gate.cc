@@ -1,4 +1,4 @@
-// Linked where SHOAL_CUDA is OFF.
+// Linked if SHOAL_CUDA is OFF.
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/stream_gate.h"
 

@@ -1,10 +1,11 @@
-// A point that a stream does not pass before the host says so, and at which no thread waits.
+// A point in a stream that the host opens. Streams wait there; no thread does.
 //
-// CUDA's stream memory operations (driver API, "Stream Memory Operations"): the stream looks at a
-// word of pinned memory. CUDA does not see that order, so whoever is to open a gate may not depend
-// on what is queued behind one, nor call what waits for the whole device (cudaFree, a kernel's
-// first launch) before it has opened; and what it queues itself belongs on streams of another
-// priority than those that wait, since streams of one priority may share a hardware queue.
+// It uses CUDA's stream memory operations (driver API, "Stream Memory Operations"): the stream
+// polls a word of pinned memory. CUDA does not know about this order, so the thread that opens a
+// gate must follow three rules until the gate is open. It must not depend on work queued behind a
+// gate. It must not call anything that waits for the whole device (cudaFree, a kernel's first
+// launch). It must queue its own work on streams of another priority than the waiting ones, since
+// streams of one priority may share a hardware queue.
 #pragma once
 
 #include <memory>
@@ -14,33 +15,32 @@
 
 namespace shoal {
 
-// Closed when made; once open, it stays so. Thread-safe. Whoever holds it owns it: streams that
-// stand at it do not, and go on when it is destroyed.
+// Closed at first; once open, it stays open. Thread-safe. The holder owns it; waiting streams do
+// not, and continue when it is destroyed.
 class StreamGate {
  public:
-  // Opens it. Streams that come to it later pass: the word they look at belongs to the process.
+  // Opens the gate. Streams that reach it later pass, since its word lives as long as the process.
   virtual ~StreamGate() = default;
-  // Later work on `stream`, of any device of the gate's kind, waits for open(); the caller goes on.
-  // On host streams, whose work is the caller's, the caller blocks. Throws internal where `stream`
-  // is being captured (a graph would keep this one gate) or the driver refuses.
+  // Later work on `stream`, of any device of the gate's kind, waits for open(); the caller
+  // continues. On a host stream the caller blocks, since it runs the work. Throws internal if
+  // `stream` is being captured (a graph would keep this one gate) or the driver refuses.
   virtual void block_stream(Stream stream) = 0;
-  // Does not block, and asks no driver. What the calling thread has written or seen done is there
-  // for the streams that pass.
+  // Does not block and calls no driver. Streams that pass see the calling thread's writes, and
+  // everything it has seen complete.
   virtual void open() noexcept = 0;
 };
 
-// Takes a word that other gates have used before. When none is left it asks the driver for pinned
-// memory, which may block until the whole device has come to an end: not with a lock that somebody
-// needs who is to open a gate. Throws unavailable where why_no_stream_gates() says something, and
-// out_of_memory.
+// Reuses a word of an earlier gate. If none is free, it asks the driver for pinned memory, which
+// may block until the whole device is idle. So do not call it with a lock that a thread which opens
+// a gate needs. Throws out_of_memory, and unavailable if why_no_stream_gates() gives a reason.
 std::unique_ptr<StreamGate> make_stream_gate(Device device);
 
-// Empty where streams of `device` can wait at gates (CUDA 12's driver or newer); otherwise why not.
-// Until that was found it is tried on a stream of its own, for which the caller blocks. Throws what
-// making that stream throws; nothing is remembered of a trial that failed.
+// Empty if streams of `device` can wait at gates (driver of CUDA 12 or newer); otherwise the
+// reason. Until a trial succeeds, each call tries it on a new stream and blocks for it. Throws what
+// making that stream throws. A failed trial is not remembered.
 std::string why_no_stream_gates(Device device);
 
-// Behind the two, for CUDA.
+// CUDA's implementations of the two functions above.
 std::unique_ptr<StreamGate> make_cuda_stream_gate(Device device);
 std::string why_no_cuda_stream_gates(Device device);
 
