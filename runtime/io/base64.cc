@@ -14,7 +14,8 @@ const unsigned char* bytes_of(std::string_view text) {
 }  // namespace
 
 std::string to_base64(std::string_view bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL ends it with a zero byte
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // room for OpenSSL's zero byte at the
+                                                           // end
   text.resize(
       static_cast<std::size_t>(EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
                                                bytes_of(bytes), static_cast<int>(bytes.size()))));
@@ -30,9 +31,9 @@ std::optional<std::string> from_base64(std::string_view text) {
     return std::nullopt;
   const int length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), bytes_of(text),
                                      static_cast<int>(text.size()));
-  // OpenSSL passes over some characters at the end.
+  // OpenSSL skips some characters at the end.
   if (length < 0 || static_cast<std::size_t>(length) != bytes.size()) return std::nullopt;
-  bytes.resize(bytes.size() - padding);  // which it decodes to zero bytes
+  bytes.resize(bytes.size() - padding);  // OpenSSL decodes padding to zero bytes
   return bytes;
 }
 

@@ -102,7 +102,7 @@ std::string read_text_file(const std::string& path, std::int64_t limit) {
 
 namespace {
 
-// Files, not directories. A directory that cannot be read is an error: its files may match.
+// Matches files, not directories. An unreadable directory is an error, since its files may match.
 std::vector<std::string> local_matches(const std::string& pattern) {
   struct Found : ::glob_t {
     ~Found() { ::globfree(this); }

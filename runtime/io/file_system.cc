@@ -34,7 +34,7 @@ FileKind kind_of(const fs::file_status& status) {
   }
 }
 
-// One level, unsorted. False if the directory is absent.
+// Reads one level, unsorted. False if the directory is absent.
 bool read_directory(const std::string& directory, std::vector<DirectoryEntry>& entries,
                     const NameFilter& wanted = nullptr) {
   std::error_code error;

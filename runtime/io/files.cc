@@ -31,7 +31,7 @@ std::string_view kind_of(mode_t mode) {
   return "a device";
 }
 
-// For a path that no file of this machine has: where it comes from perhaps.
+// Remedy for a path that is not a local file, from what it looks like.
 std::string remedy_for(const std::string& path) {
   if (path.find("://") != path.npos)
     return "only files of this machine are read here: copy it to one first";
@@ -52,7 +52,7 @@ std::string random_letters() {
 }  // namespace
 
 int open_regular_file(const std::string& path, int flags) {
-  // Without O_NONBLOCK, a named pipe that no process writes would keep open() waiting for ever.
+  // Without O_NONBLOCK, open() would wait forever on a named pipe that no process writes.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
   if (descriptor < 0)
     throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
@@ -107,13 +107,13 @@ AtomicFile::AtomicFile(std::string path, std::int64_t expected_bytes)
   if (expected_ == 0) return;
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(descriptor_, 0, expected_);
-  // A file system that cannot reserve is no obstacle.
+  // A file system that cannot reserve space is not an error.
   if (error != 0 && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
     fail("reserve room for", error);
 }
 
-// open() takes the umask off a new file's mode, which mkostemp() would make private to the user. A
-// replaced file keeps its mode.
+// open() applies the umask to a new file's mode; mkostemp() would make the file private to the
+// user. A replaced file keeps its mode.
 void AtomicFile::create() {
   struct stat old{}, made{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;
@@ -175,7 +175,7 @@ void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(te
 
 void AtomicFile::commit() {
   SHOAL_CHECK(descriptor_ >= 0, "{} was committed twice or had failed", path_);
-  // Reserved room that was not used must not stay as zeros at the end.
+  // Reserved but unused space must not remain as zeros at the end.
   if (written_ < expected_ && ::ftruncate(descriptor_, written_) != 0) fail("truncate", errno);
   if (::fsync(descriptor_) != 0) fail("sync", errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", errno);

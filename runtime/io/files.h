@@ -1,4 +1,4 @@
-// Local files as the runtime wants them: mapped for reading, replaced whole when written.
+// Local files: mapped for reading, replaced as a whole when written.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,17 @@
 
 namespace shoal {
 
-// A descriptor that reads a regular file; the caller closes it. Anything else (a directory, a
-// device, a named pipe, whose open() would wait for who writes it) is refused at once, by its kind.
-// not_found, invalid_argument, or io with the reason. `flags` are added to O_RDONLY | O_CLOEXEC.
+// Returns a descriptor that reads a regular file; the caller closes it. Refuses everything else at
+// once and names its kind: a directory, a device, a named pipe (whose open() would wait for a
+// writer). Throws not_found, invalid_argument, or io with the reason. `flags` are added to O_RDONLY
+// | O_CLOEXEC.
 int open_regular_file(const std::string& path, int flags = 0);
 
-// A whole file, mapped read-only. Shrinking the file while it is mapped raises SIGBUS at the
-// reader: files that Shoal writes are replaced by rename, never shrunk.
+// A whole file, mapped read-only. Shrinking a mapped file raises SIGBUS in the reader, so Shoal
+// replaces its files by rename and never shrinks them.
 class MappedFile {
  public:
-  // not_found, or io with the reason. An empty file maps to an empty span.
+  // Throws not_found, or io with the reason. An empty file maps to an empty span.
   static std::shared_ptr<MappedFile> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -29,7 +30,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  // Hint that the range will be read soon; never fails.
+  // Hints that the range will be read soon; never fails.
   void will_need(std::size_t offset, std::size_t length) const noexcept;
 
  private:
@@ -40,14 +41,14 @@ class MappedFile {
   std::size_t size_;
 };
 
-// Replaces `path` whole or not at all: bytes go to a temporary file in the same directory;
+// Replaces `path` as a whole or not at all. Bytes go to a temporary file in the same directory;
 // commit() syncs it, renames it over `path` and syncs the directory. Without commit(), or after an
-// error, the temporary is removed and the old file is as it was. Errors of any step: io with the
-// path, the reason, and for a full disk the bytes that were to be written. A new file has the mode
-// that the umask leaves of 0666, a replaced one keeps its own. Not thread-safe.
+// error, the temporary file is removed and the old file is unchanged.
+// Every failure throws io with the path, the reason, and for a full disk the bytes to be written. A
+// new file has mode 0666 minus the umask; a replaced one keeps its mode. Not thread-safe.
 class AtomicFile {
  public:
-  // `expected_bytes`, if known, is reserved first, so that a full disk is noticed at once.
+  // `expected_bytes`, if known, is reserved first, so that a full disk is detected at once.
   explicit AtomicFile(std::string path, std::int64_t expected_bytes = 0);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -70,9 +71,9 @@ class AtomicFile {
 
 void write_file_atomically(const std::string& path, std::string_view text);
 
-// fsync of a directory: makes the renames and creations inside it last. io on failure.
+// fsync of a directory, which makes renames and creations inside it durable. Throws io on failure.
 void sync_directory(const std::string& directory);
-// rename(from, to) and fsync of the directory that holds `to`: the last step of a checkpoint.
+// rename(from, to), then fsync of the directory that holds `to`: the last step of a checkpoint.
 void rename_and_sync(const std::string& from, const std::string& to);
 
 }  // namespace shoal

@@ -15,21 +15,21 @@ namespace shoal {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr std::size_t kShown = 200;  // bytes of the text that a message repeats
+constexpr std::size_t kShown = 200;  // bytes of the text that a message quotes
 
 std::string shortened(std::string_view text) {
   if (text.size() <= kShown) return std::string(text);
-  std::size_t end = kShown;  // not within a character
+  std::size_t end = kShown;  // never within a character
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
   return std::string(text.substr(0, end)) + "...";
 }
 
-// Builds the document from nlohmann's events, as its own builder does, and checks on the way.
-// nlohmann's parser with a callback would see the same, but takes quadratic time.
+// Builds the document from nlohmann's events, like its own builder, and checks it meanwhile.
+// nlohmann's parser with a callback could do the same, but takes quadratic time.
 template <typename Json>
 class DocumentBuilder {
  public:
-  // The names by which nlohmann's parser calls a builder.
+  // Names that nlohmann's parser expects of a builder.
   using number_integer_t = typename Json::number_integer_t;
   using number_unsigned_t = typename Json::number_unsigned_t;
   using number_float_t = typename Json::number_float_t;
@@ -45,7 +45,7 @@ class DocumentBuilder {
   bool number_unsigned(number_unsigned_t value) { return add(value) != nullptr; }
   bool number_float(number_float_t value, const string_t&) { return add(value) != nullptr; }
   bool string(string_t& value) { return add(std::move(value)) != nullptr; }
-  bool binary(binary_t&) { SHOAL_ASSERT(false); }  // no text holds one
+  bool binary(binary_t&) { SHOAL_ASSERT(false); }  // JSON text has no binary values
 
   bool start_object(std::size_t) { return start(Json::value_t::object); }
   bool start_array(std::size_t) { return start(Json::value_t::array); }
@@ -62,7 +62,7 @@ class DocumentBuilder {
     auto& object = open_.back()->template get_ref<typename Json::object_t&>();
     bool is_new = true;
     if constexpr (kOrdered) {
-      // Its own emplace() looks through all keys before it adds one.
+      // Its own emplace() searches all keys before it adds one.
       is_new = keys_.back().insert(key).second;
       if (is_new) member_ = &object.emplace_back(key, Json()).second;
     } else {
@@ -77,7 +77,7 @@ class DocumentBuilder {
   }
 
   bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& problem) {
-    // nlohmann says that the text ends where it holds a NUL byte.
+    // nlohmann reports the end of the text at a NUL byte.
     if (const std::size_t nul = text_.find('\0'); nul != text_.npos && nul + 1 == at)
       throw_error(ErrorCode::corrupt_data, "{}: a NUL byte within the JSON document, at byte {}",
                   name_, nul);
@@ -89,7 +89,8 @@ class DocumentBuilder {
                     fmt::format("{}: {} at byte {}, which Python writes but JSON does not have",
                                 name_, number, at - 1),
                     "write null in its place, or leave the field out");
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the number.
+    // Strips the number from "[json.exception.parse_error.101] parse error at line 1, column 2:
+    // ...".
     std::string_view what = problem.what();
     if (const auto end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
     throw_error(ErrorCode::corrupt_data, "{}: {}", name_, shortened(what));
@@ -124,9 +125,9 @@ class DocumentBuilder {
   Json& root_;
   std::string_view text_, name_;
   std::size_t max_depth_;
-  std::vector<Json*> open_;  // the arrays and objects that have begun and not ended
-  Json* member_ = nullptr;   // whose key was read last
-  std::vector<std::set<string_t, std::less<>>> keys_;  // of open objects, where they are ordered
+  std::vector<Json*> open_;                            // arrays and objects that are not closed yet
+  Json* member_ = nullptr;                             // value of the key that was read last
+  std::vector<std::set<string_t, std::less<>>> keys_;  // keys of open objects, if they are ordered
 };
 
 template <typename Json>
@@ -134,7 +135,7 @@ Json parse(std::string_view text, std::string_view name, int max_depth) {
   Json root;
   DocumentBuilder<Json> builder(root, text, name, max_depth);
   Json::sax_parse(text, &builder);
-  // The parser has seen no NUL byte within the document.
+  // The parser stopped at any NUL byte after the document.
   if (const std::size_t nul = text.find('\0'); nul != text.npos)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("{}: a NUL byte after the JSON document, at byte {}", name, nul),

@@ -1,13 +1,13 @@
-// Fields of a JSON object that another program wrote. A field that is null counts as absent, as in
-// Hugging Face's files, where transformers writes null for "not set".
+// Fields of a JSON object that another program wrote. A null field counts as absent, since
+// transformers writes null for "not set" in Hugging Face's files.
 //
 //   const JsonFields fields(config, "model/config.json");
 //   fields.integer("n_layer", layers);            // keeps `layers` if absent or null
 //   if (const auto* list = fields.find("labels")) ...
 //
 // A value of another type throws invalid_argument with the file, the field and the value. The
-// object and the name must outlive the JsonFields. tools/check_rules keeps nlohmann's
-// json::value(), which throws on null, out of the tree.
+// object and the name must outlive the JsonFields. tools/check_rules bans nlohmann's json::value(),
+// which throws on null.
 #pragma once
 
 #include <concepts>
@@ -24,8 +24,8 @@
 
 namespace shoal {
 
-// The field, or null if `object` is not an object, has no such key, or holds null there. Ordered
-// and unordered JSON.
+// The field; null if `object` is not an object, lacks the key, or holds null. Works on ordered and
+// unordered JSON.
 template <typename Json>
 const Json* find_field(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
@@ -33,8 +33,8 @@ const Json* find_field(const Json& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// The field as a Value, or `otherwise` if find_field() has none. nlohmann's type_error for a value
-// of another type.
+// The field as a Value, or `otherwise` if find_field() finds none. Throws nlohmann's type_error for
+// a value of another type.
 template <typename Value, typename Json>
 Value field_or(const Json& object, std::string_view key, Value otherwise) {
   const Json* value = find_field(object, key);
@@ -43,7 +43,7 @@ Value field_or(const Json& object, std::string_view key, Value otherwise) {
 
 class JsonFields {
  public:
-  // invalid_argument unless `object` is a JSON object. `file` names it in errors.
+  // Throws invalid_argument unless `object` is a JSON object. `file` names it in errors.
   JsonFields(const nlohmann::json& object, std::string_view file) : json_(object), file_(file) {
     if (!object.is_object()) fail("is not a JSON object");
   }

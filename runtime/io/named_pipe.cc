@@ -28,7 +28,7 @@ constexpr int kPollMilliseconds = 50;
 NamedPipe::NamedPipe(std::string path, const std::atomic<bool>& stop, double wait_seconds)
     : path_(std::move(path)), stop_(stop) {
   const Deadline deadline = Deadline::in_seconds(wait_seconds);
-  // Without O_NONBLOCK it would wait, deaf, for somebody who writes.
+  // Without O_NONBLOCK, open() would wait for a writer and ignore `stop`.
   while ((descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
     if (errno != ENOENT && errno != EINTR)
       throw_error(ErrorCode::io, "cannot open {}: {}", path_, std::strerror(errno));
@@ -50,7 +50,8 @@ NamedPipe::~NamedPipe() { ::close(descriptor_); }
 std::size_t NamedPipe::read(std::span<std::byte> into) {
   for (;;) {
     if (stop_) give_up(path_);
-    // A pipe that nobody has written yet is silent; POLLHUP says that somebody had, and is done.
+    // A pipe that no process has written yet is silent; POLLHUP means that all writers have closed
+    // it.
     pollfd watched{descriptor_, POLLIN, 0};
     if (::poll(&watched, 1, kPollMilliseconds) <= 0) continue;
     const ssize_t count = ::read(descriptor_, into.data(), into.size());

@@ -1,4 +1,4 @@
-// A named pipe's bytes, once through, by a reader that somebody may stop.
+// Reads a named pipe once; the reader can be stopped.
 #pragma once
 
 #include <atomic>
@@ -10,15 +10,15 @@ namespace shoal {
 
 class NamedPipe {
  public:
-  // Waits up to `wait_seconds` for `path` to be there, not for who writes it. timeout; io, also
-  // where it is no pipe. `stop`, once true: aborted, soon; here and in read(). It must live as
-  // long.
+  // Waits up to `wait_seconds` for `path` to exist, but not for a writer. Throws timeout, or io,
+  // also if it is not a pipe. Once `stop` is true, this call and read() soon throw aborted. `stop`
+  // must outlive the object.
   NamedPipe(std::string path, const std::atomic<bool>& stop, double wait_seconds);
   ~NamedPipe();
   NamedPipe(const NamedPipe&) = delete;
   NamedPipe& operator=(const NamedPipe&) = delete;
 
-  // Fills some of `into`, waiting for the first byte as long as it takes. 0: all writers are done.
+  // Fills part of `into`; blocks until the first byte arrives. 0: all writers have closed the pipe.
   std::size_t read(std::span<std::byte> into);
   const std::string& path() const { return path_; }
 

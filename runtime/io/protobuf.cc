@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-// The format is little-endian; so are the machines that Shoal runs on.
+// The format is little-endian, as are the machines that Shoal runs on.
 static_assert(std::endian::native == std::endian::little);
 
 std::uint64_t ProtobufReader::read_varint() {

@@ -1,5 +1,5 @@
 // Protocol buffers' wire format (protobuf.dev/programming-guides/encoding): fields by number, for
-// the few messages whose files Shoal reads or writes and which are too small for a code generator.
+// the few small messages that Shoal reads or writes without a code generator.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +9,18 @@
 
 namespace shoal {
 
-// The fields of one message, in the order in which they stand. corrupt_data with `name` and the
-// byte where the message does not follow the format.
+// The fields of one message, in file order. Throws corrupt_data with `name` and the byte if the
+// message does not follow the format.
 class ProtobufReader {
  public:
-  // `message` outlives the reader; `name` (a path) appears in messages.
+  // `message` must outlive the reader; `name` (a path) appears in errors.
   ProtobufReader(std::string_view message, std::string name)
       : message_(message), name_(std::move(name)) {}
 
   bool next();  // false at the end
 
   std::uint32_t field() const { return field_; }
-  // Of the field that next() went to; corrupt_data where its wire type is another.
+  // Value of the current field; throws corrupt_data if its wire type differs.
   std::uint64_t integer() const;   // varint
   float real() const;              // 32 bits
   std::string_view bytes() const;  // a string, bytes or a message
@@ -39,7 +39,7 @@ class ProtobufReader {
   std::string_view bytes_;
 };
 
-// Builds one message; fields in the order of the calls.
+// Builds one message, with fields in the order of the calls.
 class ProtobufWriter {
  public:
   ProtobufWriter& integer(std::uint32_t field, std::uint64_t value);

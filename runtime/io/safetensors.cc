@@ -24,7 +24,7 @@ constexpr std::int64_t kMaxHeader = 100'000'000;
 struct Word {
   std::string_view word;
   std::int64_t bytes;          // of one element
-  std::optional<DType> dtype;  // Shoal's, where it has one
+  std::optional<DType> dtype;  // Shoal's, if it has one
 };
 
 constexpr std::array<Word, 17> kWords{{{"F64", 8, DType::f64},
@@ -54,7 +54,7 @@ const Word* find_word(std::string_view word) {
   throw_error(ErrorCode::corrupt_data, "{}: {}", name, what);
 }
 
-// A whole number that is not negative, or nothing. 3.0 and -1 and 2^64 are not.
+// A non-negative integer, else empty: 3.0, -1 and 2^64 do not count.
 std::optional<std::int64_t> whole(const Json& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   const auto number = value.get<std::uint64_t>();
@@ -166,7 +166,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view prefix, std::int64_t
     else
       header.entries.push_back(parse_entry(name, key, value));
   }
-  // Empty tensors first where several begin at one byte; names settle the rest.
+  // If several tensors begin at one byte, empty ones come first; names decide the rest.
   std::ranges::sort(header.entries, {}, [](const SafetensorsEntry& e) {
     return std::tuple<std::int64_t, std::int64_t, const std::string&>(e.offset, e.bytes, e.name);
   });
@@ -246,7 +246,7 @@ SafetensorsEntry make_entry(std::string name, DType dtype, const Shape& shape) {
 
 namespace {
 
-// Orders the entries, fills in offsets and bytes, and returns the header with its length.
+// Orders the entries, computes offsets and bytes, and returns the header with its length.
 std::string lay_out(const std::string& path, std::vector<SafetensorsEntry>& entries,
                     SafetensorsMetadata metadata) {
   std::set<std::string_view> names;
@@ -260,7 +260,7 @@ std::string lay_out(const std::string& path, std::vector<SafetensorsEntry>& entr
       SHOAL_CHECK(size >= 0 && !__builtin_mul_overflow(entry.bytes, size, &entry.bytes),
                   "{}: tensor '{}' has a bad size {}", path, entry.name, size);
   }
-  // There may be no holes, so wide elements come first: then all are aligned.
+  // Holes are not allowed, so wide elements come first: then all are aligned.
   std::ranges::stable_sort(entries, std::ranges::greater{}, [](const SafetensorsEntry& entry) {
     return find_word(entry.dtype)->bytes;
   });
@@ -281,7 +281,7 @@ std::string lay_out(const std::string& path, std::vector<SafetensorsEntry>& entr
   } catch (const nlohmann::json::exception&) {
     throw_error(ErrorCode::invalid_argument, "{}: a tensor name or metadata is not UTF-8", path);
   }
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start on a multiple of 8 bytes
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data starts at a multiple of 8 bytes
   SHOAL_CHECK(std::ssize(text) <= kMaxHeader, "{}: a header of {} bytes is above the limit of {}",
               path, text.size(), kMaxHeader);
   std::string header;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kDrawn = 6;  // letters, which mkdtemp fills in
+constexpr std::size_t kDrawn = 6;  // random letters, filled in by mkdtemp
 
 [[noreturn]] void refuse(const std::string& why, std::string remedy) {
   throw Error(ErrorCode::io, "cannot make a directory for temporary files: " + why,
@@ -31,7 +31,7 @@ std::string make_below(const fs::path& parent, const std::string& name, const st
   return pattern;
 }
 
-// Another process may remove them at the same time.
+// Other processes may remove the same directories at the same time.
 void remove_left_behind(const std::string& parent, const std::string& name) {
   const auto old = fs::file_time_type::clock::now() - deadlines::kLeftBehind;
   for (const DirectoryEntry& entry : list_directory_if_there(parent)) {
@@ -58,7 +58,8 @@ ScratchDirectory::ScratchDirectory(const std::string& parent, const std::string&
   } catch (const Error& problem) {
     refuse(problem.message(), {});
   }
-  // The parent may be a directory of the user's: a name that nobody else gives, and mkdtemp's mode.
+  // The parent may belong to the user, so the name must be unmistakable, and only mkdtemp's mode
+  // matches.
   const std::string prefix = ".shoal-" + name + "-";
   best_effort("remove temporary files that were left behind",
               [&] { remove_left_behind(parent, prefix); });

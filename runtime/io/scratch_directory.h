@@ -1,17 +1,16 @@
-// A directory of one's own, removed with everything in it.
+// A private directory, removed with everything in it.
 #pragma once
 
 #include <string>
 
 namespace shoal {
 
-// By a name that no other process and no other job has. io, naming the place, where none can be
-// made.
+// Its name is unique among all processes and jobs. Throws io with the path if it cannot be made.
 class ScratchDirectory {
  public:
-  ScratchDirectory();  // among the temporary ones (TMPDIR)
-  // PARENT/NAME-xxxxxx; PARENT is made where it is missing. What killed processes left there by
-  // this NAME is removed once it is a day old.
+  ScratchDirectory();  // in the temporary directory (TMPDIR)
+  // Creates PARENT/.shoal-NAME-xxxxxx, and PARENT if it is missing. Removes directories of this
+  // NAME that killed processes left there, once they are a day old.
   ScratchDirectory(const std::string& parent, const std::string& name);
   ~ScratchDirectory();
   ScratchDirectory(const ScratchDirectory&) = delete;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
-// An index comes from elsewhere: it names files beside itself and nothing else.
+// An index is untrusted: it may only name files in its own directory.
 void check_shard_name(const std::string& index, const std::string& name) {
   if (name.empty() || name == "." || name == ".." ||
       name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
@@ -44,8 +44,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
   return files;
 }
 
-// What transformers once saved as a buffer and computes today. An index of such a time lists it,
-// whether or not the files beside it were written without; transformers passes over both.
+// True for buffers that transformers once saved and now computes. An old index may list them even
+// if the files were written without them. transformers skips them too.
 bool is_old_buffer(std::string_view tensor) {
   constexpr std::array kEndings = {"rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
                                    ".position_ids", ".token_type_ids"};
@@ -75,7 +75,7 @@ void write_values(const std::string& path, std::vector<SafetensorsEntry> entries
   writer.commit();
 }
 
-// In transformers' order, so that both read the same weights where both files lie.
+// Uses transformers' order, so that both read the same weights if a directory has both files.
 std::string find_in_directory(const fs::path& directory) {
   const std::string single = directory / "model.safetensors";
   const std::string index = directory / "model.safetensors.index.json";
@@ -221,7 +221,7 @@ std::vector<std::string> write_sharded_safetensors(
     written.push_back(fmt::format("{}{}", stem, kIndexSuffix));
     write_file_atomically(directory + "/" + written.back(), index.dump(2) + "\n");
   }
-  // An earlier save in the other form: a reader might take it for this one.
+  // Removes an earlier save in the other form, which a reader might take for this one.
   const std::string index_name = fmt::format("{}{}", stem, kIndexSuffix),
                     single_name = shard_file_name(stem, 0, 1);
   const std::string stale = directory + "/" + (shards.size() > 1 ? single_name : index_name);

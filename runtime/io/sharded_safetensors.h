@@ -1,6 +1,6 @@
-// A model over several safetensors files: `model.safetensors`, or
-// `model-00001-of-000NN.safetensors` with `model.safetensors.index.json` ({"metadata":
-// {"total_size": n}, "weight_map": {name: file}}).
+// A model in several safetensors files: `model.safetensors`, or `model-00001-of-000NN.safetensors`
+// with `model.safetensors.index.json` ({"metadata": {"total_size": n}, "weight_map": {name:
+// file}}).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace shoal {
 
-// Which tensors go to which shard: in order, a new shard when the next tensor would pass
-// `max_bytes`; a single tensor above it gets a shard of its own. Indices into `entries`. Pure.
+// Assigns tensors to shards, in order: a new shard begins if the next tensor would exceed
+// `max_bytes`, and a single larger tensor gets its own shard. Returns indices into `entries`. Pure.
 std::vector<std::vector<std::size_t>> plan_shards(const std::vector<SafetensorsEntry>& entries,
                                                   std::int64_t max_bytes);
 // "model-00002-of-00005.safetensors"; with one shard "model.safetensors".
@@ -24,10 +24,10 @@ std::string shard_file_name(std::string_view stem, std::size_t index, std::size_
 
 class ShardedSafetensors {
  public:
-  // `path`: a directory (of the two, model.safetensors goes before an index, as in transformers),
-  // an index file or a single safetensors file. Every shard is opened and the index checked against
-  // it: a file name with a directory part ("../x") or an absolute one, a tensor that is not where
-  // the index says, or in two shards: corrupt_data.
+  // `path`: a directory (model.safetensors takes precedence over an index, as in transformers), an
+  // index file or a single safetensors file. Opens every shard and checks the index against it.
+  // Throws corrupt_data for a file name with a directory part ("../x") or an absolute one, and for
+  // a tensor that is not where the index says or is in two shards.
   static ShardedSafetensors open(const std::string& path);
 
   std::vector<std::string> names() const;  // sorted
@@ -42,14 +42,14 @@ class ShardedSafetensors {
   std::map<std::string, std::size_t, std::less<>> where_;
 };
 
-// Writes `tensors` under `directory` (which must exist), the index last. An earlier save's index
-// or model.safetensors that would be read instead is removed; its other shards stay: better write
-// into a new directory and rename it. Returns the file names written.
+// Writes `tensors` to `directory` (which must exist), the index last. Removes an earlier save's
+// index or model.safetensors if it would be read instead; its other shards stay. So it is better to
+// write to a new directory and rename it. Returns the names of the files written.
 std::vector<std::string> write_sharded_safetensors(
     const std::string& directory, const std::vector<NamedView>& tensors,
     std::int64_t max_shard_bytes = std::int64_t{5'000'000'000}, std::string_view stem = "model");
-// The same without holding them all: `entries` as of make_entry(); `value` is called once for each
-// tensor, by name, and what it gives must stay until the next call.
+// The same without holding all tensors. `entries` come from make_entry(). `value` is called once
+// per tensor, by name; its result must stay valid until the next call.
 std::vector<std::string> write_sharded_safetensors(
     const std::string& directory, std::vector<SafetensorsEntry> entries,
     const std::function<ConstView(const std::string& name)>& value,

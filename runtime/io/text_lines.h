@@ -1,4 +1,4 @@
-// The lines of a text, ended as Python's universal newlines end them.
+// Splits text into lines by Python's universal newlines.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-// "\n", "\r\n" and a lone "\r" each end a line. A text that ends with one of them has no empty line
-// behind it. Each byte is searched once, however long the lines are.
+// "\n", "\r\n" and a lone "\r" each end a line. A final line end is not followed by an empty line.
+// Each byte is searched once, however long the lines are.
 //
 //   std::string_view line;
 //   for (TextLines lines(text); lines.next(line);) ...
@@ -17,7 +17,7 @@ class TextLines {
  public:
   explicit TextLines(std::string_view text, std::size_t begin = 0) : text_(text), at_(begin) {}
 
-  // The next line without its end; false behind the last one.
+  // The next line without its line end; false after the last one.
   bool next(std::string_view& line) {
     if (at_ >= text_.size()) return false;
     if (newline_ == kUnknown || newline_ < at_)
@@ -29,17 +29,17 @@ class TextLines {
     if (carriage_return != std::string_view::npos && at_ == newline_ && at_ < text_.size()) ++at_;
     return true;
   }
-  // Where the next line begins.
+  // Offset of the next line.
   std::size_t position() const { return std::min(at_, text_.size()); }
 
  private:
   static constexpr std::size_t kUnknown = std::string_view::npos;
   std::string_view text_;
   std::size_t at_;
-  std::size_t newline_ = kUnknown;  // the first "\n" at or behind at_
+  std::size_t newline_ = kUnknown;  // the first "\n" at or after at_
 };
 
-// What Python's open() reads: each end of a line as "\n".
+// Text as Python's open() reads it: every line end becomes "\n".
 inline std::string with_newlines(std::string_view text) {
   std::string result;
   result.reserve(text.size());
