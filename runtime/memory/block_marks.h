@@ -1,11 +1,11 @@
-// Blocks that a resource cuts from memory it keeps, told to AddressSanitizer: a block may be
-// touched from when it is handed out until it is given back, and not behind the bytes asked for. In
-// builds without it every call here is nothing.
+// Tells AddressSanitizer about blocks that a resource cuts from memory it keeps. A block may be
+// touched only while it is handed out, and only within the bytes asked for. Without
+// AddressSanitizer every call is a no-op.
 //
-// When is as the resource orders its blocks: on the host at once, on a device in the stream's turn,
-// of which the emulated GPU alone knows (tests/support/emulated_gpu). A device's block without a
-// stream handle stays as it was handed out first, for nobody knows when it is done with. Pinned
-// memory in a stream's order is not marked, for the host may touch it before that turn.
+// On the host the marks take effect at once. On a device they take effect in stream order, which
+// only the emulated GPU can follow (tests/support/emulated_gpu). A device block without a stream
+// handle keeps its first marks, since the end of its use is unknown. Pinned memory in stream order
+// is not marked, since the host may touch it earlier.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,16 @@ namespace shoal {
 
 #ifdef __SANITIZE_ADDRESS__
 
-// `bytes` of the `room` at `block` have an owner. `again`: it has had others.
+// Marks `bytes` of the `room` bytes at `block` as owned. `again`: the block had earlier owners.
 void mark_taken(Device device, void* block, std::size_t bytes, std::size_t room, Stream stream,
                 bool again) noexcept;
-// Before anybody can be handed the block.
+// Call before the block can be handed out again.
 void mark_given_back(Device device, void* block, std::size_t room, Stream stream) noexcept;
-// Before it goes back to where it came from.
+// Call before the block returns to its source.
 void forget_marks(Device device, void* block, std::size_t room) noexcept;
 
-// Of `room` bytes of device memory only the first `allowed` may be touched from now on in the
-// stream, or, where it has no handle, at once. A program without the emulated GPU has no such
-// memory.
+// Only the first `allowed` of `room` bytes of device memory may be touched from now on in the
+// stream, or at once if it has no handle. Does nothing in a program without the emulated GPU.
 void mark_device_block(void* block, std::size_t allowed, std::size_t room, Stream stream) noexcept;
 
 #else

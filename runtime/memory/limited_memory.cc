@@ -14,7 +14,8 @@ LimitedMemory::LimitedMemory(MemoryResource& upstream, MemoryLimit limit)
 
 namespace {
 
-// What a block takes: runtime/device gives hosts whole huge pages from two on.
+// Bytes that a block takes. runtime/device rounds host blocks of two huge pages or more up to whole
+// huge pages.
 std::int64_t taken(Device device, std::size_t bytes) {
   constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
   const auto asked = static_cast<std::int64_t>(bytes);
@@ -37,7 +38,7 @@ void* LimitedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   };
   if (bytes > static_cast<std::size_t>(limit_.bytes)) refuse(in_use());
   const std::int64_t more = taken(device(), bytes);
-  given_ += more;  // before it is asked, so that threads cannot pass together
+  given_ += more;  // added before the check, so that two threads cannot both pass
   if (const std::int64_t now = in_use(); now > limit_.bytes) {
     given_ -= more;
     refuse(now - more);

@@ -14,7 +14,7 @@ namespace {
 
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
 
-// What the device's backend gives, with an error that says what the bytes were for.
+// Memory of the device's backend, with errors that name the purpose of the bytes.
 class DeviceMemory final : public MemoryResource {
  public:
   explicit DeviceMemory(Device device) : device_(device), backend_(device_backend(device.type)) {}
@@ -45,7 +45,7 @@ class DeviceMemory final : public MemoryResource {
   DeviceBackend& backend_;
 };
 
-// Host memory of the kind that devices copy from and to at full speed.
+// Host memory that devices copy from and to at full speed.
 class PinnedMemory final : public MemoryResource {
  public:
   PinnedMemory() : backend_(device_backend(DeviceType::cuda)) {}
@@ -107,10 +107,10 @@ std::unique_ptr<MemoryResource> make_pinned_memory() {
 std::unique_ptr<MemoryResource> make_host_memory() { return make_device_memory(Device::cpu()); }
 
 struct PoolMemory::FreeLists {
-  // A block goes back to the stream that used it last: reuse on that stream needs no event.
+  // Blocks are kept by the stream that used them last, so that reuse on that stream needs no event.
   std::map<std::pair<void*, std::size_t>, std::vector<void*>> blocks;
-  // The tag under which upstream gave each block: it is given back under the same one, although
-  // it may have served others since.
+  // Tag under which upstream gave each block. The block is returned under the same tag, although it
+  // may have served others since.
   std::unordered_map<void*, MemoryTag> tags;
   std::size_t held = 0;
 };
@@ -145,7 +145,7 @@ void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
     pointer = upstream_.allocate(size, tag, stream);
   } catch (const Error& problem) {
     if (problem.code() != ErrorCode::out_of_memory) throw;
-    trim();  // blocks of other sizes may be what stands in the way
+    trim();  // free blocks of other sizes may be in the way
     pointer = upstream_.allocate(size, tag, stream);
   }
   try {
@@ -182,7 +182,7 @@ void PoolMemory::trim() {
     for (void* pointer : pointers) {
       const auto known = free_->tags.find(pointer);
       forget_marks(device(), pointer, key.second);
-      // Its stream may be gone by now: without one, upstream waits for all of them.
+      // The block's stream may be gone; without a handle, upstream waits for all streams.
       upstream_.deallocate(pointer, key.second, known->second, Stream{upstream_.device(), nullptr});
       free_->tags.erase(known);
     }
@@ -217,7 +217,8 @@ void* CountingMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) 
   try {
     pointer = upstream_.allocate(bytes, tag, stream);
   } catch (const Error& problem) {
-    constexpr std::string_view kHeld = "; held are ";  // by another one below: it knows better
+    constexpr std::string_view kHeld = "; held are ";  // added by a CountingMemory below, which
+                                                       // knows more
     if (problem.code() != ErrorCode::out_of_memory ||
         problem.message().find(kHeld) != std::string::npos)
       throw;

@@ -1,8 +1,8 @@
-// Allocation: who gives bytes, and how many are out, tag by tag.
+// Memory allocation, counted by tag.
 //
 // Resources are stream-ordered: memory freed on a stream may be handed out again to work that is
-// queued later on that stream. On the host this is ordinary allocation. Every resource may be
-// called from any thread.
+// queued later on that stream. On the host this is ordinary allocation. All resources are
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace shoal {
 
-// What a byte is for. Every allocation names one; reports and tests read the sums.
+// Purpose of the bytes. Every allocation names one; reports and tests read the sums.
 enum class MemoryTag : std::uint8_t {
   parameters,
   gradients,
@@ -35,11 +35,12 @@ class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
 
-  // `bytes` > 0; the pointer is aligned to 64 bytes (host) or 256 (CUDA). Contents are undefined.
-  // Throws out_of_memory with the bytes asked for and the tag; a CountingMemory above adds what
-  // each tag holds.
+  // `bytes` > 0. The pointer is aligned to 64 bytes (host) or 256 (CUDA); contents are undefined.
+  // Throws out_of_memory with the bytes asked for and the tag; a CountingMemory adds what each tag
+  // holds.
   virtual void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) = 0;
-  // Same bytes, tag as at allocation; the stream after whose queued work the memory is free.
+  // `bytes` and `tag` as at allocation. The memory is free after the work queued on `stream` so
+  // far.
   virtual void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                           Stream stream) noexcept = 0;
   virtual Device device() const = 0;
@@ -48,19 +49,19 @@ class MemoryResource {
 
 // Plain aligned host memory; large blocks are advised to use huge pages.
 std::unique_ptr<MemoryResource> make_host_memory();
-// The device's own memory. CUDA: a pool of the driver's that keeps what is freed, in stream order;
-// what is allocated or freed without a stream handle waits for the device (DeviceBackend).
+// The device's own memory. CUDA: a driver pool that keeps freed memory, in stream order. Allocating
+// or freeing without a stream handle waits for the device (DeviceBackend).
 std::unique_ptr<MemoryResource> make_device_memory(Device device);
-// Host memory that CUDA copies from and to without blocking: page-locked, "pinned host". Plain host
-// memory where there is no CUDA device to copy to. Slow to make: keep it, or put a pool above it;
-// what is freed must be done with, for no stream orders what the host writes.
+// Page-locked ("pinned") host memory, which CUDA copies from and to without blocking; plain host
+// memory if there is no CUDA device. Slow to allocate: keep it, or put a pool above it. Free it
+// only when all work on it is done, since no stream orders the host's writes.
 std::unique_ptr<MemoryResource> make_pinned_memory();
 
-// Keeps freed blocks for reuse by the stream they were freed on: in a steady state upstream, and so
-// the driver, is not asked. A call without stream handle is a stream of its own here: its blocks
-// must all be used in one order, as those of one table of kernels are. Sizes are rounded up to a
-// quarter of a power of two, so waste stays below 25 %; trim() gives everything unused back, and on
-// a device waits for it. `upstream` must outlive it.
+// Keeps freed blocks for reuse by the stream they were freed on, so a steady step does not call
+// upstream or the driver. Calls without a stream handle count as one stream: their blocks must all
+// be used in one order, as a kernel table's are.
+// Sizes are rounded up to a quarter of a power of two, so waste stays below 25 %. trim() returns
+// all unused memory, and on a device waits for it. `upstream` must outlive the pool.
 class PoolMemory final : public MemoryResource {
  public:
   explicit PoolMemory(MemoryResource& upstream);
@@ -87,8 +88,8 @@ struct MemoryUsage {
   std::int64_t peak = 0;
 };
 
-// Counts what passes through it. `upstream` must outlive it. Over a pool it counts what is asked
-// for; under a pool, what the process really holds.
+// Counts allocations. `upstream` must outlive it. Above a pool it counts the bytes asked for; below
+// a pool, the bytes that the process holds.
 class CountingMemory final : public MemoryResource {
  public:
   explicit CountingMemory(MemoryResource& upstream) : upstream_(upstream) {}
@@ -101,10 +102,10 @@ class CountingMemory final : public MemoryResource {
   MemoryUsage total() const;
   std::int64_t allocations() const { return allocations_.load(); }
   void reset_peaks();  // peaks become the current bytes
-  // "parameters 12.0 MiB, activations 3.5 MiB": what is held now, tag by tag; or "nothing".
+  // "parameters 12.0 MiB, activations 3.5 MiB": current bytes by tag; or "nothing".
   std::string describe() const;
 
-  // Memory that came from elsewhere (a Communicator's symmetric memory) can be counted too.
+  // Also counts memory from elsewhere (a Communicator's symmetric memory).
   void count_external(std::int64_t bytes, MemoryTag tag);
 
  private:

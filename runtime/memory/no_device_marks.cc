@@ -1,4 +1,4 @@
-// For programs under AddressSanitizer that have no emulated GPU.
+// For programs under AddressSanitizer without the emulated GPU.
 #include "shoal/runtime/memory/block_marks.h"
 
 namespace shoal {

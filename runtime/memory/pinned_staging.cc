@@ -16,7 +16,7 @@ PinnedStaging::PinnedStaging(Device device, std::size_t most_ahead, MemoryResour
 PinnedStaging::~PinnedStaging() {
   for (const Event& mark : marks_) try {
       mark.synchronize();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and its copies with it
+    } catch (...) {  // the device is lost, and its copies with it
     }
 }
 
@@ -38,7 +38,7 @@ PinnedStaging::Block& PinnedStaging::block_with(std::size_t bytes) {
   if (found != blocks_.end()) {
     next.bytes = std::move(found->bytes);
   } else {
-    found = std::ranges::find_if(blocks_, is_free);  // too small: replaced
+    found = std::ranges::find_if(blocks_, is_free);  // a free block that is too small is replaced
     next.bytes = Buffer(memory_, std::max(PoolMemory::rounded(bytes), kLeast), MemoryTag::data);
   }
   if (found != blocks_.end()) blocks_.erase(found);

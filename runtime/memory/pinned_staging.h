@@ -1,6 +1,6 @@
-// Pinned memory between a host and a device that are not in step: bytes are placed, their copies
-// are queued, and a mark in the stream says when the places may be used again. Nobody waits, and in
-// a steady state the driver is asked for nothing.
+// Pinned memory between a host and a device that run asynchronously. The host places bytes, queues
+// their copies and puts a mark in the stream, after which the places may be reused. Neither side
+// waits, and a steady step does not call the driver.
 #pragma once
 
 #include <deque>
@@ -12,16 +12,16 @@ namespace shoal {
 
 class PinnedStaging {
  public:
-  // For copies to or from `device`; of a host, plain memory. With `most_ahead` marks that the
-  // device has not come to, place() waits for the oldest. `pinned`: what blocks are taken from for
-  // a device, and outlives the object; null: memory of its own, that nobody counts.
+  // For copies to or from `device`; plain memory if that is a host. With `most_ahead` marks that
+  // the device has not reached, place() waits for the oldest. `pinned`: source of a device's
+  // blocks, must outlive the object; null: own memory, which is not counted.
   explicit PinnedStaging(Device device, std::size_t most_ahead = SIZE_MAX,
                          MemoryResource* pinned = nullptr);
   ~PinnedStaging();  // waits for the marks
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
 
-  // `bytes`, aligned to 64, until the device has come to the next mark.
+  // Returns `bytes`, 64-byte aligned, valid until the device reaches the next mark.
   std::byte* place(std::size_t bytes);
   void mark(Stream stream);
 
@@ -29,7 +29,7 @@ class PinnedStaging {
   struct Block {
     Buffer bytes;
     std::size_t used = 0;
-    std::int64_t until = 0;  // of so many marks the device has to come to the last
+    std::int64_t until = 0;  // free once the device has passed this many marks
   };
   Block& block_with(std::size_t bytes);
 
@@ -38,9 +38,9 @@ class PinnedStaging {
   const Device device_;
   const std::size_t most_ahead_;
   std::deque<Block> blocks_;  // the last one is being filled
-  std::deque<Event> marks_;   // that the device has not been seen at, in order
+  std::deque<Event> marks_;   // not known to have been reached, in order
   std::vector<Event> spare_;
-  std::int64_t passed_ = 0;  // marks
+  std::int64_t passed_ = 0;  // number of marks reached
 };
 
 }  // namespace shoal
