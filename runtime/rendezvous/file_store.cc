@@ -20,8 +20,8 @@ namespace {
 
 std::string reason() { return std::strerror(errno); }
 
-// A file name for any bytes: what is not plain becomes %NN; over-long names are cut and told apart
-// by a hash (and by the whole key, which stands in the file).
+// Encodes any bytes as a file name: special bytes become %NN. Long names are cut and get a hash;
+// the file holds the whole key.
 std::string encode(std::string_view key) {
   std::string text;
   for (const char c : key) {
@@ -53,7 +53,7 @@ class Descriptor {
   int fd_;
 };
 
-// File contents: u32 key length (this machine's byte order is every rank's), key, value.
+// File contents: u32 key length (all ranks share this byte order), key, value.
 class FileStore final : public Store {
  public:
   FileStore(const std::string& directory, const std::string& job, int world_size)
@@ -83,7 +83,7 @@ class FileStore final : public Store {
         return count >= world_size_;
       }();
       if (last) remove_tree(directory_);
-    } catch (const std::exception& problem) {  // harms nobody: the job id is new each time
+    } catch (const std::exception& problem) {  // harmless: the job id is new each time
       log::debug("the files of {} are left behind: {}", directory_, problem.what());
     }
   }
@@ -146,8 +146,8 @@ class FileStore final : public Store {
   std::string name() const override { return "file store at " + directory_; }
 
  private:
-  // Under a directory that everybody may write, such as /tmp, somebody else could have made ours
-  // first, or a link in its place.
+  // Under a directory that all users may write, such as /tmp, another user could have created our
+  // directory first, or a link in its place.
   void refuse_planted_directory(const std::string& parent) const {
     struct stat ours{}, above{};
     if (::lstat(directory_.c_str(), &ours) != 0 || ::stat(parent.c_str(), &above) != 0)
@@ -165,7 +165,7 @@ class FileStore final : public Store {
 
   std::string path(std::string_view key) const { return directory_ + "/k-" + encode(key); }
 
-  // Held until the returned descriptor closes; the kernel gives it back when a rank dies.
+  // The lock is held until the returned descriptor closes; the kernel releases it if the rank dies.
   std::unique_ptr<Descriptor> lock_directory() const {
     const std::string file = directory_ + "/lock";
     auto lock = std::make_unique<Descriptor>(
@@ -224,7 +224,7 @@ class FileStore final : public Store {
       if (count < 0) abandon("write");
       done += static_cast<std::size_t>(count);
     }
-    // On NFS it is close() that sends the bytes, and that reports a full disk.
+    // On NFS, close() sends the bytes and reports a full disk.
     if (::close(out.release()) != 0) abandon("close");
     if (::rename(temporary.c_str(), file.c_str()) != 0) abandon("rename");
   }

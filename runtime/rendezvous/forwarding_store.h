@@ -1,4 +1,4 @@
-// A Store that passes every call on to another one: derive from it to change a call or two.
+// A Store that forwards every call to another one; derive from it to change single calls.
 #pragma once
 
 #include "shoal/runtime/rendezvous/store.h"
@@ -7,7 +7,7 @@ namespace shoal {
 
 class ForwardingStore : public Store {
  public:
-  explicit ForwardingStore(Store& inner) : inner_(inner) {}  // `inner` outlives it
+  explicit ForwardingStore(Store& inner) : inner_(inner) {}  // `inner` must outlive it
 
   void set(std::string_view key, std::string_view value) override { inner_.set(key, value); }
   std::optional<std::string> try_get(std::string_view key) override { return inner_.try_get(key); }

@@ -16,7 +16,7 @@ namespace shoal {
 namespace {
 
 constexpr std::size_t kMaxHosts = 65'536;
-constexpr std::size_t kLongestName = 253;  // of the domain name system
+constexpr std::size_t kLongestName = 253;  // limit of the domain name system
 
 [[noreturn]] void refuse(std::string_view list, std::string_view why) {
   throw_error(ErrorCode::invalid_argument, "host list '{}': {}", list.substr(0, 200), why);
@@ -34,7 +34,7 @@ std::int64_t number(std::string_view list, std::string_view text) {
   return value;
 }
 
-// "1-3,07" -> 1 2 3 07. The width of a range's first number is kept.
+// "1-3,07" -> 1 2 3 07. Keeps the width of a range's first number.
 std::vector<std::string> expand_bracket(std::string_view list, std::string_view inside) {
   std::vector<std::string> items;
   for (;;) {
@@ -57,7 +57,7 @@ std::vector<std::string> expand_bracket(std::string_view list, std::string_view 
   }
 }
 
-// One name with any number of brackets: the product of all, the right-most fastest.
+// Expands a name with any number of brackets to all combinations; the last bracket varies fastest.
 void expand_name(std::string_view list, std::string_view name, std::vector<std::string>& hosts) {
   std::vector<std::string> partial{""};
   while (!name.empty()) {

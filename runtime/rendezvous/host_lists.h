@@ -1,12 +1,12 @@
-// Host lists and addresses for world discovery. Not for other rooms.
+// Host lists and addresses for world discovery. Private to runtime/rendezvous.
 #pragma once
 
 #include <string>
 
 namespace shoal {
 
-// Whether `host` (name or address) is one of this machine's own addresses: something can be bound
-// to it. False also when it does not resolve.
+// True if `host` (name or address) is one of this machine's own addresses, so that a socket can be
+// bound to it. False if it does not resolve.
 bool is_local_address(const std::string& host);
 
 }  // namespace shoal

@@ -87,7 +87,7 @@ class HashStore final : public Store {
       const auto found = values_.find(key);
       if (found != values_.end()) return found->second;
       if (deadline.passed()) store::throw_missing_key(key, name(), seconds_since(start));
-      // A slice, not the whole wait: time_point::max() overflows inside some implementations.
+      // Waits in slices, since time_point::max() overflows inside some implementations.
       changed_.wait_until(lock, std::min(deadline.time(), Clock::now() + deadlines::kLongestSlice));
     }
   }

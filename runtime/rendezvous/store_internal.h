@@ -1,4 +1,4 @@
-// What the stores share. Not for other rooms.
+// Shared by the stores. Private to runtime/rendezvous.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace shoal::store {
 
-// Throw invalid_argument over the limits of store.h.
+// These throw invalid_argument over the limits of store.h.
 void check_key(std::string_view key);
 void check_value(std::string_view key, std::string_view value);
 
-// A key for a message: unprintable bytes as \xNN, long ones cut.
+// A key for messages: unprintable bytes as \xNN, long keys cut.
 std::string printable(std::string_view key);
 
 [[noreturn]] void throw_missing_key(std::string_view key, const std::string& store,
                                     double waited_seconds);
 
-// The counter that `text` holds plus `amount`, as text. corrupt_data when it is not a number or
-// passes 64 bits.
+// Returns the counter in `text` plus `amount`. Throws corrupt_data if it is not a number or exceeds
+// 64 bits.
 std::int64_t add_to_counter(std::string_view key, std::string_view text, std::int64_t amount);
 
 }  // namespace shoal::store

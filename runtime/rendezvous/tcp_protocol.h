@@ -1,4 +1,5 @@
-// The bytes between the tcp store's client and server (tcp_server.h). Not for other rooms.
+// Wire format between the tcp store's client and server (tcp_server.h). Private to
+// runtime/rendezvous.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 namespace shoal::store {
 
 inline constexpr std::string_view kClientGreeting = "SHOALST1";
-// Not the client's: a socket that by accident connected to itself must not look like a server.
+// Differs from the client's: a socket that connected to itself by accident must not look like a
+// server.
 inline constexpr std::string_view kServerGreeting = "SHOALOK1";
 
 enum class Operation : std::uint8_t { set = 1, try_get, get, add, compare_set, remove };
@@ -21,7 +23,7 @@ enum class Status : std::uint8_t { ok, none, not_a_counter, full };
 // The largest request: two values, a key, lengths and flags.
 inline constexpr std::size_t kMaxFrame = 2 * kMaxStoreValue + kMaxStoreKey + 64;
 
-// Integers are written byte by byte, so that both ends agree whatever machine they are.
+// Writes integers byte by byte, so that both ends agree on any machine.
 template <typename Integer>
 void put_integer(std::string& out, Integer value) {
   for (std::size_t i = 0; i < sizeof(Integer); ++i)
@@ -33,7 +35,7 @@ inline void put_string(std::string& out, std::string_view text) {
   out += text;
 }
 
-// Reads fields in order. A field beyond the end makes ok() false and all further fields empty.
+// Reads fields in order. A field beyond the end makes finished() false and all later fields empty.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : rest_(bytes) {}

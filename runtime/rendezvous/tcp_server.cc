@@ -33,7 +33,7 @@ using store::FieldReader;
 using store::Operation;
 using store::Status;
 
-// All values together: no set of strangers makes rank 0 run out of memory.
+// Limit on all values together, so that strangers cannot make rank 0 run out of memory.
 constexpr std::size_t kMaxStoredBytes = std::size_t{1} << 30;
 
 struct Connection {
@@ -42,7 +42,7 @@ struct Connection {
   bool closed = false;
   std::string in, out;
   std::size_t sent = 0;
-  std::string waits_for;  // the key of an unanswered get; empty: none
+  std::string waits_for;  // key of an unanswered get; empty: none
   Clock::time_point last_heard = Clock::now();
 };
 
@@ -86,8 +86,8 @@ int port_of(int fd) {
 
 }  // namespace
 
-// Everything but the constructor and the destructor runs in the one serving thread, so nothing
-// is locked.
+// Everything but the constructor and the destructor runs in the serving thread, so there is no
+// lock.
 class TcpStoreServer::Impl {
  public:
   Impl(int port, const std::string& bind_address) {
@@ -98,7 +98,7 @@ class TcpStoreServer::Impl {
       close_listeners();
       throw_error(ErrorCode::io, "tcp store: eventfd: {}", std::strerror(errno));
     }
-    // Signals belong to the program's own threads.
+    // Signals are for the program's own threads.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -140,7 +140,7 @@ class TcpStoreServer::Impl {
                   ::gai_strerror(problem));
     std::vector<const addrinfo*> order;
     for (const addrinfo* a = found; a; a = a->ai_next) order.push_back(a);
-    // IPv6 first: without a bind address its socket takes IPv4 too.
+    // IPv6 first: without a bind address its socket also accepts IPv4.
     std::ranges::stable_partition(order, [](auto* a) { return a->ai_family == AF_INET6; });
     int error = 0;
     for (const addrinfo* address : order) {
@@ -175,7 +175,7 @@ class TcpStoreServer::Impl {
       polled.clear();
       who.clear();
       polled.push_back({wake_, POLLIN, 0});
-      // Out of descriptors, accept() fails for ever: leave the queue alone for a while.
+      // Without free descriptors accept() keeps failing, so the queue is left alone for a while.
       const bool accepting = Clock::now() >= accept_again_;
       for (const int fd : listeners_)
         polled.push_back({fd, static_cast<short>(accepting ? POLLIN : 0), 0});
@@ -236,12 +236,12 @@ class TcpStoreServer::Impl {
 
   void receive(Connection& connection) {
     std::array<char, 65536> block;
-    // A bounded number of blocks a turn, so that one busy client does not starve the others.
+    // Reads a bounded number of blocks a turn, so that a busy client does not starve the others.
     for (int turn = 0; turn < 16 && !connection.closed; ++turn) {
       const ssize_t count = ::recv(connection.fd, block.data(), block.size(), 0);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (count <= 0) {  // gone: an unfinished request goes with it
+      if (count <= 0) {  // gone; an unfinished request is dropped
         connection.closed = true;
         return;
       }
@@ -251,7 +251,7 @@ class TcpStoreServer::Impl {
     }
   }
 
-  // Handles every whole request in the input.
+  // Handles every complete request in the input.
   void digest(Connection& connection) {
     std::string& in = connection.in;
     if (!connection.greeted) {
@@ -265,7 +265,7 @@ class TcpStoreServer::Impl {
     }
     std::size_t used = 0;
     while (!connection.closed && in.size() - used >= 4) {
-      // One request at a time: whoever asks more while waiting does not speak this protocol.
+      // One request at a time: a client that sends another one while waiting breaks the protocol.
       if (!connection.waits_for.empty()) return refuse(connection);
       const auto length = FieldReader(std::string_view(in).substr(used)).integer<std::uint32_t>();
       if (length == 0 || length > store::kMaxFrame) return refuse(connection);
@@ -277,7 +277,7 @@ class TcpStoreServer::Impl {
     in.erase(0, used);
   }
 
-  // False: not a request.
+  // Returns false if the frame is not a valid request.
   bool handle(Connection& connection, std::string_view frame) {
     FieldReader fields(frame);
     const auto operation = static_cast<Operation>(fields.integer<std::uint8_t>());
@@ -364,7 +364,7 @@ class TcpStoreServer::Impl {
                                    connection.out.size() - connection.sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        // A client that asks and never reads must not pile up answers here.
+        // A client that sends requests and never reads must not pile up answers here.
         if (connection.out.size() - connection.sent > 2 * store::kMaxFrame) refuse(connection);
         return;
       }

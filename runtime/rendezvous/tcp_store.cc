@@ -28,7 +28,7 @@ namespace {
 using store::Operation;
 using store::Status;
 
-struct TimedOut {};  // internal: turned into an Error by whoever knows what was waited for
+struct TimedOut {};  // internal: the caller that knows the wait's purpose turns it into an Error
 
 // A non-blocking socket with deadlines. Throws TimedOut, or Error peer_lost.
 class Socket {
@@ -45,7 +45,7 @@ class Socket {
   }
   int fd() const { return fd_; }
 
-  // False: the deadline passed.
+  // Returns false if the deadline passed.
   bool ready(short events, Deadline deadline) const {
     for (;;) {
       pollfd polled{fd_, events, 0};
@@ -95,7 +95,7 @@ class Socket {
   int fd_ = -1;
 };
 
-// Tries one address once. Empty result: `why` says why.
+// Tries one address once. If the result is empty, `why` holds the reason.
 std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline, std::string& why) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.fd() < 0) {
@@ -142,7 +142,7 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
       addrinfo hints{}, *found = nullptr;
       hints.ai_socktype = SOCK_STREAM;
       hints.ai_family = AF_UNSPEC;
-      // A name may appear later than we do: in a cluster, with the host itself.
+      // A name may resolve only later: in a cluster, when its host appears.
       const int problem = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
       if (problem != 0) {
         why = ::gai_strerror(problem);
@@ -177,12 +177,12 @@ class TcpStore final : public Store {
         shown_(host.find(':') == host.npos ? fmt::format("{}:{}", host, port_)
                                            : fmt::format("[{}]:{}", host, port_)) {
     hosts_.push_back(std::move(host));
-    if (server_)  // its own name need not be reachable from where it runs
+    if (server_)  // its own name may not be reachable from this host
       hosts_.insert(hosts_.begin(), {"127.0.0.1", "::1"});
     idle_.push_back(connect_until(hosts_, port_, deadline));
   }
-  // The rank that serves is often the first to leave the last barrier: the others' answers are
-  // still on their way. Not while an Error unwinds, whose news must not wait.
+  // The serving rank often leaves the last barrier first, while answers to other ranks are on their
+  // way. It waits for them, unless an Error unwinds the stack and must be reported without delay.
   ~TcpStore() override {
     idle_.clear();
     if (server_ && std::uncaught_exceptions() == 0)
@@ -205,7 +205,7 @@ class TcpStore final : public Store {
   std::string get(std::string_view key, Deadline deadline) override {
     store::check_key(key);
     const auto start = Clock::now();
-    // A wait of no time still deserves the answer that is there.
+    // A wait of no time still returns a value that is already there.
     if (deadline.seconds_left() < 0.01) {
       if (auto value = try_get(key)) return *std::move(value);
       store::throw_missing_key(key, name(), seconds_since(start));
@@ -263,7 +263,7 @@ class TcpStore final : public Store {
     }
   }
 
-  // nullopt: status none. A connection that failed or was given up on is closed, not reused.
+  // nullopt: status none. A failed or abandoned connection is closed, not reused.
   std::optional<std::string> exchange_frames(const std::string& request, std::string_view key,
                                              Deadline deadline) {
     try {
@@ -307,7 +307,7 @@ class TcpStore final : public Store {
         return socket;
       }
     }
-    // The server was there a moment ago: soon refused means gone, not late.
+    // The server was reachable before, so a connection refused now means that it is gone, not late.
     try {
       return connect_until(
           hosts_, port_,
@@ -363,7 +363,7 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is
   SHOAL_CHECK(port <= 65535 && port >= (is_server ? 0 : 1),
               "the tcp store needs a port from 1 to 65535 (MASTER_PORT), not {}", port);
   std::unique_ptr<TcpStoreServer> server;
-  // Ranks of one host need not open a port to the network.
+  // Ranks on one host do not open a port to the network.
   if (is_server)
     server = std::make_unique<TcpStoreServer>(port, is_loopback(name) ? name : std::string());
   auto store = std::make_shared<TcpStore>(name, port, std::move(server), deadline);
