@@ -32,7 +32,7 @@ struct bfloat16 {
   friend bool operator==(bfloat16, bfloat16) = default;
 };
 
-// IEEE binary16, stored only: arithmetic happens in f32. Rounds to nearest even, overflows to inf.
+// IEEE binary16, for storage only: arithmetic is in f32. Rounds to nearest even, overflows to inf.
 struct float16 {
   std::uint16_t bits = 0;
   float16() = default;

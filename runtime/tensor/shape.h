@@ -1,4 +1,4 @@
-// The sizes of a tensor: at most six dimensions, held in place.
+// Sizes of a tensor: at most six dimensions, stored inline.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class Shape {
   std::span<const std::int64_t> sizes() const {
     return {sizes_.data(), static_cast<std::size_t>(rank_)};
   }
-  // All but the last dimension multiplied, and the last: how kernels see [.., N] as [rows, N].
+  // Product of all dimensions but the last, and the last one: kernels see [.., N] as [rows, N].
   std::int64_t rows() const;
   std::int64_t columns() const;
 

@@ -1,5 +1,5 @@
 // Tensor = Storage + offset + sizes + strides + dtype. A cheap handle; copies share the storage.
-// View and ConstView are what kernels take: a bare pointer with a shape, owning nothing.
+// Kernels take View and ConstView: a bare pointer with a shape, without ownership.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace shoal {
 
-// Bytes that tensors share. May be released (offloaded, sharded away) and rematerialised beneath
-// its tensors; reading a released storage throws. `version` counts in-place writes, so that a
-// tensor saved for backward can notice that it has been overwritten. Not thread-safe.
+// Bytes that tensors share. They may be released (offloaded, sharded away) and rematerialised
+// beneath the tensors; reading a released storage throws. `version` counts in-place writes, so that
+// a tensor saved for backward can detect that it was overwritten. Not thread-safe.
 class Storage {
  public:
   explicit Storage(Buffer buffer);
-  // Memory owned by somebody else (`keeper` keeps it alive), such as a mapped file or a bucket.
+  // Memory owned elsewhere, such as a mapped file or a bucket; `keeper` keeps it alive.
   Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> keeper);
-  // The same, for memory that must not be written (a file mapped for reading).
+  // The same, for memory that must not be written (a file mapped read-only).
   static std::shared_ptr<Storage> read_only(const void* data, std::size_t bytes, Device device,
                                             std::shared_ptr<void> keeper);
 
@@ -31,7 +31,7 @@ class Storage {
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
-  void release();                     // gives the bytes back; the size is remembered
+  void release();                     // frees the bytes; the size is remembered
   void rematerialise(Buffer buffer);  // same size as before
 
  private:
@@ -83,7 +83,7 @@ class Tensor {
                       Stream stream = {});
   static Tensor zeros(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
                       Stream stream = {});
-  // A contiguous tensor over `storage` from `byte_offset`, which must suit the dtype's size.
+  // A contiguous tensor over `storage` from `byte_offset`, a multiple of the dtype's size.
   static Tensor over(std::shared_ptr<Storage> storage, std::size_t byte_offset, const Shape& shape,
                      DType dtype);
 
@@ -98,14 +98,14 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const { return storage_; }
   bool is_contiguous() const;
 
-  // Same storage, other sizes: the count must agree and the tensor be contiguous.
+  // Same storage, other sizes: the count must match and the tensor must be contiguous.
   Tensor reshaped(const Shape& shape) const;
   // [start, start + length) of dimension dim; shares the storage.
   Tensor narrowed(int dim, std::int64_t start, std::int64_t length) const;
   Tensor transposed(int dim0, int dim1) const;
 
-  // For kernels. Throw when undefined, released or not contiguous. `view()` bumps the version and
-  // throws on a read-only storage: ask for it only to write.
+  // For kernels. Both throw if the tensor is undefined, released or not contiguous. view() bumps
+  // the version and throws on read-only storage, so call it only to write.
   View view() const;
   ConstView const_view() const;
   operator ConstView() const { return const_view(); }  // NOLINT
