@@ -21,7 +21,7 @@ namespace {
   throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, std::strerror(errno));
 }
 
-// Bytes up to and with the last newline; 0 when there is none.
+// Number of bytes up to and including the last newline; 0 if there is none.
 std::int64_t end_of_last_line(int descriptor, std::int64_t size, const std::string& path) {
   std::array<char, 65536> block;
   while (size > 0) {
@@ -29,7 +29,7 @@ std::int64_t end_of_last_line(int descriptor, std::int64_t size, const std::stri
     const ssize_t count =
         ::pread(descriptor, block.data(), static_cast<std::size_t>(size - start), start);
     if (count < 0) fail("read", path);
-    if (count != size - start) return size;  // another writer: leave it as it is
+    if (count != size - start) return size;  // another process writes the file: leave it unchanged
     for (std::int64_t i = count; i > 0; --i)
       if (block[static_cast<std::size_t>(i - 1)] == '\n') return start + i;
     size = start;
@@ -62,7 +62,7 @@ void JsonLinesWriter::drop_unfinished_line() {
 }
 
 JsonLinesWriter::~JsonLinesWriter() {
-  // A network's disk may report here that what was written is lost.
+  // A network disk may report only here that written data is lost.
   if (::close(descriptor_) != 0) log::warn("cannot close {}: {}", path_, std::strerror(errno));
 }
 

@@ -1,5 +1,5 @@
-// metrics.jsonl: one JSON object a line, each flushed whole, so that a killed job leaves a file
-// that reads to its last record.
+// metrics.jsonl: one JSON object per line, each flushed as a whole, so that a killed job leaves a
+// file that is readable up to its last record.
 #pragma once
 
 #include <mutex>
@@ -12,14 +12,14 @@ namespace shoal {
 class JsonLinesWriter {
  public:
   enum class Mode { append, truncate };
-  // io with the path and the reason. Appending to a file whose last line was cut off (a crash, a
-  // full disk) first drops that piece.
+  // Throws io with the path and the reason. Appending to a file whose last line is incomplete (a
+  // crash, a full disk) first removes that line.
   explicit JsonLinesWriter(std::string path, Mode mode = Mode::append);
   ~JsonLinesWriter();
   JsonLinesWriter(const JsonLinesWriter&) = delete;
   JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
 
-  // Any thread. One write(2) a record; NaN and infinities become null. io on failure.
+  // Thread-safe. One write(2) per record; NaN and infinities become null. Throws io on failure.
   void write(const nlohmann::ordered_json& record);
   const std::string& path() const { return path_; }
 

@@ -29,7 +29,7 @@ struct Event {
   double value;
 };
 
-// One thread's events. The lock is the thread's own, free but while a trace is being written.
+// One thread's events. Its lock is contended only while a trace is being written.
 struct ThreadBuffer {
   std::mutex mutex;
   std::deque<Event> events;
@@ -38,8 +38,8 @@ struct ThreadBuffer {
   int number = 0;
 };
 
-// Which buffer this thread has in the tracer it used last. Tracer ids never repeat, so that the
-// pointer is not followed after its tracer is gone.
+// This thread's buffer in the tracer it used last. Tracer ids never repeat, so the pointer is never
+// followed after its tracer is destroyed.
 struct LastBuffer {
   std::uint64_t tracer_id = 0;
   ThreadBuffer* buffer = nullptr;
@@ -103,7 +103,7 @@ struct Tracer::Impl {
           text += fmt::format(R"(,"args":{{"detail":{}}})", event.detail);
         break;
       case Event::Kind::counter:
-        // JSON has no NaN; a gap in the curve says as much.
+        // JSON has no NaN; null shows as a gap in the curve.
         text += fmt::format(R"(,"ph":"C","args":{{"value":{}}})",
                             std::isfinite(event.value) ? fmt::format("{}", event.value) : "null");
         break;

@@ -1,9 +1,9 @@
 // Spans and counters of one rank, and their Chrome-trace file (chrome://tracing, ui.perfetto.dev;
-// Google's "Trace Event Format"): process = rank, one row a thread.
+// Google's "Trace Event Format"): one process per rank, one row per thread.
 //
-// A Tracer is passed as a pointer that may be null: off costs one branch. On, an event is written
-// to the calling thread's own buffer: some 30 ns, a span 55 to 100 with its two readings of the
-// clock.
+// A Tracer is passed as a pointer that may be null; disabled tracing costs one branch. Enabled, an
+// event goes to the calling thread's own buffer: about 30 ns, a span 55 to 100 ns with its two
+// clock readings.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct TracerOptions {
   std::int64_t max_events_per_thread = std::int64_t{1} << 20;  // later ones are dropped and counted
 };
 
-// Every method may be called from any thread. Names are kept by pointer: literals, or intern()ed.
+// Thread-safe. Names are kept by pointer: use literals or intern().
 class Tracer {
  public:
   explicit Tracer(TracerOptions options = {});
@@ -29,7 +29,7 @@ class Tracer {
 
   const char* intern(std::string_view name);  // lives as long as this tracer
   void name_thread(std::string_view name);    // the calling thread's row
-  // A span that ended; times from now_ns(). `detail` is a number shown with it (bytes, step).
+  // A span that has ended; times from now_ns(). `detail`: a number shown with it (bytes, step).
   void span(const char* category, const char* name, std::int64_t begin_ns, std::int64_t end_ns,
             std::int64_t detail = kNoDetail);
   void counter(const char* name, double value);
@@ -37,10 +37,10 @@ class Tracer {
 
   std::int64_t events() const;
   std::int64_t dropped() const;
-  // All events so far, atomically replacing `path`. Recording may go on meanwhile.
+  // Writes all events so far, atomically replacing `path`. Recording may continue meanwhile.
   void write_chrome_trace(const std::string& path) const;
 
-  static std::int64_t now_ns();  // steady, the same clock in every process of a host
+  static std::int64_t now_ns();  // steady; the same clock in every process of a host
   static constexpr std::int64_t kNoDetail = INT64_MIN;
 
  private:
