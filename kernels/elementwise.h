@@ -55,10 +55,10 @@ class ElementwiseKernels {
   // Normal (mean, std) or uniform [low, high) values for a flat f32 tensor. Element i of the tensor
   // is element e = first_element + i of sample `sample_first` of the site, so shards agree with the
   // whole tensor.
-  // Uniform: low + (high - low) * uniform(bits(e)). Normal: Box-Muller, in f32, on elements (2k, 2k
-  // + 1), k = e / 2. With u = (bits(2k) + 1/2) / 2^32 rounded to f32 and a = 2*pi*uniform(bits(2k +
-  // 1)), element 2k is mean + std*sqrt(-2 ln u)*cos(a) and element 2k + 1 is mean + std*sqrt(-2 ln
-  // u)*sin(a).
+  // Uniform: low + (high - low) * uniform(bits(e)).
+  // Normal: Box-Muller, in f32, on elements (2k, 2k + 1), k = e / 2, with
+  //   u = (bits(2k) + 1/2) / 2^32, rounded to f32, and a = 2*pi*uniform(bits(2k + 1)).
+  // Element 2k is mean + std*sqrt(-2 ln u)*cos(a), element 2k + 1 mean + std*sqrt(-2 ln u)*sin(a).
   virtual void fill_normal(View out, float mean, float std, const RandomSite& site,
                            std::uint64_t first_element, Stream stream) = 0;
   virtual void fill_uniform(View out, float low, float high, const RandomSite& site,

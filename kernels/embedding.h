@@ -8,7 +8,7 @@
 
 namespace shoal::kernels {
 
-// Rotary positions (Su et al., "RoFormer", 2021), paired as in Hugging Face's models: elements i
+// Rotary positions (Su et al., "RoFormer", 2021), paired as in Hugging Face's models. Elements i
 // and i + D/2 of each head form a point, rotated by an angle that depends on its position and i.
 struct RotaryArgs {
   ConstView x;      // [B, T, H·D], f32, bf16 or f16
@@ -40,8 +40,8 @@ class EmbeddingKernels {
   // dtable[ids[i]] += dout[i], in the order of i (deterministic); dtable [V, C] f32. Rows that no
   // id names are left alone; the caller zeroes the table.
   virtual void embedding_backward(ConstView ids, ConstView dout, View dtable, Stream stream) = 0;
-  // dtable[i] += sum over b of dout[b, i]: gradient of a position table; dout [B, T, C], dtable [>=
-  // T, C] f32.
+  // dtable[i] += sum over b of dout[b, i]: gradient of a position table; dout [B, T, C], dtable
+  // [>= T, C] f32.
   virtual void position_backward(ConstView dout, View dtable, Stream stream) = 0;
 
   virtual void rotary(const RotaryArgs& args, Stream stream) = 0;

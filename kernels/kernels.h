@@ -58,8 +58,8 @@ struct CudaKernelOptions {
 // unavailable if Shoal was built without CUDA, the device does not exist, or the binary has no code
 // for it.
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaKernelOptions& options = {});
-// Architectures the CUDA kernels were compiled for, in CMAKE_CUDA_ARCHITECTURES' notation ("80-real
-// 90a-real"); empty: built without CUDA.
+// Architectures the CUDA kernels were compiled for, in CMAKE_CUDA_ARCHITECTURES' notation
+// ("80-real 90a-real"); empty: built without CUDA.
 std::string cuda_architectures();
 
 // kernels/reference: plain loops in double precision, for tests and for reading.

@@ -16,8 +16,8 @@ struct LayerNormArgs {
   View y;     // [rows, C], x's dtype
   View mean;  // [rows] f32 for backward; undefined in inference and for RMSNorm
   View rstd;  // [rows] f32 for backward; undefined in inference
-  // Fused end of a sub-layer: if `residual` is defined, x is first replaced by sum = residual +
-  // dropout(x), which is written to `sum` [rows, C].
+  // Fused end of a sub-layer: if `residual` is defined, x is first replaced by the sum
+  // residual + dropout(x), which is written to `sum` [rows, C].
   ConstView residual;
   View sum;
   DropoutArgs dropout;

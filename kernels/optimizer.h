@@ -15,11 +15,12 @@
 namespace shoal::kernels {
 
 // AdamW (Loshchilov & Hutter, 2019) as in torch.optim.AdamW. With g = gradient_scale * gradient and
-// t = state->step (the one-based number of this update, which the owner of the state advances once
-// per step before the first update):
+// t = state->step:
 //   p *= 1 - lr*weight_decay; m += (1 - beta1)*(g - m); v = beta2*v + (1 - beta2)*g*g;
 //   p -= lr/(1 - beta1^t) * m / (sqrt(v)/sqrt(1 - beta2^t) + epsilon).
-// Factors are computed in f64 and applied in f32. If state->skip is set, no buffer changes.
+// t is the one-based number of this update. The owner of the state advances it once per step,
+// before the first update. Factors are computed in f64 and applied in f32. If state->skip is set,
+// no buffer changes.
 struct AdamWArgs {
   View master;         // [n] f32; with `rounding`, the bf16 parameter itself
   View first_moment;   // [n] f32
@@ -32,8 +33,8 @@ struct AdamWArgs {
   const StepState* state = nullptr;  // never null; read when the update runs
 };
 
-// torch.optim.SGD: g += weight_decay*p. At the first update (state->step == 1) buf = g, then buf =
-// momentum*buf + (1 - dampening)*g; p -= lr * (nesterov ? g + momentum*buf : buf).
+// torch.optim.SGD: g += weight_decay*p; at the first update (state->step == 1) buf = g, otherwise
+// buf = momentum*buf + (1 - dampening)*g; p -= lr * (nesterov ? g + momentum*buf : buf).
 struct SgdArgs {
   View master, momentum_buffer;  // momentum_buffer is undefined if momentum is 0
   ConstView gradient;
@@ -43,20 +44,22 @@ struct SgdArgs {
   const StepState* state = nullptr;
 };
 
-// LAMB (You et al., 2020) for tensors that share what adamw_many() requires. With AdamW's m and v,
-// r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p, and p -= lr * trust * r, where trust = min(|p| /
-// |r|, max_trust_ratio), or 1 if either norm is 0. The update is split in two calls so that ranks
-// with parts of a tensor can add up the sums of squares in between.
+// LAMB (You et al., 2020) for tensors that share what adamw_many() requires. With AdamW's m and v:
+//   r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p; p -= lr * trust * r,
+//   trust = min(|p| / |r|, max_trust_ratio), or 1 if either norm is 0.
+// The update is split in two calls so that ranks with parts of a tensor can add up the sums of
+// squares in between.
 struct LambArgs {
   std::span<const AdamWArgs> tensors;
   View squares;  // [tensors, 2] f64: sums of squares of p and of r
   double max_trust_ratio = 10;
 };
 
-// Starts an update on the device. With unscale = state->unscale / state->loss_scale and norm =
-// sqrt(sum_of_squares) * unscale, a norm that is not finite sets state->skip. Otherwise skip = 0,
-// ++state->step, and state->gradient_scale = unscale * min(1, max_norm / (norm + 1e-6)), as torch's
-// clip_grad_norm_. Then the loss scale is adjusted by `scaling`.
+// Starts an update on the device, with unscale = state->unscale / state->loss_scale and
+// norm = sqrt(sum_of_squares) * unscale. A norm that is not finite sets state->skip. Otherwise
+// skip = 0, ++state->step, and as in torch's clip_grad_norm_
+//   state->gradient_scale = unscale * min(1, max_norm / (norm + 1e-6)).
+// Then the loss scale is adjusted by `scaling`.
 struct BeginUpdateArgs {
   ConstView sum_of_squares;  // [1] f64, over all gradients
   double max_norm = 0;       // 0: no clipping

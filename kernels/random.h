@@ -37,8 +37,8 @@ struct RandomSite {
   std::uint32_t sample_stride = 1;
 };
 
-// An element is identified inside its sample by one number < 2^40 of global coordinates. For a [T,
-// C] activation it is t * C_global + c. For attention probabilities it is (h * P + q) * P + k,
+// An element is identified inside its sample by one number < 2^40 of global coordinates. For a
+// [T, C] activation it is t * C_global + c. For attention probabilities it is (h * P + q) * P + k,
 // where P is the model's largest position, not the length of the batch.
 // Counter = {element/4 low 32, sample << 8 | element/4 high 8, site, step}; lane = element % 4.
 std::array<std::uint32_t, 4> philox(std::uint64_t key, std::array<std::uint32_t, 4> counter);

@@ -12,9 +12,9 @@ struct CrossEntropyRow {
   bool correct = false;  // the target was the (first) largest logit
 };
 
-// Overwrites logits [vocabulary] f32. If `gradient` is not null, it receives scale ·
-// (softmax(logits) - smoothed one-hot(target)) as gradient_dtype (f32, bf16 or f16); it may alias
-// the logits. Requires 0 <= target < vocabulary.
+// Overwrites logits [vocabulary] f32. If `gradient` is not null, it receives
+//   scale · (softmax(logits) - smoothed one-hot(target))
+// as gradient_dtype (f32, bf16 or f16); it may alias the logits. Requires 0 <= target < vocabulary.
 CrossEntropyRow cross_entropy_row(float* logits, std::int64_t vocabulary, std::int32_t target,
                                   float label_smoothing, float scale, void* gradient,
                                   DType gradient_dtype);

@@ -68,8 +68,8 @@ void FillUniform(const RandomKey& key, std::uint32_t sample, std::uint64_t first
   }
 }
 
-// Standard normal values by Box-Muller (elementwise.h), one pair from each pair of words: `bits` [2
-// * pairs] to `values` [2 * pairs]. Both buffers need room for one more vector.
+// Standard normal values by Box-Muller (elementwise.h), one pair from each pair of words: `bits`
+// [2 * pairs] to `values` [2 * pairs]. Both buffers need room for one more vector.
 HWY_INLINE void normal_pairs(const std::uint32_t* bits, std::int64_t pairs, FloatVec mean,
                              FloatVec std, float* values) {
   const hn::RebindToUnsigned<FloatTag> du;

@@ -144,8 +144,8 @@ HWY_INLINE FloatVec reciprocal(FloatVec x) {
   return hn::Mul(estimate, hn::NegMulAdd(x, estimate, floats(2.0f)));
 }
 
-// e^(-x^2 / 2) for |x| <= 13, by Cody and Waite's range reduction and a minimax fit (relative error
-// 2e-9) in t = -2 r, which saves the halving.
+// e^(-x^2 / 2) for |x| <= 13, by Cody and Waite's range reduction and a minimax fit (error 2e-9,
+// relative) in t = -2 r, which saves the halving.
 HWY_INLINE FloatVec gaussian(FloatVec x) {
   static constexpr float kExp[] = {1.0f,
                                    -0.5f,
@@ -233,9 +233,9 @@ HWY_INLINE FloatVec gelu_erf_derivative(FloatVec x) {
   }
 }
 
-// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), computed as x * s, s = 1 / (1 +
-// e^-z), z = 2 k (...), which avoids cancellation when tanh is near -1. For |x| <= 10, e^-z is
-// within [e^-87, e^87]; beyond, s is 0 or 1.
+// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), computed as x * s,
+// s = 1 / (1 + e^-z), z = 2 k (...). This avoids cancellation when tanh is near -1. For |x| <= 10,
+// e^-z is within [e^-87, e^87]; beyond, s is 0 or 1.
 template <Precision precision>
 HWY_INLINE FloatVec gelu_tanh_exponential(FloatVec x, FloatVec square) {
   constexpr double kUnit = precision == Precision::bf16 ? 1.44269504088896341 : 1;

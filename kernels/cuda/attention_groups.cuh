@@ -10,8 +10,8 @@
 
 namespace shoal::kernels {
 
-// One side has `key_heads` heads a row, at these strides. The other side is contiguous [batch,
-// length, key_heads · group, head_dim] and repeats each key head `group` times in a row.
+// One side has `key_heads` heads a row, at these strides. The other side is contiguous
+// [batch, length, key_heads·group, head_dim] and repeats each key head `group` times in a row.
 struct GroupedHeads {
   std::int64_t batch, length, key_heads, group, head_dim;
   std::int64_t batch_stride, row_stride;  // elements

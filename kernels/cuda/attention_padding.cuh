@@ -9,8 +9,8 @@
 
 namespace shoal::kernels {
 
-// Sets query_lengths [batch] to `queries` and key_lengths [batch] to `lengths`, clamped to [0,
-// keys].
+// Sets query_lengths [batch] to `queries` and key_lengths [batch] to `lengths`, clamped to
+// [0, keys].
 cudaError_t launch_count_rows(Launch at, const std::int32_t* lengths, int batch, int queries,
                               int keys, std::int32_t* query_lengths, std::int32_t* key_lengths);
 

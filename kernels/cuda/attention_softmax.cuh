@@ -18,8 +18,8 @@ struct ScoreRows {
   // Row length of the piece's matrices [batch, heads, queries, leading]: a multiple of four
   // elements. Matrices are 16-byte aligned.
   std::int64_t leading = 0;
-  // Sizes of the whole call: log_sum_exp is [.., whole_heads, whole_queries], key_mask [..,
-  // whole_keys]. key_lengths [..]: number of visible keys per batch row.
+  // Sizes of the whole call: log_sum_exp is [.., whole_heads, whole_queries], key_mask
+  // [.., whole_keys]. key_lengths [..]: number of visible keys per batch row.
   std::int64_t whole_heads = 0, whole_queries = 0, whole_keys = 0;
   float scale = 1;
   bool causal = false;

@@ -170,7 +170,7 @@ __device__ __forceinline__ void add_to(const float (&sum)[N], std::int64_t count
 }
 
 // Data of both kernels over sorted ids. A warp's task is one chunk of 32 sorted ids and one strip
-// of 32 * N columns. partials [chunk][2][columns]: the sum of the run that began in an earlier
+// of 32 * N columns. partials [chunk][2][columns] holds the sum of the run that began in an earlier
 // chunk, and of the run that continues into the next.
 struct Runs {
   const std::uint32_t *keys, *positions;

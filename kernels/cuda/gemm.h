@@ -30,8 +30,8 @@ struct GemmMatrix {
   std::int64_t stride = 0;   // elements between groups; unused with one group
 };
 
-// c = alpha·ab + beta·c. With bias, activation or aux (one group, beta 0): c = activation(ab +
-// bias), or c = ab ⊙ activation'(aux) if aux_is_input.
+// c = alpha·ab + beta·c. With bias, activation or aux (one group, beta 0):
+// c = activation(ab + bias), or c = ab ⊙ activation'(aux) if aux_is_input.
 struct GemmArgs {
   std::int64_t m = 0, n = 0, k = 0, groups = 1;
   GemmMatrix a;  // [M, K]; transpose_a: [K, M]

@@ -2,7 +2,6 @@
 // that time alone may choose different algorithms, which add in different orders. So all processes
 // that share the directory take the first choice written, and a resumed run takes those of the
 // earlier run. Hosts with separate directories choose separately. Host code only.
-// themselves. Host code only.
 #pragma once
 
 #include <array>

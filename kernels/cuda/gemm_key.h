@@ -67,8 +67,8 @@ GemmFusion without_activation(const GemmArgs& args);
 // so c must be f32. Otherwise none.
 GemmFusion sums_fusion(const GemmArgs& args);
 
-// cuBLASLt's matrices are column-major: a row-major [rows, columns] is its [columns, rows], and c =
-// ab becomes cᵀ = bᵀaᵀ, so our b is its A. Sizes are as stored, before transposition.
+// cuBLASLt's matrices are column-major: a row-major [rows, columns] is its [columns, rows]. So
+// c = ab becomes cᵀ = bᵀaᵀ, and our b is its A. Sizes are as stored, before transposition.
 struct GemmLayout {
   std::uint64_t rows = 0, columns = 0;
   std::int64_t leading = 0, stride = 0;

@@ -4,10 +4,10 @@
 // Asynchronous copies and tensor-core products need sm_80. For older GPUs, the kernels that use
 // them compile to traps, and host code such as attention.cc selects others.
 //
-// Matrix kernels consist of a warp's loads of 8 x 8 matrices from shared memory, products of 16 x
-// 16 by 16 x 8 on tensor cores, and copies from device to shared memory that bypass registers. Of a
-// result c [16, 8], lane l holds elements (l/4, 2(l%4)) and (l/4, 2(l%4) + 1) and the same two of
-// row l/4 + 8.
+// Matrix kernels are made of three instructions: loads of 8 x 8 matrices from shared memory by a
+// warp, tensor-core products of 16 x 16 by 16 x 8, and copies from device to shared memory that
+// bypass registers. Of a result c [16, 8], lane l holds elements (l/4, 2(l%4)) and
+// (l/4, 2(l%4) + 1) and the same two of row l/4 + 8.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,8 @@ __device__ void multiply(float (&)[4], const std::uint32_t (&)[4], std::uint32_t
 
 #endif
 
-// 2^x to two units of the last place. Results that would be denormal in f32 are 0; a denormal x
+// 2^x to two units of the last place. Results that would be denormal in f32 are 0; for a denormal
+// argument the result is 1.
 // gives 1.
 __device__ inline float exp2_quick(float x) {
   float y;

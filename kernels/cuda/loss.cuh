@@ -16,7 +16,7 @@ struct CrossEntropyLaunch {
   DType type, gradient_type;  // gradient_type: type, or f32
   std::int64_t rows, classes;
   const void* logits;  // [rows, leading]; columns >= `classes` are never read
-  void* gradient;      // [rows, leading], columns >= `classes` become 0; null: not wanted; may
+  void* gradient;      // [rows, leading], columns >= `classes` become 0; null: no gradient; may
                        // alias logits
   std::int64_t leading;
   const std::int32_t* targets;  // [rows]; negative: none

@@ -10,8 +10,8 @@ constexpr int kRows = 8;    // threads along the rows
 constexpr std::int64_t kBlocks = 1024, kLeastRows = 64;
 
 // Block (x, y) sums columns [x·32·N, ..) over the rows of chunk y. A thread handles N adjacent
-// columns and every eighth row; a column's eight sums are added in order. `out` [gridDim.y,
-// columns].
+// columns and every eighth row; a column's eight sums are added in order. `out`
+// [gridDim.y, columns].
 template <class T, int N>
 __global__ void __launch_bounds__(kLanes* kRows)
     sum_chunks(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t rows_a_chunk,
