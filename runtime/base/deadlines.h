@@ -16,7 +16,7 @@ namespace shoal::deadlines {
 
 // SHOAL_DEADLINE_S, in seconds. Throws invalid_argument if it is not a number.
 inline double seconds() { return env::get_real(env::kDeadline); }
-// For a wait for another rank that begins now.
+// Deadline of a wait for another rank that begins now.
 inline Deadline start() { return Deadline::in_seconds(seconds()); }
 // No wait: the call returns what is there, or throws at once and names the missing ranks.
 inline Deadline at_once() { return Deadline::in_seconds(0); }

@@ -1,6 +1,6 @@
-// Memory that this process may still take before the kernel kills it: the smallest of the machine's
-// free memory, the room in each control group that contains the process (cgroups(7), version 2 or
-// 1; a container's limit is one), and the room under `ulimit -v`.
+// Memory that this process may still take before the kernel kills it. It is the smallest of the
+// machine's free memory, the room in each control group that contains the process, and the room
+// under `ulimit -v`. Control groups are of version 2 or 1 (cgroups(7)); a container's limit is one.
 #pragma once
 
 #include <cstdint>

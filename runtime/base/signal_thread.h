@@ -5,7 +5,6 @@
 // stack for 5 % of a small model's step). A signal handler on such a thread writes its frame, some
 // kilobytes, wherever the pointer points: into the heap. So a program that handles signals and
 // calls Shoal must keep them away from threads that compute.
-// handles signals, and calls Shoal, must not let them reach threads that compute.
 #pragma once
 
 #include <csignal>

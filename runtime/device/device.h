@@ -98,7 +98,8 @@ class DeviceBackend {
 
   // Memory of `device`, stream-ordered, aligned to 64 bytes (host) or 256 (CUDA); bytes > 0.
   // Without a stream handle, any stream may use the memory at once, and deallocate() waits for the
-  // whole device; during a capture there, it does so when the capture ends.
+  // whole device. If a stream of the device is being captured, the memory is returned after the
+  // capture.
   // Only runtime/memory calls these. Both ask the driver, so a steady step needs a pool above them.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;

@@ -36,8 +36,8 @@ class StreamGate {
 std::unique_ptr<StreamGate> make_stream_gate(Device device);
 
 // Empty if streams of `device` can wait at gates (driver of CUDA 12 or newer); otherwise the
-// reason. Until a trial succeeds, each call tries it on a new stream and blocks for it. Throws what
-// making that stream throws. A failed trial is not remembered.
+// reason. Until a trial succeeds, each call tries a wait on a new stream and blocks for it. Throws
+// what making that stream throws. A failed trial is not remembered.
 std::string why_no_stream_gates(Device device);
 
 // CUDA's implementations of the two functions above.

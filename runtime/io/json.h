@@ -10,9 +10,10 @@
 
 namespace shoal {
 
-// Throws corrupt_data with `name` and the position: for wrong syntax, a repeated key in an object
-// (nlohmann silently drops one value), nesting deeper than `max_depth`, or anything but white space
-// after the document (nlohmann treats a NUL byte there as the end of the text).
+// Throws corrupt_data with `name` and the position for wrong syntax, nesting deeper than
+// `max_depth`, a repeated key in an object, or anything but white space after the document.
+// nlohmann would silently drop one value of a repeated key, and take a NUL byte for the end of the
+// text.
 nlohmann::json parse_json(std::string_view text, std::string_view name, int max_depth = 64);
 nlohmann::json read_json_file(const std::string& path);
 // Keeps the keys of objects in the order of the text.

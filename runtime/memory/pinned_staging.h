@@ -1,6 +1,6 @@
 // Pinned memory between a host and a device that run asynchronously. The host places bytes, queues
 // their copies and puts a mark in the stream, after which the places may be reused. Neither side
-// waits, and a steady step does not call the driver.
+// waits (below `most_ahead` marks), and a steady step does not call the driver.
 #pragma once
 
 #include <deque>
