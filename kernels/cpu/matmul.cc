@@ -1,5 +1,4 @@
-// Matrix products through oneDNN, plus the cases it lacks: f16, bf16 without AVX-512, K = 0, and
-// one hazard.
+// Matrix products through oneDNN, plus the cases it lacks: f16, bf16 without AVX-512, K = 0, odd K.
 #include "shoal/kernels/matmul.h"
 
 #include <algorithm>
