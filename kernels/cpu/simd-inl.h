@@ -81,8 +81,7 @@ HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   hn::StoreU(hn::DemoteTo(dh, value), dh, reinterpret_cast<hwy::float16_t*>(to));
 #else
-  // Without F16C, Highway's emulation truncates. Copied as bytes, since `to` may have any
-  // alignment.
+  // Without F16C, Highway's emulation truncates. Copied as bytes: `to` may be unaligned.
   HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
   hn::Store(value, kFloat, lanes);
   HWY_ALIGN float16 halves[HWY_MAX_BYTES / sizeof(float)];
@@ -92,8 +91,7 @@ HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
 #endif
 }
 
-// Stores two consecutive vectors. For bf16, the high halves of both are stored at once, without a
-// shift.
+// Stores two consecutive vectors. bf16: stores the high halves of both at once, without a shift.
 template <typename T>
 HWY_INLINE void StoreTwo(FloatVec first, FloatVec second, T* to) {
   StoreFloats(first, to);

@@ -70,9 +70,8 @@ const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
   return nullptr;
 }
 
-// Limit on the pieces of a packed gradient for cuDNN; empty sequences count too. Each piece takes
-// several launches and scratch for full-length rows of its sequences. Our own kernels skip what is
-// outside a sequence.
+// Most pieces of a packed gradient for cuDNN, empty sequences included. Each piece takes several
+// launches and scratch for full-length rows. Our own kernels skip what is outside a sequence.
 constexpr std::int64_t kMostPackedPieces = 8;
 
 // Number of batch rows in cuDNN's view of the call.
