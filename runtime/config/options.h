@@ -57,8 +57,7 @@ class OptionSet {
   OptionSet(OptionSet&&) noexcept;
   OptionSet& operator=(OptionSet&&) noexcept;
 
-  // Sections group options in --help and in dumps. Calling again with the same name continues the
-  // section.
+  // Sections group options in --help and dumps. Calling with the same name continues the section.
   Section section(std::string name, std::string title = {});
 
   // Sources in increasing priority: defaults, files in the order added, the command line. finish()

@@ -84,10 +84,9 @@ class DeviceBackend {
   virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
 
   // Captures a stream's work as a graph. Work queued between begin_capture() and end_capture() is
-  // not run but recorded, with its current addresses and host values; launch_graph() runs all of
-  // it. No thread may wait for the stream meanwhile. Throws unavailable if this kind of device has
-  // no graphs. end_capture() throws internal if queued work cannot be recorded, and returns null if
-  // there was none.
+  // not run but recorded, with current addresses and host values; launch_graph() runs all of it. No
+  // thread may wait for the stream meanwhile. Throws unavailable if the device has no graphs.
+  // end_capture() throws internal if work cannot be recorded, and returns null if there was none.
   virtual void begin_capture(Stream stream);
   virtual void* end_capture(Stream stream);
   // Also true for a stream that joined a capture by waiting for a captured stream's work.
@@ -98,8 +97,7 @@ class DeviceBackend {
 
   // Memory of `device`, stream-ordered, aligned to 64 bytes (host) or 256 (CUDA); bytes > 0.
   // Without a stream handle, any stream may use the memory at once, and deallocate() waits for the
-  // whole device. If a stream of the device is being captured, the memory is returned after the
-  // capture.
+  // whole device. While one of its streams is captured, it returns at once and frees later.
   // Only runtime/memory calls these. Both ask the driver, so a steady step needs a pool above them.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
