@@ -6,7 +6,7 @@
 namespace shoal::nn {
 namespace {
 
-// What a forward reads of its Context beside the tape.
+// The parts of a Context, other than the tape, that a forward pass reads.
 struct Coordinates {
   explicit Coordinates(const Context& context)
       : mode(context.mode),
@@ -19,7 +19,7 @@ struct Coordinates {
   Context::Ordinals ordinals;
 };
 
-// Runs with other coordinates and tape; puts everything back.
+// Runs a scope with another tape and, after to(), other coordinates. The destructor restores both.
 class Switched {
  public:
   Switched(Context& context, Tape* tape, std::vector<Parameter*>* uses)
@@ -86,7 +86,7 @@ class CheckpointFunction final : public Function {
                 "input alone",
                 to_string(y.tensor.shape()), to_string(shape_));
     if (!y.needs_gradient()) return {Tensor()};
-    x.tensor = {};  // the inner tape holds what it needs
+    x.tensor = {};  // the inner tape keeps what backward needs
     y.tensor = {};
     inner->backward(context, y, std::move(output_gradients[0]), {backward_context.deferred()});
     if (inner->deferred() > 0)
@@ -113,8 +113,8 @@ Value checkpoint(Context& context, const std::function<Value(Context&, const Val
   std::vector<Parameter*> parameters;
   Tensor y;
   {
-    // The uses inside are the enclosing tape's from now on, so that no parameter becomes ready
-    // before the recomputation has added its gradient.
+    // Uses inside belong to the enclosing tape. No parameter can then become ready before the
+    // recomputation has added its gradient.
     const Switched switched(context, nullptr, &parameters);
     y = fn(context, Value{x.tensor}).tensor;
   }

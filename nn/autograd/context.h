@@ -1,5 +1,6 @@
-// What a forward carries: kernels, memory, mode, tape, random coordinates, dispatcher. Passed down
-// explicitly; there are no thread-locals. One a rank; between microbatches change tape and random.
+// State that a forward pass carries: kernels, memory, mode, tape, random coordinates, dispatcher.
+// It is passed explicitly; there are no thread-locals. One per rank; the tape and random
+// coordinates change between microbatches.
 #pragma once
 
 #include <functional>
@@ -24,7 +25,7 @@ struct RandomCoordinates {
   std::uint32_t sample_first = 0, sample_stride = 1;  // of the batch being computed
 };
 
-// Which part of a batch the activations between modules are: parallelism may split sequences.
+// The slice of the batch that activations between modules hold. Parallelism may split sequences.
 struct ActivationCoordinates {
   std::int64_t first_position = 0;  // of row 0 of every sample
 };
@@ -39,39 +40,41 @@ class Context {
   Dispatcher& dispatcher() const { return dispatcher_; }
 
   Mode mode = Mode::train;
-  Stream stream;                   // the kernels' own, unless somebody sets another
+  Stream stream;                   // the kernels' stream unless it was replaced
   Tape* tape = nullptr;            // null: no gradients
-  WeightBranch* branch = nullptr;  // where backward queues gradients of weights; null: on `stream`
+  WeightBranch* branch = nullptr;  // queue for weight gradients in backward; null: `stream`
   RandomCoordinates random;
   ActivationCoordinates activation;
 
   bool training() const { return mode == Mode::train; }
-  // An activation, uninitialised.
+  // An uninitialised activation.
   Tensor empty(const Shape& shape, DType dtype, MemoryTag tag = MemoryTag::activations) const;
-  // Host values in memory of the kernels' device, queued on `stream`; they may go when it returns.
+  // Copies host values to the kernels' device, queued on `stream`. `values` may be freed on return.
   Tensor upload(const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data) const;
-  // `tensor` itself where kernels can read it; a host tensor of a device's kernels: a copy there.
+  // `tensor` itself if the kernels can read it; otherwise a copy of the host tensor on their
+  // device.
   Tensor to_device(const Tensor& tensor) const;
-  // What the host has of tensors that it has given to a device and that stay as they are, by where
-  // they begin there: who reads one on the host need not wait for it (host_copy()).
+  // Host copies of immutable uploaded tensors, keyed by device address. Reading one (host_copy())
+  // needs no synchronization.
   std::map<const void*, Tensor> host_copies;
-  Tensor host_copy(const Tensor& tensor) const;  // undefined: there is none
-  // The one number of a tensor (f32, f64 or i32). On a device it waits for what is queued.
+  Tensor host_copy(const Tensor& tensor) const;  // undefined if there is none
+  // The value of a one-element tensor (f32, f64 or i32). On a device, waits for work queued on
+  // `stream`.
   double read(const Tensor& scalar) const { return read_scalar(scalar, stream); }
-  // Through the dispatcher. Undefined tensors are allowed in both lists.
+  // Runs `body` through the dispatcher. Either list may contain undefined tensors.
   void run(std::string_view name, std::initializer_list<Tensor> inputs,
            std::initializer_list<Tensor> outputs, const std::function<void()>& body) const;
 
-  // Asked by each differentiable operation before its kernels: must it be recorded? True when there
-  // is a tape and an input or a trainable parameter wants a gradient. Without a tape, the
-  // parameters are noted for an enclosing checkpoint().
+  // Every differentiable operation calls this before its kernels. True if the operation must be
+  // recorded: there is a tape, and an input or a trainable parameter needs a gradient. Without a
+  // tape, the parameters are noted for an enclosing checkpoint().
   bool records(std::span<const Value> inputs, std::span<Parameter* const> parameters);
-  // While set, parameters used without a tape are appended (checkpoint() sets it).
+  // If set, parameters used without a tape are appended here (checkpoint() sets it).
   std::vector<Parameter*>* noted_uses = nullptr;
 
-  // The coordinates of the next random operation of the module with this path hash: its k-th call
-  // in this forward gets ordinal k. Call begin_forward() once a forward; checkpoint() saves and
+  // Coordinates of the next random operation in the module with this path hash. The k-th call in a
+  // forward pass gets ordinal k. Call begin_forward() once per forward pass; checkpoint() saves and
   // restores the ordinals around recomputation.
   kernels::RandomSite next_site(std::uint32_t path_hash);
   void begin_forward() { ordinals_.clear(); }

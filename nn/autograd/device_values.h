@@ -1,4 +1,4 @@
-// Numbers that live where the kernels are and that the host now and then wants.
+// Small values in device memory that the host occasionally reads or writes.
 #pragma once
 
 #include "shoal/kernels/kernels.h"
@@ -6,26 +6,25 @@
 
 namespace shoal::nn {
 
-// The one number of `scalar` (f32, f64 or i32). In device memory: waits for all work queued on
-// `stream`.
+// The value of a one-element tensor (f32, f64 or i32). Waits for all work queued on `stream`.
 double read_scalar(const Tensor& scalar, Stream stream);
-// Overwrites it, after what is queued on `stream`; waits too.
+// Overwrites a one-element tensor (f32 or f64) after the work queued on `stream`, and waits.
 void write_scalar(double value, const Tensor& scalar, Stream stream);
 
-// All of a tensor's elements, into host memory; waits likewise.
+// Copies all elements of a tensor to host memory, and waits.
 void copy_to_host(void* values, const Tensor& tensor, Stream stream);
 
-// The StepState of a run, in memory of the kernels' device (kernels/random.h). On a device only
-// kernels may look behind pointer().
+// The StepState of a run, in memory of the kernels' device (kernels/random.h). With a device other
+// than the host, only kernels may dereference pointer().
 class StepStateMemory {
  public:
-  // `kernels` and `memory`, which is of their device, must outlive it.
+  // `memory` must be on the kernels' device. `kernels` and `memory` must outlive this object.
   StepStateMemory(kernels::Kernels& kernels, MemoryResource& memory,
                   const kernels::StepState& initial = {});
 
   kernels::StepState* pointer() const;
   kernels::StepState& operator*() const { return *pointer(); }
-  // Both wait for what is queued.
+  // Both wait for the work queued on the stream.
   kernels::StepState read() const;
   void write(const kernels::StepState& state);
 

@@ -61,7 +61,7 @@ MemoryPlan plan_memory(const std::vector<StorageLifetime>& lifetimes, std::int64
     return (bytes + alignment - 1) / alignment * alignment;
   };
   std::vector<std::size_t> order;
-  std::map<int, std::int64_t> change;  // operation -> bytes that come (or go) before it
+  std::map<int, std::int64_t> change;  // operation -> bytes allocated minus bytes freed before it
   for (std::size_t i = 0; i < lifetimes.size(); ++i) {
     if (!lifetimes[i].produced) continue;
     order.push_back(i);
@@ -75,9 +75,9 @@ MemoryPlan plan_memory(const std::vector<StorageLifetime>& lifetimes, std::int64
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return lifetimes[a].bytes > lifetimes[b].bytes;
   });
-  std::vector<std::size_t> placed;  // by offset
+  std::vector<std::size_t> placed;  // sorted by offset
   for (const std::size_t i : order) {
-    // The smallest gap that fits between those placed whose lives may overlap.
+    // Take the smallest sufficient gap among placed storages whose lifetimes may overlap this one.
     std::int64_t end = 0, best = -1, best_gap = 0;
     const std::int64_t bytes = padded(lifetimes[i].bytes);
     for (const std::size_t j : placed) {

@@ -1,4 +1,4 @@
-// Where every operation passes (decision 8): run it, or also record or time it.
+// The hook that every operation passes through (decision 8). It runs, records or times operations.
 #pragma once
 
 #include <functional>
@@ -9,21 +9,21 @@
 
 namespace shoal::nn {
 
-// What an operation touches. Tensors may be undefined (an optional operand).
+// The tensors that an operation reads and writes. Optional operands may be undefined.
 struct Operation {
-  std::string_view name;  // "linear", "attention.backward"; lives for the call
+  std::string_view name;  // for example "linear"; valid during the call
   std::span<const Tensor> inputs;
   std::span<const Tensor> outputs;
 };
 
-// Called by the one thread that computes.
+// Called only from the compute thread.
 class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
   virtual void run(const Operation& operation, const std::function<void()>& body) = 0;
 };
 
-// Runs each operation at once.
+// Runs each operation immediately.
 class DirectDispatcher final : public Dispatcher {
  public:
   void run(const Operation& operation, const std::function<void()>& body) override;

@@ -1,9 +1,10 @@
-// One recorded operation: what a tape keeps in order to walk back.
+// A recorded operation and the state that it keeps for backward.
 //
-// Write a differentiable operation (also outside nn: parallel/'s collectives are Functions): ask
-// context.records(inputs, parameters), run the kernels, then either return constants, or record a
-// Function on context.tape with the input Values, the parameters it used and whatever backward
-// needs in SavedTensors. Parameters are read through Parameter::value, not saved.
+// To write a differentiable operation (also outside nn: the collectives of parallel/ are
+// Functions), call context.records(inputs, parameters) and run the kernels. If it returned false,
+// return constants. Otherwise record a Function on context.tape with the input Values, the used
+// parameters and SavedTensors for backward. Read parameters through Parameter::value; do not save
+// them.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,7 @@ namespace shoal::nn {
 class Context;
 class Tape;
 
-// A tensor and where it came from. A Value without a tape is a constant.
+// A tensor and the node that produced it. A Value without a tape is a constant.
 struct Value {
   Tensor tensor;
   Tape* tape = nullptr;
@@ -29,8 +30,8 @@ struct Value {
   bool needs_gradient() const { return tape != nullptr; }
 };
 
-// A tensor kept for backward. Remembers the storage's version: reading it after somebody wrote in
-// place throws, naming the function. Tape hooks (offloading, recomputation) see it pass.
+// A tensor kept for backward. It remembers the storage's version: get() throws, naming the
+// function, if the storage was modified in place. The tape's hooks can offload or compress it.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -46,42 +47,41 @@ class SavedTensor {
   bool defined_ = false;
 };
 
-// The activation that an operation ends in, and its value before it: activation'(input) is a factor
-// of the gradient on its way back.
+// The activation at the end of an operation and its input. activation'(input) is a factor of the
+// gradient of that input.
 struct ActivationGate {
   kernels::Activation activation = kernels::Activation::none;
   Tensor input;
 };
 
-// What backward may do besides returning gradients.
+// Operations available to Function::backward.
 class BackwardContext {
  public:
   BackwardContext(Context& context, Tape& tape, int node, bool deferred)
       : context_(context), tape_(tape), node_(node), deferred_(deferred) {}
   Context& context() { return context_; }
   bool deferred() const { return deferred_; }
-  // Work that adds to `parameters`' gradients: run at once, or queued on the tape until
-  // Tape::run_deferred (a zero-bubble schedule's W). Afterwards one use of each parameter ends. The
-  // parameters must be among those recorded; frozen ones are passed over, and with only frozen ones
-  // the work does not run. `work` owns what it needs (tensors by value): the Function is gone by
-  // then.
-  // With a Context::branch it is queued there.
+  // Schedules `work`, which adds to the gradients of `parameters`, and then ends one use of each.
+  // Deferred: queued on the tape until Tape::run_deferred (W of a zero-bubble schedule). Otherwise:
+  // run immediately, on Context::branch if it is set. The parameters must be among those recorded.
+  // Frozen ones are skipped; if all are frozen, `work` does not run. `work` must own its tensors by
+  // value, since the Function may be destroyed first.
   void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work) {
     weight_gradient(parameters, on_branch(std::move(work)), deferred_);
   }
-  // The same for work that costs less than what it would hold until W, or that gives the inputs'
-  // gradients too: runs at once and on backward's stream, whatever the schedule.
+  // Like weight_gradient(), but always runs immediately on backward's stream. For work that is
+  // cheaper than the memory it would hold until W, or that also computes input gradients.
   void weight_gradient_at_once(std::span<Parameter* const> parameters, std::function<void()> work) {
     weight_gradient(parameters, std::move(work), false);
   }
 
-  // For a product whose input `input` comes from an operation that ends in an activation and is
-  // read by nobody else: the product may multiply by the activation's derivative as it stores the
-  // input's gradient, and what it takes here it must so apply. Ask once.
+  // For a product whose `input` was produced by an operation ending in an activation, and has no
+  // other reader. If a gate is returned, the caller must multiply the input's gradient by the
+  // activation's derivative, typically in the product's epilogue. Call once.
   std::optional<ActivationGate> take_gate(int input);
-  // What other readers of `input` have given for its gradient so far, where nobody else holds it: a
-  // product may add to it in place, and returns it as the input's gradient. Undefined: there is
-  // none. Ask once, and not beside a gate that was taken.
+  // The gradient accumulated so far by the other readers of `input`, if the tape holds its only
+  // reference; otherwise undefined. The caller adds to it in place and returns it as the input's
+  // gradient. Call once, and not together with a taken gate.
   Tensor take_sum(int input);
 
  private:
@@ -98,17 +98,18 @@ class Function {
  public:
   virtual ~Function() = default;
   virtual std::string_view name() const = 0;
-  // d(loss)/d(input) for each recorded input, undefined where the input is a constant. An undefined
-  // output gradient means zero; one that nobody else holds may be overwritten (may_overwrite). All
-  // are dropped after the call, as is the Function: it is called once. Nothing is recorded.
+  // Returns d(loss)/d(input) for each recorded input, undefined for a constant. An undefined output
+  // gradient means zero. An output gradient with no other reference may be overwritten
+  // (may_overwrite). Called once, without a tape; the gradients and the Function are dropped
+  // afterwards.
   virtual std::vector<Tensor> backward(BackwardContext& context,
                                        std::span<Tensor> output_gradients) = 0;
-  // Gives the activation at the end of the only output away (BackwardContext::take_gate): backward
-  // then receives the gradient of the value before it.
+  // Hands over the activation at the end of the only output (BackwardContext::take_gate).
+  // backward() then receives the gradient with respect to the activation's input.
   virtual std::optional<ActivationGate> give_gate() { return {}; }
 };
 
-// True when this handle is the storage's only one, so that a result may take its place.
+// True if this handle is the storage's only reference, so that a result may reuse the storage.
 inline bool may_overwrite(const Tensor& tensor) {
   return tensor.defined() && tensor.storage().use_count() == 1;
 }

@@ -1,4 +1,4 @@
-// A parameter, its gradient and what the rest of the house may attach to them.
+// A parameter, its gradient and their hooks.
 #pragma once
 
 #include <cstdint>
@@ -12,78 +12,78 @@
 
 namespace shoal::nn {
 
-// How a parameter starts. Normal values are drawn by (seed, hash of the name, element), so any
-// shard of the tensor can be initialised by itself (decision 10).
+// Initial values of a parameter. Normal values depend on (seed, hash of the name, element), so that
+// any shard can be initialised independently (decision 10).
 struct Initializer {
   enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
   float std = 0;
 };
 
-// A box of a parameter, and where the same box lies in the whole tensor, which a checkpoint knows
-// (decision 13). A quarter of a fused qkv projection has three.
+// A box of a parameter and its position in the whole tensor, as stored in a checkpoint (decision
+// 13). A quarter of a fused qkv projection has three.
 struct ParameterPiece {
   Shape sizes;  // of the box
-  Shape local;  // its corner in the parameter
-  Shape whole;  // and in the whole tensor
+  Shape local;  // corner within the parameter
+  Shape whole;  // corner within the whole tensor
   bool operator==(const ParameterPiece&) const = default;
 };
 
-// FNV-1a, 32 bits: how paths and names become random coordinates.
+// 32-bit FNV-1a. Turns paths and names into random coordinates.
 std::uint32_t hash_name(std::string_view name);
 
 class Parameter {
  public:
-  // A whole tensor: one piece.
+  // A whole tensor, with one piece.
   Parameter(std::string name, Shape shape, Initializer initializer);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
-  const std::string& name() const { return name_; }  // full path once the tree is named
+  const std::string& name() const { return name_; }  // the full path once the module tree is named
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
 
-  // --- what of the whole tensor it is: parallelism gives a rank parts only ---------------------
+  // --- part of the whole tensor: under parallelism a rank may hold only some pieces -------------
   const Shape& whole_shape() const { return whole_shape_; }
   std::span<const ParameterPiece> pieces() const { return pieces_; }
   bool is_part() const { return is_part_; }
-  // Before it is materialised. The pieces must cover the parameter, each element once, and lie
-  // within `whole`, of the same rank; else throws.
+  // Call before materialisation. The pieces must cover each element of the parameter exactly once,
+  // lie within `whole`, and have its rank; otherwise throws.
   void set_part(const Shape& whole, std::vector<ParameterPiece> pieces);
 
   const Initializer& initializer() const { return initializer_; }
-  // Weight decay applies (not to biases and LayerNorms, as Hugging Face's trainer has it).
+  // True if weight decay applies: not to biases and LayerNorms, as in Hugging Face's Trainer.
   bool decays() const { return decays_; }
   void set_decays(bool decays) { decays_ = decays; }
   bool trainable() const { return trainable_; }
   void set_trainable(bool trainable) { trainable_ = trainable; }
 
-  // What forward reads: `shape` in the compute dtype. Undefined until materialised.
+  // Read by forward: `shape` in the compute dtype. Undefined until materialised.
   Tensor value;
-  // f32, `shape`, contiguous; often a view into a gradient bucket. Allocated by whoever owns the
-  // step (Reducer or Trainer) before the first backward.
+  // f32, `shape`, contiguous; often a view into a gradient bucket. The owner of the step (Reducer
+  // or Trainer) allocates it before the first backward.
   Tensor gradient;
 
-  // --- gradient accumulation, for Function::backward's weight work -----------------------------
-  // True when `gradient` already holds a sum this step: add to it. False: overwrite it (and this
-  // call makes it true). Spares a pass of zeroing.
+  // --- gradient accumulation, for the weight work of Function::backward -------------------------
+  // True if `gradient` already holds a sum of this step: add to it. False: overwrite it; later
+  // calls return true. This saves a zeroing pass.
   bool accumulate();
-  // Called by accumulate() when it will return false, before the memory is looked at: for whoever
-  // gives `gradient` its bytes only while they are needed.
+  // accumulate() calls the hook before it returns false and before it checks `gradient`. An owner
+  // can use it to allocate the gradient's memory on first use.
   void set_prepare_hook(std::function<void(Parameter&)> hook) { prepare_ = std::move(hook); }
   bool has_gradient() const { return has_gradient_; }
-  // Start of a step: the next write overwrites. What no backward reaches keeps the last step's
-  // numbers; the Reducer zeroes it, who steps without one must.
+  // Starts a step: the next write overwrites. A gradient that no backward reaches keeps old values.
+  // The Reducer zeroes those; a caller without a Reducer must zero them itself.
   void clear_gradient() { has_gradient_ = false; }
 
   // --- readiness (decision 7) ---------------------------------------------------------------
-  // Forward notes each use on any tape; a use ends when its weight gradient has been added or its
-  // tape is dropped. When the last use ends while the parameter is armed, the hook runs, once, and
-  // disarms. Tied weights and shared layers therefore fire once.
+  // Forward begins a use for each recorded operation. A use ends when its weight gradient has been
+  // added or its tape is dropped. The hook runs when the last use of an armed parameter ends, and
+  // disarms it. Tied weights and shared layers therefore fire once.
   void begin_use() { ++uses_; }
   void end_use();
   int uses() const { return uses_; }
   void set_ready_hook(std::function<void(Parameter&)> hook) { hook_ = std::move(hook); }
-  void arm() { armed_ = true; }  // by the Reducer, before the last microbatch's backward
+  void arm() { armed_ = true; }  // called by the Reducer before the last microbatch's backward
   bool armed() const { return armed_; }
 
  private:

@@ -1,6 +1,6 @@
-// Runs each operation through another dispatcher and keeps what it touched, in order: the first and
-// last use of every storage. The catalogue of fusions looks through it (nn/capture); plan_memory()
-// is what step capture packs lifetimes by, its own.
+// Runs operations through another dispatcher and records, in order, the storages they touch with
+// first and last use. The fusion catalogue (nn/capture) reads the record. Step capture records its
+// own lifetimes and packs them with plan_memory().
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace shoal::nn {
 
-// One storage's life, in indices of operations (inclusive). `produced`: its first use was as an
-// output, so it is an activation; otherwise it came from outside (parameters, batches). `lane`: of
-// several orders of work (streams) side by side the one that it is used in.
+// Lifetime of one storage, as operation indices (inclusive). `produced`: the first use was as an
+// output, so the storage is an activation; otherwise it is a parameter or batch. `lane`: the stream
+// on which it is used.
 struct StorageLifetime {
   std::int64_t bytes = 0;
   int first = 0, last = 0;
@@ -25,7 +25,7 @@ struct StorageLifetime {
 
 struct RecordedOperation {
   std::string name;
-  std::vector<int> inputs, outputs;  // indices into lifetimes(); a storage appears once in each
+  std::vector<int> inputs, outputs;  // indices into lifetimes(), without duplicates
 };
 
 class RecordingDispatcher final : public Dispatcher {
@@ -33,8 +33,8 @@ class RecordingDispatcher final : public Dispatcher {
   explicit RecordingDispatcher(Dispatcher& next) : next_(next) {}
   void run(const Operation& operation, const std::function<void()>& body) override;
 
-  // A storage that outlives what is recorded although its first use may write it (a gradient, a
-  // bucket, a cache) is none that an arena may hold. Say so before its first use; clear() forgets.
+  // Excludes a storage that outlives the recording (a gradient, bucket or cache) from the arena,
+  // even if its first use writes it. Call before its first use; clear() resets this.
   void keep_outside(const Tensor& tensor);
 
   const std::vector<RecordedOperation>& operations() const { return operations_; }
@@ -44,7 +44,7 @@ class RecordingDispatcher final : public Dispatcher {
  private:
   int index_of(const Tensor& tensor, bool output);
   struct Seen {
-    std::weak_ptr<Storage> storage;  // an address may be given again to another storage
+    std::weak_ptr<Storage> storage;  // detects an address reused by another storage
     int index;
   };
   Dispatcher& next_;
@@ -54,13 +54,13 @@ class RecordingDispatcher final : public Dispatcher {
   std::unordered_map<const Storage*, std::weak_ptr<Storage>> outside_;
 };
 
-// Where each produced storage would lie in one arena (greedy by size; Pisarchyk and Lee, "Efficient
-// Memory Management for Deep Neural Net Inference", 2020). Storages of two lanes share no bytes:
-// that one was given back before the other was asked for says nothing of when they are used. Pure.
+// Placement of each produced storage in one arena (greedy by size; Pisarchyk and Lee, "Efficient
+// Memory Management for Deep Neural Net Inference", 2020). Storages of different lanes share no
+// bytes: host order does not order work across streams. Pure.
 struct MemoryPlan {
   std::vector<std::int64_t> offsets;  // bytes; -1 for storages from outside
   std::int64_t arena_bytes = 0;
-  std::int64_t live_bytes = 0;  // the largest sum alive at one operation: no plan is below it
+  std::int64_t live_bytes = 0;  // largest sum alive at one operation; a lower bound for any plan
 };
 MemoryPlan plan_memory(const std::vector<StorageLifetime>& lifetimes, std::int64_t alignment = 64);
 

@@ -15,12 +15,12 @@ struct Edge {
 };
 
 struct Node {
-  std::unique_ptr<Function> function;  // null: a leaf, or walked
+  std::unique_ptr<Function> function;  // null: a leaf, or already walked
   bool leaf = false;
   std::vector<Edge> inputs;
-  std::vector<Parameter*> parameters;  // uses that have not ended
-  std::vector<Tensor> gradients;       // one an output
-  std::vector<int> readers;            // the same: recorded inputs that are this output
+  std::vector<Parameter*> parameters;  // uses that have not ended yet
+  std::vector<Tensor> gradients;       // one per output
+  std::vector<int> readers;            // per output: number of recorded inputs that read it
 };
 
 struct DeferredWork {
@@ -29,8 +29,8 @@ struct DeferredWork {
 };
 
 void end_uses(std::vector<Parameter*>& parameters) {
-  // Taken off the list first: a hook may throw; then this use has ended, and the others end with
-  // the tape.
+  // Each parameter is removed first because its hook may throw. Its use has then ended, and the
+  // remaining uses end with the tape.
   while (!parameters.empty()) {
     Parameter* const parameter = parameters.front();
     parameters.erase(parameters.begin());
@@ -80,7 +80,7 @@ struct Tape::Impl {
 Tape::Tape() : impl_(std::make_unique<Impl>()) {}
 
 Tape::~Tape() {
-  // Hooks may throw; a destructor must not. What is lost is a notification of an abandoned step.
+  // Hooks may throw, but a destructor must not. Only the notification of an abandoned step is lost.
   for (Node& node : impl_->nodes) try {
       impl_->drop(node);
     } catch (...) {  // NOLINT(bugprone-empty-catch)
@@ -206,8 +206,8 @@ std::optional<ActivationGate> BackwardContext::take_gate(int input) {
 Tensor BackwardContext::take_sum(int input) {
   Tensor sum = tape_.take_sum(node_, input);
   if (sum.defined() || context_.branch == nullptr || deferred_) return sum;
-  // Perhaps only works of the branch still hold it: what is added in place, and so how a sum is
-  // rounded, must not hang on how far they are.
+  // Perhaps only pending work of the branch still holds the gradient. Whether it is added in place,
+  // and hence its rounding, must not depend on the branch's progress.
   if (tape_.has_sum(node_, input)) context_.branch->join(context_);
   return tape_.take_sum(node_, input);
 }
@@ -257,7 +257,7 @@ void Tape::weight_gradient(int index, std::span<Parameter* const> parameters,
     impl_->deferred.push_back(std::move(entry));
     return;
   }
-  // Should the work or a hook throw, the uses left still end once: with the tape.
+  // If the work or a hook throws, the remaining uses end with the tape, once each.
   try {
     work();
     end_uses(entry.parameters);
@@ -268,7 +268,7 @@ void Tape::weight_gradient(int index, std::span<Parameter* const> parameters,
 }
 
 void Tape::run_deferred() {
-  // Each entry is dropped, with the tensors it holds, before the next runs.
+  // Each entry and its tensors are dropped before the next entry runs.
   std::vector<DeferredWork>& queue = impl_->deferred;
   for (std::size_t i = 0; i < queue.size(); ++i) {
     if (queue[i].work) std::exchange(queue[i].work, {})();

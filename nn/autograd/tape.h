@@ -1,5 +1,5 @@
-// The tape: operations in the order in which they ran (decision 7). One for each (stage,
-// microbatch); several may be alive. Not thread-safe; belongs to the thread that runs forward.
+// The tape: recorded operations in execution order (decision 7). There is one per (stage,
+// microbatch); several may be alive. Not thread-safe; used by the thread that runs forward.
 #pragma once
 
 #include <functional>
@@ -11,31 +11,31 @@
 
 namespace shoal::nn {
 
-// Packs a tensor when it is saved and gives it back in backward: offloading, compression.
+// Packs a tensor when it is saved and restores it in backward, for offloading or compression.
 struct SavedTensorHooks {
-  // Returns how to get the tensor back, or an empty function to leave it alone.
+  // Returns a function that restores the tensor, or an empty function to keep it as it is.
   std::function<std::function<Tensor()>(const Tensor&)> pack;
 };
 
 class Tape {
  public:
   Tape();
-  ~Tape();  // ends the uses of parameters that were never walked back
+  ~Tape();  // ends uses of parameters that were not walked
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // A leaf whose gradient is wanted (a pipeline stage's input).
+  // Adds a leaf whose gradient is wanted, such as the input of a pipeline stage.
   Value leaf(Tensor tensor);
   // Records `function`; begins a use of each parameter. Outputs are Values of the new node.
   std::vector<Value> record(std::unique_ptr<Function> function, std::span<const Value> inputs,
                             std::span<Parameter* const> parameters, std::vector<Tensor> outputs);
 
-  // Walks back from `output` with d(loss)/d(output) = gradient (undefined: 1, for a one-element
-  // output). Plain: weight gradients run as they appear, on context.branch where there is one,
-  // which is joined at the end. deferred: they queue (zero-bubble B), until run_deferred (W), in
-  // order. A tape is walked once; a second walk throws. An operation, its saved tensors and its
-  // output gradients are dropped as soon as it was walked; what queued work needs lives until it
-  // has run. Operations that the walk does not reach are dropped, their uses ended.
+  // Walks back from `output`; `gradient` is d(loss)/d(output). Undefined means 1, for a one-element
+  // output. By default, weight gradients run immediately, on context.branch if set; backward()
+  // joins the branch at its end. With `deferred`, they queue in order (zero-bubble B) until
+  // run_deferred() (W). A tape is walked once; a second walk throws. Each operation is dropped
+  // after it was walked, with its saved tensors and output gradients. Queued work keeps its tensors
+  // until it has run. Operations that the walk does not reach are dropped and their uses end.
   struct Options {
     bool deferred = false;
   };
@@ -46,9 +46,9 @@ class Tape {
   void run_deferred();
   std::size_t deferred() const;
 
-  // After backward: the gradient that reached a leaf; undefined when none did.
+  // After backward: the gradient of a leaf; undefined if none reached it.
   Tensor gradient(const Value& leaf) const;
-  // The same, and the tape holds it no longer: queued work may keep a tape for long.
+  // Like gradient(), but the tape releases it. Queued work may keep a tape alive for long.
   Tensor take_gradient(const Value& leaf);
 
   void set_saved_tensor_hooks(SavedTensorHooks hooks);
@@ -67,11 +67,11 @@ class Tape {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs fn(ctx, x) keeping only x; backward runs it again with the same random coordinates and walks
-// that (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Peak activations of fn
-// are one call's, at the cost of one more forward. fn must depend on nothing else that changes, and
-// what it refers to must outlive the tape. May be nested. Parameters used inside become ready when
-// the recomputation has been walked.
+// Runs fn(context, x) and keeps only x. Backward runs fn again with the same random coordinates and
+// walks that tape (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). fn's inner
+// activations then live only during its backward, at the cost of one more forward pass. Between the
+// two runs nothing that fn reads may change, and everything it refers to must outlive the tape.
+// Calls may be nested. Parameters used inside become ready when the recomputation has been walked.
 Value checkpoint(Context& context, const std::function<Value(Context&, const Value&)>& fn,
                  const Value& x);
 

@@ -1,4 +1,4 @@
-// Times each operation, summed by name. For profiles; on a device it measures the queueing only.
+// Sums the time of operations by name, for profiles. On a device it measures only the queueing.
 #pragma once
 
 #include <cstdint>

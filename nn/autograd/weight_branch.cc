@@ -9,7 +9,7 @@
 namespace shoal::nn {
 namespace {
 
-// GPT-2 124M at 1 x 1024: a weight's gradient has 36 to 144 tiles of 128 x 128 for the 132
+// GPT-2 124M at 1 x 1024: a weight gradient has 36 to 144 tiles of 128 x 128 for the 132
 // multiprocessors of an H100.
 constexpr std::int64_t kSmallStep = 2048;
 
@@ -37,7 +37,7 @@ void WeightBranch::run(Context& context, std::function<void()> work) {
   ready_.block_stream(stream_.view());
   Work& entry = works_[place(under_way_)];
   entry.work = std::move(work);
-  ++under_way_;  // what it queued before it threw reads its tensors, too
+  ++under_way_;  // before the call: kernels queued before an exception still read the tensors
   context.stream = stream_.view();
   try {
     entry.work();
@@ -52,14 +52,14 @@ void WeightBranch::run(Context& context, std::function<void()> work) {
 void WeightBranch::wait_for_oldest(Stream stream) {
   Work& entry = works_[oldest_];
   entry.done.block_stream(stream);
-  entry.work = {};  // not before: its memory is free in the order of `stream`
+  entry.work = {};  // only now, because its memory is reused in the order of `stream`
   oldest_ = place(1);
   --under_way_;
 }
 
 void WeightBranch::join(const Context& context) {
   if (under_way_ == 0) return;
-  works_[place(under_way_ - 1)].done.block_stream(context.stream);  // the others came before it
+  works_[place(under_way_ - 1)].done.block_stream(context.stream);  // implies all earlier ones
   for (; under_way_ > 0; --under_way_) works_[place(under_way_ - 1)].work = {};
 }
 
@@ -68,7 +68,7 @@ void WeightBranch::give_up() noexcept {
   DeviceBackend& backend = device_backend(stream.device.type);
   try {
     if (under_way_ > 0 && !backend.is_captured(stream)) backend.synchronize(stream);
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost; the failure is on its way
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, which is reported elsewhere
   }
   for (; under_way_ > 0; --under_way_) works_[place(under_way_ - 1)].work = {};
 }

@@ -1,9 +1,9 @@
-// Gradients of weights beside backward. Nothing in backward waits for them, and kernels of a small
-// step fill a fraction of a device each, so they may run on a stream of their own, which a captured
-// step keeps as a branch of its graph. The numbers are those of one stream.
+// Runs weight gradients beside backward. No later part of backward reads them, and kernels of a
+// small step fill only a fraction of a device, so they run on a stream of their own. A captured
+// step keeps that stream as a branch of its graph. The results equal those of one stream.
 //
-// Set as Context::branch before Tape::backward, which joins it at its end. Not where somebody reads
-// gradients before that: hooks of parameters (Parameter::end_use) fire when the work is queued.
+// Set it as Context::branch before Tape::backward, which joins it at the end. Do not use it if
+// parameter hooks (Parameter::end_use) read gradients: they run when the work is queued.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,28 @@ namespace shoal::nn {
 
 class Context;
 
-// Whether a captured step with so many positions in a microbatch is to have one:
-// SHOAL_CAPTURE_BRANCHES. Larger ones fill a device with each kernel, and would hold more memory.
+// True if a captured step with this many positions per microbatch should use a branch
+// (SHOAL_CAPTURE_BRANCHES). In larger steps each kernel fills the device, and a branch would hold
+// more memory.
 bool wants_weight_branch(std::int64_t positions);
 
 class WeightBranch {
  public:
-  // `most`: works under way at once. A further one lets the context's stream wait for the oldest,
-  // so that what they hold is given back.
+  // `most`: maximum number of pending works. One more makes the context's stream wait for the
+  // oldest, whose tensors are then released.
   explicit WeightBranch(Device device, std::size_t most = 16);
   ~WeightBranch();  // waits for the branch
   WeightBranch(const WeightBranch&) = delete;
   WeightBranch& operator=(const WeightBranch&) = delete;
 
-  // Calls `work`, which queues kernels on context.stream: that is the branch's then, and behind
-  // what was queued before. `work` and the tensors it owns live until the context's own stream
-  // has waited for it. What it throws goes on; then give_up().
+  // Calls `work`, which queues kernels on context.stream. During the call that is the branch's
+  // stream, ordered after everything queued so far. `work` and the tensors it owns live until the
+  // context's stream has waited for it. If `work` throws, the error propagates; then call
+  // give_up().
   void run(Context& context, std::function<void()> work);
-  // What is queued on context.stream from here on comes behind all of it.
+  // Orders work queued on context.stream from now on after all work of the branch.
   void join(const Context& context);
-  // After a failure: waits for what was queued, or, while a step is captured, forgets it.
+  // After a failure: waits for the queued work, or drops it if the step is being captured.
   void give_up() noexcept;
 
  private:
@@ -49,7 +51,7 @@ class WeightBranch {
   };
   OwnedStream stream_;
   Event ready_;
-  std::vector<Work> works_;  // a ring
+  std::vector<Work> works_;  // ring buffer
   std::size_t oldest_ = 0, under_way_ = 0;
 };
 
