@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kMostRows = std::int64_t{1} << 20;
 
-// By bisection: more rows need more, but for what greedy packing gains by chance.
+// Bisection. Memory grows with the rows, except for small irregularities of greedy packing.
 std::int64_t most(const std::function<bool(std::int64_t)>& fits) {
   std::int64_t low = 0, high = 1;
   while (high <= kMostRows && fits(high)) low = high, high *= 2;

@@ -1,4 +1,4 @@
-// How large a batch fits into a device's memory, from the allocations of one recorded step.
+// Estimates the largest batch that fits in a device's memory from one recorded step's allocations.
 #pragma once
 
 #include <span>
@@ -7,25 +7,26 @@
 
 namespace shoal::nn {
 
-// Of the recorded step's microbatches.
+// A microbatch of the recorded step.
 struct RecordedBatch {
   std::int64_t rows = 0;
   std::int64_t positions = 0;  // rows times length
 };
 
 struct StepBytes {
-  std::int64_t planned = 0;       // the arena's
-  std::int64_t call_by_call = 0;  // the most alive at once, in the sizes of a pool (PoolMemory)
+  std::int64_t planned = 0;       // size of the arena
+  std::int64_t call_by_call = 0;  // peak in use, in a pool's block sizes (PoolMemory)
 };
-// Of the same step with `rows` rows. Blocks grow with the rows where the recorded batch's positions
-// divide their bytes: activations and what is kept of each position. Others (sums over a batch,
-// gradients of weights, scratch) stay. A weight whose bytes they divide by chance is taken to grow:
-// then it says too much. What the pool would keep beside, it gives back where there is no room.
+// Memory of the same step with `rows` rows. A block is assumed to grow with the rows if its size is
+// a multiple of the recorded positions, like activations and other per-position data. Other blocks
+// (sums over a batch, weight gradients, scratch) keep their size. A weight whose size happens to be
+// such a multiple makes the estimate too high. Free blocks cached by the pool are not counted,
+// since it releases them when memory is short.
 StepBytes bytes_of_step(const MemorySequence& sequence, const RecordedBatch& batch,
                         std::int64_t rows, Device device);
 
-// The most rows whose steps fit into `room` bytes, with all that they ask for (of several memories
-// a sequence each); 0: not one does.
+// The largest row counts whose steps fit in `room` bytes. Each memory has its own sequence; all
+// must fit together. 0: no row count fits.
 struct LargestBatch {
   std::int64_t planned = 0, call_by_call = 0;
 };

@@ -14,18 +14,18 @@ namespace {
 
 struct Fusion {
   std::string_view first, second, name;
-  // Of what passes between them: alone, that nobody else reads it and so it need not be written;
-  // passes over it that are saved.
+  // `alone`: the fusion applies only if the second operation is the only reader, since the
+  // intermediate result is then not written. `passes`: memory passes over it that the fusion saves.
   bool alone;
   int passes;
 };
 
 constexpr std::array kCatalogue{
-    // The sum goes on as the residual, but the norm need not read it.
+    // The sum is still written as the residual, but the norm need not read it again.
     Fusion{"dropout_add", "layer_norm", "residual_layer_norm", false, 1},
     Fusion{"dropout", "dropout_add", "dropout_add", true, 2},
     Fusion{"dropout_add", "residual_layer_norm", "residual_layer_norm", true, 2},
-    // dx is the residual's gradient, and dropped once more the branch's.
+    // dx is the gradient of the residual and, after dropout, that of the branch.
     Fusion{"layer_norm.backward", "dropout.backward", "layer_norm.backward with its branch", false,
            1},
     Fusion{"layer_norm.backward", "gradient_sum", "layer_norm.backward of a fork", true, 2},
@@ -34,8 +34,8 @@ constexpr std::array kCatalogue{
            "linear.backward_input through the activation", true, 2},
 };
 
-// Of each storage, who reads and who writes it, in order: records of meshes with many microbatches
-// have tens of thousands of operations.
+// Readers and writers of each storage, in order. Records of meshes with many microbatches have tens
+// of thousands of operations.
 class Uses {
  public:
   explicit Uses(const RecordingDispatcher& record)
@@ -48,7 +48,7 @@ class Uses {
     }
   }
 
-  // Who reads what operation `at` left in `storage`: up to the next that writes there.
+  // Operations that read what operation `at` wrote to `storage`, up to the next write.
   std::span<const int> readers_after(int at, int storage) const {
     const std::vector<int>& writers = writers_[index(storage)];
     const auto next = std::ranges::upper_bound(writers, at);
@@ -82,7 +82,7 @@ std::vector<FoundChain> find_chains(const RecordingDispatcher& record) {
       if (readers.empty()) continue;
       const int next = readers.front();
       const RecordedOperation& reader = operations[static_cast<std::size_t>(next)];
-      // Nothing else that it reads was written meanwhile.
+      // True if none of the reader's inputs was written in between.
       const bool could_have_been_one = std::ranges::none_of(
           reader.inputs, [&](int input) { return uses.written_between(at, next, input); });
       for (const Fusion& fusion : kCatalogue) {

@@ -1,9 +1,9 @@
-// The fixed catalogue of fusions (decision 8), and what of it a step's record still holds.
+// The fixed catalogue of fusions (decision 8), and a search for unfused chains in a step's record.
 //
-// Operations run as they are called, and their bodies are closures over their callers' frames: none
-// is put off until it is known what follows it. So a fusion is applied where an operation is called
-// (layers/functional.h's fused ones; BackwardContext::take_gate and take_sum in backward), and the
-// record shows what callers have left apart. The models' blocks leave none (tests/nn).
+// Operations run immediately, as closures over the caller's frame, so none can be delayed until its
+// successor is known. A fusion is therefore applied where an operation is called: by the fused
+// functions in layers/functional.h, and in backward by BackwardContext::take_gate and take_sum. The
+// record shows the chains that callers left unfused. The models' blocks leave none (tests/nn).
 #pragma once
 
 #include <string>
@@ -13,18 +13,19 @@
 
 namespace shoal::nn {
 
-// Two operations of which one kernel could be made: the second reads what the first wrote, and
-// everything else it reads was there when the first ran.
+// Two operations that one kernel could replace. The second reads what the first wrote; its other
+// inputs were not written in between.
 struct FoundChain {
   int first = 0, second = 0;     // indices of operations
   std::string fusion;            // "residual_layer_norm"
-  std::int64_t bytes_saved = 0;  // of memory traffic: what would not be written or read again
+  std::int64_t bytes_saved = 0;  // memory traffic that the fusion would save
 };
 
-// In the order of their first operations. Pure.
+// In order of their first operations. Pure.
 std::vector<FoundChain> find_chains(const RecordingDispatcher& record);
 
-// For people: "12 x residual_layer_norm, 3.5 MiB a step; ...". Empty: there are none.
+// A readable summary: "12 x residual_layer_norm, 3.5 MiB a step; ...". Empty if there are no
+// chains.
 std::string describe(const RecordingDispatcher& record, const std::vector<FoundChain>& chains);
 
 }  // namespace shoal::nn

@@ -1,6 +1,6 @@
-// Work of the host's inside a step, such as a collective that hosts take part in: where a step is
-// captured, its graph ends there and another one begins, and each replay does the work between the
-// two, in the order of the calls.
+// Host work inside a step, such as a collective that needs the hosts. During capture, it ends the
+// current graph and starts another one. Each replay does the work between the two graphs, in call
+// order.
 #pragma once
 
 #include <functional>
@@ -8,17 +8,18 @@
 
 namespace shoal::nn {
 
-// Belongs to the thread that computes. One for all captures of an engine; it outlives them.
+// Used by the compute thread. All captures of an engine share one, which must outlive them.
 class HostWork {
  public:
   HostWork() = default;
   HostWork(const HostWork&) = delete;
   HostWork& operator=(const HostWork&) = delete;
 
-  // Does `work` at once, or, while a step is captured, not now but in each replay, when what was
-  // queued before it is on the stream and nothing after it is. `work` then owns what it needs, is
-  // called any number of times, or never, and allocates nothing from the step's memory; what it
-  // gives a device to read or write belongs to it until later work of the step waits for it.
+  // Runs `work` immediately. During capture it is stored instead and runs in each replay, after
+  // earlier work has been queued on the stream and before later work is. Stored `work` must own
+  // what it uses, may run any number of times or never, and must not allocate from the step's
+  // memory. A buffer that it hands to a device belongs to the device until later work of the step
+  // waits for it.
   void run(std::function<void()> work) const {
     if (take_)
       take_(std::move(work));

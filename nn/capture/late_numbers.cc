@@ -18,7 +18,7 @@ void append(const std::byte* at, std::int64_t count, std::vector<double>& to) {
 LateNumbers::~LateNumbers() {
   try {
     if (!records_.empty()) staging_.mark(stream_);
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and its copies with it
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
 }
 

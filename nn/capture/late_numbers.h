@@ -1,6 +1,6 @@
-// Numbers that a device's steps leave behind, read some steps later: each step queues copies of its
-// own into pinned memory, and whoever wants to know them waits once for all of them (as PyTorch's
-// trainers keep losses on the device until they log).
+// Results of device steps that the host reads some steps later. Each step queues copies into pinned
+// memory, and a reader waits once for all of them. PyTorch's trainers likewise keep losses on the
+// device until they log.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@ namespace shoal::nn {
 
 class LateNumbers {
  public:
-  // `stream` is what the numbers are computed on; `pinned`: PinnedStaging's.
+  // `stream` computes the numbers; `pinned` is passed to PinnedStaging.
   explicit LateNumbers(Stream stream, MemoryResource* pinned = nullptr)
       : stream_(stream), staging_(stream.device, SIZE_MAX, pinned) {}
   ~LateNumbers();  // waits for its copies
   LateNumbers(const LateNumbers&) = delete;
   LateNumbers& operator=(const LateNumbers&) = delete;
 
-  // A step's tensors (f32 or f64) as they are when what is queued has run. Not while a step is
-  // captured. Waits for nothing; memory grows with the records that are not taken.
+  // Queues copies of a step's tensors (f32 or f64) on the stream, without waiting. Do not call
+  // while a step is captured. Memory grows with the records that have not been taken.
   void note(std::initializer_list<Tensor> tensors);
-  // Of each step since the last take(), in order, all elements of its tensors one after the other.
-  // Waits for the stream, where there are any.
+  // One record per step since the last take(), in order, with the elements of its tensors
+  // concatenated. Waits for the stream if there are records.
   std::vector<std::vector<double>> take();
   std::size_t records() const { return records_.size(); }
 

@@ -11,9 +11,9 @@
 namespace shoal::nn {
 namespace {
 
-constexpr std::int64_t kOutlives = -1;  // an offset; others are not negative
+constexpr std::int64_t kOutlives = -1;  // marks a block that outlives the step
 
-// What a plan keeps for a block, up to where another's may begin.
+// Bytes that a plan reserves for a block: its size rounded up to the alignment.
 std::size_t room_of(std::size_t bytes, Device device) {
   const auto alignment = static_cast<std::size_t>(alignment_of(device));
   return (bytes + alignment - 1) / alignment * alignment;
@@ -88,7 +88,7 @@ MemorySequence PlannedMemory::end_recording() {
 void PlannedMemory::prepare(const MemorySequence& sequence) {
   const std::scoped_lock lock(mutex_);
   SHOAL_CHECK(mode_ == Mode::pass, "an arena is prepared within a step");
-  // Blocks that a deviating step left behind keep their arena.
+  // Keep arenas that still hold blocks of a step that deviated.
   std::erase_if(arenas_, [&](const std::unique_ptr<Arena>& arena) {
     return arena->live == 0 && arena != arenas_.back();
   });
@@ -97,7 +97,7 @@ void PlannedMemory::prepare(const MemorySequence& sequence) {
   const auto wanted = static_cast<std::size_t>(sequence.arena_bytes);
   if (!arenas_.empty() && arenas_.back()->live == 0) arenas_.pop_back();
   auto arena = std::make_unique<Arena>();
-  // Of no stream: the arena may outlive whoever owns the one that steps are queued on.
+  // No stream: the arena may outlive the owner of the stream that steps run on.
   arena->buffer = Buffer(source_, wanted, MemoryTag::activations, Stream{device(), nullptr});
   arenas_.push_back(std::move(arena));
 }
@@ -116,7 +116,7 @@ void PlannedMemory::begin_serving(const MemorySequence& sequence, bool strict) {
   const std::scoped_lock lock(mutex_);
   SHOAL_CHECK(mode_ == Mode::pass, "a step's memory is served inside another");
   SHOAL_CHECK(fits(sequence), "a step is served without an arena of its size; prepare() it");
-  // What a capture notes on a host runs when no stream says so.
+  // Stored host work runs at times that stream order does not show, so blocks cannot be told apart.
   if (strict && device().is_cpu() && std::exchange(arenas_.back()->told_apart, false))
     forget_marks(device(), arenas_.back()->buffer.data(), arenas_.back()->buffer.size());
   mode_ = Mode::serve;
@@ -192,7 +192,8 @@ std::int64_t PlannedMemory::release() {
   return bytes;
 }
 
-// Not of a served step, whose arena is in use. Without the lock: who gives back waits for steps.
+// Never called for a served step, whose arena is in use. Called without the lock, since give_back_
+// waits for steps.
 void* PlannedMemory::allocate_beside(std::size_t bytes, MemoryTag tag, Stream stream,
                                      bool may_give_back) {
   try {
@@ -226,7 +227,7 @@ void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
 void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                                Stream stream) noexcept {
   const std::scoped_lock lock(mutex_);
-  // Whichever thread lets go: what the step took ends there.
+  // Any thread may free a block of the step.
   if (const auto found = block_of_.find(pointer); found != block_of_.end()) {
     const int block = found->second;
     block_of_.erase(found);

@@ -1,6 +1,6 @@
-// A step's memory as a static plan: one step is recorded, its allocations are packed by their
-// lifetimes into one arena (autograd/recording_dispatcher.h), and later steps that ask for the same
-// sizes in the same order get the same addresses, as a captured step needs.
+// A static memory plan for steps. One step is recorded and its allocations are packed by lifetime
+// into one arena (autograd/recording_dispatcher.h). Later steps that make the same requests in the
+// same order get the same addresses, as a captured step needs.
 #pragma once
 
 #include <cstddef>
@@ -19,49 +19,49 @@
 
 namespace shoal::nn {
 
-// What a step asked for, in its order, and where that lies.
+// The allocation calls of a step in order, and the planned position of each block.
 struct MemorySequence {
   struct Call {
     int block = 0;
-    std::size_t bytes = 0;  // 0: the block is given back
+    std::size_t bytes = 0;  // 0: the block is freed
   };
   std::vector<Call> calls;
-  std::vector<std::int64_t> offsets;  // by block; -1: it outlived the step, no arena can hold it
-  std::vector<int> lanes;             // by block: the same number, the same stream
+  std::vector<std::int64_t> offsets;  // by block; -1: outlives the step, not in the arena
+  std::vector<int> lanes;             // by block: index of its stream
   std::int64_t arena_bytes = 0;
-  std::int64_t live_bytes = 0;  // the most that was alive at once: no plan is below it
-  std::int64_t pool_bytes = 0;  // what the pool kept for such steps
-  int outliving = 0;            // blocks
+  std::int64_t live_bytes = 0;  // peak in use; a lower bound for any plan
+  std::int64_t pool_bytes = 0;  // held by the pool for such a step
+  int outliving = 0;            // number of blocks
 };
 
-// Of a recorded step's blocks, by call; those that outlived it are from outside.
+// Lifetimes of a recorded step's blocks, in calls. Blocks that outlived it are not `produced`.
 std::vector<StorageLifetime> lifetimes_of(const MemorySequence& sequence);
 std::int64_t alignment_of(
     Device device);  // of MemoryResource: 64 bytes on the host, 256 on a device
 
-// Between begin_*() and end_*(), which the computing thread calls, it is that thread's step that is
-// recorded or served; everything else, and every other thread, gets memory from below.
+// Between begin_*() and end_*(), the calling (compute) thread's step is recorded or served. All
+// other allocations come from the memory below.
 class PlannedMemory final : public MemoryResource {
  public:
-  // The arena comes from `source`, which is what `pool` is over: rounding up would cost a fifth.
+  // `source` is the memory below `pool`. The arena comes from it because the pool's rounding would
+  // waste a fifth.
   PlannedMemory(PoolMemory& pool, MemoryResource& source);
-  // Over what keeps freed blocks itself, or need not: a Communicator's memory, say. The arena is of
-  // it too.
+  // For a memory without a separate pool, such as a Communicator's. The arena comes from it, too.
   explicit PlannedMemory(MemoryResource& memory);
   ~PlannedMemory() override;
 
   void begin_recording();
   MemorySequence end_recording();
 
-  // Makes room for the largest of the sequences served; what the pool keeps unused is given back
-  // first. Where the arena had to become another, addresses that were served before are void; what
-  // used them must have been waited for.
+  // Makes an arena large enough for `sequence`, after the pool has released its unused blocks. If
+  // the arena is replaced, addresses served before become invalid; the caller must have waited for
+  // work that used them.
   void prepare(const MemorySequence& sequence);
   bool is_prepared_for(const MemorySequence& sequence) const;
-  // `sequence` was prepared and stays until end_serving(). strict: what deviates throws internal;
-  // else the rest of the step gets the pool's memory.
+  // `sequence` must be prepared and stay valid until end_serving(). With `strict`, a deviation
+  // throws an internal error; otherwise the rest of the step uses the memory below.
   void begin_serving(const MemorySequence& sequence, bool strict);
-  // Empty: the step was the recorded one. Else what differed, for a log.
+  // Empty if the step matched the recorded one; otherwise a description of the first difference.
   std::string end_serving();
 
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
@@ -70,18 +70,18 @@ class PlannedMemory final : public MemoryResource {
   std::string name() const override { return "planned over " + below_.name(); }
 
   std::int64_t arena_bytes() const;
-  // What a step can have: the arena, what the pool keeps, and what is free below them, of a limit
-  // (LimitedMemory) or of the device; none: nobody knows.
+  // Bytes available to a step: the arena, the pool's blocks, and free memory within the limit
+  // (LimitedMemory) and on the device. None if neither is known.
   std::optional<std::int64_t> room() const;
 
-  // Between two served steps the arena lies idle, and what runs then (a step of another shape, an
-  // evaluation) has its memory beside it. Where that has no room, and the thread that computes
-  // asked, `give_back` is called; where it says true, the arena has gone (release()), and the
-  // allocation is tried once more. As PyTorch's allocator gives cached blocks back before it fails,
-  // whose graphs' pools it cannot. Empty: it fails.
+  // Between served steps the arena is idle, and other work (a step of another shape, an evaluation)
+  // allocates beside it. If the compute thread then runs out of memory, `give_back` is called. If
+  // it returns true, it has freed the arena (release()), and the allocation is retried once. Empty:
+  // the allocation fails. PyTorch's allocator frees its cache likewise, but cannot free the pools
+  // of graphs.
   void set_give_back(std::function<bool()> give_back);
-  // The arenas that no block lies in go, after all that used them has been waited for; how many
-  // bytes.
+  // Frees all arenas without live blocks and returns their bytes. The caller must have waited for
+  // all work that used them.
   std::int64_t release();
 
  private:
@@ -89,8 +89,8 @@ class PlannedMemory final : public MemoryResource {
   struct Arena {
     ~Arena();
     Buffer buffer;
-    int live = 0;            // blocks handed out
-    bool told_apart = true;  // its blocks, by AddressSanitizer (block_marks.h)
+    int live = 0;            // blocks in use
+    bool told_apart = true;  // AddressSanitizer tracks its blocks (block_marks.h)
     bool holds(const void* pointer) const;
   };
   bool fits(const MemorySequence& sequence) const;
@@ -99,20 +99,21 @@ class PlannedMemory final : public MemoryResource {
   void deviate(std::string what);
 
   MemoryResource& below_;
-  PoolMemory* pool_;  // below_; null: it is none
+  PoolMemory* pool_;  // equals below_; null: no pool
   MemoryResource& source_;
   mutable std::mutex mutex_;
   Mode mode_ = Mode::pass;
   std::thread::id computing_;
   std::function<bool()> give_back_;
   MemorySequence recorded_;
-  std::vector<const void*> streams_;               // of the recorded step, by lane
-  std::unordered_map<const void*, int> block_of_;  // of this step's live blocks
+  std::vector<const void*> streams_;               // streams of the recorded step, by lane
+  std::unordered_map<const void*, int> block_of_;  // live blocks of the current step
   const MemorySequence* served_ = nullptr;
   std::size_t cursor_ = 0;
   bool strict_ = false;
   std::string deviation_;
-  std::vector<std::unique_ptr<Arena>> arenas_;  // the last one is served; others empty first
+  // the last one is served; others are freed once empty
+  std::vector<std::unique_ptr<Arena>> arenas_;
 };
 
 }  // namespace shoal::nn

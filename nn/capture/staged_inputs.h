@@ -1,5 +1,5 @@
-// Tensors on a device that are filled from the host before each step: their addresses stay, as a
-// captured step needs, and the host goes on while the copies are on their way.
+// Device tensors that the host fills before each step. Their addresses stay the same, as a captured
+// step needs, and the host does not wait for the copies.
 #pragma once
 
 #include <vector>
@@ -13,15 +13,15 @@ namespace shoal::nn {
 class StagedInputs {
  public:
   static constexpr std::size_t kAhead = 8;
-  // `memory` is of the kernels' device; both outlive it, and so does `pinned` (PinnedStaging's).
-  // With kernels of the host it is an ordinary copy. Its end waits for its copies.
+  // `memory` must be on the kernels' device. `kernels`, `memory` and `pinned` (passed to
+  // PinnedStaging) must outlive this object. With host kernels, fill() is an ordinary copy. The
+  // destructor waits for pending copies.
   StagedInputs(kernels::Kernels& kernels, MemoryResource& memory, MemoryResource* pinned = nullptr)
       : memory_(memory), stream_(kernels.stream()), staging_(stream_.device, kAhead, pinned) {}
 
-  // Copies of host tensors (undefined ones stay undefined), queued on the kernels' stream. As long
-  // as dtypes and shapes are those of the call before, they have the same memory. The host tensors
-  // may go when it returns. A host that is kAhead calls ahead of the device waits for the oldest
-  // of their copies.
+  // Queues copies of host tensors on the kernels' stream; undefined tensors stay undefined. The
+  // copies keep their memory while shapes and dtypes stay the same. The host tensors may be freed
+  // on return. If the host is kAhead calls ahead of the device, it waits for the oldest copies.
   const std::vector<Tensor>& fill(const std::vector<Tensor>& host);
 
  private:

@@ -13,7 +13,7 @@ double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p2
 
 constexpr std::string_view kElsewhere = "those of another rank could not be captured";
 
-// Of every rank's two numbers, the first or the second.
+// `told` holds two numbers per rank; returns every rank's number at index `first` (0 or 1).
 std::vector<std::uint64_t> every_other(const std::vector<std::uint64_t>& told, std::size_t first) {
   std::vector<std::uint64_t> half;
   for (std::size_t i = first; i < told.size(); i += 2) half.push_back(told[i]);
@@ -67,8 +67,8 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
   return entries_.front();
 }
 
-// Of ranks that agree a step's kind is what it is on each of them, so that all of them have warmed
-// up, recorded and captured the same ones.
+// If ranks agree on captures, the kind of a step combines the keys of all ranks. All ranks have
+// then warmed up, recorded and captured the same kinds.
 void StepCapture::run(std::string_view key, const std::function<void()>& step, bool warm) {
   std::string kind(key);
   std::vector<std::uint64_t> voided;
@@ -94,7 +94,7 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
       return;
     }
     if (entry.pieces.empty() || entry.voided != voided) capture(entry, step);
-    if (!entry.pieces.empty()) replay(entry);  // else it was run call by call
+    if (!entry.pieces.empty()) replay(entry);  // otherwise capture() ran it call by call
   };
   const bool again = graphs_ ? !entry.pieces.empty() && entry.voided == voided : planned_steps_ > 1;
   if (again && !after_)
@@ -103,7 +103,7 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
     planned();
 }
 
-// The first of a kind, which is not the one that is timed but where there is no other.
+// Records the first step of a kind, which is not the timed one if the kind has a warmup.
 void StepCapture::run_watched(const Entry& entry, const std::function<void()>& step) {
   if (options_.operations == nullptr || entry.seen > 1) return step();
   options_.operations->begin();
@@ -133,7 +133,7 @@ void StepCapture::timed(std::optional<std::pair<Event, Event>>& events,
   made.first.record(stream_);
   work();
   made.second.record(stream_);
-  events = std::move(made);  // not before: nobody may ask for the time of one that is not recorded
+  events = std::move(made);  // only now, since reading the time of an unrecorded event is an error
 }
 
 void StepCapture::record(Entry& entry, const std::function<void()>& step, bool warm) {
@@ -163,7 +163,7 @@ void StepCapture::record(Entry& entry, const std::function<void()>& step, bool w
                                 : std::string(kElsewhere));
 }
 
-// Whether it went well on every rank.
+// True if `well` holds on every rank.
 bool StepCapture::everywhere(Entry& entry, bool well) {
   if (!options_.exchange) return well;
   const std::array<std::uint64_t, 2> own{well ? 1U : 0U, voided_};
@@ -196,7 +196,7 @@ void StepCapture::begin_serving(const Entry& entry, bool strict) {
     memories_[i]->begin_serving(entry.sequences[i], strict);
 }
 
-// What differed in the first memory where anything did.
+// Returns the first memory's difference, if any.
 std::string StepCapture::end_serving() {
   std::string difference;
   for (PlannedMemory* memory : memories_)
@@ -215,7 +215,7 @@ void StepCapture::wait_for_stream() {
   backend_.synchronize(stream_);
 }
 
-// Of an arena that is to become another, or none.
+// Call before the arena is replaced or freed.
 void StepCapture::void_graphs() {
   wait_for_stream();
   for (Entry& entry : entries_) {
@@ -239,7 +239,8 @@ bool StepCapture::give_back() {
   return true;
 }
 
-// Room for the plan; where the arena becomes another, what was captured in the old one is void.
+// Prepares memory for the plan. If the arena is replaced, graphs captured in the old one are
+// dropped.
 bool StepCapture::plan(Entry& entry) {
   if (!is_prepared_for(entry)) {
     void_graphs();
@@ -248,7 +249,7 @@ bool StepCapture::plan(Entry& entry) {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
       refuse(entry, error.message());
-      statistics_.arena_bytes = arena_bytes();  // the one before may have gone
+      statistics_.arena_bytes = arena_bytes();  // the previous one may be gone
       return false;
     }
   }
@@ -281,10 +282,11 @@ bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
 }
 
 void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
-  // What was freed meanwhile is freed at each piece's end, by a wait for the device: nothing of
-  // ours may be on its way then that needs another thread's hand (runtime/device/stream_gate.h).
+  // Memory that was freed in between is released at the end of each piece by waiting for the
+  // device. No work of this rank that depends on another thread may be pending then
+  // (runtime/device/stream_gate.h).
   wait_for_stream();
-  drop_pieces(entry);  // another rank's are void
+  drop_pieces(entry);  // stale if another rank dropped its graphs
   std::string problem;
   const bool room = plan(entry);
   if (room) problem = note_pieces(entry, step);
@@ -301,7 +303,7 @@ void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
   step();
 }
 
-// Empty, and entry.pieces are the step; or why they are not.
+// Captures the step into entry.pieces. Returns an empty string, or the reason of a failure.
 std::string StepCapture::note_pieces(Entry& entry, const std::function<void()>& step) {
   struct Noting {
     HostWork* host_work;
@@ -325,7 +327,7 @@ std::string StepCapture::note_pieces(Entry& entry, const std::function<void()>& 
     const Noting noting{options_.host_work};
     if (options_.host_work)
       options_.host_work->take_ = [&](std::function<void()> work) {
-        if (!capturing) return;  // it has failed, and what unwinds says that it is done
+        if (!capturing) return;  // capture failed; the unwinding code still reports its work
         end(std::move(work));
         begin();
       };

@@ -1,5 +1,5 @@
-// Passes operations on, and keeps one step's record when asked to: what StepCapture looks through
-// for chains that the catalogue of fusions has (fusion_catalogue.h).
+// A pass-through dispatcher that can record one step. StepCapture searches the record for unfused
+// chains of the catalogue (fusion_catalogue.h).
 #pragma once
 
 #include <optional>
@@ -19,13 +19,13 @@ class StepRecorder final : public Dispatcher {
       next_.run(operation, body);
   }
 
-  // From here to end() operations are kept, and no tensor of theirs alive.
+  // Records operations until end(). It does not keep their tensors alive.
   void begin() { record_.emplace(next_); }
   struct Operations {
     int count = 0;
-    std::string left_apart;  // describe() of the chains among them; empty: there are none
+    std::string left_apart;  // describe() of the unfused chains; empty: none
   };
-  // What there was, which is forgotten.
+  // Returns a summary of the record and discards the record.
   Operations end();
 
  private:
