@@ -20,8 +20,8 @@ MutableHeadsView mutable_heads(const Tensor& tensor, const void* data) {
   return {const_cast<void*>(data), tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
 }
 
-// Queries, keys and values: one tensor [B, T, 3·C], or three [B, T, C], keys and values perhaps
-// with fewer heads.
+// Queries, keys and values: one tensor [B, T, 3·C], or three tensors [B, T, C]. With three, keys
+// and values may have fewer heads.
 struct Projections {
   std::vector<Tensor> tensors;
 
@@ -86,7 +86,7 @@ class AttentionFunction final : public Function {
                 {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask,
                  sequences, kept},
                 {din.listed(0), din.listed(1), din.listed(2)}, [&] {
-                  // Written through raw pointers: tell their versions.
+                  // Written through raw pointers, so bump their versions here.
                   for (const Tensor& tensor : din.tensors) (void)tensor.view();
                   context.kernels().attention().attention_backward(
                       shape_, in.view(0), in.view(1), in.view(2), heads(out, out.const_view().data),
@@ -102,7 +102,7 @@ class AttentionFunction final : public Function {
   SavedTensor out_, log_sum_exp_, key_mask_, sequences_, kept_;
 };
 
-// `inputs`: one Value or three; `channels`: H·D.
+// `inputs`: one fused Value or three; `channels`: H·D.
 Value attend(Context& context, std::span<const Value> inputs, std::int64_t channels,
              const AttentionOptions& options) {
   Projections in;
@@ -153,7 +153,7 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
                      inputs, {}, {out})[0];
 }
 
-// As attend(), where keys and values of earlier positions are in `cache`.
+// Like attend(), with keys and values of earlier positions in `cache`.
 Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int64_t channels,
                       KeyValueCache& cache, const AttentionOptions& options) {
   Projections in;
@@ -191,7 +191,7 @@ Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int6
         for (std::int64_t b = 0; b < batch; ++b)
           for (std::int64_t t = 0; t < fresh; ++t)
             for (const int part : {1, 2}) {
-              // In one tensor they lie behind the queries.
+              // In a fused tensor, keys and values follow the queries.
               const std::int64_t column = in.tensors.size() == 1 ? part * width : 0;
               const Tensor row =
                   in.of(part).narrowed(0, b, 1).narrowed(1, t, 1).narrowed(2, column, width);

@@ -53,7 +53,7 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
   std::vector<std::int32_t> rows;
   for (std::int64_t i = 0; i < targets.count(); ++i)
     if (targets.const_data<std::int32_t>()[i] >= 0) rows.push_back(static_cast<std::int32_t>(i));
-  // At least one: heads have rows.
+  // At least one multiple, since heads need rows.
   const std::int64_t count =
       std::max<std::int64_t>((std::ssize(rows) + granularity - 1) / granularity, 1) * granularity;
   rows.resize(static_cast<std::size_t>(count), -1);
@@ -72,7 +72,7 @@ std::vector<Parameter*> Chain::unit_parameters(int unit) const {
 
 namespace {
 
-// Walked before anything of its unit: passes the gradients on.
+// Recorded after the unit's operations, so backward walks it first. Passes the gradients through.
 class UnitEnd final : public Function {
  public:
   UnitEnd(UnitObserver& observer, int unit, int next, std::shared_ptr<bool> entered)
@@ -91,8 +91,8 @@ class UnitEnd final : public Function {
   std::shared_ptr<bool> entered_;
 };
 
-// On the tape before anything of its unit. The first unit's input wants no gradient, so nothing
-// flows through this one: that the tape drops it says that the unit has been walked.
+// Recorded before the unit's operations. The first unit's input has no gradient, so this Function
+// is never called; its destruction shows that the unit has been walked.
 class UnitBegin final : public Function {
  public:
   UnitBegin(UnitObserver& observer, int unit, std::shared_ptr<bool> entered)
@@ -111,7 +111,7 @@ class UnitBegin final : public Function {
   std::shared_ptr<bool> entered_;
 };
 
-// One unit's forward, in front of its observer. Without one it does nothing.
+// Notifies the observer around one unit's forward. Without an observer it does nothing.
 class ObservedUnit {
  public:
   ObservedUnit(Context& context, UnitObserver* observer, int unit, int next, int next_in_backward)
@@ -132,7 +132,7 @@ class ObservedUnit {
   ObservedUnit(const ObservedUnit&) = delete;
   ObservedUnit& operator=(const ObservedUnit&) = delete;
 
-  // Marks the unit's outputs, those that want a gradient.
+  // Marks the unit's outputs that need a gradient.
   void end(std::initializer_list<Value*> outputs) {
     if (!tape_) return;
     std::vector<Value> values;
@@ -158,11 +158,11 @@ class ObservedUnit {
   std::shared_ptr<bool> entered_;
 };
 
-// The unit that a backward which has walked `unit` asks for: the one before, or the first one of
-// the checkpoint before, which is computed again; -1: none.
+// The unit that backward needs after `unit`: the previous one, or the first unit of the previous
+// checkpoint group, which is recomputed; -1: none.
 int before_in_backward(int unit, int first, int group) {
   if (unit <= first) return -1;
-  const int start = std::max(first, 1);  // of the first checkpoint
+  const int start = std::max(first, 1);  // start of the first checkpoint group
   if (group <= 0 || unit <= start) return unit - 1;
   if ((unit - start) % group != 0) return unit - 1;  // within its group
   return unit - group;
@@ -185,7 +185,7 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
   SHOAL_CHECK(0 <= first && first <= last && last < chain.units(),
               "units [{}, {}) of a chain of {}, whose last is the head", first, last,
               chain.units());
-  // The head follows where the last block is among these.
+  // The next unit; the head follows the last block.
   const auto after = [&chain, last](int unit) {
     return unit + 1 < last || last == chain.units() - 1 ? unit + 1 : -1;
   };
@@ -202,7 +202,7 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
                       next_group = after(end - 1)](Context& inner, const Value& value) {
       ResidualStream inside{value, std::nullopt, {}};
       for (int u = unit; u < end; ++u) {
-        // The recomputation's last unit is walked back at once.
+        // After a recomputation, backward walks the group's last unit next.
         const int next = u + 1 < end ? u + 1 : inner.tape ? -1 : next_group;
         inside = forward_one(inner, chain, u, std::move(inside), input, observer, next,
                              before_in_backward(u, first, checkpoint_group));

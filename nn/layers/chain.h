@@ -1,7 +1,7 @@
-// A model as a chain of units (embeddings, blocks, head): what a pipeline cuts, a partitioner
-// weighs, and checkpointing and parameter sharding take one at a time. A chain knows nothing of
-// them. Unlike a whole forward, running units does not start new random coordinates: whoever
-// begins a microbatch calls context.begin_forward().
+// A model as a chain of units (embeddings, blocks, head). Pipelines, the partitioner, checkpointing
+// and parameter sharding work on units; the chain knows nothing of them. Running units does not
+// reset the random coordinates, so the caller must call context.begin_forward() once per
+// microbatch.
 #pragma once
 
 #include <array>
@@ -13,104 +13,104 @@
 
 namespace shoal::nn {
 
-// The residual stream between sub-layers: residual + dropout(branch), not yet added, because the
-// next norm adds and normalises in one pass. Without a branch, the residual alone.
+// The residual stream between sub-layers: residual + dropout(branch). The sum is pending because
+// the next norm adds and normalises in one pass. Without a branch, only the residual.
 struct ResidualStream {
   Value residual;
   std::optional<Value> branch;
   DropoutSite dropout;
-  // Adds what is pending, for who sends the stream away (checkpoint, a pipeline's stage).
+  // Adds the pending branch, before the stream leaves the unit (checkpoint, pipeline stage).
   Value collapse(Context& context) &&;
-  // Adds it and normalises; the stream then is the sum.
+  // Adds the pending branch and normalises; the sum becomes the stream.
   Value norm(Context& context, NormLike& norm);
 };
 
-// One microbatch. Every rank of a pipeline has it.
+// One microbatch. Every rank of a pipeline has all of it.
 struct ChainInput {
   Tensor ids;  // i32 [B, T]
-  // What the head asks for, of each sample: i32 [B, T], shifted by the task (language models), or
-  // what its header says. A negative class: none.
+  // Targets of the head: i32 [B, T] shifted by the task (language models), or as the head's header
+  // says. Negative: no target.
   Tensor targets;
-  // Optional u8 [B, T], 1 where a key may be seen; or i32 [B]: how many of a sample's keys may be,
-  // from the first on, which is quicker (AttentionShape::key_mask).
+  // Optional u8 [B, T], 1 for visible keys; or i32 [B], the number of leading visible keys of each
+  // sample, which is faster (AttentionShape::key_mask).
   Tensor key_mask;
   LossOptions loss;
-  Tensor token_types{};  // optional i32 [B, T]: which segment (BERT); without: all 0
-  // Optional i32 [B]: the position whose state stands for the sample, where the head asks for one
-  // (decoders that classify); without: the last one.
+  Tensor token_types{};  // optional i32 [B, T]: segments (BERT); default 0
+  // Optional i32 [B]: the position whose state represents the sample, for decoders that classify.
+  // Default: the last position.
   Tensor ends{};
-  // Optional, of rows that hold several texts which do not see each other (decoders): where they
-  // begin, i32 [B, n], as AttentionShape::sequences; and each token's position in its own, i32 [B,
-  // T], as positions_in(). Both or neither; there is no key_mask then.
+  // Optional, for decoders with packed rows: the starts of the sequences, i32 [B, n]
+  // (AttentionShape::sequences), and each token's position in its sequence, i32 [B, T]
+  // (positions_in()). Both or neither, and not with key_mask.
   Tensor sequences{}, positions{};
-  // Optional i32 [n], for a chain that reads_target_rows(): all positions that have a target, as
-  // rows of [B·T], each once; a negative one is none. The head then computes these rows alone.
+  // Optional i32 [n], for chains with reads_target_rows(): the positions with a target, as rows of
+  // [B·T], each once. Negative entries are padding. The head then computes only these rows.
   Tensor target_rows{};
-  // AttentionInput::of_group of all its layers.
+  // AttentionInput::of_group for all layers.
   std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
-  // Those that are [B, ..], for who cuts or copies whole inputs.
+  // The tensors with a leading dimension B, for callers that slice or copy inputs.
   std::array<Tensor*, 7> tensors() {
     return {&ids, &targets, &key_mask, &token_types, &ends, &sequences, &positions};
   }
 };
 
-// ChainInput::positions of sequences i32 [B, n] in rows of `length` tokens, both in host memory.
-// invalid_argument where a row's do not ascend from 0 to at most `length`.
+// Computes ChainInput::positions from sequences i32 [B, n] in rows of `length` tokens, both in host
+// memory. Throws invalid_argument if the starts of a row do not ascend from 0 to at most `length`.
 Tensor positions_in(const Tensor& sequences, std::int64_t length, MemoryResource& memory);
-// ChainInput::target_rows of targets i32 [B, T], both in host memory. Negative ones make up a
-// multiple of `granularity`, so that batches have few different numbers of rows.
+// Computes ChainInput::target_rows from targets i32 [B, T], both in host memory. Negative entries
+// pad to a multiple of `granularity`, which limits the number of different shapes.
 Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, MemoryResource& memory);
-// A sixteenth of the positions: the rounding costs an encoder's head (15 % of them) a few percent.
+// About a sixteenth of the positions. An encoder's head (15 % of positions) pays a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
 
 class Chain : public Module {
  public:
-  // Unit 0 makes hidden states [B, T, channels] of ids, the last one makes the loss of them.
+  // Unit 0 turns ids into hidden states [B, T, channels]; the last unit computes the loss.
   virtual int units() const = 0;
   virtual std::string unit_name(int unit) const = 0;  // "embeddings", "h.3", "head"
-  // Whose parameters the unit reads. A tied parameter is read by two units.
+  // Modules whose parameters the unit reads. Two units read a tied parameter.
   virtual std::vector<Module*> unit_modules(int unit) const = 0;
   virtual std::int64_t channels() const = 0;
-  // Whether its head computes each position by itself and may be told which ones have targets.
+  // True if the head computes positions independently, so that it can use target_rows.
   virtual bool reads_target_rows() const { return false; }
 
-  // Any unit but the last. `stream` is passed over by unit 0.
+  // Runs any unit but the last. Unit 0 ignores `stream`.
   virtual ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
                                       const ChainInput& input) = 0;
   virtual LossOutput forward_head(Context& context, ResidualStream stream,
                                   const ChainInput& input) = 0;
-  // The last unit's scores of every class, [B, ..], as its head says; nothing is recorded.
+  // The head's class scores, [B, ..], as the head defines them. Not recorded on the tape.
   virtual Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) = 0;
 
-  // Of one unit, in the order of registration.
+  // Parameters of one unit, in registration order.
   std::vector<Parameter*> unit_parameters(int unit) const;
 };
 
-// Is told when units are about to compute and when they have: parameter sharding brings the values
-// and drops them. Backward's calls come from the tape, a checkpoint's recomputation is a forward.
-// Must outlive the tape. The `after` calls also come where an exception ends a unit.
+// Notified before and after units compute, so that parameter sharding can gather and free values.
+// The tape makes the backward calls; a checkpoint's recomputation counts as forward. An observer
+// must outlive the tape. The `after` calls also happen when an exception ends a unit.
 class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
-  // `next`: the unit that will probably be asked for after this one; -1 where nothing is known.
+  // `next`: the unit expected next; -1 if unknown.
   virtual void before_forward(int unit, int next) = 0;
   virtual void after_forward(int unit) noexcept = 0;
-  // Input gradients are about to be computed, have been. Deferred weight gradients may come later.
+  // Around the unit's input gradients. Deferred weight gradients may follow later.
   virtual void before_backward(int unit, int next) = 0;
   virtual void after_backward(int unit) noexcept = 0;
 };
 
-// Runs units [first, last), the head not among them. checkpoint_group > 0: that many consecutive
-// units at a time keep their input only (checkpoint()); unit 0 keeps everything, its input being
-// ids. `chain` and what `input` refers to must outlive the tape.
+// Runs units [first, last), without the head. With checkpoint_group > 0, each group of that many
+// consecutive units keeps only its input (checkpoint()); unit 0 is not checkpointed, since its
+// input is ids. `chain` and everything `input` refers to must outlive the tape.
 ResidualStream forward_units(Context& context, Chain& chain, int first, int last,
                              ResidualStream stream, const ChainInput& input,
                              int checkpoint_group = 0, UnitObserver* observer = nullptr);
-// Runs the head, after forward_units(first, units() - 1, ...) with the same arguments.
+// Runs the head after forward_units(first, units() - 1, ...), with the same arguments.
 LossOutput forward_head(Context& context, Chain& chain, int first, ResidualStream stream,
                         const ChainInput& input, int checkpoint_group = 0,
                         UnitObserver* observer = nullptr);
-// The same in evaluation, with the scores.
+// Like forward_head(), in evaluation, and also returns the scores.
 struct ScoredOutput {
   LossOutput loss;
   Tensor logits;

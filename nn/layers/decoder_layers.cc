@@ -27,7 +27,7 @@ const Tensor& RotaryTable::of(const Context& context, std::int64_t positions) {
   if (!tables_.empty() && tables_.back().device() == device &&
       tables_.back().shape()[0] >= positions)
     return tables_.back();
-  // Twice as many, so that sequences that grow make it seldom.
+  // Twice the rows, so that growing sequences seldom need a new table.
   const std::int64_t rows = std::max<std::int64_t>(2 * positions, 64),
                      half = static_cast<std::int64_t>(frequencies_.size());
   std::vector<float> values;

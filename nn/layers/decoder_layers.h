@@ -1,4 +1,4 @@
-// The layers of Llama-style decoders. Parameter names are Hugging Face's.
+// Layers of Llama-style decoders. Parameter names are Hugging Face's.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
@@ -19,35 +19,35 @@ class RmsNorm final : public NormLike {
   std::shared_ptr<Parameter> weight_;
 };
 
-// Cosines and sines of rotary positions, made when they are first asked for and shared by a model's
-// layers. No parameter: nothing is saved. Angles are f32 products, as transformers computes them.
+// Cosines and sines of rotary positions, created on first use and shared by a model's layers. Not a
+// parameter, so not saved. Angles are f32 products, as in transformers.
 class RotaryTable {
  public:
-  // Of D/2 pairs: how far each turns a position, in radians.
+  // `frequencies`: rotation per position in radians, for each of the D/2 pairs.
   explicit RotaryTable(std::vector<float> frequencies) : frequencies_(std::move(frequencies)) {}
   std::int64_t head_dim() const { return 2 * static_cast<std::int64_t>(frequencies_.size()); }
-  // [positions or more, D] f32, where the context's kernels are.
+  // [at least `positions`, D] f32, on the device of the context's kernels.
   const Tensor& of(const Context& context, std::int64_t positions);
 
  private:
   std::vector<float> frequencies_;
-  // Memory of its own: a context may be one that is borrowed for a while (units whose cost is
-  // measured), and its memory ends with it.
+  // Own memory, since a context may be temporary (for example when units are measured) and its
+  // memory ends with it.
   std::shared_ptr<MemoryResource> memory_;
-  // The last is the largest; captured steps read the earlier ones.
+  // The last one is the largest; captured steps may still read earlier ones.
   std::vector<Tensor> tables_;
 };
 
 struct GroupedSelfAttentionConfig {
-  // `heads` of head_dim channels each, which need not make up `channels`; `key_heads` divide them.
+  // heads · head_dim need not equal `channels`; `key_heads` must divide `heads`.
   std::int64_t channels = 0, heads = 1, key_heads = 1, head_dim = 0, max_positions = 0;
   float attention_dropout = 0, std = 0.02f;
   bool bias = false;
   std::shared_ptr<RotaryTable> rotary{};
 };
 
-// Causal attention with rotary positions, whose keys and values are shared by groups of heads
-// (Ainslie et al., "GQA", 2023). Four Linears.
+// Causal attention with rotary positions. Groups of heads share keys and values (Ainslie et al.,
+// "GQA", 2023). Four Linears.
 class GroupedSelfAttention final : public AttentionLike {
  public:
   explicit GroupedSelfAttention(const GroupedSelfAttentionConfig& config);

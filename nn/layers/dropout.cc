@@ -12,7 +12,7 @@ Tensor run_dropout(Context& context, std::string_view name, const kernels::Dropo
   return y;
 }
 
-// The mask is recomputed from its coordinates, so nothing is saved.
+// Backward recomputes the mask from its coordinates, so nothing is saved.
 class DropoutFunction final : public Function {
  public:
   explicit DropoutFunction(const kernels::DropoutArgs& args) : args_(args) {}
@@ -27,7 +27,7 @@ class DropoutFunction final : public Function {
   kernels::DropoutArgs args_;
 };
 
-// residual + dropout(branch), and the plain sum (probability 0).
+// residual + dropout(branch); with probability 0 a plain sum.
 class DropoutAddFunction final : public Function {
  public:
   DropoutAddFunction(const kernels::DropoutArgs& args, bool needs_branch)

@@ -1,16 +1,16 @@
-// Where dropout's random numbers come from, for the operations of this room.
+// Arguments of dropout kernels, for the operations of this folder.
 #pragma once
 
 #include "shoal/nn/layers/functional.h"
 
 namespace shoal::nn {
 
-// Whether the site drops anything in this context.
+// True if the site drops elements in this context.
 inline bool drops(const Context& context, const DropoutSite& site) {
   return context.training() && site.probability > 0;
 }
 
-// Takes the next ordinal of the site's path.
+// Consumes the next ordinal of the site's path.
 inline kernels::DropoutArgs dropout_args(Context& context, const DropoutSite& site,
                                          const Shape& shape) {
   kernels::DropoutArgs args;

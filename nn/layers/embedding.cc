@@ -7,7 +7,7 @@
 namespace shoal::nn {
 namespace {
 
-// The kernels add to rows; whoever writes a gradient first zeroes it.
+// The kernels add to rows, so the first write of a gradient zeroes it.
 void begin_rows(Context& context, Parameter& table) {
   if (table.accumulate() || table.gradient.count() == 0) return;
   context.run("zero", {}, {table.gradient}, [&] {
@@ -84,7 +84,7 @@ class AddEmbeddingFunction final : public Function {
   std::int64_t padding_;
 };
 
-// Positions [first, first + count) of every sample.
+// Slices positions [first, first + count) of every sample.
 Tensor positions_of(Context& context, const Tensor& ids, std::int64_t first, std::int64_t count) {
   if (ids.shape()[1] == count) return ids;
   const std::int64_t samples = ids.shape()[0];
@@ -109,7 +109,7 @@ void add_embedding_gradient(Context& context, Parameter& table, const Tensor& id
                             std::int64_t padding) {
   begin_rows(context, table);
   if (ids.count() == 0) return;
-  // The padding's row is put back to what it was.
+  // Saves the padding row and restores it afterwards.
   Tensor row, kept;
   if (padding >= 0 && padding < table.shape()[0]) {
     row = table.gradient.narrowed(0, padding, 1);
@@ -127,7 +127,7 @@ void add_embedding_gradient(Context& context, Parameter& table, const Tensor& id
 Value embedding(Context& context, const Tensor& given, Parameter& table, std::int64_t padding) {
   SHOAL_CHECK(given.dtype() == DType::i32, "{}: ids are {}, not i32", table.name(),
               to_string(given.dtype()));
-  // Kernels of a device could only complain later.
+  // Check on the host, since device kernels can only report errors later.
   if (given.device() != context.kernels().device())
     kernels::check::ids("embedding", given, table.shape()[0]);
   const Tensor ids = context.to_device(given);
@@ -158,7 +158,7 @@ Value add_positions(Context& context, Value x, Parameter& table, std::int64_t fi
   const Tensor rows = table.value.narrowed(0, first_position, shape[1]);
   const Tensor y = may_overwrite(in) ? in : context.empty(shape, in.dtype());
   context.run("add_positions", {in, table.value}, {y}, [&] {
-    // One row of [T · C] for every sample.
+    // One row of [T · C] per sample.
     const std::int64_t size = shape[1] * shape[2];
     context.kernels().elementwise().add_bias(in.reshaped({shape[0], size}), rows.reshaped({size}),
                                              y.reshaped({shape[0], size}).view(), context.stream);

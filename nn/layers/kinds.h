@@ -1,4 +1,4 @@
-// The kinds of layers that parallelism knows how to replace (parallel/apply): the types of slots.
+// The kinds of layers that parallelism can replace (parallel/apply). Slots have these types.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ class LinearLike : public Module {
 class NormLike : public Module {
  public:
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
-  // x, which goes on as the residual, and norm(x).
+  // Returns x, the continuing residual, and norm(x).
   virtual ResidualNorm fork(Context& context, const Value& x);
-  // sum = residual + dropout(branch), normed = norm(sum). Fused where the layer can.
+  // sum = residual + dropout(branch), normed = norm(sum). Layers may fuse it.
   virtual ResidualNorm forward(Context& context, const Value& residual, const Value& branch,
                                const DropoutSite& site);
 };
@@ -28,28 +28,28 @@ class NormLike : public Module {
 class EmbeddingLike : public Module {
  public:
   virtual Value forward(Context& context, const Tensor& ids) = 0;  // i32 [B, T] -> [B, T, C]
-  virtual const std::shared_ptr<Parameter>& weight() const = 0;    // [V, C], to be tied
+  virtual const std::shared_ptr<Parameter>& weight() const = 0;    // [V, C]; may be tied
 };
 
-// Keys and values of earlier positions, for generation: one block's, grown in place.
+// Keys and values of one block's earlier positions, for generation. Filled in place.
 struct KeyValueCache {
-  Tensor entries;           // [B, capacity, 2·W]: keys, then values, of each position
+  Tensor entries;           // [B, capacity, 2·W]: for each position its key, then its value
   std::int64_t length = 0;  // positions filled
 };
 
-// What ranks that compute a layer together made of an AttentionInput (parallel/tensor).
+// An AttentionInput gathered by the ranks that compute a layer together (parallel/tensor).
 struct GroupAttentionInput {
-  Tensor key_mask{}, sequences{}, positions{};  // of all their samples, where the kernels read them
+  // for the samples of all ranks, on the kernels' device
+  Tensor key_mask{}, sequences{}, positions{};
 };
 
 struct AttentionInput {
-  // Optional u8 [B, keys], 1 where a key may be seen; cached keys come first. Or i32 [B]: how many.
+  // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
-  KeyValueCache* cache = nullptr;  // inference: attend to it too, and append to it
-  // As ChainInput's. Not with a cache.
+  KeyValueCache* cache = nullptr;  // inference: attend to it and append to it
+  // As in ChainInput. Not with a cache.
   Tensor sequences{}, positions{};
-  // Where layers that are given the same find what the first of them made of it; null: each makes
-  // its own.
+  // Gathered inputs shared by all layers of one forward pass. Null: each layer gathers its own.
   std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
 };
 class AttentionLike : public Module {
@@ -63,13 +63,13 @@ class MlpLike : public Module {
 };
 
 struct LossOutput {
-  Value loss;                // [1] f32: sum over valid targets × loss_scale
+  Value loss;                // [1] f32: loss_scale × sum over valid targets
   Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
-  std::int64_t targets = 0;  // valid ones; -1 (not known) where they lie on a device
+  std::int64_t targets = 0;  // valid targets; -1 (unknown) if they are on a device
 };
 class HeadLoss : public Module {
  public:
-  // Hidden states [B, T, C] and targets i32 [B, T] (negative: none), already shifted by the task.
+  // Hidden states [B, T, C] and targets i32 [B, T] (negative: none), shifted by the task.
   virtual LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
                              const LossOptions& options) = 0;
   virtual Tensor logits(Context& context, const Tensor& hidden) = 0;  // [.., C] -> [.., V]

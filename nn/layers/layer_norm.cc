@@ -4,19 +4,19 @@
 namespace shoal::nn {
 namespace {
 
-// Undefined where the tensor is.
+// An empty view if the tensor is undefined.
 ConstView view_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_view() : ConstView();
 }
 
-// Where a norm's backward leaves the gradients of its weights.
+// Destinations of a norm's weight gradients in backward.
 struct NormWeights {
   Context& context;
   Parameter& gamma;
   Parameter* beta;  // null: RMSNorm
 
-  // The kernel computes both; a frozen one goes to scratch, and two that disagree on whether they
-  // hold a sum already are brought into step.
+  // The kernel computes both gradients with one accumulate flag. A frozen parameter's gradient goes
+  // to scratch. If only one gradient already holds a sum, the other is zeroed first.
   void give(kernels::LayerNormBackwardArgs& args, Tensor& dgamma, Tensor& dbeta) const {
     dgamma = target(gamma);
     if (beta) dbeta = target(*beta);
@@ -41,8 +41,8 @@ struct NormWeights {
   }
 };
 
-// All forms, of LayerNorm and of RMSNorm (without beta and mean): y = norm(x); (x, y), where x goes
-// on as the residual; (sum, y) of residual + dropout(branch).
+// Function of all forms of LayerNorm and RMSNorm (no beta or mean): y = norm(x); fork: (x, y);
+// fused: (sum, y) with sum = residual + dropout(branch).
 class LayerNormFunction final : public Function {
  public:
   LayerNormFunction(Tape& tape, Parameter& gamma, Parameter* beta, const Tensor& x,
@@ -87,7 +87,7 @@ class LayerNormFunction final : public Function {
                     {dx, dbranch, dgamma, dbeta},
                     [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
       };
-      // Never queued for later: with dx it costs no reading of x and dy.
+      // Never deferred: together with dx it reads x and dy only once.
       Parameter* const parameters[] = {&gamma_, beta_};
       bool ran = false;
       backward_context.weight_gradient_at_once(parameters, [&] {
@@ -99,7 +99,7 @@ class LayerNormFunction final : public Function {
     }
     if (!fused_) return {dx};
     if (!drops) return {dx, dx};
-    if (!dbranch.defined()) {  // nobody read what was normalised
+    if (!dbranch.defined()) {  // the normalised output had no reader
       dbranch = context.empty(dx.shape(), dx.dtype());
       context.run("dropout.backward", {dx}, {dbranch}, [&] {
         context.kernels().elementwise().dropout(dropout_, dx, dbranch.view(), context.stream);
@@ -141,7 +141,7 @@ Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const P
   return out;
 }
 
-// For Context::run(): undefined where there is no parameter.
+// For Context::run(): undefined if there is no parameter.
 Tensor value_of(const Parameter* parameter) { return parameter ? parameter->value : Tensor(); }
 
 Value norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta, float epsilon) {

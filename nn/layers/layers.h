@@ -12,7 +12,7 @@ struct LinearConfig {
   kernels::Activation activation = kernels::Activation::none;
 };
 
-// weight [out, in], as torch.nn.Linear.
+// weight is [out, in], as in torch.nn.Linear.
 class Linear final : public LinearLike {
  public:
   explicit Linear(const LinearConfig& config);
@@ -25,7 +25,7 @@ class Linear final : public LinearLike {
   std::shared_ptr<Parameter> weight_, bias_;
 };
 
-// weight [in, out], as transformers' Conv1D.
+// weight is [in, out], as in transformers' Conv1D.
 class Conv1D final : public LinearLike {
  public:
   explicit Conv1D(const LinearConfig& config);
@@ -66,13 +66,13 @@ class Embedding final : public EmbeddingLike {
   std::int64_t padding_;
 };
 
-// Learned positions, added to token embeddings.
+// Learned position embeddings, added to token embeddings.
 class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(std::int64_t positions, std::int64_t channels, float std);
   std::string_view kind() const override { return "PositionEmbedding"; }
-  // x [B, T, C] + rows [f, f + T), f = context.activation.first_position + first_position; or +
-  // the rows that `positions`, i32 [B, all T], say (add_embedding()).
+  // x [B, T, C] + rows [f, f + T), where f = context.activation.first_position + first_position. If
+  // `positions` i32 [B, all T] is defined, it selects the rows (add_embedding()).
   Value forward(Context& context, Value x, std::int64_t first_position,
                 const Tensor& positions = {});
 
@@ -80,13 +80,13 @@ class PositionEmbedding final : public Module {
   std::shared_ptr<Parameter> weight_;
 };
 
-// Rows of a table that ids choose, added: token types, positions that depend on the ids. Small, so
-// that tensor parallelism leaves it whole.
+// Adds table rows selected by ids: token types, positions that depend on ids. The table is small,
+// so tensor parallelism does not split it.
 class AddedEmbedding final : public Module {
  public:
   AddedEmbedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding = -1);
   std::string_view kind() const override { return "AddedEmbedding"; }
-  // x + table[ids], as add_embedding()
+  // x + table[ids]; see add_embedding().
   Value forward(Context& context, Value x, const Tensor& ids);
 
  private:
@@ -132,7 +132,7 @@ struct SelfAttentionConfig {
   std::int64_t channels = 0, heads = 1, max_positions = 0;
   float attention_dropout = 0;
   float std = 0.02f;
-  // Of the children.
+  // Names of the children.
   std::string query = "query", key = "key", value = "value", output = "output";
 };
 
@@ -155,7 +155,7 @@ struct MlpConfig {
   std::int64_t channels = 0, inner = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   float std = 0.02f, projection_std = 0.02f;
-  bool transposed = false;                       // Linears, not Conv1Ds
+  bool transposed = false;                       // Linear instead of Conv1D children
   std::string c_fc = "c_fc", c_proj = "c_proj";  // names of the children
 };
 
@@ -170,14 +170,14 @@ class Mlp final : public Module {
 };
 
 struct LmHeadConfig {
-  std::int64_t vocabulary = 0, channels = 0;  // of an own weight
+  std::int64_t vocabulary = 0, channels = 0;  // for an own weight
   float std = 0.02f;
-  std::shared_ptr<Parameter> tied{};  // the weight, of the embedding; null: an own one
+  std::shared_ptr<Parameter> tied{};  // the embedding's weight; null: create an own one
   bool bias = false;
-  std::string weight = "weight";  // the name of an own weight
+  std::string weight = "weight";  // name of an own weight
 };
 
-// Language-model head: logits x·Wᵀ + bias. Shares `weight` with the embedding, or owns one.
+// Language-model head: logits x·Wᵀ + bias. Shares its weight with the embedding or owns it.
 class LmHead final : public HeadLoss {
  public:
   explicit LmHead(const LmHeadConfig& config);

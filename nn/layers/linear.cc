@@ -6,7 +6,7 @@ namespace {
 
 using kernels::Activation;
 
-// dW and db, of one product where both are wanted; holds what they need, so that it may run later.
+// Computes dW and db, in one product if both are wanted. Owns its inputs, so that it can run later.
 struct LinearWeightWork {
   Context& context;
   Parameter& weight;
@@ -74,7 +74,7 @@ class LinearFunction final : public Function {
     pre_activation_.reset();
     {
       Parameter* const parameters[] = {&weight_, bias_};
-      Tensor x;  // a frozen weight needs none
+      Tensor x;  // a frozen weight needs no x
       if (x_.defined()) x = x_.get(name());
       x_.reset();
       backward_context.weight_gradient(
@@ -82,7 +82,7 @@ class LinearFunction final : public Function {
           LinearWeightWork{context, weight_, bias_, options_.transposed, std::move(x), dy});
     }
     if (!needs_dx_) return {Tensor()};
-    // Of an input that other products read too, theirs are added to as this one is stored.
+    // If other products also read the input, add to their gradient as this one is stored.
     const Tensor sum = backward_context.take_sum(0);
     const Tensor dx = sum.defined() ? sum : context.empty(x_shape_, dy.dtype());
     ActivationGate gate;
@@ -133,8 +133,8 @@ Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bia
   const Tensor y = context.empty(x.tensor.shape().with(-1, out), x.tensor.dtype());
   Tensor before;
   kernels::MatmulArgs args;
-  // The first run of a checkpoint (noted_uses) takes the path that its recomputation will take:
-  // with the activation fused away the product rounds otherwise.
+  // The first run of a checkpoint (noted_uses) must take the same path as its recomputation. With a
+  // fused activation the product would round differently.
   if ((records || context.noted_uses) && options.activation != Activation::none) {
     before = context.empty(y.shape(), y.dtype());
     args.pre_activation = before.view();

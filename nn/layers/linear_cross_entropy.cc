@@ -4,7 +4,7 @@
 namespace shoal::nn {
 namespace {
 
-// Everything was computed in forward; backward hands out dx and ends the weight's use.
+// Forward computed everything; backward returns dx and ends the weight's use.
 class LinearCrossEntropyFunction final : public Function {
  public:
   LinearCrossEntropyFunction(Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dx)
@@ -35,14 +35,14 @@ class LinearCrossEntropyFunction final : public Function {
   SavedTensor dx_;
 };
 
-// Those that are valid.
+// Number of valid targets; -1 if they are on a device.
 std::int64_t count_targets(const Tensor& targets, std::int64_t vocabulary) {
   if (!targets.device().is_cpu()) return -1;
   std::int64_t valid = 0;
   if (targets.count() == 0) return 0;
   const std::int32_t* data = targets.const_data<std::int32_t>();
   for (std::int64_t i = 0; i < targets.count(); ++i) {
-    // Here, because kernels of a device could only complain later.
+    // Check on the host, since device kernels can only report errors later.
     SHOAL_CHECK(data[i] < vocabulary,
                 "cross entropy: target {} of row {} is outside the vocabulary of {}", data[i], i,
                 vocabulary);
@@ -51,8 +51,8 @@ std::int64_t count_targets(const Tensor& targets, std::int64_t vocabulary) {
   return valid;
 }
 
-// The kernel writes both or adds to both: two that disagree on whether they hold a sum already are
-// brought into step.
+// The kernel overwrites both gradients or adds to both. If only one already holds a sum, the other
+// is zeroed first.
 void begin_gradients(Context& context, Parameter& weight, Parameter* bias, Tensor& dweight,
                      Tensor& dbias, kernels::LinearCrossEntropyArgs& args) {
   bool weight_sum = false, bias_sum = false;

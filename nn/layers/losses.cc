@@ -6,7 +6,7 @@
 namespace shoal::nn {
 namespace {
 
-// The gradient was computed in forward, scaled; backward hands it out.
+// Forward computed the scaled gradient; backward returns it.
 class LossFunction final : public Function {
  public:
   LossFunction(Tape& tape, std::string_view name, const Tensor& dx) : name_(name), dx_(tape, dx) {}
@@ -24,11 +24,11 @@ class LossFunction final : public Function {
   }
 
  private:
-  std::string_view name_;  // of static storage
+  std::string_view name_;  // static storage
   SavedTensor dx_;
 };
 
-// The scaled loss, on the tape where `dx` is defined.
+// Scales the loss, and records it if `dx` is defined.
 Value scaled_loss(Context& context, const Value& x, std::string_view name, const Tensor& loss_sum,
                   const Tensor& dx, const LossOptions& options) {
   const Tensor loss = context.empty({1}, DType::f32);

@@ -13,11 +13,11 @@ std::string join(std::string_view path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 
-// Draws one piece, a run of consecutive elements of the whole tensor at a time.
+// Draws the values of one piece, one run of elements contiguous in the whole tensor at a time.
 void fill_piece(Context& context, const Tensor& values, const Shape& whole,
                 const ParameterPiece& piece, float std, const kernels::RandomSite& site) {
   const int rank = whole.rank();
-  int last = rank;  // dimensions from here on are whole in both tensors
+  int last = rank;  // dimensions from here on are complete in both tensors
   while (last > 0 && piece.sizes[last - 1] == whole[last - 1] &&
          piece.sizes[last - 1] == values.shape()[last - 1])
     --last;

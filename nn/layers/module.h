@@ -1,5 +1,5 @@
 // Modules form a named tree. Children sit in typed slots, so that parallelism can replace a layer
-// by another of the same kind without the model knowing (parallel/apply).
+// by another one of the same kind without changing the model (parallel/apply).
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   virtual std::string_view kind() const = 0;  // "Linear"
-  // "transformer.h.3.attn.c_attn" once the root called name_tree(); names are Hugging Face's.
+  // "transformer.h.3.attn.c_attn" after the root's name_tree(). Names are Hugging Face's.
   const std::string& path() const { return path_; }
   std::uint32_t path_hash() const { return path_hash_; }
   void name_tree(std::string_view path = {});
@@ -29,25 +29,25 @@ class Module {
     std::string name;
     Module* module;
   };
-  // Own children in the order of their slots. A name may have dots: "h.3". A child without a name
-  // has its parent's path.
+  // Own children in slot order. A name may contain dots ("h.3"). A child with an empty name has its
+  // parent's path.
   std::vector<Child> children() const;
-  // Offers each child to `choose`, before its own children: what is returned takes its place (and
-  // is not offered further), null leaves it. Another kind than the slot holds: throws. The root's
-  // name_tree() comes afterwards. What other modules share of a replaced one (tied weights) is for
-  // `choose` to see to.
+  // Offers each child to `choose` before its own children. A returned module replaces the child and
+  // is not offered further; null keeps the child. Throws if the module does not fit the slot's
+  // kind. Call the root's name_tree() afterwards. `choose` must handle parameters that a replaced
+  // module shares with others (tied weights).
   void replace_modules(const std::function<std::unique_ptr<Module>(Module& child)>& choose);
   // Own parameters, then the children's, in registration order; a shared parameter appears once.
   std::vector<Parameter*> parameters() const;
 
-  // Of every parameter; see below.
+  // Materialises all parameters; see nn::materialize().
   void materialize(Context& context, DType dtype);
 
  protected:
   Module() = default;
   std::shared_ptr<Parameter> add_parameter(std::string name, Shape shape, Initializer initializer,
                                            bool decays = true);
-  // A parameter that another module owns too (tied weights).
+  // Registers a parameter that another module owns (tied weights).
   void share_parameter(std::string name, std::shared_ptr<Parameter> parameter);
 
  private:
@@ -64,12 +64,12 @@ class Module {
   struct Place {
     std::string name;
     std::unique_ptr<Module>* module;
-    bool (*fits)(const Module&);  // of the slot's kind
+    bool (*fits)(const Module&);  // tests for the slot's kind
   };
   std::vector<Place> slots_;
 };
 
-// A typed place for a child.
+// A typed slot for a child.
 template <typename Kind>
 class Slot {
  public:
@@ -83,8 +83,8 @@ class Slot {
   Slot& operator=(const Slot&) = delete;
   Kind* operator->() const { return static_cast<Kind*>(module_.get()); }
   Kind& operator*() const { return static_cast<Kind&>(*module_); }
-  // Puts another layer of the same kind in place; returns what was there. Call the root's
-  // name_tree() afterwards.
+  // Replaces the layer by one of the same kind and returns the old one. Call the root's name_tree()
+  // afterwards.
   std::unique_ptr<Kind> replace(std::unique_ptr<Kind> module) {
     std::unique_ptr<Kind> old(static_cast<Kind*>(module_.release()));
     module_ = std::move(module);
@@ -95,13 +95,13 @@ class Slot {
   std::unique_ptr<Module> module_;
 };
 
-// Gives each parameter memory and its initial value, drawn by (context.random.seed, name), in
-// `dtype`: the same bits whatever the order of calls and the other parameters; a 16-bit value is
-// the f32 one, rounded. name_tree() must have run. A rank that computes some modules only calls it
-// for their parameters: nothing else ever takes memory.
+// Allocates each parameter in `dtype` and draws its initial value from (context.random.seed, name).
+// The bits do not depend on call order or other parameters; a 16-bit value is the rounded f32
+// value. Call after name_tree(). A rank with only some modules materialises only their parameters,
+// and so allocates nothing else.
 void materialize(Context& context, const std::vector<Parameter*>& parameters, DType dtype);
 
-// Gives each trainable parameter a zeroed gradient tensor of its own, for who has no Reducer.
+// Gives each trainable parameter its own zeroed gradient tensor. For callers without a Reducer.
 void allocate_gradients(Context& context, const std::vector<Parameter*>& parameters);
 
 }  // namespace shoal::nn

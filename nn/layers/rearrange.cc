@@ -5,7 +5,7 @@
 namespace shoal::nn {
 namespace {
 
-// Sample by sample: [T, C] -> [C, T].
+// [T, C] -> [C, T] for each sample.
 Tensor transposed(Context& context, const Tensor& x) {
   const Shape& in = x.shape();
   const Tensor y = context.empty({in[0], in[2], in[1]}, x.dtype());
@@ -50,13 +50,13 @@ class RowsFunction final : public Function {
   }
 
  private:
-  std::string_view name_;  // of static storage
+  std::string_view name_;  // static storage
   Shape shape_;
   SavedTensor numbers_;
   std::int64_t stride_, offset_;
 };
 
-// `count` rows of x [.., C].
+// Selects `count` rows of x [.., C].
 Value rows_of(Context& context, std::string_view name, const Value& x, std::int64_t count,
               const Tensor& numbers, std::int64_t stride, std::int64_t offset) {
   const bool records = context.records({&x, 1}, {});
@@ -72,7 +72,8 @@ Value rows_of(Context& context, std::string_view name, const Value& x, std::int6
       {&x, 1}, {}, {y})[0];
 }
 
-// Numbers of rows, where the kernels are. Those of a device could only complain later.
+// Checks row numbers on the host and moves them to the kernels' device. Device kernels could report
+// errors only later.
 Tensor numbers_of(Context& context, const Tensor& given, std::int64_t limit) {
   SHOAL_CHECK(given.dtype() == DType::i32 && given.shape().rank() == 1,
               "numbers of rows are {} {}, not i32 [n]", to_string(given.dtype()),
@@ -91,7 +92,7 @@ Value positions_at(Context& context, const Value& x, const Tensor& given) {
   SHOAL_CHECK(shape.rank() == 3 && given.dtype() == DType::i32 && given.shape() == Shape{shape[0]},
               "positions {} {} of {}, not i32 [B] of [B, T, C]", to_string(given.dtype()),
               to_string(given.shape()), to_string(shape));
-  // Kernels of a device could only complain later.
+  // Check on the host, since device kernels can only report errors later.
   if (given.device().is_cpu()) kernels::check::ids("positions_at", given, shape[1]);
   return rows_of(context, "positions_at", x, shape[0], context.to_device(given), shape[1], 0);
 }

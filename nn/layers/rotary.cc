@@ -7,7 +7,7 @@
 namespace shoal::nn {
 namespace {
 
-// Where rows are: one after the other from `first` on, or as `numbers` i32 [B, T] say.
+// Positions of rows: consecutive from `first`, or given by `numbers` i32 [B, T].
 struct Positions {
   std::int64_t first = 0;
   Tensor numbers;

@@ -1,5 +1,4 @@
-// What a model ends in, where that is more than a language model's HeadLoss: classifiers, answers'
-// places.
+// Heads other than a language model's HeadLoss: classifiers, answer spans.
 #pragma once
 
 #include <functional>
@@ -12,30 +11,30 @@ namespace shoal::nn {
 
 class TaskHead : public Module {
  public:
-  // Hidden states [B, T, C] (or the rank's part of the positions); targets as the head says.
+  // Hidden states [B, T, C] (or the rank's slice of positions). The head defines the targets.
   virtual LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) = 0;
-  // Its scores of every class, as the head says.
+  // Scores of every class, as the head defines them.
   virtual Value logits(Context& context, const Value& hidden, const ChainInput& input) = 0;
 };
 
-// Where a rank has a part of every sequence: gives a head whole ones (parallel/tensor).
+// For ranks that hold a slice of every sequence: gives a head whole sequences (parallel/tensor).
 class WholeSequences {
  public:
   using Head = std::function<LossOutput(const Value& hidden, const ChainInput& input)>;
   virtual ~WholeSequences() = default;
-  // [B, a part, C] -> [B, T, C]
+  // [B, slice, C] -> [B, T, C]
   virtual Value whole(Context& context, const Value& hidden) = 0;
-  // The loss of all samples; `head` is called with whole sequences and, on each rank, the targets
-  // of other samples.
+  // The loss of all samples. Each rank calls `head` with whole sequences and with the targets of
+  // its own share of the samples.
   virtual LossOutput share(Context& context, const Value& hidden, const ChainInput& input,
                            const Head& head) = 0;
 };
 
-// One that must see every position of a sample.
+// A head that must see every position of a sample.
 class SampleHead : public TaskHead {
  public:
   std::string_view kind() const final { return "SampleHead"; }
-  // Refuses a part of the positions where nobody set_whole_sequences().
+  // Throws if it gets a slice of the positions and set_whole_sequences() was not called.
   LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) final;
   Value logits(Context& context, const Value& hidden, const ChainInput& input) final {
     return scores(context, sequences_ ? sequences_->whole(context, hidden) : hidden, input);
@@ -45,7 +44,7 @@ class SampleHead : public TaskHead {
   }
 
  protected:
-  // Of whole sequences [B, T, C].
+  // Both receive whole sequences [B, T, C].
   virtual LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) = 0;
   virtual Value scores(Context& context, const Value& hidden, const ChainInput& input) = 0;
 
