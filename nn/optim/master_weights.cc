@@ -6,7 +6,7 @@
 namespace shoal::nn {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // f32 elements: a cache line
+constexpr std::int64_t kAlignment = 16;  // f32 elements: one cache line
 
 }  // namespace
 
@@ -44,7 +44,7 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
       } else {
         master = value;
       }
-      parameter->value = value;  // the f32 memory is given back here, parameter by parameter
+      parameter->value = value;  // frees the f32 memory of this parameter
     }
     entries_.push_back({parameter, master});
   }

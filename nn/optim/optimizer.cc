@@ -10,7 +10,7 @@
 namespace shoal::nn {
 namespace {
 
-// Segments start on cache lines, so that vector loops of neighbours do not share one.
+// Segments start on cache lines, so that vector loops over neighbours do not share one.
 constexpr std::int64_t kAlignment = 16;  // f32 elements
 
 std::int64_t aligned(std::int64_t count) {
@@ -157,7 +157,7 @@ class Lamb final : public Optimizer {
   }
 
   LambOptions options_;
-  Tensor squares_;  // [segments, 2] f64, of an update
+  Tensor squares_;  // [segments, 2] f64, of one update
 };
 
 }  // namespace
@@ -239,7 +239,7 @@ void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options
                                      .state = &state,
                                      .scaling = options.scaling},
                                     stream);
-  // A device's kernels see for themselves that nothing is to be done.
+  // On a device, the kernels check for themselves whether to skip.
   if (kernels_.device().is_cpu() && state.skip != 0) return;
   update_all(state, options, stream);
 }

@@ -7,7 +7,7 @@
 namespace shoal::nn {
 namespace {
 
-// Elements that follow each other here and in the whole parameter.
+// Elements contiguous both in this part and in the whole parameter.
 struct Run {
   std::int64_t here = 0, whole = 0, count = 0;
 };
@@ -58,7 +58,7 @@ kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t 
   if (runs.size() == 1) return place;
   place.run = runs[0].count;
   place.run_step = runs[1].whole - runs[0].whole;
-  std::size_t row = 1;  // runs of one
+  std::size_t row = 1;  // number of runs in a row
   while (row < runs.size() && runs[row].whole - runs[row - 1].whole == place.run_step) ++row;
   place.row = static_cast<std::int64_t>(row) * place.run;
   if (row < runs.size()) place.row_step = runs[row].whole - place.base;

@@ -1,4 +1,4 @@
-// Where a parameter's elements draw the bits that they are rounded with, where there are no masters
+// Random coordinates for the stochastic rounding of a parameter without masters
 // (kernels/rounding.h).
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace shoal::nn {
 
-// Of what begins with element `first` of the parameter here, which may be a part of the whole one.
-// Unavailable where its pieces are not alike runs at even steps: none that this library cuts.
+// Coordinates of the elements from `first` on in this rank's part of the parameter. Throws
+// unavailable if its pieces are not equal runs at even steps; this library makes no such parts.
 kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t seed,
                                       std::int64_t first = 0);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 
-// Which lr_scheduler_kwargs each schedule takes.
+// The lr_scheduler_kwargs that each schedule accepts.
 const std::map<std::string, std::vector<std::string>, std::less<>>& options_of_kinds() {
   static const std::map<std::string, std::vector<std::string>, std::less<>> table{
       {"constant", {}},

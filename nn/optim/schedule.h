@@ -13,13 +13,14 @@ namespace shoal::nn {
 class Schedule {
  public:
   // `kind`: constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial,
-  // inverse_sqrt, cosine_with_min_lr, warmup_stable_decay. `options` is Hugging Face's
-  // lr_scheduler_kwargs (num_cycles, power, lr_end, timescale, min_lr, ...). An unknown kind or
-  // option, or a value out of range: invalid_argument, naming what there is.
+  // inverse_sqrt, cosine_with_min_lr, warmup_stable_decay. `options` are Hugging Face's
+  // lr_scheduler_kwargs (num_cycles, power, lr_end, timescale, min_lr, ...). Throws
+  // invalid_argument on an unknown kind or option, listing the known ones, or on a value out of
+  // range.
   Schedule(std::string_view kind, double learning_rate, std::int64_t warmup_steps,
            std::int64_t total_steps, const nlohmann::json& options);
 
-  // The rate of update number `step`, counted from 0. Beyond the total: as transformers has it.
+  // Rate of update `step`, counted from 0. Beyond the total it behaves as in transformers.
   double learning_rate(std::int64_t step) const;
   const std::string& kind() const { return kind_; }
   static std::vector<std::string> kinds();
