@@ -18,14 +18,14 @@
 namespace shoal::nn {
 namespace {
 
-// A family of decoders: the line that another one adds.
+// A family of decoders. A new family adds one entry to families().
 struct Family {
   std::string_view model_type;
   std::unique_ptr<CausalLm> (*make)(const nlohmann::json& config, std::string_view source);
   std::unique_ptr<DecoderTrunk> (*make_trunk)(const nlohmann::json& config,
                                               std::string_view source);
   nlohmann::json (*known)(const nlohmann::json& config, std::string_view source, DecoderHead head);
-  void (*spell_plainly)(nlohmann::json& config);  // null: the known fields have one name each
+  void (*spell_plainly)(nlohmann::json& config);  // null: each known field has only one name
 };
 
 template <class Model, class Trunk, class Config>

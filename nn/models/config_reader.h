@@ -1,4 +1,4 @@
-// Fields of a Hugging Face config.json, for the configurations of this room.
+// Reads fields of a Hugging Face config.json, for the configurations in this folder.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace shoal::nn {
 
-// More would take memory and time that no file of a few bytes should ask for.
+// Limits the memory and time that a tiny malicious file can demand.
 inline constexpr std::int64_t kMostLayers = 10'000, kMostLabels = 32'768;
 
-// JsonFields, and fields that this build of a model has to refuse.
+// JsonFields, plus checks for fields that this implementation must refuse.
 class ConfigReader : public JsonFields {
  public:
   using JsonFields::JsonFields;
 
-  // An id, or a list of them, of which `out` gets the first: transformers' eos_token_id.
+  // An id or a list of ids (transformers' eos_token_id); `out` gets the first.
   void first_integer(const char* key, std::optional<std::int64_t>& out) const {
     const nlohmann::json* value = find(key);
     if (value == nullptr || !value->is_array()) return optional_integer(key, out);
@@ -26,7 +26,7 @@ class ConfigReader : public JsonFields {
     if (!value->empty()) out = value->front().get<std::int64_t>();
   }
 
-  // Fields whose every value but these is something this model does not compute.
+  // Refuse all field values except false or empty: Shoal does not implement those features.
   void refuse_true(const char* key) const {
     bool value = false;
     boolean(key, value);

@@ -14,14 +14,14 @@
 namespace shoal::nn {
 namespace {
 
-// The part of a name below `base` and its dot; nothing where it is not below.
+// The part of a name after `base` and a dot; nullopt if the name does not start so.
 std::optional<std::string_view> below(std::string_view name, std::string_view base) {
   if (!name.starts_with(base) || name.size() <= base.size() || name[base.size()] != '.')
     return std::nullopt;
   return name.substr(base.size() + 1);
 }
 
-// generation_config.json: what generation takes from the model's own.
+// generation_config.json: the token ids of the model's own config.
 nlohmann::ordered_json generation_config(const nlohmann::ordered_json& config) {
   nlohmann::ordered_json out{{"_from_model_config", true}};
   for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -57,7 +57,7 @@ LoadReport Decoder::load(const std::string& directory, const AssignParameter& as
     for (const std::string_view other : model.base_names())
       if (other != base) names.push_back(fmt::format("{}.{}", other, *bare));
     names.emplace_back(*bare);
-    // A tied table may be there as the head's weight alone.
+    // Some files store a tied table only as the head's weight.
     if (model.tied() && parameter == table->name()) names.emplace_back("lm_head.weight");
     return names;
   };

@@ -16,7 +16,7 @@ struct Known {
   DecoderHead head;
   std::string_view name, class_suffix;
 };
-// Of the first, transformers' classes differ.
+// The first has no suffix, since transformers' class names for it differ.
 constexpr std::array kKnown = {
     Known{DecoderHead::causal_lm, "causal language modelling", ""},
     Known{DecoderHead::sequence_classification, "sequence classification",

@@ -11,8 +11,8 @@ namespace shoal::nn {
 std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
                         const GenerationOptions& options, double uniform) {
   SHOAL_CHECK(vocabulary > 0, "a choice among {} tokens", vocabulary);
-  // NaN compares false with everything: without this a broken model would choose token 0 for ever.
-  // So would infinities among the weights below.
+  // NaN compares false with everything, so a broken model would always choose token 0. Infinite
+  // weights below would do the same.
   for (std::int64_t i = 0; i < vocabulary; ++i)
     SHOAL_CHECK(!std::isnan(logits[i]), "the logit of token {} is NaN", i);
   const float* const best = std::max_element(logits, logits + vocabulary);
@@ -38,7 +38,7 @@ std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
     total += weight[i] =
         std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / options.temperature);
   if (options.top_p < 1) {
-    // The smallest head of the list whose probability reaches top_p; never empty.
+    // The shortest prefix whose probability reaches top_p; never empty.
     double cumulative = 0;
     std::size_t kept = 0;
     while (kept < keep && cumulative < options.top_p * total) cumulative += weight[kept++];

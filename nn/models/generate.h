@@ -12,23 +12,23 @@ namespace shoal::nn {
 // Hugging Face's names and order: temperature, then top-k, then top-p.
 struct GenerationOptions {
   std::int64_t max_new_tokens = 20;
-  bool do_sample = false;  // false: greedy, the lowest id among equal logits
+  bool do_sample = false;  // false: greedy; the lowest id wins a tie
   double temperature = 1.0;
   std::int64_t top_k = 50;  // 0: all
   double top_p = 1.0;       // 1: all
   std::uint64_t seed = 42;
-  std::vector<std::int32_t> stop_tokens = {};  // usually the end-of-text token; kept in the output
+  std::vector<std::int32_t> stop_tokens = {};  // usually end-of-text; kept in the output
 };
 
-// Continues `prompt` (at least one id; prompt + max_new_tokens <= positions); returns the new
-// tokens. `sample` tells equal prompts of one seed apart. `on_token` sees each token as it comes
-// and stops the generation by returning false. Deterministic in (weights, prompt, options, sample).
+// Continues `prompt` (at least one id; prompt + max_new_tokens <= positions) and returns the new
+// tokens. `sample` separates equal prompts with the same seed. `on_token` receives each token;
+// returning false stops. Deterministic in (weights, prompt, options, sample).
 std::vector<std::int32_t> generate(Context& context, CausalLm& model,
                                    const std::vector<std::int32_t>& prompt,
                                    const GenerationOptions& options, std::uint32_t sample = 0,
                                    const std::function<bool(std::int32_t)>& on_token = {});
 
-// One draw from logits [V] (host f32): pure. `uniform` in [0, 1).
+// Draws a token from logits [V] (host f32); `uniform` is in [0, 1). Pure.
 std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
                         const GenerationOptions& options, double uniform);
 

@@ -1,5 +1,5 @@
-// Decoders that do not continue texts: that give a class to a text or to each token, or find
-// answers. Numerically transformers' GPT2ForSequenceClassification, LlamaForTokenClassification ...
+// Decoders that classify texts or tokens, or find answers. Numerically equal to transformers'
+// GPT2ForSequenceClassification, LlamaForTokenClassification ...
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace shoal::nn {
 
-// Scores: sequence_classification [B, labels], of the state where a sample ends (ChainInput::ends);
-// question_answering [B, T, 2]; token_classification [B, T, labels].
+// Scores: sequence_classification [B, labels], from the state at the sample's end
+// (ChainInput::ends); question_answering [B, T, 2]; token_classification [B, T, labels].
 class HeadedDecoder final : public Decoder {
  public:
   // Named and ready for materialize(). Any head but causal_lm.
@@ -24,7 +24,7 @@ class HeadedDecoder final : public Decoder {
   DecoderHead head_kind() const override { return head_kind_; }
 
   LossOutput forward(Context& context, const ChainInput& input) { return run(context, input); }
-  // Evaluate mode, nothing recorded. Targets are not looked at.
+  // Evaluate mode, without a tape. Ignores targets.
   Tensor logits(Context& context, const ChainInput& input);
 
   LossOutput forward_head(Context& context, ResidualStream stream,
@@ -40,7 +40,7 @@ class HeadedDecoder final : public Decoder {
   DecoderHead head_kind_;
 };
 
-// Of a config.json by its model_type (none: gpt2); `source` names it in messages.
+// Creates the model of a config.json by its model_type (default: gpt2). Errors name `source`.
 std::unique_ptr<HeadedDecoder> make_headed_decoder(const nlohmann::json& config,
                                                    std::string_view source, DecoderHead head);
 

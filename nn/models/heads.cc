@@ -28,9 +28,9 @@ class TokenHead final : public SampleHead {
   Slot<Dropout> dropout;
 };
 
-// Two softmaxes over the positions. The loss is the mean over all of both that are given;
-// transformers takes each mean, then theirs, which is the same unless a sample has only one of the
-// two.
+// Two softmaxes over the positions. The loss is the mean over all valid targets of both.
+// transformers averages the two means; the results differ only if a sample has just one of the
+// targets.
 class QuestionHead final : public SampleHead {
  public:
   explicit QuestionHead(const HeadSizes& sizes)
@@ -51,7 +51,7 @@ class QuestionHead final : public SampleHead {
   Slot<Dropout> dropout;
 };
 
-// transformers multiplies every position and takes one of the products, which is the same.
+// transformers scores every position and selects one. The result is the same.
 class EndHead final : public SampleHead {
  public:
   EndHead(const HeadSizes& sizes, bool numbers)
@@ -63,7 +63,7 @@ class EndHead final : public SampleHead {
     return sample_loss(context, scores(context, hidden, input), input, numbers_);
   }
   Value scores(Context& context, const Value& hidden, const ChainInput& input) override {
-    // Without any said, the last position.
+    // Default: the last position.
     return score->forward(context,
                           input.ends.defined()
                               ? positions_at(context, hidden, input.ends)

@@ -1,4 +1,4 @@
-// Heads that encoders and decoders share: the chain's last unit.
+// Heads shared by encoders and decoders: the chain's last unit.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 namespace shoal::nn {
 
 struct HeadSizes {
-  std::int64_t channels = 0, labels = 0;  // labels: not of answers, which have 2
-  float std = 0, dropout = 0;             // of new weights; before the last layer
+  std::int64_t channels = 0, labels = 0;  // labels: unused for answers, which have 2
+  float std = 0, dropout = 0;             // std of new weights; dropout before the last layer
 };
 
-// Classes of every position, [B, T, labels]: a linear layer called `name`. Targets i32 [B, T].
+// Classifies every position with a linear layer `name`: [B, T, labels]. Targets i32 [B, T].
 std::unique_ptr<TaskHead> make_token_head(const std::string& name, const HeadSizes& sizes);
-// Where an answer starts and ends, [B, T, 2]: qa_outputs. Targets i32 [B, 2].
+// Scores of an answer's start and end, [B, T, 2]: qa_outputs. Targets i32 [B, 2].
 std::unique_ptr<TaskHead> make_question_head(const HeadSizes& sizes);
-// The state where a sample ends (ChainInput::ends) through a matrix without bias, score: [B,
-// labels]. Targets i32 [B], or of numbers f32 [B, labels].
+// Maps the state at the sample's end (ChainInput::ends) through a matrix without bias, score: [B,
+// labels]. Targets i32 [B], or with `numbers` f32 [B, labels].
 std::unique_ptr<TaskHead> make_end_head(const HeadSizes& sizes, bool numbers);
 
-// The loss of samples' scores [B, labels]: of classes, or of numbers.
+// The loss of scores [B, labels]: cross-entropy, or squared error with `numbers`.
 LossOutput sample_loss(Context& context, const Value& scores, const ChainInput& input,
                        bool numbers);
 

@@ -33,7 +33,7 @@ std::string found_name(const ShardedSafetensors& files, const WeightNames& names
   return {};
 }
 
-// What is wrong with an entry for a parameter; empty: nothing.
+// Describes a mismatch between an entry and a parameter; empty: none.
 std::string mismatch(const std::string& name, const SafetensorsEntry& entry,
                      const Parameter& parameter) {
   const auto want = parameter.whole_shape().sizes();
@@ -71,11 +71,11 @@ void check_sizes(const nlohmann::json& config, const std::string& source,
                inner = size({"n_inner", "intermediate_size", "hidden_dim"});
   std::string type;
   fields.text("model_type", type);
-  const bool is_albert = type == "albert";  // whose layers share their weights
+  const bool is_albert = type == "albert";  // ALBERT's layers share weights
   const double embedded = is_albert ? size({"embedding_size"}) : width;
   const double numbers =
       vocabulary * embedded + (is_albert ? 1 : layers) * std::max(1.0, width * inner);
-  double bytes = 0;  // no number takes less than one
+  double bytes = 0;  // a number takes at least one byte
   const ShardedSafetensors weights = ShardedSafetensors::open(directory);
   for (const auto& file : weights.files())
     for (const SafetensorsEntry& entry : file->entries()) bytes += static_cast<double>(entry.bytes);
@@ -126,7 +126,7 @@ AssignParameter assign_values(Context& context) {
     const Device device = context.kernels().device();
     if (device.is_cpu() || values.device == device || values.shape.count() == 0)
       return context.kernels().elementwise().cast(values, parameter.value.view(), context.stream);
-    // Files lie in host memory that kernels of a device do not read.
+    // Files are in host memory, which device kernels do not read.
     const Tensor there = context.empty(values.shape, values.dtype, MemoryTag::workspace);
     device_backend(device.type).copy(there.view().data, values.data, there.bytes(), context.stream);
     context.kernels().elementwise().cast(there.const_view(), parameter.value.view(),

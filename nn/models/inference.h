@@ -1,11 +1,11 @@
-// Inference borrows a training context.
+// Temporarily switches a training context to inference.
 #pragma once
 
 #include "shoal/nn/autograd/context.h"
 
 namespace shoal::nn {
 
-// Evaluate mode and no tape, for as long as it lives.
+// Evaluate mode without a tape, until destruction.
 class Inference {
  public:
   explicit Inference(Context& context)

@@ -17,7 +17,7 @@ nlohmann::ordered_json written_config(const WrittenConfig& config,
     const auto was = before.find(name);
     if (was != before.end() && *was == value) continue;
     out[name] = value;
-    if (name == "id2label") out.erase("num_labels");  // it would contradict
+    if (name == "id2label") out.erase("num_labels");  // num_labels would contradict it
   }
   for (const auto& [name, value] : before.items())
     if (!now.contains(name)) {
@@ -26,14 +26,14 @@ nlohmann::ordered_json written_config(const WrittenConfig& config,
     }
   out["model_type"] = now["model_type"];
   out["architectures"] = {config.architecture};
-  constexpr std::array kDtypes = {"dtype", "torch_dtype"};  // of transformers 5, and of 4
+  constexpr std::array kDtypes = {"dtype", "torch_dtype"};  // names in transformers 5 and 4
   bool has_dtype = false;
   for (const char* name : kDtypes)
     if (out.contains(name)) {
       out[name] = config.dtype;
       has_dtype = true;
     }
-  if (!has_dtype) out["torch_dtype"] = config.dtype;  // both versions read it
+  if (!has_dtype) out["torch_dtype"] = config.dtype;  // both versions read this name
   return out;
 }
 

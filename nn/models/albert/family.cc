@@ -1,5 +1,5 @@
-// ALBERT (Lan et al., "ALBERT: A Lite BERT", 2020): layers share their weights in groups, and a
-// mapping leads from a narrow embedding to hidden_size.
+// ALBERT (Lan et al., "ALBERT: A Lite BERT", 2020). Layers share weights in groups, and a linear
+// mapping widens a narrow embedding to hidden_size.
 #include "shoal/nn/models/encoder/family.h"
 
 #include <fmt/format.h>

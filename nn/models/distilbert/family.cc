@@ -1,5 +1,5 @@
-// DistilBERT (Sanh et al., "DistilBERT, a distilled version of BERT", 2019): BERT without token
-// types and pooler, under other names.
+// DistilBERT (Sanh et al., "DistilBERT, a distilled version of BERT", 2019): BERT with other names,
+// and without token types and pooler.
 #include "shoal/nn/models/encoder/family.h"
 
 #include <fmt/format.h>

@@ -27,7 +27,7 @@ std::string_view class_suffix(EncoderTask task) {
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
 }
 
-// Two labels without names are what transformers takes where nothing is said.
+// Two unnamed labels are transformers' default, so they are not written.
 void name_labels(const EncoderConfig& config, nlohmann::ordered_json& json) {
   if (config.num_labels == 2) return;
   for (std::int64_t i = 0; i < config.num_labels; ++i) {

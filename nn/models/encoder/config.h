@@ -1,5 +1,5 @@
-// Sizes and switches of BERT, RoBERTa, DistilBERT and ALBERT, which are one encoder: Hugging Face's
-// fields under BERT's names. What a family calls them, and which it has, is in its family.cc.
+// Configuration of BERT, RoBERTa, DistilBERT and ALBERT, which share one encoder. Fields have
+// BERT's names. Each family.cc maps them to the family's own names.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace shoal::nn {
 
-// What a model ends in. Targets of each (ChainInput::targets):
+// The task of a model's head, with its targets (ChainInput::targets):
 enum class EncoderTask : std::uint8_t {
   masked_lm,                // i32 [B, T]: the token where it was masked
   sequence_classification,  // i32 [B]; with one label, or problem_type regression: f32 [B, labels],
@@ -27,11 +27,10 @@ struct EncoderConfig {
   std::int64_t num_attention_heads = 12, intermediate_size = 3072;
   std::int64_t max_position_embeddings = 512;
   std::int64_t type_vocab_size = 2;  // 0: no token types (DistilBERT)
-  std::int64_t embedding_size = 0;   // 0: hidden_size; else a mapping in between (ALBERT)
-  std::int64_t num_hidden_groups =
-      0;  // 0: each layer has weights of its own; else they share (ALBERT)
-  std::int64_t inner_group_num = 1;  // blocks of a layer
-  std::string hidden_act = "gelu";   // erf; gelu_new, gelu_pytorch_tanh (tanh form), relu
+  std::int64_t embedding_size = 0;   // 0: hidden_size; otherwise a linear mapping follows (ALBERT)
+  std::int64_t num_hidden_groups = 0;  // 0: each layer has its own weights; else shared (ALBERT)
+  std::int64_t inner_group_num = 1;    // blocks per layer
+  std::string hidden_act = "gelu";     // erf; gelu_new, gelu_pytorch_tanh (tanh form), relu
   double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1;
   // Before the last layer of each head.
   double sequence_dropout = 0.1, token_dropout = 0.1, question_dropout = 0;
@@ -39,25 +38,24 @@ struct EncoderConfig {
   std::optional<std::int64_t> pad_token_id = 0;
   bool tie_word_embeddings = true;
   std::int64_t num_labels = 2;
-  std::string problem_type{};  // empty: as num_labels says
-  std::string source{};        // the text of the config.json that was read; empty: there was none
+  std::string problem_type{};  // empty: derived from num_labels
+  std::string source{};        // text of the config.json that was read; empty: none
 
-  // The family's defaults.
+  // Defaults of the family.
   static EncoderConfig of(std::string_view model_type);
-  // `name` is the file's, for messages. The family is the file's model_type; another than the four,
-  // a field of the wrong type, or a value that would change the numbers in a way Shoal lacks
-  // throws and is named.
+  // Errors name the file `name`. Throws on an unknown model_type, a field of the wrong type, or a
+  // value that changes the results in a way that Shoal does not implement; the error names it.
   static EncoderConfig from_json(const nlohmann::json& json, std::string_view name);
   static EncoderConfig from_file(const std::string& path);
-  // Every field that the model knows.
+  // All fields that the model knows.
   nlohmann::ordered_json known_fields() const;
-  // As transformers writes it for the task's class: `source` with what has changed. `dtype`: of the
-  // saved tensors ("float32").
+  // config.json as transformers writes it for the task's class: `source` with changes applied.
+  // `dtype`: of the saved tensors ("float32").
   nlohmann::ordered_json to_json(EncoderTask task, std::string_view dtype) const;
 
-  void check() const;  // sizes that cannot be: invalid_argument with the numbers
+  void check() const;  // throws invalid_argument on impossible sizes, naming them
   std::int64_t embedding() const { return embedding_size > 0 ? embedding_size : hidden_size; }
-  bool regression() const;  // the targets of a sequence are numbers
+  bool regression() const;  // the targets of a sequence are numbers, not classes
 };
 
 }  // namespace shoal::nn

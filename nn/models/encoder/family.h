@@ -1,5 +1,5 @@
-// In what the four families differ, as data: names of modules, fields of config.json, forms.
-// Each is in a file of its own: nn/models/{bert,roberta,distilbert,albert}/family.cc.
+// The differences between the four families, as data: module names, config.json fields, variants.
+// Each family has a file: nn/models/{bert,roberta,distilbert,albert}/family.cc.
 #pragma once
 
 #include <string>
@@ -16,11 +16,12 @@ namespace shoal::nn {
 
 class ConfigReader;
 
-// Paths below the block.
+// Paths relative to the block.
 struct BlockNames {
-  std::string attention, query, key, value, attention_output;  // the last four below the first
+  // the last four are below `attention`
+  std::string attention, query, key, value, attention_output;
   std::string attention_norm;
-  std::string ffn, ffn_in, ffn_out;  // the last two below the first, which may be empty
+  std::string ffn, ffn_in, ffn_out;  // the last two are below `ffn`, which may be empty
   std::string output_norm;
 };
 
@@ -28,30 +29,31 @@ struct EncoderFamily {
   std::string model_type;    // "bert"
   std::string class_prefix;  // "Bert": its classes are BertForMaskedLM, ...
   std::string base;          // "bert": the path of embeddings and layers
-  std::string mapping{};     // of the embedding to hidden_size, below the base
+  std::string mapping{};     // the mapping from embedding to hidden_size, below the base
   BlockNames block;
 
   // Masked LM: decoder(norm(activation(dense(x)))), the decoder tied, with a bias.
   std::string lm_dense, lm_norm, lm_head;
   std::string lm_decoder = "weight";  // an untied decoder's weight, below lm_head
-  bool lm_gelu = false;               // the activation is always GELU (erf)
+  bool lm_gelu = false;               // always use GELU (erf)
 
   // Sequence classification: classifier(dropout(activation(dense(first position)))).
   std::string pooler, classifier;
   kernels::Activation pooling = kernels::Activation::tanh;
   bool drops_before_pooler = false;
 
-  bool positions_from_ids = false;  // counted from the padding's id on, which has one too
-  bool ffn_drops = true;            // dropout at the end of a block
-  // Tensors of the same contents: (parameter, also called).
+  // positions count from the padding id, which has a position, too
+  bool positions_from_ids = false;
+  bool ffn_drops = true;  // dropout at the end of a block
+  // Aliases of tensors: (parameter, other name).
   std::vector<std::pair<std::string, std::string>> aliases;
 
   EncoderConfig defaults;
-  // Fields whose names or defaults are not BERT's.
+  // Fields whose names or defaults differ from BERT's.
   void (*read)(const ConfigReader& reader, EncoderConfig& config) = nullptr;
   void (*write)(const EncoderConfig& config, nlohmann::ordered_json& json) = nullptr;
 
-  // "encoder.layer.3", below the base; `inner`: of a layer's blocks
+  // "encoder.layer.3", below the base; `inner` is the index of a block within the layer.
   std::string (*layer)(std::int64_t layer, std::int64_t inner) = nullptr;
 };
 
@@ -59,10 +61,10 @@ const EncoderFamily& bert_family();
 const EncoderFamily& roberta_family();
 const EncoderFamily& distilbert_family();
 const EncoderFamily& albert_family();
-// By model_type; another one: invalid_argument with the four.
+// Looks up a family by model_type. Throws invalid_argument on an unknown one, listing the four.
 const EncoderFamily& encoder_family(std::string_view model_type);
 
-// BERT's fields, which RoBERTa has too.
+// BERT's fields; RoBERTa has the same.
 void read_bert_fields(const ConfigReader& reader, EncoderConfig& config);
 void write_bert_fields(const EncoderConfig& config, nlohmann::ordered_json& json);
 

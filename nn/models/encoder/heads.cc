@@ -35,7 +35,7 @@ class MaskedLmHead final : public TaskHead {
                                  .weight = encoder_family(config.model_type).lm_decoder})) {}
   std::string_view kind() const override { return "MaskedLmHead"; }
   LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) override {
-    // Where sequences are split, the rows would be those of other ranks.
+    // target_rows count whole sequences, so they cannot index split ones.
     if (!input.target_rows.defined() || hidden.tensor.shape()[1] != input.ids.shape()[1])
       return decoder->forward(context, transform(context, hidden), input.targets, input.loss);
     return decoder->forward(context,

@@ -1,4 +1,4 @@
-// What an encoder ends in: the chain's last unit.
+// Heads of encoders: the chain's last unit.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace shoal::nn {
 
-// Targets as EncoderTask says; logits: masked_lm [B, T, V], token_classification [B, T, labels],
-// question_answering [B, T, 2], sequence_classification [B, labels].
-// `words`: the embedding's weight, to be tied.
+// Targets are described at EncoderTask. Logits: masked_lm [B, T, V], token_classification [B, T,
+// labels], question_answering [B, T, 2], sequence_classification [B, labels]. `words`: the
+// embedding's weight, for tying.
 std::unique_ptr<TaskHead> make_encoder_head(const EncoderConfig& config, EncoderTask task,
                                             std::shared_ptr<Parameter> words);
 

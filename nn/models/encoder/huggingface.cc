@@ -10,19 +10,20 @@
 namespace shoal::nn {
 namespace {
 
-// Adds what `name` is called where `from`, its end, is `to`.
+// For each name that ends in `from`, adds the name with `to` instead.
 void add_ending(std::vector<std::string>& names, std::string_view from, std::string_view to) {
   for (std::size_t i = names.size(); i-- > 0;)
     if (names[i].ends_with(from))
       names.push_back(names[i].substr(0, names[i].size() - from.size()) + std::string(to));
 }
 
-// What a tied decoder's weight is called.
+// Names of a tied decoder's weight.
 std::vector<std::string> decoder_names(const EncoderFamily& family) {
   return {family.lm_head + ".weight", family.lm_head + ".decoder.weight"};
 }
 
-// Of a decoder that is not tied, transformers computes with the alias and leaves the other alone.
+// With an untied decoder, transformers uses the alias and ignores the other name, so the alias
+// comes first.
 std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
                                        const std::string& parameter) {
   std::vector<std::string> names{parameter};
@@ -30,7 +31,7 @@ std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
     if (name == parameter) names.insert(tied ? names.end() : names.begin(), alias);
   if (const std::string prefix = family.base + "."; parameter.starts_with(prefix))
     names.push_back(parameter.substr(prefix.size()));
-  // A tied table may be there as the decoder's weight alone.
+  // Some files store a tied table only as the decoder's weight.
   if (tied && parameter == family.base + ".embeddings.word_embeddings.weight")
     for (const std::string& name : decoder_names(family)) names.push_back(name);
   add_ending(names, "LayerNorm.weight", "LayerNorm.gamma");
@@ -38,7 +39,7 @@ std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
   return names;
 }
 
-// Buffers of older versions and, of a language model's head, copies of what is tied.
+// Buffers of older versions and, in a language model's head, copies of tied tensors.
 bool is_ignored(const Encoder& model, std::string_view tensor) {
   if (tensor.ends_with("embeddings.position_ids") || tensor.ends_with("embeddings.token_type_ids"))
     return true;
@@ -50,7 +51,7 @@ bool is_ignored(const Encoder& model, std::string_view tensor) {
          std::ranges::count(decoder_names(family), tensor) > 0;
 }
 
-// Embeddings and layers: without them a directory is of another model.
+// True for embeddings and layers. A directory without them holds another model.
 bool is_base(const EncoderFamily& family, const std::string& parameter) {
   const std::string layer = family.layer(0, 0);
   const std::string layers = layer.substr(0, layer.find('.') + 1);
@@ -73,7 +74,7 @@ LoadReport load_encoder_weights(const std::string& directory, Encoder& model,
        .may_be_new =
            [&family](const std::string& parameter) { return !is_base(family, parameter); }},
       assign);
-  // transformers names both.
+  // transformers reports both names.
   for (const auto& [name, alias] : family.aliases)
     if (std::ranges::count(report.missing, name) > 0) report.missing.push_back(alias);
   return report;

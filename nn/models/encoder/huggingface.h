@@ -1,5 +1,5 @@
-// Encoders as Hugging Face directories: config.json and the weights. What transformers writes opens
-// here, and the other way round.
+// Encoders as Hugging Face directories: config.json and the weights, compatible with transformers
+// in both directions.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace shoal::nn {
 
-// As load_weights(). Names with and without the family's prefix ("bert."), LayerNorm.gamma and
-// .beta, and a tied decoder's bias under either name are accepted. What lies outside embeddings and
-// layers may be missing: it is newly initialised, and reported, as transformers does.
+// Like load_weights(). Accepts names with and without the family's prefix ("bert."),
+// LayerNorm.gamma and .beta, and both names of a tied decoder's bias. Parameters outside embeddings
+// and layers may be missing; as in transformers, they are newly initialised and reported.
 LoadReport load_encoder_weights(const std::string& directory, Encoder& model,
                                 const AssignParameter& assign);
 
@@ -21,7 +21,7 @@ LoadReport load_encoder_weights(const std::string& directory, Encoder& model,
 std::vector<std::string> save_encoder(const std::string& directory, const Encoder& model,
                                       const ParameterValue& value,
                                       std::int64_t max_shard_bytes = 5'000'000'000);
-// The first file alone; `dtype` is that of the weights.
+// Writes only config.json. `dtype` is the dtype of the weights.
 std::vector<std::string> save_encoder_config(const std::string& directory, const Encoder& model,
                                              DType dtype);
 

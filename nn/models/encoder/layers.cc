@@ -51,10 +51,10 @@ EncoderEmbeddings::EncoderEmbeddings(const EncoderConfig& config)
                         .in = width, .out = config.hidden_size, .std = std_of(config)}));
 }
 
-// The padding's id stands for its position too; the others are counted from the next one on.
+// The padding id is also the padding's position; other tokens count from the next position.
 Tensor EncoderEmbeddings::positions_of(Context& context, const Tensor& ids) const {
   const std::int64_t length = ids.shape()[1], padding = *config_.pad_token_id;
-  // Ids on a device are not looked at: the table's kernels report a position beyond it.
+  // Ids on a device are not checked here; the table's kernels report positions out of range.
   if (ids.device().is_cpu() && padding + length >= config_.max_position_embeddings)
     for (std::int64_t i = 0, last = padding; i < ids.count(); ++i) {
       if (i % length == 0) last = padding;

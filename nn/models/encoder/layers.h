@@ -1,4 +1,4 @@
-// The encoder's embeddings and block, as its families configure them.
+// The encoder's embeddings and block, configured by the family.
 #pragma once
 
 #include <optional>
@@ -9,19 +9,19 @@
 
 namespace shoal::nn {
 
-// LayerNorm(words + positions + token types), dropped out, and ALBERT's mapping.
+// Dropout(LayerNorm(words + positions + token types)), then ALBERT's mapping.
 class EncoderEmbeddings final : public Module {
  public:
   explicit EncoderEmbeddings(const EncoderConfig& config);
   std::string_view kind() const override { return "EncoderEmbeddings"; }
-  // ids i32 [B, T], token_types the same or undefined -> [B, T, hidden_size]. Positions that depend
-  // on the ids (RoBERTa) are counted where the kernels are; one beyond the model's throws, at once
-  // where the ids are in host memory.
+  // ids i32 [B, T]; token_types the same or undefined -> [B, T, hidden_size]. Positions that depend
+  // on the ids (RoBERTa) are counted on the kernels' device. A position out of range throws, for
+  // host ids immediately.
   Value forward(Context& context, const Tensor& ids, const Tensor& token_types);
 
   Slot<EmbeddingLike> word_embeddings;
   std::optional<Slot<PositionEmbedding>> position_embeddings;
-  std::optional<Slot<AddedEmbedding>> counted_positions;  // one of the two
+  std::optional<Slot<AddedEmbedding>> counted_positions;  // exactly one of the two exists
   std::optional<Slot<AddedEmbedding>> token_type_embeddings;
   Slot<NormLike> norm;
   Slot<Dropout> dropout;
@@ -38,8 +38,8 @@ class EncoderBlock final : public Module {
   explicit EncoderBlock(const EncoderConfig& config);
   std::string_view kind() const override { return "EncoderBlock"; }
   Value forward(Context& context, const Value& x, const AttentionInput& input);
-  // The use'th time in a forward that this block computes, whatever part of the forward is here:
-  // sets the random coordinates of what follows. For blocks that several layers share.
+  // Sets the random coordinates for the use'th time that a forward pass runs this block. For blocks
+  // shared by several layers, which may be on different ranks.
   void begin_use(Context& context, std::uint32_t use) const;
 
   Slot<AttentionLike> attention;

@@ -40,7 +40,7 @@ Encoder::Layer Encoder::layer(int unit) const {
   const std::int64_t number = unit - 1;
   const auto inner = static_cast<std::size_t>(config_.inner_group_num);
   if (config_.num_hidden_groups == 0) return {static_cast<std::size_t>(number) * inner, inner, 0};
-  // As transformers: the group of layer i is the whole part of i / (layers / groups).
+  // As in transformers, the group of layer i is floor(i / (layers / groups)).
   const auto group_of = [&](std::int64_t i) {
     return i * config_.num_hidden_groups / config_.num_hidden_layers;
   };

@@ -1,6 +1,6 @@
-// BERT, RoBERTa, DistilBERT and ALBERT with a head, numerically transformers' BertForMaskedLM,
-// RobertaForSequenceClassification and so on. docs/encoder-numerics.md has what is easy to get
-// wrong.
+// BERT, RoBERTa, DistilBERT and ALBERT with a head, numerically equal to transformers'
+// BertForMaskedLM, RobertaForSequenceClassification and so on. docs/encoder-numerics.md lists the
+// pitfalls.
 #pragma once
 
 #include <deque>
@@ -11,8 +11,8 @@
 
 namespace shoal::nn {
 
-// Its units: embeddings, each layer, head. Layers that share weights (ALBERT) are units of the same
-// modules.
+// The units are the embeddings, each layer, and the head. Layers that share weights (ALBERT) are
+// units with the same modules.
 class Encoder final : public Chain {
  public:
   // Named and ready for materialize().
@@ -21,9 +21,9 @@ class Encoder final : public Chain {
   const EncoderConfig& config() const { return config_; }
   EncoderTask task() const { return task_; }
 
-  // The loss of a batch. Starts a new forward for random coordinates.
+  // The loss of a batch. Resets the random coordinates with begin_forward().
   LossOutput forward(Context& context, const ChainInput& input);
-  // As TaskHead::logits(); evaluate mode, nothing recorded. Targets are not looked at.
+  // See TaskHead::logits(). Evaluate mode, without a tape. Ignores targets.
   Tensor logits(Context& context, const ChainInput& input);
 
   int units() const override { return static_cast<int>(config_.num_hidden_layers) + 2; }
@@ -37,15 +37,15 @@ class Encoder final : public Chain {
                           const ChainInput& input) override;
   Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) override;
 
-  // forward() keeps only each layer's input, and backward runs the layer again.
+  // Keeps only each layer's input in forward(); backward recomputes the layer.
   void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
 
   Slot<EncoderEmbeddings> embeddings;
-  std::deque<Slot<EncoderBlock>> blocks;  // inner_group_num of each group, or one a layer
+  std::deque<Slot<EncoderBlock>> blocks;  // inner_group_num per group, or per layer without groups
   Slot<TaskHead> head;
 
  private:
-  // Of one layer, and how many layers before it have the same.
+  // Blocks of a layer; `use` counts earlier layers with the same blocks.
   struct Layer {
     std::size_t first_block = 0, blocks = 1;
     std::uint32_t use = 0;

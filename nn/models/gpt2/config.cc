@@ -51,7 +51,7 @@ Gpt2Config Gpt2Config::from_json(const nlohmann::json& object, std::string_view 
   read.first_integer("eos_token_id", config.eos_token_id);
   read.optional_integer("pad_token_id", config.pad_token_id);
   config.labels = DecoderLabels::read(read);
-  // reorder_and_upcast_attn asks for scores in f32: they always are here.
+  // reorder_and_upcast_attn requests f32 scores, which Shoal always uses.
   bool upcast = false;
   read.boolean("reorder_and_upcast_attn", upcast);
   read.refuse_true("add_cross_attention");
@@ -84,7 +84,7 @@ nlohmann::ordered_json Gpt2Config::known_fields(DecoderHead head) const {
   out["initializer_range"] = initializer_range;
   out["layer_norm_epsilon"] = layer_norm_epsilon;
   out["model_type"] = "gpt2";
-  out["n_ctx"] = n_positions;  // the old name, which old versions read
+  out["n_ctx"] = n_positions;  // old name for old versions
   out["n_embd"] = n_embd;
   out["n_head"] = n_head;
   out["n_inner"] = n_inner > 0 ? nlohmann::ordered_json(n_inner) : nlohmann::ordered_json();

@@ -1,5 +1,5 @@
-// GPT-2 as a Hugging Face directory: config.json, generation_config.json, model.safetensors or
-// shards with an index. What transformers writes opens here, and the other way round.
+// GPT-2 as a Hugging Face directory: config.json, generation_config.json, and model.safetensors or
+// shards with an index. Compatible with transformers in both directions.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace shoal::nn {
 
-// As load_weights(). Names with and without "transformer." are accepted; mask buffers and a tied
-// head's copy are passed over.
+// Like load_weights(). Accepts names with and without "transformer."; ignores mask buffers and a
+// tied head's copy.
 LoadReport load_gpt2_weights(const std::string& directory, Gpt2& model,
                              const AssignParameter& assign);
 

@@ -63,8 +63,8 @@ Gpt2Block::Gpt2Block(const Gpt2Config& config, std::int64_t layer)
 
 ResidualStream Gpt2Block::forward(Context& context, ResidualStream stream,
                                   const AttentionInput& input) {
-  // Each norm adds the branch before it; handles are dropped as soon as they were used, so that
-  // what backward does not need is freed here.
+  // Each norm adds the preceding branch. Values leave scope right after their use, so that memory
+  // that backward does not need is freed here.
   {
     const Value normed = stream.norm(context, *ln_1);
     stream.branch = attn->forward(context, normed, input);
@@ -113,8 +113,8 @@ nlohmann::ordered_json Gpt2Transformer::to_json(std::string_view dtype, DecoderH
   return config_.to_json(dtype, head);
 }
 
-// Causal-mask buffers of older versions: h.N.attn.bias, h.N.attn.masked_bias, and those of the
-// cross-attention that is not there.
+// Causal-mask buffers of older versions: h.N.attn.bias, h.N.attn.masked_bias, and the same for
+// cross-attention, which is not used.
 bool Gpt2Transformer::is_buffer(std::string_view bare) const {
   if (!bare.starts_with("h.")) return false;
   const std::string_view rest = bare.substr(2);

@@ -1,5 +1,5 @@
 // GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), numerically
-// transformers' GPT2LMHeadModel. docs/gpt2-numerics.md has what is easy to get wrong.
+// equal to transformers' GPT2LMHeadModel. docs/gpt2-numerics.md lists the pitfalls.
 #pragma once
 
 #include <deque>
@@ -76,8 +76,8 @@ class Gpt2Transformer final : public DecoderTrunk {
 
 class Gpt2 final : public CausalLm {
  public:
-  // Named and ready for materialize(); weights are drawn as GPT-2's: std initializer_range,
-  // residual projections divided by sqrt(2 · n_layer).
+  // Named and ready for materialize(). Weights are drawn as in GPT-2: std initializer_range,
+  // divided by sqrt(2 · n_layer) for residual projections.
   explicit Gpt2(const Gpt2Config& config);
   std::string_view kind() const override { return "Gpt2"; }
   const Gpt2Config& config() const { return transformer->config(); }

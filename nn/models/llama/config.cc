@@ -14,11 +14,11 @@
 namespace shoal::nn {
 namespace {
 
-// `object`: rope_scaling, or transformers 5's rope_parameters, which has rope_theta too.
+// `object`: rope_scaling, or the rope_parameters of transformers 5, which contain rope_theta, too.
 void read_rotary(const nlohmann::json& object, std::string_view name, LlamaConfig& config) {
   const ConfigReader read(object, name);
   RopeScaling& scaling = config.rope_scaling;
-  read.text("type", scaling.rope_type);  // its older name
+  read.text("type", scaling.rope_type);  // the older name
   read.text("rope_type", scaling.rope_type);
   read.number("rope_theta", config.rope_theta);
   read.number("factor", scaling.factor);
@@ -60,7 +60,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   bool token_bias = true;
   read.boolean("token_classification_bias", token_bias);
   if (!token_bias) read.fail("has token_classification_bias: false, which is not supported");
-  // Llama 3 has a list of them; generation here stops at the tokenizer's.
+  // Llama 3 has a list of ids. Generation stops at the tokenizer's end-of-text instead.
   read.first_integer("eos_token_id", config.eos_token_id);
   for (const char* key : {"rope_parameters", "rope_scaling"})
     if (const auto* found = read.find(key))
@@ -102,7 +102,7 @@ nlohmann::ordered_json LlamaConfig::known_fields(DecoderHead head) const {
   out["num_key_value_heads"] = key_heads();
   out["pad_token_id"] = or_null(pad_token_id);
   out["rms_norm_eps"] = rms_norm_eps;
-  // As transformers 4 writes them, which 5 reads too.
+  // Written as in transformers 4; version 5 reads it, too.
   out["rope_scaling"] = nullptr;
   if (rope_scaling.rope_type != "default") {
     nlohmann::ordered_json scaling{{"rope_type", rope_scaling.rope_type},
@@ -195,7 +195,7 @@ std::vector<float> LlamaConfig::rotary_frequencies() const {
       frequencies.push_back(plain);
       continue;
     }
-    // Long waves are stretched; llama3 leaves short ones and blends between.
+    // Long waves are stretched; llama3 keeps short ones and blends those in between.
     double blend = 0;
     if (s.rope_type == "llama3") {
       const double turns = static_cast<double>(s.original_max_position_embeddings) *

@@ -1,4 +1,4 @@
-// Llama's sizes and switches: Hugging Face's LlamaConfig, under the same names and defaults.
+// Llama's configuration: Hugging Face's LlamaConfig, with the same names and defaults.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace shoal::nn {
 
-// How rotary positions are stretched beyond those of pretraining (rope_type of rope_scaling or, in
-// transformers 5, of rope_parameters).
+// Stretching of rotary positions beyond those of pretraining: rope_scaling, or rope_parameters in
+// transformers 5.
 struct RopeScaling {
   std::string rope_type = "default";  // or linear, llama3
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
@@ -32,31 +32,30 @@ struct LlamaConfig {
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
   std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id;
   DecoderLabels labels{};
-  std::string source{};  // the text of the config.json that was read; empty: there was none
+  std::string source{};  // text of the config.json that was read; empty: none
 
-  // `name` is the file's, for messages. A field of the wrong type, another model_type, or a value
-  // that would change the numbers in a way Shoal lacks (hidden_act, a rope_type,
-  // quantization_config
-  // ...) throws and is named; fields that change nothing are passed over.
+  // Errors name the file `name`. Throws on a field of the wrong type, another model_type, or a
+  // value that changes the results in a way that Shoal does not implement (hidden_act, a rope_type,
+  // quantization_config ...). Ignores fields without effect.
   static LlamaConfig from_json(const nlohmann::json& json, std::string_view name);
-  // Every field that the model knows.
+  // All fields that the model knows.
   nlohmann::ordered_json known_fields(DecoderHead head) const;
-  // As transformers writes it, for the head's class: `source` with what has changed. `dtype`: of
-  // the saved tensors ("float32").
+  // config.json as transformers writes it for the head's class: `source` with changes applied.
+  // `dtype`: of the saved tensors ("float32").
   nlohmann::ordered_json to_json(std::string_view dtype,
                                  DecoderHead head = DecoderHead::causal_lm) const;
 
-  // Says rotary positions under the names of known_fields(), where transformers 5 has one object.
+  // Renames the rope_parameters object of transformers 5 to the fields of known_fields().
   static void spell_plainly(nlohmann::json& json);
 
-  void check() const;  // sizes that cannot be: invalid_argument with the numbers
+  void check() const;  // throws invalid_argument on impossible sizes, naming them
   std::int64_t key_heads() const {
     return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads;
   }
   std::int64_t head_channels() const {
     return head_dim > 0 ? head_dim : hidden_size / num_attention_heads;
   }
-  // How far each pair of a head's elements turns a position, in radians; f32, as transformers.
+  // Rotation per position in radians, for each pair of a head's elements; f32, as in transformers.
   std::vector<float> rotary_frequencies() const;
 };
 

@@ -1,6 +1,6 @@
-// Llama (Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023; key heads
-// shared by groups: Llama 2 and 3), numerically transformers' LlamaForCausalLM.
-// docs/llama-numerics.md has what is easy to get wrong.
+// Llama (Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023; Llama 2 and
+// 3 with grouped key heads), numerically equal to transformers' LlamaForCausalLM.
+// docs/llama-numerics.md lists the pitfalls.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ namespace shoal::nn {
 
 class Llama final : public CausalLm {
  public:
-  // Named and ready for materialize(); every weight matrix is drawn with std initializer_range.
+  // Named and ready for materialize(). Every weight matrix is drawn with std initializer_range.
   explicit Llama(const LlamaConfig& config);
   std::string_view kind() const override { return "Llama"; }
   const LlamaConfig& config() const { return model->config(); }

@@ -37,7 +37,7 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, std::shared_ptr<RotaryTable> r
 
 ResidualStream LlamaBlock::forward(Context& context, ResidualStream stream,
                                    const AttentionInput& input) {
-  // Each norm adds the branch before it; handles are dropped as soon as they were used.
+  // Each norm adds the preceding branch. Values leave scope right after their use.
   {
     const Value normed = stream.norm(context, *input_layernorm);
     stream.branch = self_attn->forward(context, normed, input);

@@ -1,4 +1,4 @@
-// What every head of a Llama stands on: embeddings, blocks, the last norm.
+// The trunk below every Llama head: embeddings, blocks, last norm.
 #pragma once
 
 #include <deque>
@@ -44,7 +44,7 @@ class LlamaTrunk final : public DecoderTrunk {
   const DecoderLabels& labels() const override { return config_.labels; }
   nlohmann::ordered_json known_fields(DecoderHead head) const override;
   nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const override;
-  // LlamaForQuestionAnswering alone calls it "transformer".
+  // Only LlamaForQuestionAnswering calls it "transformer".
   std::string_view base_name(DecoderHead head) const override {
     return head == DecoderHead::question_answering ? "transformer" : "model";
   }

@@ -1,5 +1,5 @@
 // RoBERTa (Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach", 2019): BERT's
-// blocks; positions counted from the padding's id on, one token type, heads of its own.
+// blocks with its own heads. Positions count from the padding id.
 #include "shoal/nn/models/encoder/family.h"
 
 #include "shoal/nn/models/config_reader.h"
