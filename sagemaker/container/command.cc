@@ -21,7 +21,7 @@ std::string option_name(std::string name) {
   return name;
 }
 
-// What the job says itself: its hyperparameters, over the file of its code.
+// Values that the job sets: its hyperparameters, then the JSON file of its code.
 class Said {
  public:
   Said(const Json& hyperparameters, const std::string& file) : hyperparameters_(hyperparameters) {
@@ -52,7 +52,7 @@ class Said {
   nlohmann::json file_;
 };
 
-// The value as a word of a command line.
+// Formats a value as one word of a command line.
 std::string word_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array() &&
@@ -75,14 +75,14 @@ std::vector<std::string> files_in(const std::string& directory) {
   return files;
 }
 
-// The first of the channels that the job has.
+// Returns the first of `names` that is a channel of the job.
 std::optional<std::string> channel_of(const Contract& c, const std::vector<std::string>& names) {
   const auto found = std::ranges::find_if(
       names, [&c](const std::string& name) { return c.inputs.contains(name); });
   return found == names.end() ? std::nullopt : std::optional(*found);
 }
 
-// All ranks share one order of the same files. SageMaker can give each host other ones.
+// All ranks share one order of the same files. ShardedByS3Key gives each host different files.
 void refuse_sharded_channels(const Contract& c) {
   if (c.hosts.size() == 1) return;
   for (const auto& [name, config] : c.inputs.items())
@@ -103,7 +103,7 @@ bool is_piped(const Contract& c, const std::string& channel) {
   return field_or(config, "TrainingInputMode", std::string("File")) == "Pipe";
 }
 
-// As a file's name would end.
+// File name extension that fits the channel's ContentType.
 std::string ending_of(const Contract& c, const std::string& channel) {
   const Json& config = c.inputs.at(channel);
   auto type = field_or(config, "ContentType", std::string("text/plain"));
@@ -118,7 +118,8 @@ std::string ending_of(const Contract& c, const std::string& channel) {
               "FastFile");
 }
 
-// What a channel in Pipe mode is to the run; what to do for it is added to `pipes`.
+// Returns the path from which the run reads a channel in Pipe mode. If the channel needs
+// preparation, appends it to `pipes`.
 std::string file_of_pipe(const Contract& c, const Said& said, const std::string& channel,
                          bool trains, std::vector<PipedChannel>& pipes) {
   const Json& config = c.inputs.at(channel);
@@ -145,8 +146,8 @@ std::string file_of_pipe(const Contract& c, const Said& said, const std::string&
   return "pipe://" + pipe.fan_out + "/{local_rank}/" + channel + ending;
 }
 
-// Files of channels that hold a single one, whatever its name. Where any holds more, none:
-// `shoal train` looks for the usual names itself.
+// Files of channels that hold exactly one file, whatever its name. If any channel holds more,
+// returns nothing, and `shoal train` looks for the usual names itself.
 Options files_of_channels(const Contract& c, const Said& said, std::vector<PipedChannel>& pipes) {
   for (const char* name : {"train_file", "validation_file", "test_file", "data", "dataset_name"})
     if (said.has(name)) return {};
@@ -154,7 +155,7 @@ Options files_of_channels(const Contract& c, const Said& said, std::vector<Piped
   std::optional<std::string> test = channel_of(c, {"test"});
   std::optional<std::string> validation = channel_of(c, {"validation", "eval", "dev"});
   if (!said.is_true("do_predict") && test) {
-    if (!validation) validation = test;  // as `shoal train` does
+    if (!validation) validation = test;  // as in `shoal train`
     test.reset();
   }
   Options options;
@@ -192,7 +193,7 @@ std::vector<std::string> option_words(const Json& hyperparameters) {
   for (const auto& [name, value] : hyperparameters.items()) {
     if (value.is_null() || option_name(name) == "output_dir") continue;
     const std::string word = word_of(value);
-    if (word.starts_with("--"))  // it would be taken for the next option
+    if (word.starts_with("--"))  // would be parsed as the next option
       words.push_back(fmt::format("--{}={}", name, word));
     else
       words.insert(words.end(), {"--" + name, word});
@@ -229,7 +230,7 @@ TrainCommand train_command(const Contract& c, const std::string& shoal, const st
   const std::vector<std::string> given = option_words(c.hyperparameters);
   command.words.insert(command.words.end(), given.begin(), given.end());
 
-  // The model's directory is for what is finished.
+  // Only the finished model belongs in the model's directory.
   const std::string model = c.path("model"), checkpoints = c.path("checkpoints");
   command.output_dir = said.text("output_dir").value_or(model);
   while (command.output_dir.size() > 1 && command.output_dir.ends_with('/'))

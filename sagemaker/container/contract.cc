@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kDefaultGroup = "homogeneousCluster";
 
-// Hyperparameters that are settings of the toolkit, and not of a framework.
+// Hyperparameters that configure the training toolkit, not a framework.
 constexpr std::array<std::string_view, 9> kSettings = {"sagemaker_program",
                                                        "sagemaker_submit_directory",
                                                        "sagemaker_enable_cloudwatch_metrics",

@@ -15,7 +15,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// Texts as they are, nothing for null, JSON for the rest.
+// Strings unchanged, null as an empty string, everything else as JSON.
 std::string value_text(const Json& value) {
   if (value.is_null()) return {};
   return value.is_string() ? value.get<std::string>() : compact_python_json(value);
@@ -44,7 +44,7 @@ Json groups_by_name(const Contract& c) {
 
 Json optional_text(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-// What both SM_TRAINING_ENV and a variable of its own have.
+// Values that have their own variable and are also part of SM_TRAINING_ENV.
 Json shared_values(const Contract& c, const VariableReader& variables) {
   std::string module =
       variables("SAGEMAKER_PROGRAM").value_or(c.program.empty() ? "None" : c.program);

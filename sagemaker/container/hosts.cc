@@ -48,7 +48,7 @@ struct Socket {
   int number;
 };
 
-// One word of a shell's command.
+// Quotes a text as one word of a shell command.
 std::string quoted(const std::string& text) {
   std::string word = "'";
   for (const char letter : text)
@@ -86,7 +86,7 @@ bool serves_ssh(const std::string& host, int port) {
     if (socket.number < 0) continue;
     const int connected = ::connect(socket.number, one->ai_addr, one->ai_addrlen);
     if (connected != 0 && (errno != EINPROGRESS || !socket.is_ready(POLLOUT))) continue;
-    std::array<char, 4> greeting{};  // of RFC 4253: "SSH-2.0-..."
+    std::array<char, 4> greeting{};  // RFC 4253: "SSH-2.0-..."
     if (!socket.is_ready(POLLIN)) continue;
     const ssize_t got = ::recv(socket.number, greeting.data(), greeting.size(), 0);
     if (got == 4 && std::string_view(greeting.data(), 4) == "SSH-") return true;
@@ -116,8 +116,8 @@ bool process_runs(const std::string& name) {
     if (std::isdigit(static_cast<unsigned char>(entry.name[0])) == 0) continue;
     std::string running;
     std::getline(std::ifstream(entry.path + "/comm"), running);
-    if (running != name.substr(0, 15)) continue;  // what the kernel keeps of a name
-    // One that has ended, and that nobody has waited for, is not running.
+    if (running != name.substr(0, 15)) continue;  // the kernel truncates names
+    // A zombie process is not running.
     std::string stat;
     std::getline(std::ifstream(entry.path + "/stat"), stat);
     const auto end_of_name = stat.rfind(") ");
@@ -128,7 +128,7 @@ bool process_runs(const std::string& name) {
 
 std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
                                      const Ending& ending, const HostRules& rules) {
-  // Renamed, so that whoever waits for it finds all of it.
+  // Renamed at the end, so that a waiting host reads the complete file.
   const std::string command =
       fmt::format("printf '%s\\n%s' {} {} > {}.new && mv {}.new {}", ending.status,
                   quoted(ending.reason), quoted(path), quoted(path), quoted(path));
@@ -142,7 +142,7 @@ std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, cons
                                    "ServerAliveInterval=5", host, command});
         return run_process(words).status == 0;
       } catch (const Error&) {
-        return false;  // there is no ssh
+        return false;  // ssh is not installed
       }
     }));
   std::vector<std::string> missed;
@@ -155,7 +155,7 @@ std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::
                                              const std::atomic<int>& stop, double grace_seconds,
                                              const std::function<bool()>& gives_up) {
   const Deadline start = Deadline::in_seconds(rules.start_seconds);
-  std::optional<Clock::time_point> seen, stopped;  // mpirun's process here, last; the signal
+  std::optional<Clock::time_point> seen, stopped;  // last time orted was seen; time of the signal
   for (;; pause(rules.poll_seconds)) {
     if (auto ending = told_ending(path)) return ending;
     if (stop != 0 && !stopped) stopped = Clock::now();

@@ -1,5 +1,5 @@
-// The other hosts of a job: who serves ssh already, when mpirun is done with this one, and how it
-// ended.
+// The other hosts of a job: waits until they serve ssh, waits until mpirun is done on this host,
+// and exchanges how it ended.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace shoal::sagemaker {
 struct HostRules {
   std::string sshd = "/usr/sbin/sshd", ssh = "ssh";
   std::string ssh_keygen = "ssh-keygen", ssh_keyscan = "ssh-keyscan";
-  std::string keys = "/run/shoal-ssh";  // a folder of this host alone, made anew (ssh_keys.h)
+  std::string keys = "/run/shoal-ssh";  // a folder on this host, newly created (ssh_keys.h)
   int ssh_port = 22;
   std::string orted = "orted";  // mpirun's process on a worker
   double poll_seconds = 1;
@@ -24,33 +24,35 @@ struct HostRules {
   double quiet_seconds = deadlines::kOrtedGone;
 };
 
-// Whether something that speaks ssh answers at host:port now. A name that does not resolve: false.
+// True if an ssh server answers at host:port now. False for a name that does not resolve.
 bool serves_ssh(const std::string& host, int port);
 
-// Returns once every host serves ssh; timeout naming the first that does not. `stop` non-zero:
-// returns at once.
+// Returns once every host serves ssh. Throws timeout, naming the first host that does not. Returns
+// at once if `stop` becomes non-zero.
 void wait_for_hosts(const std::vector<std::string>& hosts, const HostRules& rules,
                     const std::atomic<int>& stop);
 
-// Whether a process of this name runs on this host.
+// True if a process of this name runs on this host.
 bool process_runs(const std::string& name);
 
-// How the first host's mpirun ended. Its workers cannot see that: of mpirun they have a process
-// that ends in any case.
+// How mpirun ended on the first host. Workers cannot observe it: they run only orted, which also
+// ends after a failure.
 struct Ending {
-  int status = 0;           // what the first host ends with
-  std::string reason = {};  // of a failure
+  int status = 0;           // exit status of the first host
+  std::string reason = {};  // reason of a failure
 };
-// Writes it to `path` on each of `hosts`, by ssh, all at once. Returns those that it did not reach.
+// Writes the ending to `path` on each of `hosts` by ssh, in parallel. Returns the hosts that could
+// not be reached.
 std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
                                      const Ending& ending, const HostRules& rules);
 
-// Returns once the first host has told how it ended (tell_ending with this path), or mpirun has
-// been here and gone without a word: nothing. timeout when it never came. After `stop` is non-zero
-// it waits `grace_seconds` more at most, while ranks on this host save their checkpoint; for mpirun
-// that has not come, `quiet_seconds`: the first host may have started it as the signal came.
-// `gives_up`: once true, it returns nothing at the next look; a host that is stopped does not ask
-// it, for that would cut short what ranks save.
+// Returns the ending once the first host has told it (tell_ending with this path). Returns nullopt
+// once orted has run here and stopped without an ending. Throws timeout if orted never starts.
+//
+// After `stop` becomes non-zero, waits at most `grace_seconds` more, while ranks on this host save
+// their checkpoint. If orted has not started, waits only `quiet_seconds`, since the first host may
+// just have started it. Returns nullopt if `gives_up` returns true. After `stop` it is not asked
+// any more, since that would interrupt saving.
 std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,
                                              const std::atomic<int>& stop, double grace_seconds,
                                              const std::function<bool()>& gives_up = {});

@@ -23,7 +23,7 @@ int integer_parameter(const Contract& c, const char* name, int otherwise) {
   return found->get<int>();
 }
 
-// --NCCL_DEBUG VALUE is the toolkit's own; the rest are words for mpirun.
+// --NCCL_DEBUG VALUE is the toolkit's own option; other words go to mpirun.
 struct CustomOptions {
   std::optional<std::string> nccl_debug;
   std::vector<std::string> words;
@@ -54,8 +54,9 @@ bool uses_mpi(const Contract& c) {
       [&c](const char* name) { return c.is_on(name); });
 }
 
-// The variables of mpirun's command line. What the job says itself goes before what is usual: its
-// options of mpirun before its environment, that before ours. (Of two -x the last one would win.)
+// The variables on mpirun's command line, each set once. The job's mpirun options have priority
+// over its environment, and that over our defaults. (With two -x of a name, mpirun would use the
+// last.)
 class MpirunVariables {
  public:
   MpirunVariables(std::vector<std::string>& words, const CustomOptions& custom,
@@ -83,18 +84,20 @@ class MpirunVariables {
   std::set<std::string> said_;
 };
 
-// FI_ for Shoal, MPI and the plugin. The plugin sets what NCCL itself wants on each instance
-// type (its protocol too: NCCL_PROTO=simple, the toolkit's, was for plugins up to 1.5, and takes
-// LL128 from newer ones).
+// FI_ variables for Shoal, MPI and the NCCL plugin. The plugin sets what NCCL needs on each
+// instance type, including the protocol. The toolkit's NCCL_PROTO=simple was for plugins up to 1.5;
+// with newer ones it would disable LL128.
 void set_fabric(const Contract& c, std::size_t hosts, MpirunVariables& variables) {
   const auto type = find_instance_type(c.instance_type);
   if (!type || !type->has_efa) return;
   variables.set_unless_forwarded("FI_PROVIDER", "efa");
   variables.set_unless_forwarded("FI_EFA_FORK_SAFE", "1");
   if (!has_device_rdma(c.instance_type)) return;
-  // Unasked, libfabric gives it to programs of its interface 1.18 and on adapters after p4d's.
+  // By default, libfabric enables it only for programs with API 1.18 and on adapters newer than
+  // p4d's.
   variables.set_unless_forwarded("FI_EFA_USE_DEVICE_RDMA", "1");
-  // Else NCCL would take sockets where the plugin fails; so it ends, and says so.
+  // Without this, NCCL would fall back to sockets if the plugin fails. With it, NCCL fails with an
+  // error.
   if (hosts > 1) variables.set_unless_forwarded("NCCL_NET", "AWS Libfabric");
 }
 
@@ -137,7 +140,7 @@ std::vector<std::string> mpirun_words(const Contract& c, const Launch& launch,
     variables.set("NCCL_DEBUG", *custom.nccl_debug);
   else
     variables.set_unless_forwarded("NCCL_DEBUG", "INFO");
-  // libinfinipath, which Debian's libfabric loads, would take SIGTERM over and end with status 1.
+  // libinfinipath, loaded by Debian's libfabric, would catch SIGTERM and exit with status 1.
   variables.set("IPATH_NO_BACKTRACE", "1");
   if (hosts.size() > 1) variables.set("MASTER_ADDR", launch.hosts.front());
   set_fabric(c, hosts.size(), variables);
@@ -163,11 +166,11 @@ std::string_view to_string(HostRole role) {
 }
 
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names) {
-  // AWS_: credentials by value, file, role or address; region, endpoints, certificates.
+  // AWS_: credentials (values, files, roles, addresses), region, endpoints, certificates.
   constexpr std::array<std::string_view, 10> kPrefixes = {"SM_",  "SAGEMAKER_",   "SHOAL_", "NCCL_",
                                                           "FI_",  "OMP_",         "GOMP_",  "CUDA_",
                                                           "AWS_", "TRAINING_JOB_"};
-  // Where programs are found, and the way to S3.
+  // Search paths of programs and libraries, and proxies to S3.
   constexpr std::array<std::string_view, 9> kNames = {
       "PATH",        "LD_LIBRARY_PATH", "TMPDIR",    "http_proxy", "https_proxy",
       "HTTPS_PROXY", "all_proxy",       "ALL_PROXY", "no_proxy"};

@@ -1,4 +1,4 @@
-// Who starts what on which host: arithmetic on the contract.
+// Decides which host starts which program. Pure functions of the contract.
 #pragma once
 
 #include <string>
@@ -11,47 +11,47 @@
 namespace shoal::sagemaker {
 
 enum class HostRole {
-  single,      // starts `shoal train` itself; several such hosts find each other by SM_HOSTS
+  single,      // starts `shoal train` itself; several such hosts find each other through SM_HOSTS
   mpi_master,  // starts mpirun for all hosts of the distribution
-  mpi_worker,  // serves the master until it is done
+  mpi_worker,  // serves the master until mpirun is done
   idle,        // its instance group takes no part
 };
 std::string_view to_string(HostRole role);
 
 struct Launch {
   HostRole role = HostRole::single;
-  std::vector<std::string> hosts;  // of the distribution, the master first
+  std::vector<std::string> hosts;  // hosts of the distribution, the master first
   int ranks_per_host = 1;
-  std::vector<std::string> words;  // what this host runs; empty for workers and idle hosts
+  std::vector<std::string> words;  // command of this host; empty for workers and idle hosts
   bool is_rank_0 = false;          // rank 0 runs here, so this host has the finished model
 };
 
-// That mpirun starts; 1 where the job has no distribution.
+// Ranks that mpirun starts per host; 1 if the job has no distribution.
 int ranks_of_a_host(const Contract& contract);
 
-// For an image that trains on GPUs: invalid_argument where this host shows another number of them
-// than its instance type has, and so ranks would be too few, on the wrong hosts, or on the CPU.
-// Accepted: the CPU, where the job asks for it; types whose GPUs are not known; fewer GPUs than
-// the type has, where the ranks that the job asks for (processes_per_host, or one process without a
-// distribution) have one each.
+// For images that train on GPUs. Throws invalid_argument if this host shows a different number of
+// GPUs than its instance type has: ranks would be too few, on the wrong hosts, or on the CPU.
+// Accepts jobs that ask for the CPU, and types with an unknown number of GPUs. Also accepts fewer
+// GPUs if each requested rank still has one (processes_per_host, or a single process without a
+// distribution).
 void check_gpus(const Contract& contract, const TrainCommand& command);
 
 struct MpirunWords {
   std::string mpirun = "mpirun";  // the program
   std::vector<std::string> forwarded =
       {};                             // names of variables that all ranks get as they are here
-  std::vector<std::string> ssh = {};  // options of ssh, by which it reaches other hosts
+  std::vector<std::string> ssh = {};  // ssh options for reaching other hosts
 };
 
-// mpirun's command line is the toolkit's, but: FI_PROVIDER=efa is said only where there is EFA,
-// NCCL's protocol is left to the plugin, the address of rank 0 (MASTER_ADDR) is said instead of
-// preloading gethostname(), and what the job itself says of a variable goes before what is usual.
+// mpirun's command line is the toolkit's, with four differences. FI_PROVIDER=efa is set only with
+// EFA. The plugin chooses NCCL's protocol. MASTER_ADDR gives rank 0's address instead of a
+// preloaded gethostname(). A variable set by the job overrides the default.
 Launch plan_launch(const Contract& contract, const TrainCommand& command,
                    const MpirunWords& mpirun);
 
-// Of all names: SM_ and SAGEMAKER_ but those of one host, SHOAL_, NCCL_, FI_, OMP_, GOMP_, CUDA_
-// and AWS_ variables (credentials, region, endpoints), PATH, LD_LIBRARY_PATH, TMPDIR and the
-// proxies'. Values stand in no command line.
+// Selects the variables that mpirun forwards: SM_ and SAGEMAKER_ except those of one host, SHOAL_,
+// NCCL_, FI_, OMP_, GOMP_, CUDA_, AWS_ (credentials, region, endpoints) and TRAINING_JOB_; PATH,
+// LD_LIBRARY_PATH, TMPDIR and proxies. Values do not appear on the command line.
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names);
 
 }  // namespace shoal::sagemaker

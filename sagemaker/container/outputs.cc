@@ -14,9 +14,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostCharacters = 1024;
-constexpr std::string_view kRunLock = "run.lock";  // train/checkpoint's, of a run that was killed
+// of train/checkpoint; left behind by a killed run
+constexpr std::string_view kRunLock = "run.lock";
 
-// "[1,3]<stderr>:" of --tag-output, once or several times, goes.
+// Removes the marks of --tag-output, such as "[1,3]<stderr>:", possibly repeated.
 std::string without_marks(std::string_view line) {
   while (line.starts_with('[')) {
     const auto bracket = line.find("]<std");
@@ -29,7 +30,7 @@ std::string without_marks(std::string_view line) {
   return std::string(line.substr(0, 10000));
 }
 
-// Cut where a character ends.
+// Cuts at a character boundary.
 std::string_view cut(std::string_view text) {
   std::size_t seen = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -78,7 +79,7 @@ std::vector<std::string> export_model(const std::string& output_dir, const std::
 }
 
 std::string reason_of(std::string_view error, int status) {
-  std::string last, ours, denied;  // denied: ssh's line, which mpirun's help text follows
+  std::string last, ours, denied;  // denied: ssh's line, followed by mpirun's help text
   std::istringstream lines{std::string(error)};
   for (std::string line; std::getline(lines, line);) {
     line = without_marks(line);
@@ -101,7 +102,7 @@ std::string reason_of(std::string_view error, int status) {
 }
 
 void write_failure(const std::string& output, std::string_view reason) noexcept {
-  // What goes wrong here is nothing beside what did: the exit status says that the job failed.
+  // A failure here is only logged; the exit status already reports the job's failure.
   best_effort("tell SageMaker why the job failed", [&] {
     make_directories(output);
     const std::string path = output + "/failure";

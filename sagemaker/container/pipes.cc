@@ -27,11 +27,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBlock = std::size_t{64} << 10U;  // what a pipe holds
+constexpr std::size_t kBlock = std::size_t{64} << 10U;  // capacity of a pipe
 constexpr int kPollMilliseconds = 50;
 constexpr double kForEver = 1e9;
 
-// The writing end of one rank's pipe.
+// Write end of one rank's pipe.
 class RankPipe {
  public:
   explicit RankPipe(std::string path) : path_(std::move(path)) {
@@ -46,17 +46,17 @@ class RankPipe {
   RankPipe(const RankPipe&) = delete;
   RankPipe& operator=(const RankPipe&) = delete;
 
-  // Waits for the rank to open its end: what is closed before that is lost.
+  // Waits for the rank to open its end. Data of a pipe closed before that is lost.
   void wait_for_reader(const std::atomic<bool>& stop) {
     while (descriptor_ < 0 && !stop) {
       descriptor_ = ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-      if (descriptor_ < 0 && errno != ENXIO && errno != EINTR)  // ENXIO: it is not open yet
+      if (descriptor_ < 0 && errno != ENXIO && errno != EINTR)  // ENXIO: not open yet
         throw_error(ErrorCode::io, "cannot open the pipe {}: {}", path_, std::strerror(errno));
       if (descriptor_ < 0)
         std::this_thread::sleep_for(std::chrono::milliseconds(kPollMilliseconds));
     }
   }
-  // All of it, waiting for the rank to take it. One that is through gets no more.
+  // Writes all bytes, waiting for the rank to read them. A rank that closed its end gets no more.
   void write(std::span<const std::byte> bytes, const std::atomic<bool>& stop) {
     wait_for_reader(stop);
     while (!bytes.empty() && !is_through_ && !stop) {
@@ -123,7 +123,7 @@ struct PipeFanOut::Impl {
         while (const std::size_t got = from.read(block))
           for (const auto& rank : ranks) rank->write(std::span(block).first(got), stop);
         for (const auto& rank : ranks) rank->wait_for_reader(stop);
-        ranks = make_pipes(epoch + 1);  // the next are there before these end
+        ranks = make_pipes(epoch + 1);  // create the next pipes before these end
       }
     } catch (const std::exception& error) {
       if (stop || job_stop != 0) return;
@@ -137,7 +137,7 @@ struct PipeFanOut::Impl {
   std::vector<std::unique_ptr<RankPipe>> ranks;  // open until the end, even after a failure
   const std::atomic<int>& job_stop;
   std::atomic<bool> stop{false};
-  mutable std::mutex mutex;  // of failure
+  mutable std::mutex mutex;  // protects failure
   std::optional<std::string> failure;
   std::thread thread;
 };

@@ -1,4 +1,4 @@
-// Channels in Pipe mode: input/data/NAME_0, NAME_1, ..., each a named pipe that is read once.
+// Channels in Pipe mode: input/data/NAME_0, NAME_1, ..., named pipes that are each read once.
 #pragma once
 
 #include <atomic>
@@ -8,27 +8,27 @@
 
 namespace shoal::sagemaker {
 
-// A channel, and what becomes of it on this host before ranks read it.
+// A channel and how this host prepares it before ranks read it.
 struct PipedChannel {
   std::string prefix;   // ".../input/data/train": the pipes PREFIX_0, PREFIX_1 ...
-  std::string file;     // its first pipe is copied here; or, where it is empty,
-  std::string fan_out;  // FAN_OUT/R/NAME_E: pipes of its own for each rank R of the host, and
-  int ranks = 0;        // their number
+  std::string file;     // the first pipe is copied here; if empty:
+  std::string fan_out;  // FAN_OUT/R/NAME_E: separate pipes for each rank R of the host
+  int ranks = 0;        // number of these ranks
 };
 
-// Copies the first pipe to its file, which appears whole. Blocks. io; aborted once `stop` is not 0.
+// Copies the first pipe to the file, which appears atomically. Blocks. Throws io, or aborted once
+// `stop` is non-zero.
 void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop);
 
-// Gives every byte of each pipe to all ranks, on a thread of its own, at the pace of the slowest,
-// for as long as it lives. What goes wrong, ranks do not find out: to them an end of their pipes
-// would be the end of an epoch, so they wait, and whoever started them has to end them.
+// A thread that copies every byte of each pipe to all ranks, at the pace of the slowest, until
+// destruction. Ranks do not notice failures: the end of a pipe would look like the end of an epoch,
+// so they wait. The process that started the ranks must end them.
 class PipeFanOut {
  public:
-  // `stop`, which outlives this: the signal that asks for the job's end, 0 until then.
+  // `stop` must outlive this object: the signal that ends the job, 0 until then.
   PipeFanOut(const PipedChannel& channel, const std::atomic<int>& stop);
   ~PipeFanOut();
-  // What went wrong before the signal, whose cause it is not then; nothing: all was well. From any
-  // thread.
+  // A failure before the signal, which is then not its cause; nullopt: none. Thread-safe.
   std::optional<std::string> failure() const;
   PipeFanOut(const PipeFanOut&) = delete;
   PipeFanOut& operator=(const PipeFanOut&) = delete;

@@ -33,22 +33,21 @@ void say(std::string_view line) {
 
 using FanOuts = std::vector<std::unique_ptr<PipeFanOut>>;
 
-// What went wrong, before the job was stopped, with a channel that ranks of this host read;
-// nothing: all was well.
+// The first failure, before the job was stopped, of a channel that ranks of this host read.
 std::optional<std::string> failure_of(const FanOuts& fan_outs) {
   for (const auto& one : fan_outs)
     if (auto failure = one->failure()) return failure;
   return std::nullopt;
 }
 
-// With what a host ends that was stopped before it was done. What had failed before is thrown: to
-// SageMaker it is why the job ends.
+// Exit status of a host stopped before it was done. Throws an earlier failure, since SageMaker
+// should report that as the reason.
 int stopped_by(int signal, const FanOuts& fan_outs) {
   if (const auto failure = failure_of(fan_outs)) throw Error(ErrorCode::io, *failure);
   return 128 + signal;
 }
 
-// The job's code, unpacked into code/ of `place`; the directory that has it.
+// Unpacks the job's code into code/ of `place` and returns its directory.
 std::string unpack_code(const Contract& c, const ContainerOptions& options,
                         const std::string& place, const std::string& region) {
   const auto found = c.settings.find("sagemaker_submit_directory");
@@ -78,7 +77,7 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options,
   return code;
 }
 
-// This process's, NAME=value.
+// This process's variables, as NAME=value.
 std::vector<std::string> own_variables() {
   std::vector<std::string> all;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
@@ -105,8 +104,8 @@ void hide(Json& group) {
       hide(value);
 }
 
-// What is shown has no secrets: the user's hyperparameters, and those of the framework's own names,
-// stand in it several times.
+// Hides secrets in the shown output, where user hyperparameters and framework parameters appear
+// several times.
 void hide_secrets(Contract& c) {
   hide(c.hyperparameters);
   hide(c.framework_parameters);
@@ -121,7 +120,7 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
   terminal::print("{}\n", shown.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
-// Where the first host tells the others how it ended.
+// File in which the first host tells the others how it ended.
 std::string ending_file(const Contract& c) { return c.path("output/first-host-ended"); }
 
 void tell_workers(const Contract& c, const Launch& launch, const ContainerOptions& options,
@@ -132,8 +131,8 @@ void tell_workers(const Contract& c, const Launch& launch, const ContainerOption
     say(fmt::format("host {} could not be told how this one ended", host));
 }
 
-// A worker's part: ssh for mpirun, until that is done. Its ranks get this container's environment,
-// and over it what mpirun forwards.
+// The worker's part: serves ssh for mpirun until it is done. The ranks get this container's
+// environment, overridden by the variables that mpirun forwards.
 int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOuts& fan_outs,
                  const std::atomic<int>& stop) {
   const LoginVariables login = login_variables(own_variables());
@@ -149,7 +148,7 @@ int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOu
       wait_for_mpirun_to_end(options.hosts, ending_file(c), stop, options.grace_seconds,
                              [&fan_outs] { return failure_of(fan_outs).has_value(); });
   const bool is_done = ending && ending->status == 0;
-  // The ranks here end with this container.
+  // The ranks on this host end with this container.
   if (const auto failure = failure_of(fan_outs); failure && !is_done)
     throw Error(ErrorCode::io, *failure);
   if (stop != 0 && !is_done) return 128 + stop;
@@ -164,7 +163,7 @@ int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOu
   return ending->status;
 }
 
-// What a stop left in output_dir: `shoal train` saves, and then ends as by that signal.
+// Logs the state of output_dir after a stop. `shoal train` saves, then ends by that signal.
 void say_stopped(const ProcessResult& result, const std::string& output_dir, double grace_seconds,
                  int signal) {
   const bool in_order = result.status == 128 + SIGTERM || result.status == 128 + SIGUSR1;
@@ -183,17 +182,17 @@ void say_stopped(const ProcessResult& result, const std::string& output_dir, dou
                     signal, reason_of(result.error, result.status), output_dir));
 }
 
-// The command to its end; the model where rank 0 ran.
+// Runs the command to its end. Exports the model if rank 0 ran here.
 int run_command(const Contract& c, const Launch& launch, const TrainCommand& command,
                 const Variables& variables, const FanOuts& fan_outs,
                 const ContainerOptions& options, const std::atomic<int>& stop) {
   ProcessOptions how;
   for (const auto& [name, value] : variables) how.environment.push_back(name + "=" + value);
-  how.environment.emplace_back("IPATH_NO_BACKTRACE=1");  // as launch.cc says
+  how.environment.emplace_back("IPATH_NO_BACKTRACE=1");  // see launch.cc
   how.passes_on_errors = true;
   how.stop = &stop;
-  // mpirun kills ranks a second after SIGTERM, but passes SIGUSR1 on; `shoal train` takes both.
-  // Before there are ranks, SIGUSR1 would be passed on to nobody, and mpirun would go on.
+  // mpirun kills ranks one second after SIGTERM, but forwards SIGUSR1; `shoal train` handles both.
+  // Before ranks exist, SIGUSR1 would be forwarded to no process and mpirun would continue.
   if (launch.role == HostRole::mpi_master)
     how.choose_stop = [rank = fs::path(options.shoal).filename().string()] {
       bool runs = false;
@@ -204,8 +203,8 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   how.gives_up = [&fan_outs] { return failure_of(fan_outs).has_value(); };
   const auto began = fs::file_time_type::clock::now();
   const ProcessResult result = run_process(launch.words, how);
-  // Told to end, it may have ended by itself in the same moment. (mpirun says 0 too where the
-  // signal met it while it was starting ranks.)
+  // The command may have ended by itself just as it was stopped. (mpirun also returns 0 if the
+  // signal arrived while it was starting ranks.)
   const bool is_done =
       result.status == 0 && (!launch.is_rank_0 || has_model_since(command.output_dir, began));
   const auto lost_input = is_done ? std::nullopt : failure_of(fan_outs);
@@ -230,7 +229,7 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   return 0;
 }
 
-// As `shoal train` has it: then it takes the CPU.
+// True if CUDA_VISIBLE_DEVICES hides all GPUs; `shoal train` then uses the CPU.
 bool hides_gpus(const VariableReader& variables) {
   const auto visible = variables("CUDA_VISIBLE_DEVICES");
   return visible && (visible->empty() || *visible == "-1");
@@ -243,7 +242,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   Variables variables = sm_variables(c, environment);
   const std::string region = region_for_s3(c, environment);
   if (!region.empty()) variables.emplace_back("AWS_REGION", region);
-  // Who only looks leaves nothing behind: the code, whose options are read, lies aside.
+  // A dry run leaves no files in root, so it unpacks the code elsewhere to read its options.
   std::optional<ScratchDirectory> aside;
   if (options.only_shows) aside.emplace();
   const std::string code = unpack_code(c, options, aside ? aside->path() : c.root, region);
@@ -280,7 +279,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
     wait_for_hosts(workers, options.hosts, stop);
   }
-  if (stop != 0) return stopped_by(stop, fan_outs);  // before anything could be trained
+  if (stop != 0) return stopped_by(stop, fan_outs);  // before any training
   return run_command(c, launch, command, variables, fan_outs, options, stop);
 }
 
@@ -291,7 +290,8 @@ int run_container(const ContainerOptions& options, const std::atomic<int>& stop)
   try {
     return run_host(options, stop);
   } catch (const Error& error) {
-    if (stop != 0 && error.code() == ErrorCode::aborted) return 128 + stop;  // as it was told
+    // ended because it was stopped
+    if (stop != 0 && error.code() == ErrorCode::aborted) return 128 + stop;
     reason = error.what();
   } catch (const std::exception& error) {
     reason = std::string("unexpected: ") + error.what();

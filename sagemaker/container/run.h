@@ -1,4 +1,4 @@
-// What `train` does, from /opt/ml to the exit status.
+// Runs `train` in the container, from /opt/ml to the exit status.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace shoal::sagemaker {
 
-// Fetches s3://... into a file. `region`: the job's, where the environment names none; else empty.
+// Fetches s3://... into a file. `region`: the job's, if the environment has none; otherwise empty.
 using Fetch =
     std::function<void(const std::string& uri, const std::string& path, const std::string& region)>;
 
@@ -19,15 +19,15 @@ struct ContainerOptions {
   std::string root = "/opt/ml";
   std::string shoal = "shoal", mpirun = "mpirun";
   HostRules hosts;
-  double grace_seconds = deadlines::kSaveGrace;  // then the ranks are killed
-  bool only_shows = false;      // prints what would be run, runs nothing, leaves no file behind
-  bool trains_on_gpus = false;  // `shoal` is a build for GPUs: a host that lacks some is refused
-  Fetch fetch;                  // null: code in S3 is refused
+  double grace_seconds = deadlines::kSaveGrace;  // after that, the ranks are killed
+  bool only_shows = false;      // prints the command without running it; leaves no files
+  bool trains_on_gpus = false;  // `shoal` was built for GPUs: refuses a host that lacks some
+  Fetch fetch;                  // null: refuses code in S3
 };
 
-// Runs this host's part of the job; `stop` is the signal that asks for its end, 0 until then.
-// Returns the exit status: 0 done, 128 + N stopped by signal N, else the trainer's. What fails is
-// written to output/failure (unless only_shows) as well as said. Does not throw.
+// Runs this host's part of the job. `stop` is the signal that ends it, 0 until then. Returns the
+// exit status: 0 done, 128 + N stopped by signal N, otherwise the trainer's. Failures are logged
+// and, unless only_shows, written to output/failure. Does not throw.
 int run_container(const ContainerOptions& options, const std::atomic<int>& stop);
 
 }  // namespace shoal::sagemaker

@@ -22,7 +22,7 @@ namespace shoal::sagemaker {
 namespace {
 
 constexpr const char* kKind = "ssh-ed25519";
-// A message between sshd's processes has 256 KiB at most, and the words of a key are in one.
+// Messages between sshd's processes are limited to 256 KiB; one contains all options of a key.
 constexpr std::size_t kMostLoginBytes = 192 << 10;
 
 std::string key_file(const HostRules& rules) { return rules.keys + "/key"; }
@@ -36,7 +36,7 @@ void run_or_throw(const std::vector<std::string>& words) {
                             result.error.substr(0, result.error.find('\n'))));
 }
 
-// The key in what ssh-keyscan wrote, "HOST ssh-ed25519 AAAA..." a line; nothing: it has none.
+// Finds the key in ssh-keyscan's output, lines of "HOST ssh-ed25519 AAAA...".
 std::optional<std::string> scanned_key(const std::string& path) {
   std::istringstream file(path_exists(path) ? read_text_file(path) : std::string());
   for (std::string line; std::getline(file, line);) {
@@ -47,8 +47,8 @@ std::optional<std::string> scanned_key(const std::string& path) {
   return std::nullopt;
 }
 
-// What a login sets itself, and what says where a shell was. HOME it sets too, from the user's
-// account; the container's, below which caches are, goes over that.
+// Variables that a login sets itself or that describe a shell. The login also sets HOME, but the
+// container's HOME, which contains caches, overrides it.
 bool is_of_login(const std::string& name) {
   constexpr std::array<std::string_view, 9> kNames = {"USER",   "LOGNAME", "SHELL", "MAIL", "PWD",
                                                       "OLDPWD", "SHLVL",   "_",     "TERM"};
@@ -63,7 +63,7 @@ void make_ssh_key(const HostRules& rules) {
                 fmt::format("{} for keys of ssh cannot be made: {}", rules.keys, why),
                 "hosts of one job reach each other as root");
   };
-  // Of an earlier job on this machine. A folder with anything else in it stays, and is refused.
+  // Files of an earlier job on this machine. A folder with other contents is kept and refused.
   for (const char* name : {"key", "key.pub", "authorized_keys", "answer"})
     remove_file(fmt::format("{}/{}", rules.keys, name));
   if (path_exists(rules.keys) && (!is_directory(rules.keys) || !list_directory(rules.keys).empty()))
@@ -73,7 +73,7 @@ void make_ssh_key(const HostRules& rules) {
   run_or_throw(
       {rules.ssh_keygen, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key_file(rules)});
   write_file(admitted_file(rules), "");
-  // sshd reads none that others may write to.
+  // sshd ignores a file that others can write.
   if (::chmod(admitted_file(rules).c_str(), 0600) != 0)
     throw_error(ErrorCode::io, "cannot change the mode of {}: {}", admitted_file(rules),
                 std::strerror(errno));
@@ -86,7 +86,7 @@ LoginVariables login_variables(const std::vector<std::string>& variables) {
     if (equals == std::string::npos) continue;
     const std::string name = entry.substr(0, equals);
     if (is_of_login(name)) continue;
-    // sshd knows one escape in a quoted word: a backslash before a quotation mark.
+    // sshd supports one escape in a quoted word: a backslash before a quotation mark.
     const bool is_plain =
         std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
     if (name.empty() || !is_plain || entry.find_first_of("\r\n") != std::string::npos ||
@@ -115,7 +115,7 @@ void admit_host(const std::string& host, const LoginVariables& variables, const 
   const Deadline deadline = Deadline::in_seconds(rules.connect_seconds);
   const std::string answer = rules.keys + "/answer";
   for (;;) {
-    // Its words come through "$@", so that none is read by the shell.
+    // Words are passed through "$@", so that the shell does not interpret them.
     const ProcessResult result =
         run_process({"/bin/sh", "-c", "answer=$1; shift; exec \"$@\" > \"$answer\"", "sh", answer,
                      rules.ssh_keyscan, "-T", "10", "-t", "ed25519", "-p",
@@ -141,7 +141,7 @@ void start_sshd(const HostRules& rules) {
     throw Error(ErrorCode::unavailable,
                 fmt::format("there is no {}, by which mpirun reaches hosts", rules.sshd),
                 "install openssh-server in the image (docker/ has a Dockerfile)");
-  // All hosts of a large job look at the first one in the same moment.
+  // All hosts of a large job connect to the first one at the same time.
   run_or_throw({rules.sshd, "-h", key_file(rules), "-o",
                 "AuthorizedKeysFile=" + admitted_file(rules), "-o", "PasswordAuthentication=no",
                 "-o", "KbdInteractiveAuthentication=no", "-o", "PermitRootLogin=prohibit-password",
@@ -149,7 +149,7 @@ void start_sshd(const HostRules& rules) {
 }
 
 std::vector<std::string> ssh_options(const HostRules& rules) {
-  // A host's key is made as it starts: there is none to compare with.
+  // A host's key is created at job start, so there is no known key to compare with.
   return {"-i", key_file(rules),
           "-o", "IdentitiesOnly=yes",
           "-o", "StrictHostKeyChecking=no",

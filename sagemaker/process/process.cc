@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t kKeptError = 64 << 10;
 constexpr int kPollMilliseconds = 20;
 
-// This process's variables with those of `changes` instead.
+// This process's variables, overridden by `changes`.
 std::vector<std::string> merged_environment(const std::vector<std::string>& changes) {
   std::map<std::string, std::string, std::less<>> all;
   const auto put = [&all](std::string_view entry) {
@@ -82,7 +82,7 @@ pid_t start(std::vector<std::string> words, const ProcessOptions& options, int e
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setpgroup(&attributes, 0);
-  // What this process ignores or blocks is its own affair.
+  // The child does not inherit signals that this process ignores or blocks.
   sigset_t defaults, nothing;
   ::sigemptyset(&nothing);
   ::sigemptyset(&defaults);
@@ -118,12 +118,12 @@ void pass_on(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody listens
+    if (written <= 0) return;  // no reader
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
-// Reads what there is, waiting a moment; false at the end of the pipe.
+// Reads available output, waiting briefly. Returns false at the end of the pipe.
 bool read_some(int end, const ProcessOptions& options, std::string& error) {
   pollfd watched{end, POLLIN, 0};
   if (::poll(&watched, 1, kPollMilliseconds) <= 0) return true;
@@ -173,7 +173,7 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
       ::kill(-child, SIGKILL);
     }
   }
-  // What it left in the pipe; a grandchild may hold the other end open for as long as it likes.
+  // Reads the rest of the pipe, without waiting for its end: a grandchild may keep it open.
   while (is_open) {
     pollfd watched{errors.ends[0], POLLIN, 0};
     if (::poll(&watched, 1, 0) <= 0) break;

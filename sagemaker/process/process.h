@@ -1,4 +1,4 @@
-// One program, started and waited for.
+// Starts a program and waits for it.
 #pragma once
 
 #include <atomic>
@@ -11,17 +11,17 @@
 namespace shoal::sagemaker {
 
 struct ProcessOptions {
-  std::vector<std::string> environment = {};  // NAME=value, over this process's own
-  std::string directory = {};                 // to run in; empty: here
-  bool passes_on_errors = false;              // its standard error goes on to ours as it comes
-  // Once non-zero, the program is sent `stop_with`, once. It then has `grace_seconds`, after which
-  // its whole process group is killed. Null: nothing stops it.
+  std::vector<std::string> environment = {};  // NAME=value, overriding this process's variables
+  std::string directory = {};                 // working directory; empty: the current one
+  bool passes_on_errors = false;              // copies its standard error to ours as it arrives
+  // Once non-zero, the program gets the signal `stop_with`, once. After `grace_seconds` its whole
+  // process group is killed. Null: never stopped.
   const std::atomic<int>* stop = nullptr;
   int stop_with = 15;
-  std::function<int()> choose_stop = {};  // if any, says at that moment what to send instead
+  std::function<int()> choose_stop = {};  // chooses the signal to send instead, if set
   double grace_seconds = deadlines::kSaveGrace;
-  // If any, asked at each look; once true, the program is ended as having failed: SIGTERM, and
-  // SIGKILL for its process group 10 s later.
+  // If set, polled; once true, the program is ended as failed: SIGTERM, then SIGKILL for its
+  // process group after deadlines::kGivenUp.
   std::function<bool()> gives_up = {};
 };
 
@@ -29,17 +29,17 @@ struct ProcessResult {
   int status = 0;             // exit status, or 128 + the signal that ended it
   std::string error;          // the end of what it wrote to standard error, at most 64 KiB
   bool was_stopped = false;   // `stop` was non-zero before it ended
-  bool was_killed = false;    // the grace had passed
-  bool was_given_up = false;  // gives_up was true before it ended
+  bool was_killed = false;    // `grace_seconds` passed
+  bool was_given_up = false;  // gives_up returned true before it ended
 };
 
-// Runs words[0] (searched for in PATH) to its end, in a process group of its own; its standard
-// output is ours, its standard input empty. A program that cannot be started: unavailable, naming
-// it. Blocks; polls fifty times a second.
+// Runs words[0] (searched in PATH) to its end, in its own process group. Its standard output is
+// ours; its standard input is empty. Throws unavailable, naming the program, if it cannot be
+// started. Blocks; polls fifty times a second.
 ProcessResult run_process(const std::vector<std::string>& words,
                           const ProcessOptions& options = {});
 
-// A program in PATH (or a path) that can be run.
+// True if `name` is an executable in PATH (or a path).
 bool is_program(const std::string& name);
 
 }  // namespace shoal::sagemaker
