@@ -1,4 +1,4 @@
-// Where the code of a job comes from and goes to.
+// Source and upload location of a job's code.
 #include <fmt/format.h>
 
 #include "shoal/sagemaker/job/images.h"
@@ -79,7 +79,7 @@ std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
     job.problem("source_dir", "in S3 must be an archive, sourcedir.tar.gz");
   if (is_remote && code.git) job.problem("git_config", "has no effect on a source_dir in S3");
 
-  // As the SDK: under output_path's bucket, at its top unless code_location says where.
+  // As in the SDK: in output_path's bucket, at the top unless code_location is given.
   const auto [bucket, prefix] = split_s3(location ? *location : draft.output_path);
   const std::string folder = location && !prefix.empty() ? prefix + "/" : std::string();
   code.upload_to = fmt::format("s3://{}/{}{}/source/sourcedir.tar.gz", bucket, folder, draft.name);
@@ -98,7 +98,7 @@ std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
   } else {
     hyperparameters["sagemaker_submit_directory"] = uri;
   }
-  // Without source_dir the file lies at the top of the archive.
+  // Without source_dir the file is at the top of the archive.
   const auto slash = code.entry_point.rfind('/');
   hyperparameters["sagemaker_program"] = code.source_dir.empty() && slash != std::string::npos
                                              ? code.entry_point.substr(slash + 1)

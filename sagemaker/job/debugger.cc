@@ -1,5 +1,5 @@
-// DebugHookConfig, ProfilerConfig, TensorBoardOutputConfig: Amazon's, which Shoal's own trace and
-// TensorBoard files do without.
+// DebugHookConfig, ProfilerConfig, TensorBoardOutputConfig: Amazon's features. Shoal's own traces
+// and TensorBoard files do not need them.
 #include <algorithm>
 #include <array>
 
@@ -10,7 +10,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// Debugger and profiler alike, in the SDK's fw_utils.
+// Regions without Debugger and profiler, from the SDK's fw_utils.
 bool region_lacks_debugger(const std::string& region) {
   constexpr std::array<std::string_view, 9> kRegions = {
       "us-iso-east-1", "us-isob-east-1", "ap-southeast-3", "ap-southeast-4", "eu-south-2",

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kMany = 1 << 20;
 constexpr const char* kParameters = "/distribution/smdistributed/modelparallel/parameters";
 
-// Of PyTorch, in Amazon's images: fw_utils of the SDK.
+// PyTorch versions of Amazon's images, from the SDK's fw_utils.
 const std::vector<std::string> kDataParallelVersions = {
     "1.6",    "1.6.0",  "1.7",    "1.7.1",  "1.8",    "1.8.0", "1.8.1",  "1.9",
     "1.9.0",  "1.9.1",  "1.10",   "1.10.0", "1.10.2", "1.11",  "1.11.0", "1.12",
@@ -29,10 +29,10 @@ bool has(const std::vector<std::string>& all, const std::string& one) {
 
 struct Mpi {
   bool enabled = false;
-  std::int64_t processes = 0;  // per host; 0: one a GPU
+  std::int64_t processes = 0;  // per host; 0: one per GPU
 };
 
-// {"enabled": true}, and nothing else.
+// Reads {"enabled": true}; other keys are problems.
 bool read_switch(Fields& distribution, const std::string& name) {
   auto fields = distribution.object(name);
   if (!fields) return false;
@@ -63,14 +63,14 @@ class Parameters {
     for (const std::string& name : smp_parameter_names()) static_cast<void>(fields_.has(name));
   }
 
-  // Everything the SDK's validate_mp_config() refuses.
+  // Rejects everything that the SDK's validate_mp_config() rejects.
   void check() {
     static_cast<void>(
         fields_.text("pipeline", {.choices = {"simple", "interleaved", "_only_forward", "1f1b",
                                               "virtual_interleaved", "zero_bubble"}}));
     if (const Json* placement = fields_.value("placement_strategy");
         placement != nullptr && placement->is_string()) {
-      // SMP takes any order of the letters D, P, T as well.
+      // SMP also accepts any order of the letters D, P, T.
       auto word = placement->get<std::string>();
       std::ranges::sort(word);
       if (word != "DPT")
@@ -98,8 +98,8 @@ class Parameters {
     fields_.finish();
   }
 
-  // `per_host`: ranks of one instance, -1 where that is not known; `ranks`: of the whole job,
-  // likewise; `gpus`: of one instance, 0 where it has none or that is not known.
+  // `per_host`: ranks per instance; `ranks`: ranks of the job; -1 if unknown. `gpus`: GPUs per
+  // instance; 0 if none or unknown.
   void check_degrees(std::int64_t per_host, std::int64_t ranks, std::int64_t gpus) {
     const std::int64_t tensor = degree("tensor_parallel_degree").value_or(1);
     const auto pipeline_name =
@@ -162,7 +162,7 @@ class Parameters {
   Fields fields_;
 };
 
-// --- what an image can do on an instance
+// --- capabilities of images and instances
 
 void check_framework_image(Fields& distribution, const Machines& machines, const std::string& type,
                            bool data_parallel, bool torch_distributed) {
@@ -222,7 +222,7 @@ void check_together(Fields& distribution, const Machines& machines, const std::s
     distribution.problem("smdistributed", "Amazon's Training Compiler does not go with it");
 }
 
-// The groups that take part: SageMaker allows one.
+// Instance groups that take part; SageMaker allows one.
 std::vector<std::string> groups_of(Fields& distribution, const Machines& machines) {
   auto names = distribution.texts("instance_groups", 1, 5).value_or(std::vector<std::string>{});
   std::vector<std::string> all;
@@ -239,7 +239,7 @@ std::vector<std::string> groups_of(Fields& distribution, const Machines& machine
   return names;
 }
 
-// What SMP's parameters are, read and checked; nothing: it is not enabled, or has none.
+// Reads and checks SMP's parameters; nullopt if disabled or absent.
 std::optional<Json> read_model_parallel(Fields& smdistributed, Strategies& s,
                                         std::optional<Parameters>& parameters) {
   auto model = smdistributed.object("modelparallel");
@@ -382,7 +382,7 @@ Json distribution_hyperparameters(Fields& job, const Machines& machines) {
     distribution->problem("instance_groups",
                           "are given, but no strategy that starts ranks on them");
 
-  // One launcher leaves the other's keys out.
+  // Each launcher drops the other's keys.
   if (s.pytorch_ddp || s.torch_distributed) {
     if (s.pytorch_ddp || !distribution->has("smdistributed")) out = Json::object();
     out[s.pytorch_ddp ? "sagemaker_pytorch_ddp_enabled" : "sagemaker_torch_distributed_enabled"] =

@@ -1,4 +1,4 @@
-// `distribution`: which launcher and which parallelism, as Amazon's estimators take it.
+// `distribution`: the launcher and the parallelism, in the terms of Amazon's estimators.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct InstanceGroup {
   std::int64_t count = 0;
 };
 
-// What `distribution` is checked against.
+// The machines that `distribution` is checked against.
 struct Machines {
-  std::string instance_type;  // empty: there are groups, or it was wrong
+  std::string instance_type;  // empty: groups are used, or the type was invalid
   std::int64_t instance_count = 0;
   std::vector<InstanceGroup> groups;
   std::string image_uri;  // empty: one of Amazon's images, by versions
@@ -27,14 +27,16 @@ struct Machines {
   bool compiler = false, compiler_debug = false;
 };
 
-// The hyperparameters that the SDK makes of `distribution`, not yet encoded: sagemaker_mpi_enabled
-// and so on. What the SDK refuses is a problem here too, and what it lets pass and cannot work:
-// degrees that do not divide the GPUs, strategies that the image has not for the instances.
-// One difference: beside torch_distributed, smdistributed's keys are sent (the SDK's PyTorch
-// estimator does so; its Hugging Face estimator drops them).
+// The hyperparameters that the SDK derives from `distribution`, not yet encoded:
+// sagemaker_mpi_enabled and so on. Reports what the SDK refuses, and what it accepts although it
+// cannot work: degrees that do not divide the GPUs, strategies that the image lacks on the
+// instances.
+//
+// One difference: beside torch_distributed, smdistributed's keys are sent. The SDK's PyTorch
+// estimator does so, too; its Hugging Face estimator drops them.
 Json distribution_hyperparameters(Fields& job, const Machines& machines);
 
-// Names of what is in SMP's `parameters`, for the nearest of a misspelt one.
+// Names of SMP's `parameters`, for suggestions on misspelt ones.
 std::vector<std::string> smp_parameter_names();
 
 }  // namespace shoal::sagemaker

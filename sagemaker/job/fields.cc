@@ -14,7 +14,7 @@ namespace {
 
 const Json kEmptyObject = Json::object();
 
-// For messages: long values are cut, of secret ones only the kind is said.
+// Formats a value for messages. Long values are cut; for secret ones only the type is shown.
 std::string shown(const Json& value, bool secret) {
   if (secret) {
     if (value.is_string()) return "a text (not shown)";
@@ -229,7 +229,7 @@ void Fields::refuse(const std::string& name, std::string_view why) {
 void Fields::finish() {
   for (const auto& [key, unused] : object_->items()) {
     if (key.starts_with('_') || std::ranges::find(known_, key) != known_.end()) continue;
-    // To look for what each was meant to be takes a while, and nobody reads so many.
+    // Suggestions take time, and a reader needs only the first few.
     constexpr std::size_t kSuggestions = 20;
     problems_->add(path(key), "there is no such key" + (problems_->size() < kSuggestions
                                                             ? did_you_mean(key, known_)

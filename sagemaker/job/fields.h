@@ -1,5 +1,5 @@
-// Reads objects of a job file. Whatever is wrong is kept with its JSON path, so that all of it is
-// said at once.
+// Reads objects of a job file. Problems are collected with their JSON paths, so that all are
+// reported together.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace shoal::sagemaker {
 
-using Json = nlohmann::ordered_json;  // keeps the order of keys, which encoded values show
+using Json = nlohmann::ordered_json;  // keeps key order, which is visible in encoded values
 
 class Problems {
  public:
-  // `path`: a JSON pointer, as "/distribution/mpi"; empty: the file.
+  // `path`: a JSON pointer such as "/distribution/mpi"; empty: the file.
   void add(std::string_view path, std::string_view text);
   bool empty() const { return lines_.empty(); }
   std::size_t size() const { return lines_.size(); }
-  // Throws invalid_argument with every problem, one a line; returns when there are none.
+  // Throws invalid_argument with all problems, one per line; returns if there are none.
   void check() const;
 
  private:
@@ -32,19 +32,19 @@ class Problems {
   std::set<std::string, std::less<>> known_;
 };
 
-// Characters of UTF-8, which is what the service's limits count.
+// Number of UTF-8 characters, which the service's limits count.
 std::size_t characters(std::string_view text);
-// "; did you mean x?", or nothing where there is no name at all.
+// "; did you mean x?", or empty without a similar name.
 std::string did_you_mean(std::string_view name, std::span<const std::string> names);
 
 struct TextRules {
   std::size_t min = 0, max = std::numeric_limits<std::size_t>::max();  // characters
-  const char* pattern = nullptr;                                       // the whole text matches it
-  const char* looks = nullptr;  // what a text that matches looks like, for the message
+  const char* pattern = nullptr;                                       // must match the whole text
+  const char* looks = nullptr;  // describes matching texts, for the message
   std::vector<std::string> choices = {};
-  bool secret = false;  // stands in no message
+  bool secret = false;  // never shown in messages
 };
-// Checks one text against the rules; true: it keeps to them. A password in a URL keeps to none.
+// Checks a text against the rules; true if it conforms. A password in a URL never conforms.
 bool check_text(Problems& problems, const std::string& path, const std::string& text,
                 const TextRules& rules);
 
@@ -54,33 +54,34 @@ TextRules kms_key_rules();
 
 class Fields {
  public:
-  // `object` and `problems` outlive this. What is no object is a problem, and reads as empty.
-  // `secret`: no value in it stands in a message. So it is with what has a secret's name
-  // (secrets.h).
+  // `object` and `problems` must outlive this. A value that is not an object is a problem and reads
+  // as empty. With `secret`, messages show no value of it. The same applies to fields with a
+  // secret's name (secrets.h).
   Fields(const Json& object, std::string path, Problems& problems, bool secret = false);
 
-  // Present and not null. Every name asked for, by this or what follows, is a known key.
+  // Present and not null. Every name passed to this or the functions below becomes a known key.
   bool has(const std::string& name);
-  const Json* value(const std::string& name);  // null: absent
-  // Of the type, within the rules; else nothing, and what is wrong is kept.
+  const Json* value(const std::string& name);  // null if absent
+  // The value if it has this type and conforms to the rules. Otherwise nullopt, and a problem is
+  // added.
   std::optional<std::string> text(const std::string& name, const TextRules& rules = {});
   std::optional<std::int64_t> integer(const std::string& name, std::int64_t min, std::int64_t max);
   std::optional<bool> boolean(const std::string& name);
   bool flag(const std::string& name, bool otherwise) { return boolean(name).value_or(otherwise); }
   std::optional<std::vector<std::string>> texts(const std::string& name, std::size_t min_count,
                                                 std::size_t max_count, const TextRules& rules = {});
-  // An object of texts. All of it is as secret as its values.
+  // An object of texts. A secret name makes all of it secret.
   std::optional<std::vector<std::pair<std::string, std::string>>> dictionary(
       const std::string& name, std::size_t max_count, const TextRules& keys,
       const TextRules& values);
   std::optional<Fields> object(const std::string& name, bool secret = false);
-  // A name that Amazon's SDK has and Shoal has not; giving it is a problem.
+  // Reports a problem if a key of Amazon's SDK that Shoal lacks is present.
   void refuse(const std::string& name, std::string_view why);
 
   void problem(const std::string& name, std::string_view text) { problems_->add(path(name), text); }
-  std::string path(std::string_view name) const;  // of the field `name`; empty: of the object
+  std::string path(std::string_view name) const;  // path of the field `name`; empty: of the object
   Problems& problems() { return *problems_; }
-  // Keys that nobody asked for are problems; those that begin with "_" are comments.
+  // Reports unknown keys as problems, except those that begin with "_" (comments).
   void finish();
 
  private:

@@ -68,7 +68,7 @@ struct Image {
   const char* framework;
   const char* version;
   const char* python;
-  const char* container;  // CUDA and Ubuntu, the end of the tag
+  const char* container;  // CUDA and Ubuntu: the end of the tag
   unsigned regions;
 };
 
@@ -109,7 +109,7 @@ constexpr std::array kCompilerImages = {
     Image{"4.21.1", "pytorch", "1.11.0", "py38", "cu113-ubuntu20.04", kCompiler},
 };
 
-// "4.26" stands for "4.26.0".
+// "4.26" matches "4.26.0".
 bool matches(std::string_view full, std::string_view given) {
   return full == given || (full.starts_with(given) && full.substr(given.size()).starts_with('.') &&
                            std::ranges::count(given, '.') == 1);
@@ -177,7 +177,7 @@ std::string framework_image(const FrameworkVersions& versions, const std::string
                                         image.transformers, region));
     return {};
   }
-  // The tag has the versions as they were given; of the compiler's images, transformers' in full.
+  // The tag contains the versions as given; for compiler images, the full transformers version.
   return fmt::format("{}.dkr.ecr.{}.{}/huggingface-{}-{}training:{}-transformers{}-gpu-{}-{}",
                      place->account, region, domain_of_region(region), versions.framework,
                      versions.compiler ? "trcomp-" : "", versions.framework_version,
@@ -201,7 +201,7 @@ bool is_amazons_image(const std::string& image) {
 }
 
 std::optional<ShoalBuild> shoal_build(const std::string& image) {
-  const std::string uri = image.substr(0, image.find('@'));  // without a digest
+  const std::string uri = image.substr(0, image.find('@'));  // remove the digest
   if (image_base_name(uri).find("shoal") == std::string::npos) return std::nullopt;
   if (uri.ends_with("cuda12")) return ShoalBuild::cuda12;
   if (uri.ends_with("cuda13")) return ShoalBuild::cuda13;

@@ -1,5 +1,5 @@
-// URIs of Amazon's training images for Hugging Face, by framework versions and region, as version
-// 2.257 of the SageMaker Python SDK finds them; and what can be read off the URI of an image.
+// URIs of Amazon's training images for Hugging Face by framework versions and region, as in version
+// 2.257 of the SageMaker Python SDK. Also reads properties from an image's URI.
 #pragma once
 
 #include <optional>
@@ -15,26 +15,26 @@ struct FrameworkVersions {
   std::string transformers;           // "4.26.0", or shorter: "4.26"
   std::string framework = "pytorch";  // or "tensorflow"
   std::string framework_version;      // "1.13.1", or shorter: "1.13"
-  std::string python;                 // "py39"; empty: the only one there is
+  std::string python;                 // "py39"; empty: the only available one
   bool compiler = false;              // the images of the Training Compiler
 };
 
-// What is not there is a problem (at the path of the key that is to blame), and the URI empty.
+// If there is no such image, adds a problem at the responsible key and returns an empty URI.
 std::string framework_image(const FrameworkVersions& versions, const std::string& region,
                             const InstanceType& instance, Problems& problems);
 
-// "huggingface-pytorch-training" of ".../huggingface-pytorch-training:1.7-...": the base of the
-// job's name.
+// "huggingface-pytorch-training" for ".../huggingface-pytorch-training:1.7-...". Base of the job's
+// name.
 std::string image_base_name(const std::string& uri);
 
-// Shoal's own images say in their tag what they were built for: shoal:0.1.0-cuda12, -cuda13, -cpu.
+// The tag of Shoal's own images names the build: shoal:0.1.0-cuda12, -cuda13, -cpu.
 enum class ShoalBuild { cpu, cuda12, cuda13 };
 std::optional<ShoalBuild> shoal_build(const std::string& image);
 
-// Whether the image is one of Amazon's containers for deep learning, which run a job's Python.
+// True for Amazon's deep learning containers, which run a job's Python code.
 bool is_amazons_image(const std::string& image);
 
-// The domain of a region's partition: "amazonaws.com", "amazonaws.com.cn" ...
+// Domain of a region's partition: "amazonaws.com", "amazonaws.com.cn" ...
 std::string domain_of_region(std::string_view region);
 
 }  // namespace shoal::sagemaker

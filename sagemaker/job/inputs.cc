@@ -24,7 +24,7 @@ Json s3_channel(const std::string& uri) {
               {"S3DataDistributionType", "FullyReplicated"}}}}}};
 }
 
-// As the SDK's FileSystemInput.
+// Equivalent of the SDK's FileSystemInput.
 Json file_system_channel(Fields& fields) {
   Json source = Json::object();
   source["FileSystemId"] = fields
@@ -45,7 +45,7 @@ Json file_system_channel(Fields& fields) {
   return channel;
 }
 
-// As the SDK's TrainingInput.
+// Equivalent of the SDK's TrainingInput.
 Json described_channel(Fields& fields) {
   Json channel = s3_channel(fields.text("s3_data", s3_rules()).value_or(""));
   Json& source = channel["DataSource"]["S3DataSource"];
@@ -79,7 +79,8 @@ Json described_channel(Fields& fields) {
   return channel;
 }
 
-// What `train` of Shoal refuses, said before it costs anything: another entry point may do with it.
+// Warns early about sharding that Shoal's `train` refuses. Only a notice, since another entry point
+// may support it.
 void check_sharding(Draft& draft, const Json& channel, const std::string& path) {
   const Json& source = channel.at("DataSource");
   const Json* const s3 = find_field(source, "S3DataSource");

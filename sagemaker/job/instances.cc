@@ -8,7 +8,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// sizes: "xlarge:1 12xlarge:4*", GPUs after the colon ("?": not known), a star where there is EFA.
+// sizes: "xlarge:1 12xlarge:4*" gives GPUs after the colon ("?": unknown) and a star for EFA.
 struct Family {
   const char* name;
   Accelerator accelerator;

@@ -49,7 +49,7 @@ void read_place(Draft& draft, const JobContext& context) {
   }
 }
 
-// Versions of Amazon's image, or an image of one's own.
+// Reads the versions of Amazon's image, or image_uri.
 std::string read_image(Draft& draft) {
   Fields& job = draft.job;
   Machines& machines = draft.machines;
@@ -62,7 +62,7 @@ std::string read_image(Draft& draft) {
   versions.compiler = machines.compiler;
   machines.framework = versions.framework;
   if (!machines.image_uri.empty()) return machines.image_uri;
-  if (job.has("image_uri")) return {};  // it was wrong, and that is said
+  if (job.has("image_uri")) return {};  // invalid, which was reported
   machines.framework_version = versions.framework_version;
   if (versions.transformers.empty() || (!pytorch && !tensorflow)) {
     job.problem("image_uri",
@@ -85,14 +85,14 @@ std::string read_image(Draft& draft) {
   for (const InstanceGroup& group : machines.groups)
     if (const auto type = find_instance_type(group.type)) instance = *type;
   if (const auto type = find_instance_type(machines.instance_type)) instance = *type;
-  if (instance.name.empty() || draft.region.empty()) return {};  // which is said elsewhere
+  if (instance.name.empty() || draft.region.empty()) return {};  // reported elsewhere
   return framework_image(versions, draft.region, instance, draft.problems());
 }
 
 void read_name(Draft& draft, const std::string& image, const JobContext& context) {
   Fields& job = draft.job;
   const auto name = job.text("job_name", kJobName);
-  // Whatever is too long in the base is cut, as the SDK does; the rest must be right.
+  // A base that is too long is cut, as in the SDK; otherwise it must be valid.
   const auto base = job.text("base_job_name", {.min = 1,
                                                .max = 1024,
                                                .pattern = "[a-zA-Z0-9][a-zA-Z0-9-]*",
@@ -169,12 +169,12 @@ void add_algorithm(Draft& draft, const std::string& image) {
   }
 }
 
-// The user's, in their order, then what says where the code is and how ranks are started.
+// The user's hyperparameters in order, then those for the code's location and the launcher.
 Json gather_hyperparameters(Draft& draft, std::optional<SourceCode>& code) {
   Fields& job = draft.job;
   Json all = Json::object(), made = Json::object();
   if (const Json* given = job.value("hyperparameters")) {
-    // What should be an object may be a list, ["--api-key", "..."]: no text of it is said.
+    // A list such as ["--api-key", "..."] in place of the object must not be shown.
     const bool has_text = given->dump().find('"') != std::string::npos;
     const Fields fields(*given, "/hyperparameters", draft.problems(), /*secret=*/has_text);
     if (given->is_object()) all = *given;
@@ -240,7 +240,7 @@ void check_compiler(Draft& draft) {
                     type->name));
 }
 
-// Letters of every script; of ASCII's other characters only these.
+// Non-ASCII characters, and of ASCII only letters, digits and these.
 bool is_of_tag(char c) {
   return static_cast<unsigned char>(c) >= 0x80 ||
          std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -393,8 +393,8 @@ TrainingJob make_training_job(const Json& json, const JobContext& context, Probl
 
 namespace {
 
-// The service takes at most 100 of anything; what looks keys up one after the other need not meet
-// more than a few times that.
+// The service allows at most 100 entries of anything. This limit, a few times that, bounds linear
+// key lookups.
 void check_size(const Json& value, const std::string& path, const std::string& place) {
   constexpr std::size_t kMost = 1'000;
   if (!value.is_structured()) return;
@@ -415,7 +415,7 @@ Json read_job_file(const std::string& path) {
     check_size(job, path, "");
     return job;
   } catch (const Error& error) {
-    // Where it stands is said; what was read last may be a password that lacks its quotes.
+    // Keep the position, but not the text read last, which may be a password without quotes.
     throw Error(error.code(), error.message().substr(0, error.message().find("; last read")),
                 error.remedy());
   }

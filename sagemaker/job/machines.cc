@@ -10,11 +10,12 @@ namespace {
 
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLongestRun = 28 * 86400;
-// EC2 volumes end there; the service's model has no limit of its own.
+// Limit of EC2 volumes; the service's model has none.
 constexpr std::int64_t kLargestVolume = 16384;
 constexpr std::int64_t kMostInstances = 10000;
 
-// bf16 is an instruction of GPUs from compute capability 8.0 on; before, `shoal train` refuses it.
+// GPUs have bf16 instructions from compute capability 8.0 on. On older ones `shoal train` refuses
+// it.
 bool asks_for_bf16(Draft& draft) {
   const Json* const options = draft.job.value("hyperparameters");
   if (options == nullptr || !options->is_object()) return false;
@@ -26,7 +27,7 @@ bool asks_for_bf16(Draft& draft) {
   return is_on("bf16") && !is_on("use_cpu") && !is_on("no_cuda");
 }
 
-// True: the type exists and the image can run on it.
+// True if the type exists, even if the image cannot run on it.
 bool check_instance(Draft& draft, const std::string& path, const std::string& name) {
   if (name == "local" || name == "local_gpu") {
     draft.problems().add(path, "local mode is not a job; run `shoal train` instead");
@@ -43,7 +44,7 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
   const std::string has = fmt::format("{} has {} GPUs (compute capability {}.{})", name, type->gpu,
                                       type->capability / 10, type->capability % 10);
   const int capability = type->accelerator == Accelerator::cuda ? type->capability : 0;
-  const int oldest = build == ShoalBuild::cuda13 ? 75 : 50;  // that the toolkit compiles for
+  const int oldest = build == ShoalBuild::cuda13 ? 75 : 50;  // oldest that the toolkit compiles for
   const int first_compiled = build == ShoalBuild::cuda12 ? 70 : 80;
   if (type->accelerator == Accelerator::trainium)
     draft.problems().add(path,
@@ -114,7 +115,7 @@ void add_instances(Draft& draft, Json& resources) {
   resources["InstanceType"] = type.value_or("");
 }
 
-// In the API's own words, as the SDK takes it.
+// Uses the API's own names, as in the SDK.
 Json read_placement(Fields& placement) {
   Json out = Json::object();
   if (const auto several = placement.boolean("EnableMultipleJobs"))
@@ -192,7 +193,7 @@ void add_stopping(Draft& draft) {
     job.problem("checkpoint_local_path", "has no effect without checkpoint_s3_uri");
   if (local && !local->starts_with('/'))
     job.problem("checkpoint_local_path", "is not an absolute path");
-  // The container is not told this path.
+  // The container does not learn this path.
   const Json* options = job.value("hyperparameters");
   const bool says_output =
       options != nullptr && options->is_object() && options->contains("output_dir");

@@ -11,7 +11,7 @@ Json default_metric_definitions() {
         "train_samples_per_second", "train_steps_per_second", "eval_loss", "eval_runtime",
         "eval_samples_per_second", "eval_steps_per_second", "eval_perplexity", "eval_accuracy",
         "eval_f1", "eval_exact_match"})
-    // The quote keeps 'loss' apart from 'eval_loss'. nan and inf are no numbers to CloudWatch.
+    // The quote separates 'loss' from 'eval_loss'. CloudWatch does not accept nan and inf.
     all.push_back({{"Name", name}, {"Regex", fmt::format("'{}': ([0-9.eE+-]+)", name)}});
   return all;
 }

@@ -1,4 +1,4 @@
-// The parts of a request, one function a group of keys. Not for other rooms.
+// Parts of a request, one function per group of keys. Private to this folder.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace shoal::sagemaker {
 
-// What several parts need to know.
+// Data shared by the parts.
 struct Draft {
   Fields& job;
   Json& request;
-  std::string name, region, account;  // empty where they were wrong
+  std::string name, region, account;  // empty if invalid
   std::string output_path;
   bool is_default_output = false;
   bool network_isolation = false;
@@ -27,9 +27,9 @@ struct Draft {
 // ResourceConfig, StoppingCondition, spot, checkpoints, retries; fills `machines`.
 void add_machines(Draft& draft);
 void add_stopping(Draft& draft);
-// InputDataConfig, with the model's channel; the mode of a single input.
+// InputDataConfig with the model's channel; the input mode of a single input.
 void add_inputs(Draft& draft);
-// Code: the channel under network isolation, and the hyperparameters that say where it is.
+// Code: the channel under network isolation, and the hyperparameters with its location.
 std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters);
 // DebugHookConfig, ProfilerConfig, TensorBoardOutputConfig.
 void add_debugger(Draft& draft);

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// fmt's shortest form is repr()'s but for whole numbers.
+// fmt's shortest form equals repr() except for whole numbers.
 std::string python_float(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
@@ -55,7 +55,7 @@ std::string write(const Json& value, const Style& style) {
   return "{" + text + "}";
 }
 
-// repr() of a string without characters that it escapes but for quotes and backslashes.
+// repr() of a string. Of the escapes, only quotes, backslashes, \n, \t and \r are implemented.
 std::string python_quoted(const std::string& text) {
   const bool single = text.find('\'') == std::string::npos || text.find('"') != std::string::npos;
   const char quote = single ? '\'' : '"';

@@ -9,8 +9,8 @@
 namespace shoal::sagemaker {
 namespace {
 
-// A word NAME=VALUE of a secret's name: "-x HF_TOKEN=..." of mpirun's options, also behind another
-// (--env=HF_TOKEN=...) and in a URL's query.
+// True if a word NAME=VALUE has a secret's name: "-x HF_TOKEN=..." in mpirun's options, nested
+// (--env=HF_TOKEN=...), or in a URL's query.
 bool assigns_secret(std::string_view text) {
   while (!text.empty()) {
     const std::string_view word = text.substr(0, text.find_first_of(" \t\n,;\"'&?"));

@@ -1,4 +1,4 @@
-// What may be a secret in a job file, and must stand in nothing that is printed.
+// Recognises possible secrets in a job file, which must never be printed.
 #pragma once
 
 #include <string_view>
@@ -10,18 +10,17 @@ namespace shoal::sagemaker {
 // "scheme://user:password@host/...".
 bool has_password(std::string_view url);
 
-// Whether names of variables, options and keys end as this one where they are of secrets: HF_TOKEN,
-// DB_PWD, --api-key, x-amz-security-token.
+// True if the name ends like a secret's name: HF_TOKEN, DB_PWD, --api-key, x-amz-security-token.
 bool is_name_of_secret(std::string_view name);
 
-// Whether a value is one by its name, is a password's URL, or has a word HF_TOKEN=...
+// True if the name is a secret's, or the text has a password in a URL or a word HF_TOKEN=...
 bool holds_secret(std::string_view name, std::string_view text);
 
-// The keys with which AWS's programs sign, as variables.
+// True for the variables that hold AWS signing keys.
 bool is_aws_key(std::string_view variable);
 
-// The request as it may be shown: "***" for the values of variables, hyperparameters and tags whose
-// names are of secrets, and of those that hold a password's URL or a word HF_TOKEN=...
+// The request for display. "***" replaces values of variables and hyperparameters that
+// holds_secret() recognises, and of tags with a secret's name.
 Json without_secrets(Json request);
 
 }  // namespace shoal::sagemaker

@@ -31,7 +31,7 @@ void run_tool(const std::vector<std::string>& words, const ProcessOptions& optio
                             without_secrets(last_line(result.error), code), result.status));
 }
 
-// A token stands for the name, as the SDK has it in the URL. Only https carries either.
+// As in the SDK, a token takes the place of the user name. Only https carries credentials.
 std::vector<std::string> git_environment(const GitSource& git) {
   std::vector<std::string> all = {"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true"};
   std::string basic;
@@ -40,7 +40,7 @@ std::vector<std::string> git_environment(const GitSource& git) {
   else if (!git.username.empty() && !git.password.empty())
     basic = git.username + ":" + git.password;
   if (basic.empty() || !git.repository.starts_with("https://")) return all;
-  // For this host alone: a redirection elsewhere does not get it.
+  // Only for this host: a redirection elsewhere does not get the credentials.
   const auto path = git.repository.find('/', std::string("https://").size());
   all.emplace_back("GIT_CONFIG_COUNT=1");
   all.push_back("GIT_CONFIG_KEY_0=http." + git.repository.substr(0, path) + "/.extraHeader");
@@ -68,7 +68,7 @@ std::string joined(const std::string& directory, const std::string& path) {
   return directory.empty() ? path : (fs::path(directory) / path).string();
 }
 
-// What lies in a directory, in order, without .git.
+// Names in a directory, sorted, without .git.
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
   for (const DirectoryEntry& entry : list_directory(directory))
@@ -76,8 +76,8 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-// Archives hold what links point to. A repository is somebody else's: none of its links may bring
-// along a file of this machine.
+// The archive contains the targets of links. The repository is not trusted, so its links must not
+// pull in files of this machine.
 void check_links(const std::string& clone) {
   const fs::path root = canonical_path(clone);
   for (const DirectoryEntry& entry : list_tree(root)) {
@@ -128,7 +128,7 @@ void pack_source(const SourceCode& code, const std::string& directory, const std
     check_links(from);
   }
   check_paths(code, from);
-  // Each entry as {the directory it is in, its name}: its name is what the archive has.
+  // Entries as {parent directory, name}; the archive contains the name.
   std::vector<std::pair<std::string, std::string>> entries;
   if (code.source_dir.empty()) {
     const fs::path file = joined(from, code.entry_point);
@@ -143,7 +143,7 @@ void pack_source(const SourceCode& code, const std::string& directory, const std
     entries.emplace_back(last.parent_path().string(), last.filename().string());
   }
   std::vector<std::string> words = {"tar",           "--create",
-                                    "--force-local",  // a ':' in the path names no machine
+                                    "--force-local",  // allows ':' in the path
                                     "--file",        archive,           "--use-compress-program",
                                     "gzip -n -9",    "--format=gnu",    "--sort=name",
                                     "--dereference", "--mtime=@0",      "--owner=0",

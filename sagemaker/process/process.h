@@ -29,7 +29,7 @@ struct ProcessResult {
   int status = 0;             // exit status, or 128 + the signal that ended it
   std::string error;          // the end of what it wrote to standard error, at most 64 KiB
   bool was_stopped = false;   // `stop` was non-zero before it ended
-  bool was_killed = false;    // `grace_seconds` passed
+  bool was_killed = false;    // SIGKILL was sent after the grace period
   bool was_given_up = false;  // gives_up returned true before it ended
 };
 
