@@ -1,4 +1,4 @@
-// The checksums that S3 keeps of objects, computed over pieces in order.
+// Checksums that S3 stores for objects, computed incrementally.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ class Checksum {
  public:
   virtual ~Checksum() = default;
   virtual void add(std::span<const std::byte> piece) = 0;
-  virtual std::string finish() = 0;  // the bytes, most significant first; call it once
+  virtual std::string finish() = 0;  // bytes, most significant first; call once
 };
 
-// "md5", "sha1", "sha256", "crc32", "crc32c" or "crc64nvme" (the last part of the names of S3's
-// x-amz-checksum-* headers). Null for another, and where OpenSSL refuses one (MD5 in FIPS mode).
+// "md5", "sha1", "sha256", "crc32", "crc32c" or "crc64nvme" (suffixes of S3's x-amz-checksum-*
+// headers). Null for other names, or if OpenSSL refuses one (MD5 in FIPS mode).
 std::unique_ptr<Checksum> make_checksum(std::string_view name);
 
 }  // namespace shoal::sagemaker

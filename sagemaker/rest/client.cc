@@ -15,7 +15,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// Services refuse signatures that are 5 minutes off; S3's are good for 15.
+// Services refuse signatures that are off by 5 minutes; S3 tolerates 15.
 constexpr std::chrono::minutes kBearableSkew{4};
 
 std::string_view display_name(Service service) {
@@ -91,7 +91,7 @@ HttpResponse ServiceClient::send(HttpRequest request, const Call& call) const {
   request.allow_plain = endpoint_.given;
   request.once = !call.repeatable;
   const int attempts = std::max(call.attempts > 0 ? call.attempts : wire_.retry.attempts, 1);
-  bool renewed = false, corrected = false;  // each is done once a call
+  bool renewed = false, corrected = false;  // at most once per call
   for (int attempt = 1;; ++attempt) {
     std::optional<Credentials> credentials;
     if (wire_.credentials) {
@@ -119,7 +119,7 @@ HttpResponse ServiceClient::send(HttpRequest request, const Call& call) const {
     if (good && !(call.is_error && call.is_error(response))) return response;
     const ServiceError error = service_error(response, name(call.operation),
                                              credentials ? credentials->source : std::string());
-    // A HEAD is refused without a word: S3 says 400 to an expired token, 403 to a wrong time.
+    // Refusals of a HEAD have no body: S3 sends 400 for an expired token, 403 for a wrong time.
     if (!renewed && credentials &&
         (error.is_expired_token() || (error.is_silent() && response.status == 400))) {
       renewed = true;

@@ -1,4 +1,4 @@
-// The places of make_credential_chain(), in AWS's order.
+// The sources of make_credential_chain(), in AWS's order.
 #include <array>
 #include <cstdio>
 #include <set>
@@ -18,7 +18,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// What all places read from; shared by them.
+// Inputs shared by all sources.
 struct Chain {
   Environment environment;
   std::shared_ptr<Transport> transport;
@@ -43,8 +43,8 @@ struct Chain {
   std::string name() const { return profile_name(options.profile, environment); }
 };
 
-// The JSON that processes, containers and instances answer with. Its text is never quoted: it holds
-// the secret, also where it is ill-formed.
+// Parses the JSON of processes, containers and instances. Errors never quote the text, since it
+// contains the secret even if it is malformed.
 Credentials parse_keys(const std::string& text, const char* token, const std::string& source) {
   nlohmann::json object;
   try {
@@ -67,7 +67,7 @@ Credentials parse_keys(const std::string& text, const char* token, const std::st
   if (credentials.access_key.empty() || credentials.secret_key.empty())
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: no AccessKeyId and SecretAccessKey", source);
-  // Taken for keys without end they would be used until a service refuses them.
+  // Without an expiry, the keys would be used until a service refuses them.
   if (find_field(object, "Expiration") != nullptr && !credentials.expires)
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: Expiration is no time like 2030-01-31T12:00:00Z", source);
@@ -131,7 +131,7 @@ Credentials Chain::assume(const AssumeRole& arguments, std::optional<Credentials
   return assume_role(sts, arguments);
 }
 
-// A profile's role; `seen` holds the profiles on the way here.
+// Assumes a profile's role; `seen` holds the profiles visited so far.
 Credentials Chain::role_of(const SharedConfig& shared, const std::string& profile,
                            std::set<std::string>& seen) const {
   if (!seen.insert(profile).second)
@@ -176,8 +176,7 @@ Credentials Chain::source_of(const SharedConfig& shared, const std::string& prof
     if (!shared.has_profile(*from))
       throw_error(ErrorCode::not_found, "profile {}: there is no source_profile {}", profile,
                   *from);
-    // Where a source has keys, they go before a role of its own; so a profile may be its own
-    // source.
+    // A source's own keys have priority over its role, so a profile may be its own source.
     const bool has_keys = shared.get(*from, "aws_access_key_id").has_value();
     if (*from != profile && !has_keys && shared.get(*from, "role_arn"))
       return role_of(shared, *from, seen);
@@ -243,7 +242,7 @@ std::optional<Credentials> Chain::from_profile() const {
   return keys_of(SharedConfig::load(environment), name());
 }
 
-// Metadata services: short waits, no proxy.
+// Queries metadata services: short timeouts, no proxy.
 HttpResponse Chain::ask(HttpRequest request, int attempts) const {
   request.allow_plain = request.direct = true;
   RetryOptions retry{.sleep = options.sleep};
@@ -310,7 +309,7 @@ std::optional<Credentials> Chain::from_metadata() const {
     token = ask(request, 1);
   } catch (const TransportError& error) {
     log::debug("no instance metadata: {}", error.message());
-    return std::nullopt;  // no instance of EC2
+    return std::nullopt;  // not an EC2 instance
   }
   if (token.status >= 500 || token.status == 429) refuse("the instance", token.status);
   if (token.status != 200) return std::nullopt;

@@ -28,7 +28,7 @@ Secret& Secret::operator=(Secret&& other) noexcept {
 Secret::~Secret() { wipe(); }
 
 void Secret::wipe() noexcept {
-  // To its capacity: a short text lies in the object itself, and moving leaves it there.
+  // Wipes the whole capacity: short texts are in the object itself, and a move leaves them there.
   OPENSSL_cleanse(value_.data(), value_.capacity());
   value_.clear();
 }
@@ -43,7 +43,7 @@ std::optional<Credentials> CredentialProvider::ask(const CredentialSource& sourc
   try {
     return source();
   } catch (const Error& error) {
-    // Of what services and the network say, the kind is known.
+    // Network and service errors already carry their kind.
     if (!is_chosen_ || typeid(error) != typeid(Error)) throw;
     throw CredentialsError(error.code(), error.message(), error.remedy(), /*may_pass=*/true);
   }
@@ -53,14 +53,14 @@ Credentials CredentialProvider::fetch() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     auto found = ask(sources_[i]);
     if (!found) continue;
-    // From now on this one only: a failing refresh must not become somebody else's keys.
+    // From now on use only this source: a failing refresh must not switch to other keys.
     const CredentialSource chosen = sources_[i];
     sources_ = {chosen};
     is_chosen_ = true;
     log::debug("AWS credentials: {}, access key {}", found->source, found->access_key);
     return *std::move(found);
   }
-  // An instance's metadata that answers nobody is as if there were none.
+  // No answer from the metadata service counts as no credentials.
   if (is_chosen_)
     throw CredentialsError(
         ErrorCode::not_found,
@@ -83,7 +83,7 @@ Credentials CredentialProvider::get() {
   } else if (const Moment now = now_();
              current_->expires && !sources_.empty() && *current_->expires - now < 15min) {
     const bool must = *current_->expires - now < 10min;
-    // Else each request of each thread would wait for a source that is down.
+    // Otherwise every request of every thread would wait for a source that is down.
     if (!must && now < not_before_) return *current_;
     try {
       current_ = fetch();
@@ -103,7 +103,7 @@ bool CredentialProvider::renew(const Credentials& rejected) {
     return other.access_key == rejected.access_key &&
            other.session_token.reveal() == rejected.session_token.reveal();
   };
-  if (current_ && !same(*current_)) return true;  // another thread did
+  if (current_ && !same(*current_)) return true;  // renewed by another thread
   if (sources_.empty()) return false;
   Credentials fresh = fetch();
   const bool changed = !same(fresh);

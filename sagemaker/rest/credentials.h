@@ -1,4 +1,4 @@
-// Who signs: keys, where they come from, and when they are fetched anew.
+// Credentials: keys, their sources, and when they are refreshed.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@
 
 namespace shoal::sagemaker {
 
-// A text that is wiped when it goes, and that nothing prints: there is no formatter, no operator<<.
+// A text that is wiped on destruction. It cannot be printed: there is no formatter and no
+// operator<<.
 class Secret {
  public:
   Secret() = default;
@@ -34,68 +35,69 @@ class Secret {
 };
 
 struct Credentials {
-  std::string access_key;  // an identifier, no secret
+  std::string access_key;  // an identifier, not a secret
   Secret secret_key;
   Secret session_token = {};                   // empty: none
-  std::optional<Moment> expires = {};          // nothing: never
+  std::optional<Moment> expires = {};          // nullopt: never
   std::string source = "given by the caller";  // for messages: "profile dev", "environment"
 };
 
-// A source that is set up gives none.
+// A source is configured but provides no credentials.
 class CredentialsError : public Error {
  public:
   CredentialsError(ErrorCode code, std::string message, std::string remedy, bool may_pass)
       : Error(code, std::move(message), std::move(remedy)), may_pass_(may_pass) {}
-  bool may_pass() const { return may_pass_; }  // it is down, or was there a while ago
+  bool may_pass() const { return may_pass_; }  // temporary: down, or worked before
 
  private:
   bool may_pass_;
 };
 
-// One place where credentials may be. Nothing: it is not set up; an Error: it is, and fails.
+// One place for credentials. Returns nullopt if it is not configured; throws Error if it fails.
 using CredentialSource = std::function<std::optional<Credentials>()>;
 
-// The first source that has credentials, asked again before they expire: from 15 minutes before a
-// failure is only logged, and the next attempt is a minute later; from 10 minutes before it is the
-// caller's. Calls may be made from any thread at once; one of them fetches, others wait for it.
+// Uses the first source that has credentials, and refreshes them before they expire. From 15
+// minutes before expiry, failures are only logged, with at most one attempt per minute. From 10
+// minutes before expiry, they are thrown. Thread-safe; one thread fetches while others wait.
 class CredentialProvider {
  public:
   using Now = std::function<Moment()>;
   explicit CredentialProvider(std::vector<CredentialSource> sources,
                               Now now = std::chrono::system_clock::now);
-  explicit CredentialProvider(Credentials credentials);  // these, for ever
+  explicit CredentialProvider(Credentials credentials);  // fixed, without renewal
 
-  // not_found, saying where was looked, when no source has any.
+  // Throws not_found, naming the places searched, if no source has credentials.
   Credentials get();
-  // A service refused `rejected` as expired: they are fetched anew, unless that has happened since.
-  // False where there is nothing newer (keys without expiry, or the same once more).
+  // Call if a service refused `rejected` as expired. Fetches new credentials, unless another thread
+  // has already. Returns false if there are none newer (keys without expiry, or the same again).
   bool renew(const Credentials& rejected);
 
  private:
-  Credentials fetch();  // with the lock held
-  // One that gave some before, and fails now by itself (a process, a file), may do so again.
+  Credentials fetch();  // call with the lock held
+  // Local failures (a process, a file) of a source that worked before count as temporary.
   std::optional<Credentials> ask(const CredentialSource& source) const;
   std::vector<CredentialSource> sources_;
   Now now_;
   std::mutex mutex_;
   std::optional<Credentials> current_;
-  bool is_chosen_ = false;  // sources_ is the one that has given some
-  Moment not_before_ = {};  // of the next attempt to renew ones that still hold
+  bool is_chosen_ = false;  // sources_ holds only the source that succeeded
+  Moment not_before_ = {};  // earliest next attempt to renew credentials that are still valid
 };
 
 struct ChainOptions {
   std::optional<std::string> profile =
       {};                            // given by name: the environment's keys are then not used
-  std::string region = "us-east-1";  // whose STS roles are assumed at
-  std::string container_host = "http://169.254.170.2";  // of AWS_CONTAINER_CREDENTIALS_RELATIVE_URI
+  std::string region = "us-east-1";  // region of the STS that assumes roles
+  // for AWS_CONTAINER_CREDENTIALS_RELATIVE_URI
+  std::string container_host = "http://169.254.170.2";
   std::optional<std::string> sts_endpoint_url = {};
-  std::function<void(double seconds)> sleep = {};  // between tries; null: the thread sleeps
+  std::function<void(double seconds)> sleep = {};  // between attempts; null: the thread sleeps
   CredentialProvider::Now now = std::chrono::system_clock::now;
 };
 
 // AWS's order: environment; a profile's role; web identity; a profile's keys or process; container;
-// EC2's metadata (IMDSv2). A profile that signs in by SSO is refused by name. Lazy: nothing is read
-// before get().
+// EC2 metadata (IMDSv2). Profiles that use SSO are refused by name. Lazy: reads nothing before
+// get().
 std::shared_ptr<CredentialProvider> make_credential_chain(Environment environment,
                                                           std::shared_ptr<Transport> transport,
                                                           ChainOptions options = {});

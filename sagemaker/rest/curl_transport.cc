@@ -1,5 +1,5 @@
-// Transport over libcurl's easy interface: a handle a request in flight, kept afterwards with its
-// connection. CURLOPT_AWS_SIGV4 stays unused (signer.h says why).
+// Transport over libcurl's easy interface. Each request in flight has a handle, which is kept
+// afterwards with its connection. CURLOPT_AWS_SIGV4 is not used; signer.h explains why.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -28,7 +28,7 @@ struct Exchange {
 std::size_t on_header(char* data, std::size_t size, std::size_t count, void* user) {
   auto& exchange = *static_cast<Exchange*>(user);
   const std::string_view line(data, size * count);
-  if (line.starts_with("HTTP/")) {  // 100 Continue and a proxy's answer come before the last one
+  if (line.starts_with("HTTP/")) {  // earlier ones: 100 Continue, a proxy's answer
     exchange.response.headers.clear();
     exchange.headers_whole = false;
     const auto space = std::min(line.find(' '), line.size());
@@ -59,9 +59,8 @@ std::size_t on_body(char* data, std::size_t size, std::size_t count, void* user)
   return bytes;
 }
 
-// What mends a TLS connection that was refused: `verified` is what X509_verify_cert() found
-// (without a reason where the name is wrong, which libcurl looks at itself), `bundle` what
-// AWS_CA_BUNDLE names.
+// Remedy for a refused TLS connection. `verified` is the result of X509_verify_cert() (X509_V_OK
+// for a wrong name, which libcurl checks itself); `bundle` is the path in AWS_CA_BUNDLE.
 std::string certificate_remedy(CURLcode code, long verified, const std::string& bundle) {
   if (code == CURLE_SSL_CACERT_BADFILE && !bundle.empty())
     return fmt::format("AWS_CA_BUNDLE (ca_bundle) names {}: it must be a file of certificates, PEM",
@@ -81,7 +80,8 @@ std::string certificate_remedy(CURLcode code, long verified, const std::string& 
 class CurlTransport final : public Transport {
  public:
   explicit CurlTransport(CurlOptions options) : options_(std::move(options)) {
-    // The library's own start, once a process; it is never undone, since others may use it.
+    // Global initialisation, once per process. It is never undone, since other code may use
+    // libcurl.
     static std::once_flag once;
     std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
   }
@@ -115,14 +115,14 @@ class CurlTransport final : public Transport {
       Broken broken{.code = code, .reason = reason};
       curl_easy_getinfo(handle.get(), CURLINFO_PRETRANSFER_TIME, &broken.connected_after);
       curl_easy_getinfo(handle.get(), CURLINFO_SSL_VERIFYRESULT, &broken.verified);
-      handle.drop();  // its connection is in no known state
+      handle.drop();  // its connection is in an unknown state
       fail(request, exchange, broken);
     }
     return std::move(exchange.response);
   }
 
  private:
-  // A handle taken from those that are idle, and given back.
+  // Takes an idle handle and returns it on destruction.
   class Handle {
    public:
     explicit Handle(CurlTransport& owner) : owner_(owner) {
@@ -138,7 +138,7 @@ class CurlTransport final : public Transport {
     }
     ~Handle() {
       if (handle_ == nullptr) return;
-      curl_easy_reset(handle_);  // forgets the request; connections stay
+      curl_easy_reset(handle_);  // clears the request, keeps connections
       const std::lock_guard lock(owner_.mutex_);
       owner_.idle_.push_back(handle_);
     }
@@ -155,12 +155,12 @@ class CurlTransport final : public Transport {
     CURL* handle_ = nullptr;
   };
 
-  // How an exchange ended that did not succeed.
+  // Outcome of a failed exchange.
   struct Broken {
     CURLcode code = CURLE_OK;
-    const char* reason = "";     // "": what libcurl says of the code
-    double connected_after = 0;  // seconds; 0: it was not
-    long verified = 0;           // the certificate: X509_V_...
+    const char* reason = "";     // "": use libcurl's text for the code
+    double connected_after = 0;  // seconds; 0: never connected
+    long verified = 0;           // certificate verification: X509_V_...
   };
   CURLcode perform(CURL* handle, const HttpRequest& request, Exchange& exchange, char* reason);
   [[noreturn]] void fail(const HttpRequest& request, const Exchange& exchange,
@@ -181,7 +181,7 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
   };
   const std::string url = request.url.text();
   set(CURLOPT_URL, url.c_str());
-  set(CURLOPT_PATH_AS_IS, 1L);  // keys of S3 may hold "/../", and that is what was signed
+  set(CURLOPT_PATH_AS_IS, 1L);  // S3 keys may contain "/../", and the signature covers it
   set(CURLOPT_PROTOCOLS_STR, request.allow_plain ? "http,https" : "https");
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_NOSIGNAL, 1L);
@@ -194,11 +194,11 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
     set(CURLOPT_CONNECTTIMEOUT_MS, std::lround(request.seconds * 1e3));
   }
   if (request.direct) set(CURLOPT_NOPROXY, "*");
-  // On a kept connection that turns out to be dead libcurl would send it again.
+  // Otherwise libcurl would resend the request if a kept connection turns out to be dead.
   if (request.once) set(CURLOPT_FRESH_CONNECT, 1L);
   if (!options_.ca_bundle.empty()) {
     set(CURLOPT_CAINFO, options_.ca_bundle.c_str());
-    // Only these: libcurl would look in the system's directory as well.
+    // Only these: by default libcurl also searches the system's directory.
     set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
   }
   if (request.method == "HEAD") {
@@ -216,7 +216,7 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
     (void)list.release();
     list.reset(longer);
   };
-  // What libcurl would add by itself and nobody asked for.
+  // Suppress headers that libcurl would add.
   for (const char* own : {"Expect", "Accept", "Content-Type"})
     if (find_header(request.headers, own) == nullptr) add(std::string(own) + ":");
   if (find_header(request.headers, "User-Agent") == nullptr) add("User-Agent: shoal");
@@ -267,7 +267,7 @@ void CurlTransport::fail(const HttpRequest& request, const Exchange& exchange,
       remedy = certificate_remedy(code, broken.verified, options_.ca_bundle);
       retriable = may_have_arrived = false;
       break;
-    case CURLE_UNSUPPORTED_PROTOCOL:  // also what a status line that was cut looks like
+    case CURLE_UNSUPPORTED_PROTOCOL:  // also caused by a truncated status line
       retriable = may_have_arrived = connected;
       break;
     case CURLE_URL_MALFORMAT:

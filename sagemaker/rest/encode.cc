@@ -28,7 +28,7 @@ int hex_digit(char c) {
   return -1;
 }
 
-// Takes a number of exactly `digits` digits, then `after`.
+// Consumes a number of exactly `digits` digits, then `after`.
 bool take(std::string_view& text, std::size_t digits, std::string_view after, int& value) {
   if (text.size() < digits + after.size()) return false;
   const std::string_view number = text.substr(0, digits);

@@ -1,4 +1,4 @@
-// Text as the services write it: percent-encoding (RFC 3986), hexadecimal, moments.
+// Text formats of the services: percent-encoding (RFC 3986), hexadecimal, times.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,9 @@ namespace shoal::sagemaker {
 
 using Moment = std::chrono::system_clock::time_point;
 
-// Everything but A-Z a-z 0-9 - _ . ~ as %XX; with `keep_slash`, '/' too stays.
+// Encodes all but A-Z a-z 0-9 - _ . ~ as %XX; `keep_slash` also keeps '/'.
 std::string percent_encode(std::string_view text, bool keep_slash = false);
-// %XX as the byte it stands for; '+' stays a plus. A '%' that no two hex digits follow stays too.
+// Decodes %XX; '+' stays a plus. A '%' without two hex digits also stays.
 std::string percent_decode(std::string_view text);
 
 std::string hex(std::string_view bytes);   // lower case
@@ -25,7 +25,7 @@ std::string hmac_sha256(std::string_view key, std::string_view text);  // 32 byt
 
 std::string basic_time(Moment moment);     // 20150830T123600Z
 std::string extended_time(Moment moment);  // 2015-08-30T12:36:00Z
-// ISO 8601 with date, time and zone: 2015-08-30T12:36:00[.123](Z|+00:00). Nothing where it is not.
+// ISO 8601 with date, time and zone: 2015-08-30T12:36:00[.123](Z|+00:00). Nullopt otherwise.
 std::optional<Moment> parse_time(std::string_view text);
 // RFC 9110's preferred form: Sun, 06 Nov 1994 08:49:37 GMT.
 std::optional<Moment> parse_http_date(std::string_view text);

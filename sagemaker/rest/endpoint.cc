@@ -10,10 +10,10 @@ namespace shoal::sagemaker {
 namespace {
 
 struct KnownPartition {
-  std::string_view prefix;  // of its regions' names
+  std::string_view prefix;  // of region names
   Partition partition;
 };
-// The first that matches; regions of "aws" have many prefixes, so it comes last.
+// The first match counts. Regions of "aws" have many prefixes, so it comes last.
 constexpr std::array kPartitions = {
     KnownPartition{"cn-", {"aws-cn", "amazonaws.com.cn", "api.amazonwebservices.com.cn"}},
     KnownPartition{"us-gov-", {"aws-us-gov", "amazonaws.com", "api.aws"}},
@@ -25,7 +25,7 @@ constexpr std::array kPartitions = {
     KnownPartition{"", {"aws", "amazonaws.com", "api.aws"}},
 };
 
-// What goes into a host's name: letters, digits and '-', and it ends with '-' and a digit.
+// True if the text can be part of a host name: letters, digits and '-', ending with a digit.
 bool is_region(std::string_view text) {
   const auto letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
@@ -54,7 +54,7 @@ std::string host_of(Service service, const EndpointOptions& options, const Parti
     case Service::sts:
       return plain(options.fips && !(gov && !options.dual_stack) ? "sts-fips" : "sts");
     case Service::s3:
-      // S3's dual stack keeps the plain suffix.
+      // S3's dual-stack hosts keep the plain suffix.
       return fmt::format("s3{}{}.{}.{}", options.fips ? "-fips" : "",
                          options.dual_stack ? ".dualstack" : "", region, partition.suffix);
   }

@@ -1,4 +1,4 @@
-// Environment variables as a value that is passed: AWS's names are read nowhere else.
+// Environment variables as a value that callers pass. AWS's variables are read nowhere else.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace shoal::sagemaker {
 
-// The value of a variable; nothing where it is not set, or empty (as every AWS tool has it).
+// The value of a variable; nullopt if unset or empty, as in AWS's tools.
 using Environment = std::function<std::optional<std::string>(std::string_view name)>;
 
 Environment process_environment();
 Environment environment_of(std::map<std::string, std::string, std::less<>> variables);
-// "true", in any case, and nothing else, as AWS's tools read their switches.
+// True only for "true" in any case, as in AWS's tools.
 bool is_true(const Environment& environment, std::string_view name);
 
 }  // namespace shoal::sagemaker

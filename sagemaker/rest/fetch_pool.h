@@ -1,4 +1,4 @@
-// Threads that wait for the network, so that several requests are under way at once.
+// Threads for network requests, so that several can be in flight.
 #pragma once
 
 #include <condition_variable>
@@ -11,9 +11,9 @@
 
 namespace shoal::sagemaker {
 
-// Work is started in the order in which it was given; it must not itself wait for work given to the
-// same pool. Destroying the pool waits for what runs; what has not begun is dropped, and its future
-// holds std::future_error (broken promise).
+// Work starts in submission order. It must not wait for other work of the same pool. The destructor
+// waits for running work and drops the rest; dropped futures hold std::future_error (broken
+// promise).
 class FetchPool {
  public:
   explicit FetchPool(int threads);

@@ -1,4 +1,4 @@
-// Requests and responses, and the seam behind which they travel.
+// Requests, responses, and the transport interface.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,26 @@
 
 namespace shoal::sagemaker {
 
-// A URL in parts, each as it goes over the wire (percent-encoded).
+// The parts of a URL, percent-encoded as sent.
 struct Url {
   std::string scheme = "https";
   std::string host = {};  // lower case; an IPv6 address in brackets
-  int port = 0;           // 0: the scheme's
+  int port = 0;           // 0: the scheme's default
   std::string path = "/";
   std::string query = {};  // without '?'
 
-  std::string authority() const;  // what the Host header says: no port where it is the scheme's
+  std::string authority() const;  // the Host header: without the scheme's default port
   std::string text() const;
 };
-// http and https; invalid_argument with `what` ("AWS_ENDPOINT_URL") where it is none, has a user or
-// a fragment.
+// Parses an http or https URL. Throws invalid_argument, naming `what` ("AWS_ENDPOINT_URL"), if it
+// is invalid, or has a user or a fragment.
 Url parse_url(std::string_view text, std::string_view what);
 bool is_loopback(const Url& url);  // localhost, 127.*, [::1]
-// Name and value percent-encoded, with '&' or '=' between.
+// Appends NAME=VALUE, percent-encoded, after '&' if needed.
 void add_query(Url& url, std::string_view name, std::string_view value);
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
-// The first of that name, in any case; null without one.
+// The first header of that name, ignoring case; null if none.
 const std::string* find_header(const Headers& headers, std::string_view name);
 void set_header(Headers& headers, std::string_view name, std::string value);
 void remove_header(Headers& headers, std::string_view name);
@@ -42,12 +42,12 @@ struct HttpRequest {
   Url url = {};
   Headers headers = {};
   std::string_view body = {};  // owned by the caller until send() returns
-  // Where the body of a 206 goes, instead of into the response. One that is longer is an error.
+  // Buffer for the body of a 206 response. A longer body is an error.
   std::span<std::byte> into = {};
-  bool allow_plain = false;  // http:// is an error without it
-  bool direct = false;       // by no proxy: metadata services
-  bool once = false;         // never sent again by the transport itself, on another connection
-  double seconds = 0;        // for all of it; 0: only the transport's own limits
+  bool allow_plain = false;  // without it, http:// is an error
+  bool direct = false;       // without proxy: metadata services
+  bool once = false;         // the transport must not resend it on another connection
+  double seconds = 0;        // total timeout; 0: only the transport's own limits
 };
 
 struct HttpResponse {
@@ -57,11 +57,11 @@ struct HttpResponse {
   std::size_t filled = 0;  // bytes written to `into`
 };
 
-// No whole response arrived.
+// No complete response arrived.
 class TransportError : public Error {
  public:
-  // may_have_arrived: the service may have done what was asked. retriable: another try may succeed
-  // (not so for a certificate that does not verify).
+  // may_have_arrived: the service may have executed the request. retriable: another attempt may
+  // succeed (false, for example, for an invalid certificate).
   TransportError(std::string message, std::string remedy, bool may_have_arrived, bool retriable)
       : Error(ErrorCode::io, std::move(message), std::move(remedy)),
         may_have_arrived_(may_have_arrived),
@@ -73,8 +73,8 @@ class TransportError : public Error {
   bool may_have_arrived_, retriable_;
 };
 
-// Sends exactly the headers and the path it is given, follows no redirect, blocks. Calls may be
-// made from any thread at once. Any status is a response; throws TransportError.
+// Sends exactly the given headers and path, follows no redirects, blocks. Thread-safe. Any status
+// is a response; other failures throw TransportError.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -83,13 +83,13 @@ class Transport {
 
 struct CurlOptions {
   double connect_seconds = 10;
-  double stall_seconds = 60;           // no byte for so long ends a request; whole seconds
-  std::string ca_bundle = {};          // a file of certificates; empty: the system's
-  std::size_t max_body = 64UL << 20U;  // bytes of a body that is not `into`
+  double stall_seconds = 60;           // a request without data for so long fails; whole seconds
+  std::string ca_bundle = {};          // file of certificates; empty: the system's
+  std::size_t max_body = 64UL << 20U;  // limit of a body that does not go to `into`, in bytes
 };
-// libcurl, with connections kept for later requests. Proxies come from the variables that every
-// program reads (https_proxy, no_proxy). Logs each request at debug level: method, URL without
-// its query, status, milliseconds; never a header or a body.
+// libcurl, keeping connections for later requests. Takes proxies from https_proxy and no_proxy.
+// Logs each request at debug level: method, URL without query, status, milliseconds; never headers
+// or bodies.
 std::shared_ptr<Transport> make_curl_transport(CurlOptions options = {});
 
 }  // namespace shoal::sagemaker

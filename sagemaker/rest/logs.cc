@@ -28,7 +28,7 @@ void JobLog::find_streams() {
       answer = logs_.call_json(kTarget, "DescribeLogStreams", arguments);
     } catch (const ServiceError& error) {
       if (!error.is_missing()) throw;
-      return;  // the group comes with the account's first job
+      return;  // the group is created with the account's first job
     }
     for (const json& stream : field_or(answer, "logStreams", json(json::array())))
       if (const std::string name = text_at(stream, "logStreamName"); !name.empty())
@@ -41,7 +41,7 @@ void JobLog::find_streams() {
 
 void JobLog::read_new(const std::function<void(const std::vector<LogEvent>&)>& sink) {
   find_streams();
-  // Round by round a page of each stream, so that hosts' lines stay near one another.
+  // Reads one page per stream in turns, so that lines of different hosts stay close together.
   std::vector<std::string> open;
   for (const auto& [stream, token] : tokens_) open.push_back(stream);
   while (!open.empty()) {

@@ -1,4 +1,4 @@
-// What a training job writes, read from CloudWatch Logs.
+// Reads a training job's output from CloudWatch Logs.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,22 @@ struct LogEvent {
   std::string message;
 };
 
-// Follows the log streams of one job, which come to be one by one. Not thread-safe.
+// Follows the log streams of one job, which appear over time. Not thread-safe.
 class JobLog {
  public:
   JobLog(ServiceClient logs, std::string job);
-  // Everything new since the last call, of all streams, by time (of one stream, in its order).
-  // Reads on until nothing more is there: a stream's end is a page whose token is the one that was
-  // asked with; an empty page is not. Before the job has written, nothing. A long job can have
-  // much: `sink` gets it in pages.
+  // Passes all new events since the last call to `sink`, in pages, since a long job may have many.
+  // Events of a page are sorted by time; each stream keeps its order.
+  //
+  // Reads until no stream has more. A stream ends with a page that returns the request's token; an
+  // empty page is not the end. Before the job has written, there are no events.
   void read_new(const std::function<void(const std::vector<LogEvent>& events)>& sink);
 
  private:
   void find_streams();
   ServiceClient logs_;
   std::string job_;
-  std::map<std::string, std::string> tokens_;  // of each stream, for its next page
+  std::map<std::string, std::string> tokens_;  // per stream, for its next page
 };
 
 }  // namespace shoal::sagemaker

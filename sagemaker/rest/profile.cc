@@ -12,7 +12,7 @@ namespace {
 
 using Sections = std::map<std::string, Section, std::less<>>;
 
-// "value # why": a comment begins after a blank.
+// Removes a comment, which begins after a blank: "value # why".
 std::string_view without_comment(std::string_view value) {
   for (std::size_t i = 1; i < value.size(); ++i)
     if ((value[i] == '#' || value[i] == ';') && (value[i - 1] == ' ' || value[i - 1] == '\t'))
@@ -20,7 +20,7 @@ std::string_view without_comment(std::string_view value) {
   return trim(value);
 }
 
-// "[profile  dev]" is "profile dev", and so is "[profile "dev"]".
+// Normalises a header: "[profile  dev]" and "[profile "dev"]" become "profile dev".
 std::string header_of(std::string_view line) {
   std::string header;
   for (const char c : trim(line.substr(1, line.find(']') - 1)))
@@ -63,7 +63,7 @@ const Section* section_of(const Sections& sections, std::string_view name) {
 Sections parse_sections(std::string_view text, std::string_view name) {
   Sections sections;
   Section* section = nullptr;
-  std::string key;  // the last one, for the lines indented below it
+  std::string key;  // last key, for indented lines below it
   int number = 0;
   while (!text.empty()) {
     ++number;

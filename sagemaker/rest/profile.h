@@ -1,5 +1,5 @@
-// The AWS command line's shared files: ~/.aws/config and ~/.aws/credentials, as botocore and the
-// SDKs reference guide ("Shared config and credentials files") describe them.
+// The shared files of the AWS command line, ~/.aws/config and ~/.aws/credentials, as described by
+// botocore and the SDKs reference guide ("Shared config and credentials files").
 #pragma once
 
 #include <map>
@@ -11,27 +11,28 @@
 
 namespace shoal::sagemaker {
 
-// Settings of one section; a nested one ("s3 =" and indented lines below) is "s3.endpoint_url".
+// Settings of a section; nested ones ("s3 =" with indented lines) become "s3.endpoint_url".
 using Section = std::map<std::string, std::string, std::less<>>;
 
-// Sections by their header's text: "default", "profile dev", "services local". corrupt_data with
-// `name` and the line where it is none of: a header, KEY = VALUE, an indented line, a comment.
+// Sections by header text: "default", "profile dev", "services local". Throws corrupt_data, with
+// `name` and the line, on a line that is no header, KEY = VALUE, indented line or comment.
 std::map<std::string, Section, std::less<>> parse_sections(std::string_view text,
                                                            std::string_view name);
 
 class SharedConfig {
  public:
-  // AWS_CONFIG_FILE, AWS_SHARED_CREDENTIALS_FILE, else in HOME. Files that are not there are empty.
+  // Reads AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, by default in HOME. Missing files count
+  // as empty.
   static SharedConfig load(const Environment& environment);
 
   bool has_profile(std::string_view profile) const;
-  // A setting of a profile; what both files say, the credentials file decides.
+  // A setting of a profile. The credentials file has priority over the config file.
   std::optional<std::string> get(std::string_view profile, std::string_view key) const;
-  // The same, of the file alone that decides `beside`: a token of one file is not of the other's
-  // key.
+  // Like get(), but reads only the file that provides `beside`: a token in one file does not belong
+  // to a key in the other.
   std::optional<std::string> get_beside(std::string_view profile, std::string_view beside,
                                         std::string_view key) const;
-  // endpoint_url that the profile's `services` section gives a service ("s3", "cloudwatch_logs").
+  // endpoint_url of a service ("s3", "cloudwatch_logs") in the profile's `services` section.
   std::optional<std::string> service_endpoint(std::string_view profile,
                                               std::string_view service) const;
 
@@ -40,7 +41,7 @@ class SharedConfig {
   std::map<std::string, Section, std::less<>> config_, credentials_;
 };
 
-// --profile, else AWS_PROFILE, AWS_DEFAULT_PROFILE, else "default".
+// --profile, then AWS_PROFILE, AWS_DEFAULT_PROFILE, "default".
 std::string profile_name(const std::optional<std::string>& given, const Environment& environment);
 
 }  // namespace shoal::sagemaker

@@ -27,7 +27,7 @@ std::string header_or_empty(const HttpResponse& response, std::string_view name)
   return value != nullptr ? *value : "";
 }
 
-// "d41d8cd98f00b204e9800998ecf8427e" in quotes: 16 bytes, or nothing.
+// The 16 bytes of an ETag like "d41d8cd98f00b204e9800998ecf8427e" (with quotes); otherwise empty.
 std::string md5_in(std::string_view etag) {
   if (etag.size() != 34 || etag.front() != '"' || etag.back() != '"') return {};
   std::string encoded;
@@ -40,7 +40,7 @@ void find_checksum(const HttpResponse& response, ObjectHead& head) {
   if (header_or_empty(response, "x-amz-checksum-type") != "COMPOSITE") {
     for (const std::string_view name : {"crc64nvme", "crc32c", "crc32", "sha256", "sha1"}) {
       const std::string value = header_or_empty(response, "x-amz-checksum-" + std::string(name));
-      // With "-N" it is of the parts' checksums.
+      // A suffix "-N" marks a checksum of the parts' checksums.
       if (value.empty() || value.find('-') != value.npos) continue;
       head.checksum_name = name;
       const auto checksum = from_base64(value);

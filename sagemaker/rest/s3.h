@@ -1,4 +1,4 @@
-// S3's operations, by its REST interface (docs.aws.amazon.com/AmazonS3/latest/API).
+// S3 operations through its REST interface (docs.aws.amazon.com/AmazonS3/latest/API).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace shoal::sagemaker {
 struct ObjectHead {
   std::int64_t size = 0;  // bytes
   std::string etag;       // with its quotes
-  // What S3 keeps of the whole object, if anything: "crc64nvme" ... and the bytes of its value, or
-  // "md5" and those of an ETag that is one (no multipart upload, no KMS key).
+  // Checksum that S3 has for the whole object, if any: a name such as "crc64nvme" and its bytes.
+  // The name is "md5" if the ETag is one (no multipart upload, no KMS key).
   std::string checksum_name = {}, checksum = {};
 };
 
@@ -32,43 +32,46 @@ struct ListedObject {
 
 struct PutOptions {
   std::string content_type = "application/octet-stream";
-  std::string kms_key_id = {};  // encrypts with it; empty: as the bucket does
+  std::string kms_key_id = {};  // key for encryption; empty: the bucket's default
 };
 
 struct UploadOptions {
   PutOptions put = {};
-  std::int64_t part_bytes = 0;  // 0: 16 MiB, more where 10,000 parts would not do
-  int connections = 4;          // parts sent at once
+  std::int64_t part_bytes = 0;  // 0: 16 MiB, or more if that needs over 10,000 parts
+  int connections = 4;          // parts sent concurrently
 };
-// The size of all parts but the last: at least 5 MiB, at most 5 GiB, at most 10,000 parts.
-// invalid_argument where the object is above 5 TiB or `wanted` leads outside.
+// Size of all parts but the last: 5 MiB to 5 GiB, with at most 10,000 parts. Throws
+// invalid_argument if the object exceeds 5 TiB or `wanted` violates these limits.
 std::int64_t part_size(std::int64_t object_bytes, std::int64_t wanted = 0);
 
-// A bucket's region is learnt from S3's answers and remembered. Thread-safe; copies share that.
+// Learns a bucket's region from S3's answers and remembers it. Thread-safe; copies share the
+// regions.
 class S3 {
  public:
   S3(Wire wire, EndpointOptions options);
 
-  ObjectHead head(const S3Name& name, int attempts = 0) const;  // not_found; as read()'s
-  // Exactly into.size() bytes from `offset`, in one request. `etag`: what it must still be, else
-  // corrupt_data; empty: anything. `attempts` 0: the wire's.
+  // throws not_found; attempts as in read()
+  ObjectHead head(const S3Name& name, int attempts = 0) const;
+  // Reads exactly into.size() bytes from `offset`, in one request. If the object's ETag differs
+  // from `etag`, throws corrupt_data; empty: not checked. `attempts` 0: the wire's default.
   void read(const S3Name& name, const std::string& etag, std::int64_t offset,
             std::span<std::byte> into, int attempts = 0) const;
-  // In S3's order: UTF-8 bytes.
+  // In S3's order (UTF-8 bytes).
   std::vector<ListedObject> list(const S3Name& prefix, int attempts = 0) const;
-  // One request, signed with the body's SHA-256, which S3 checks. Returns the ETag.
+  // One request. The signature includes the body's SHA-256, which S3 verifies. Returns the ETag.
   std::string put(const S3Name& name, std::string_view body, const PutOptions& options = {}) const;
-  // Any size: one request up to a part's bytes, else a multipart upload, aborted if it fails.
+  // Uploads any size: one request up to a part's size, otherwise a multipart upload, aborted on
+  // failure.
   std::string upload(const S3Name& name, const ByteSource& source,
                      const UploadOptions& options = {}) const;
-  void remove(const S3Name& name) const;  // also where there is none
+  void remove(const S3Name& name) const;  // succeeds if there is none
 
  private:
   struct Regions {
     std::mutex mutex;
     std::map<std::string, std::string> of_bucket;
   };
-  // Sends to the bucket's region, once more where S3 names another. `query`: after '?'.
+  // Sends to the bucket's region; retries once if S3 names another. `query`: the part after '?'.
   HttpResponse send(const S3Name& name, const std::string& query, HttpRequest request,
                     const Call& call) const;
   ServiceClient client_for(const std::string& bucket) const;

@@ -22,11 +22,11 @@ struct S3Reader::Shared {
 
 namespace {
 
-// One object, and how to get a range of it. Work in the pool holds it by shared_ptr.
+// An object and the means to fetch ranges of it. Pool work holds it by shared_ptr.
 struct Object {
   S3 s3;
   S3Name name;
-  std::string text;  // its s3:// name
+  std::string text;  // s3:// name
   ObjectHead head;
   int attempts = 0;
 
@@ -35,7 +35,7 @@ struct Object {
   }
 };
 
-// A part fetched ahead.
+// A part that is read ahead.
 struct Part {
   std::vector<std::byte> bytes;
   std::shared_future<void> done;
@@ -55,7 +55,7 @@ class S3Source final : public ByteSource {
  private:
   void read_parallel(std::int64_t offset, std::span<std::byte> destination) const;
   void read_ahead(std::int64_t offset, std::span<std::byte> destination) const;
-  std::shared_ptr<Part> part_at(std::int64_t number) const;  // with the lock held
+  std::shared_ptr<Part> part_at(std::int64_t number) const;  // call with the lock held
 
   std::shared_ptr<const Object> object_;
   std::shared_ptr<void> owner_;
@@ -63,7 +63,7 @@ class S3Source final : public ByteSource {
   S3ReadOptions options_;
 
   mutable std::mutex mutex_;
-  mutable std::int64_t next_offset_ = 0;  // where the last read ended
+  mutable std::int64_t next_offset_ = 0;  // end of the last read
   mutable std::map<std::int64_t, std::shared_ptr<Part>> parts_;
 };
 
@@ -87,7 +87,8 @@ void S3Source::read(std::int64_t offset, std::span<std::byte> destination) const
     object_->fetch(offset, destination);
 }
 
-// Parts straight into the destination; their checksum in order, while later ones arrive.
+// Fetches parts directly into the destination. Adds them to the checksum in order, while later ones
+// arrive.
 void S3Source::read_parallel(std::int64_t offset, std::span<std::byte> destination) const {
   const bool whole = std::ssize(destination) == size();
   const ObjectHead& head = object_->head;
@@ -106,7 +107,7 @@ void S3Source::read_parallel(std::int64_t offset, std::span<std::byte> destinati
   std::exception_ptr failure;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     try {
-      parts[i].get();  // all of them, also after a failure: they write into `destination`
+      parts[i].get();  // wait for all, even after a failure: they write to `destination`
       if (sum && !failure)
         sum->add(destination.subspan(i * step, std::min(step, destination.size() - i * step)));
     } catch (...) {
@@ -151,7 +152,7 @@ void S3Source::read_ahead(std::int64_t offset, std::span<std::byte> destination)
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (const auto held = parts_.find(number); held != parts_.end() && held->second == part)
-        parts_.erase(held);  // the next read tries again
+        parts_.erase(held);  // the next read retries
       throw;
     }
     const auto inside = static_cast<std::size_t>(offset - number * options_.part_bytes);

@@ -27,7 +27,7 @@ std::string query_of(int number, const std::string& upload) {
   return query.query;
 }
 
-// The document's root where it is `name`, else nothing.
+// The document's root if it has this name; otherwise an empty node.
 pugi::xml_node root_of(pugi::xml_document& document, const std::string& body,
                        std::string_view name) {
   if (!document.load_buffer(body.data(), body.size())) return {};
@@ -75,7 +75,8 @@ std::string S3::upload_parts(const S3Name& name, const ByteSource& source, std::
     std::vector<std::future<void>> parts;
     for (std::int64_t i = 0; i < count; ++i)
       parts.push_back(pool.run([&send_part, i] { send_part(i); }));
-    for (auto& part : parts) part.get();  // the first failure; the pool ends before the abort
+    // throws the first failure; the pool's destructor then runs before the abort
+    for (auto& part : parts) part.get();
     return complete_upload(name, upload, etags, source.size());
   } catch (const std::exception&) {
     try {
@@ -146,7 +147,7 @@ std::string S3::complete_upload(const S3Name& name, const std::string& upload,
     pugi::xml_document document;
     return root_of(document, response.body, "CompleteMultipartUploadResult").child_value("ETag");
   } catch (const ServiceError& error) {
-    // An earlier attempt may have ended it, and only its answer was lost.
+    // An earlier attempt may have completed the upload while its answer was lost.
     if (error.service_code() != "NoSuchUpload") throw;
     const ObjectHead done = head(name);
     if (done.size != size || !done.etag.ends_with(fmt::format("-{}\"", etags.size()))) throw;

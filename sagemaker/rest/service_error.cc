@@ -13,7 +13,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// botocore's standard mode retries these.
+// Codes that botocore's standard mode retries.
 constexpr std::array<std::string_view, 16> kThrottling = {"Throttling",
                                                           "ThrottlingException",
                                                           "ThrottledException",
@@ -52,7 +52,7 @@ bool among(const std::array<std::string_view, N>& names, std::string_view name) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// "com.amazonaws#ValidationException:http://..." is ValidationException.
+// Extracts ValidationException from "com.amazonaws#ValidationException:http://...".
 std::string bare_code(std::string_view code) {
   code = code.substr(0, code.find(':'));
   if (const auto hash = code.rfind('#'); hash != code.npos) code.remove_prefix(hash + 1);
@@ -84,7 +84,7 @@ bool parse_xml_error(const std::string& body, Parsed& parsed) {
   pugi::xml_document document;
   if (!document.load_buffer(body.data(), body.size())) return false;
   const pugi::xml_node root = document.document_element();
-  // S3: <Error>; STS: <ErrorResponse><Error>; some: <Response><Errors><Error>.
+  // S3: <Error>; STS: <ErrorResponse><Error>; others: <Response><Errors><Error>.
   pugi::xml_node error = root;
   if (std::string_view(root.name()) != "Error") error = root.child("Error");
   if (!error) error = root.child("Errors").child("Error");
@@ -92,14 +92,14 @@ bool parse_xml_error(const std::string& body, Parsed& parsed) {
   parsed.code = error.child_value("Code");
   parsed.message = error.child_value("Message");
   if (parsed.message.empty()) parsed.message = error.child_value("message");
-  parsed.region = error.child_value("Region");  // of AuthorizationHeaderMalformed
+  parsed.region = error.child_value("Region");  // in AuthorizationHeaderMalformed
   for (const pugi::xml_node& node : {error.child("RequestId"), root.child("RequestId"),
                                      root.child("RequestID"), root.child("requestId")})
     if (parsed.request_id.empty()) parsed.request_id = node.child_value();
   return true;
 }
 
-// One line of at most `most` bytes.
+// Collapses a text to one line of at most `most` bytes.
 std::string one_line(std::string_view body, std::size_t most) {
   std::string text;
   for (const char c : body.substr(0, 4096)) {
@@ -110,12 +110,12 @@ std::string one_line(std::string_view body, std::size_t most) {
   }
   text = trim(text);
   if (text.size() <= most) return text;
-  std::size_t end = most - 3;  // where a character ends
+  std::size_t end = most - 3;  // a character boundary
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
   return text.substr(0, end) + "...";
 }
 
-// A proxy's page.
+// Strips tags from a proxy's HTML page.
 std::string without_tags(std::string_view body) {
   std::string text;
   bool in_tag = false;
@@ -188,7 +188,7 @@ bool ServiceError::is_clock_skew() const {
 }
 bool ServiceError::is_silent() const { return service_code_.empty() && service_message_.empty(); }
 bool ServiceError::is_missing() const {
-  // SageMaker says so of a training job in a ValidationException.
+  // SageMaker reports a missing training job as a ValidationException.
   return among(kMissing, service_code_) || (service_code_.empty() && status_ == 404) ||
          (service_code_ == "ValidationException" &&
           (service_message_.find("not found") != std::string::npos ||
@@ -214,9 +214,9 @@ ServiceError service_error(const HttpResponse& response, std::string_view operat
     if (const std::string* id = find_header(response.headers, name);
         id != nullptr && parsed.request_id.empty())
       parsed.request_id = *id;
-  // A HEAD has no body: its status is all there is.
+  // A HEAD has no body, only a status.
   if (parsed.code.empty() && response.status == 404) parsed.code = "NotFound";
-  // All of what is wrong with a request stands in one message.
+  // Services put all problems of a request into one message.
   parsed.message = one_line(parsed.message, 2000);
   const ServiceError plain(response.status, parsed.code, parsed.message, parsed.request_id,
                            operation, ErrorCode::io, {});

@@ -8,7 +8,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// As the variables and the profile's `services` name them.
+// Names in variables and in the profile's `services`.
 std::string_view setting_name(Service service) {
   switch (service) {
     case Service::sagemaker:

@@ -1,5 +1,5 @@
-// Where and as whom this program calls AWS: region, credentials, endpoints, from options, the
-// environment and the profile, in this order.
+// Settings for calls to AWS: region, credentials, endpoints. Taken from options, then the
+// environment, then the profile.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,22 @@ namespace shoal::sagemaker {
 
 struct SessionOptions {
   std::optional<std::string> profile = {}, region = {};
-  std::optional<std::string> endpoint_url = {};  // of every service; may be http
+  std::optional<std::string> endpoint_url = {};  // for every service; may be http
   RetryOptions retry = {};
 };
 
-// AWS_REGION, AWS_DEFAULT_REGION, or the profile's; nothing where none says one.
+// AWS_REGION, AWS_DEFAULT_REGION, or the profile's region; nullopt if none is set.
 std::optional<std::string> configured_region(const Environment& environment,
                                              const std::optional<std::string>& profile);
 
 class Session {
  public:
-  // invalid_argument without a region. No network, no credentials before the first call.
-  // AWS_REGION, AWS_DEFAULT_REGION; AWS_ENDPOINT_URL[_SAGEMAKER|_CLOUDWATCH_LOGS|_S3|_STS], unless
-  // AWS_IGNORE_CONFIGURED_ENDPOINT_URLS; AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT;
-  // AWS_MAX_ATTEMPTS; AWS_CA_BUNDLE; and what the profile says of the same.
-  // `transport`: null makes one of libcurl.
+  // Throws invalid_argument without a region. Does not use the network or credentials before the
+  // first call. `transport`: null creates one with libcurl.
+  //
+  // Reads AWS_REGION, AWS_DEFAULT_REGION; AWS_ENDPOINT_URL[_SAGEMAKER|_CLOUDWATCH_LOGS|_S3|_STS],
+  // unless AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is set; AWS_USE_FIPS_ENDPOINT,
+  // AWS_USE_DUALSTACK_ENDPOINT; AWS_MAX_ATTEMPTS; AWS_CA_BUNDLE; and the profile's equivalents.
   explicit Session(Environment environment, SessionOptions options = {},
                    std::shared_ptr<Transport> transport = nullptr);
 

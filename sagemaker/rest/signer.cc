@@ -12,7 +12,7 @@
 namespace shoal::sagemaker {
 namespace {
 
-// Left unsigned: what proxies and libcurl may change on the way.
+// Not signed, since proxies and libcurl may change them.
 constexpr std::array<std::string_view, 12> kNotSigned = {"authorization",
                                                          "connection",
                                                          "expect",
@@ -38,7 +38,7 @@ std::string one_space(std::string_view value) {
   return result;
 }
 
-// Signed headers: lower-case name to value, several of one name joined in their order.
+// Signed headers: lower-case name to value; repeated names are joined in order.
 std::map<std::string, std::string> signed_headers(const HttpRequest& request) {
   std::map<std::string, std::string> headers;
   for (const auto& [key, value] : request.headers) {
@@ -57,7 +57,7 @@ std::string names_of(const std::map<std::string, std::string>& headers) {
   return names;
 }
 
-// RFC 3986, 5.2.4, and empty parts removed too.
+// RFC 3986, 5.2.4; also removes empty parts.
 std::string without_dots(std::string_view path) {
   std::vector<std::string_view> parts;
   for (std::string_view rest = path; !rest.empty();) {

@@ -1,6 +1,6 @@
-// AWS Signature Version 4 (docs.aws.amazon.com, "AWS Signature Version 4 for API requests"), by
-// OpenSSL. libcurl's own (CURLOPT_AWS_SIGV4) signs wrongly, in 7.88, queries that are not sorted or
-// lack a value, '+' in names, and bodies without a hash header.
+// AWS Signature Version 4 (docs.aws.amazon.com, "AWS Signature Version 4 for API requests") with
+// OpenSSL. libcurl's implementation (CURLOPT_AWS_SIGV4), in 7.88, is wrong for unsorted queries,
+// queries without a value, '+' in names, and bodies without a hash header.
 #pragma once
 
 #include <string>
@@ -16,26 +16,26 @@ inline constexpr std::string_view kUnsignedPayload = "UNSIGNED-PAYLOAD";
 
 struct Signing {
   std::string region, service;  // as in the scope: "us-east-1", "sagemaker"
-  Moment time;                  // now, corrected by what the service said of its clock
-  // S3 signs the path as sent and wants the body's hash as a header; every other service signs the
-  // path without empty, "." and ".." parts, encoded once more.
+  Moment time;                  // now, corrected by the service's clock
+  // S3 signs the path as sent and needs the body's hash as a header. Other services sign the path
+  // without empty, "." and ".." parts, encoded once more.
   bool s3 = false;
-  // Hexadecimal SHA-256 of the body, or kUnsignedPayload; empty: computed from the request's body.
+  // Hexadecimal SHA-256 of the body, or kUnsignedPayload; empty: computed from the body.
   std::string payload_hash = {};
 };
 
-// Sets X-Amz-Date, X-Amz-Security-Token where there is a token, X-Amz-Content-Sha256 for S3, and
-// Authorization over all headers of the request, but those that proxies change (User-Agent ...).
-// Signing a request again replaces what was there.
+// Sets X-Amz-Date, X-Amz-Security-Token if there is a token, X-Amz-Content-Sha256 for S3, and
+// Authorization over all headers except those that proxies change (User-Agent ...). Replaces an
+// earlier signature.
 void sign(HttpRequest& request, const Credentials& credentials, const Signing& signing);
 
-// The URL that carries the signature in its query, good for `seconds` (1 to 604800) from
-// signing.time. Signs the request's headers too: who uses the URL must send them. For S3 with
-// kUnsignedPayload, unless payload_hash says otherwise.
+// A URL with the signature in its query, valid for `seconds` (1 to 604800) from signing.time. It
+// also signs the request's headers, so users of the URL must send them. For S3, the default
+// payload_hash is kUnsignedPayload.
 Url presign(const HttpRequest& request, const Credentials& credentials, const Signing& signing,
             int seconds);
 
-// The steps, for whoever looks for what a service refused.
+// Intermediate steps, for debugging refused signatures.
 std::string canonical_request(const HttpRequest& request, const Signing& signing,
                               std::string_view payload_hash);
 std::string string_to_sign(const Signing& signing, std::string_view canonical);

@@ -7,7 +7,7 @@ namespace {
 
 using Form = std::vector<std::pair<std::string_view, std::string>>;
 
-// The query protocol: a form in, XML out. Returns <OperationResult>.
+// Calls an operation of the query protocol: form in, XML out. Returns <OperationResult>.
 pugi::xml_node call(const ServiceClient& sts, const std::string& operation, const Form& form,
                     pugi::xml_document& document) {
   std::string body = "Action=" + operation + "&Version=2011-06-15";

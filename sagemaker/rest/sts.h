@@ -1,4 +1,4 @@
-// Security Token Service: who we are, and other roles' temporary keys.
+// Security Token Service: the caller's identity, and temporary keys of roles.
 #pragma once
 
 #include <string>
@@ -17,9 +17,9 @@ struct AssumeRole {
   std::string session_name;        // 2 to 64 of A-Za-z0-9_=,.@-
   std::string external_id = {};    // empty: none
   int duration_seconds = 3600;     // 900 to 43200
-  Secret web_identity_token = {};  // of AssumeRoleWithWebIdentity, whose request is not signed
+  Secret web_identity_token = {};  // for AssumeRoleWithWebIdentity, which is unsigned
 };
-// With web_identity_token AssumeRoleWithWebIdentity, else AssumeRole.
+// Calls AssumeRoleWithWebIdentity if web_identity_token is set, otherwise AssumeRole.
 Credentials assume_role(const ServiceClient& sts, const AssumeRole& arguments);
 
 }  // namespace shoal::sagemaker

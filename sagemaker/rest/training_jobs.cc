@@ -115,7 +115,7 @@ std::string TrainingJobs::create(const json& request) const {
   const std::string name = text_at(request, "TrainingJobName");
   check_job_name(name);
   const Moment start = client_.wire().now();
-  // Created since the call began, by the service's clock.
+  // True if the job was created since the call began, by the service's clock.
   const auto is_ours = [&](const DescribedJob& job) {
     const auto took = client_.wire().now() - start;
     return !job.created || *job.created >= client_.now() - took - kClocksDiffer;
@@ -140,7 +140,7 @@ std::string TrainingJobs::create(const json& request) const {
       return text_at(answer, "TrainingJobArn");
     } catch (const Error& error) {
       const auto* refused = dynamic_cast<const ServiceError*>(&error);
-      // The name is taken: by the request whose answer never came?
+      // The name is taken, perhaps by our own request whose answer was lost.
       const bool taken = refused != nullptr && refused->service_code() == "ResourceInUse";
       if (!may_have_been_done(error) && !(taken && doubtful)) throw;
       doubtful = true;

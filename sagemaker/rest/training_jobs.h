@@ -1,4 +1,4 @@
-// Training jobs, by SageMaker's API (CreateTrainingJob and its relatives).
+// Training jobs through SageMaker's API (CreateTrainingJob and related operations).
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct StatusTransition {
   std::optional<Moment> start, end;
 };
 
-// What DescribeTrainingJob says, in part; `answer` is all of it.
+// Selected fields of DescribeTrainingJob; `answer` has all of them.
 struct DescribedJob {
   std::string name, arn;
   std::string status;               // InProgress, Completed, Failed, Stopping, Stopped
-  std::string secondary_status;     // an open set: Starting, Downloading, Training, Interrupted ...
+  std::string secondary_status;     // open set: Starting, Downloading, Training, Interrupted ...
   std::string failure_reason;       // "" without one
-  std::string instance_type;        // "" where there are instance groups
-  std::int64_t instance_count = 0;  // of all groups
+  std::string instance_type;        // "" with instance groups
+  std::int64_t instance_count = 0;  // over all groups
   struct Instances {
     std::string type;
     std::int64_t count = 0;
   };
-  std::vector<Instances> instances = {};  // an entry a group, or the one there is
+  std::vector<Instances> instances = {};  // one entry per group, or the only one
   bool spot = false;
-  std::string model_artifacts;  // s3://..., "" before they are there
+  std::string model_artifacts;  // s3://..., "" until available
   std::optional<Moment> created, ended;
   std::optional<std::int64_t> training_seconds, billable_seconds;
   std::vector<StatusTransition> transitions = {};
@@ -41,15 +41,15 @@ struct DescribedJob {
     double value = 0;
     std::optional<Moment> time;
   };
-  std::vector<Metric> metrics = {};  // the last value of each
+  std::vector<Metric> metrics = {};  // last value of each
   nlohmann::json answer;
 
   bool has_ended() const {
     return status == "Completed" || status == "Failed" || status == "Stopped";
   }
-  // Billed instance-seconds; nothing before SageMaker says so.
+  // Billed instance-seconds; nullopt until SageMaker reports them.
   std::optional<std::int64_t> billed_instance_seconds() const;
-  // (1 - billable / training) * 100 of a spot job.
+  // (1 - billable / training) * 100, for spot jobs.
   std::optional<double> spot_saving_percent() const;
 };
 DescribedJob parse_described_job(const nlohmann::json& answer);
@@ -64,18 +64,18 @@ struct JobFilter {
   std::int64_t most = 100;                      // newest first
 };
 
-// invalid_argument unless 1 to 63 letters, digits and '-', no '-' at either end.
+// Throws invalid_argument unless the name has 1 to 63 letters, digits and '-', without '-' at
+// either end.
 void check_job_name(std::string_view name);
 
 class TrainingJobs {
  public:
   explicit TrainingJobs(ServiceClient client);
 
-  // Sends a CreateTrainingJob request; returns the job's ARN. The API has no token that makes a
-  // repeated request harmless, so where it is not known whether one arrived (a connection that
-  // broke, HTTP 5xx), the job is looked up by its name first: what is there and was created since
-  // the call began is the answer; only where there is nothing it is created again. Where looking
-  // fails too, the error says so.
+  // Sends a CreateTrainingJob request and returns the job's ARN. The API has no idempotency token.
+  // If a request may have arrived (broken connection, HTTP 5xx), the job is looked up by name. A
+  // job created since the call began is returned; only if there is none, it is created again. If
+  // the lookup fails too, the error says so.
   std::string create(const nlohmann::json& request) const;
   DescribedJob describe(const std::string& name) const;  // not_found
   void stop(const std::string& name) const;  // SIGTERM, 120 s, SIGKILL; returns before that
