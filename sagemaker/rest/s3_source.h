@@ -32,9 +32,8 @@ class S3Reader {
   // - A read of at least a part's size is split into parts that are fetched concurrently into the
   //   destination. If it covers the whole object, the checksum is verified: corrupt_data on
   //   mismatch.
-  // - A smaller read that starts where the last one ended (or at 0) is served from read-ahead
-  // parts.
-  //   Any other read fetches its own range.
+  // - A smaller read that starts where the last one ended (or at 0) is served from parts read
+  //   ahead. Any other read fetches its own range.
   // - Every request has If-Match: a replaced object throws corrupt_data and is never mixed.
   std::shared_ptr<ByteSource> open(const std::string& uri) const;
   // s3:// names of all objects whose keys begin with the prefix's key, without "folders" (keys that
