@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 21> kOwn = {"config_name",
                                                    "use_cpu",
                                                    "validation_file"};
 
-// By name, the model among them.
+// Option values by name, and the model.
 Json shared_values(const Json& options, const std::string& model) {
   Json values = Json::object();
   for (const auto& [section, all] : options.items()) {

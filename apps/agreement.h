@@ -1,5 +1,5 @@
-// Ranks that were started with other options would train another model, or wait for each other in
-// vain: which option it is, is said before that.
+// Ranks started with different options would train different models or wait for each other forever.
+// This check reports the differing option before that happens.
 #pragma once
 
 #include <string>
@@ -12,10 +12,9 @@
 
 namespace shoal::app {
 
-// Every rank calls it with its options by section (OptionSet::dump()) and what its model is. Where
-// they differ from rank 0's, invalid_argument with the name and both values, on the ranks where
-// they do. What may differ from host to host (paths, threads, how progress is shown) is passed
-// over.
+// Every rank calls it with its options by section (OptionSet::dump()) and a description of its
+// model. Ranks that differ from rank 0 throw invalid_argument, with the option's name and both
+// values. Options that may differ between hosts (paths, threads, progress display) are ignored.
 void check_agreement(const World& world, Store& store, const nlohmann::ordered_json& options,
                      const std::string& model, Deadline deadline);
 

@@ -26,7 +26,7 @@ std::string time_text(const std::optional<sagemaker::Moment>& moment) {
   return moment ? sagemaker::extended_time(*moment) : "";
 }
 
-// Prints what is new of one job.
+// Prints news of one job.
 class Watch {
  public:
   Watch(const sagemaker::Session& session, const std::string& name, const WatchOptions& options)
@@ -35,11 +35,11 @@ class Watch {
         name_(name),
         options_(options) {}
 
-  // One look; the job as it is.
+  // Prints news once and returns the job's current state.
   DescribedJob look() {
     DescribedJob job = jobs_.describe(name_);
     if (options_.status) print_transitions(job);
-    // After the status: a job that has ended writes no more, so this reads the last of it.
+    // Read after the status: a job that has ended writes no more, so this reads its last lines.
     if (options_.logs)
       log_.read_new([this](const auto& events) { print_log(events, options_.json); });
     std::fflush(stdout);
@@ -93,7 +93,7 @@ std::string region_of(const AwsWords& words) {
 }
 
 sagemaker::Session session_of(const AwsWords& words) {
-  forbid_core_files();  // whatever the credentials come from
+  forbid_core_files();  // whatever their source
   return sagemaker::Session(
       sagemaker::process_environment(),
       {.profile = words.profile, .region = words.region, .endpoint_url = words.endpoint_url});

@@ -1,4 +1,4 @@
-// Options of subcommands that call AWS; here also where the build has no client of it.
+// Options of subcommands that call AWS. Also available in builds without an AWS client.
 #pragma once
 
 #include <optional>
@@ -13,18 +13,18 @@ struct AwsWords {
   std::optional<std::string> region = {}, profile = {}, endpoint_url = {};
 };
 void add_aws_words(CLI::App& command, AwsWords& words);
-// --region, AWS_REGION, AWS_DEFAULT_REGION, or the profile's (which a build without a client of AWS
-// does not read); empty where none says one. No network.
+// --region, AWS_REGION, AWS_DEFAULT_REGION, or the profile's region (not read in builds without an
+// AWS client). Empty if none is set. Does not use the network.
 std::string region_of(const AwsWords& words);
 
 struct SubmitWords {
-  std::string path;  // of the job file
+  std::string path;  // path of the job file
   AwsWords aws;
-  bool dry_run = false;  // print the request only
+  bool dry_run = false;  // only print the request
   bool wait = false, logs = false, json = false;
   double interval_seconds = 10;
 };
-// Uploads the code, creates the job, follows it if asked to; the exit status.
+// Uploads the code, creates the job, and follows it if requested. Returns the exit status.
 int submit_job(const SubmitWords& words);
 
 }  // namespace shoal::app

@@ -24,7 +24,7 @@ struct InspectOptions {
   bool json = false, verify = false, all = false;
 };
 
-// A run's output_dir stands for its newest complete checkpoint. `say` gets what was passed over.
+// For a run's output_dir, returns its newest complete checkpoint. Skipped ones are printed.
 std::string checkpoint_in(const std::string& directory) {
   if (!is_directory(directory) || list_checkpoints(directory).empty() ||
       path_exists(directory + "/" + std::string(kCompleteMarker)))
@@ -42,7 +42,7 @@ std::string checkpoint_in(const std::string& directory) {
   return newest->path;
 }
 
-// Exit status 1 where something is missing: scripts ask with it.
+// Returns exit status 1 if something is missing, for scripts.
 int inspect(const InspectOptions& o) {
   const CheckpointContents contents = inspect_checkpoint(checkpoint_in(o.directory), o.verify);
   if (o.json)

@@ -1,4 +1,4 @@
-// The subcommands of `shoal`. Each adds itself to the parser; what it does runs after parsing.
+// The subcommands of `shoal`. Each adds itself to the parser; its action runs after parsing.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ class App;
 
 namespace shoal::app {
 
-// Filled by the subcommand that was chosen; its value is the exit status.
+// Set by the chosen subcommand; returns the exit status.
 using Action = std::function<int()>;
 
 void add_train(CLI::App& app, Action& action);
@@ -29,30 +29,29 @@ void add_diagnose(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_submit(CLI::App& app, Action& action);
 
-// What a run asks of the machine.
+// Requirements of a run on the machine.
 struct TrainNeeds {
   struct Path {
-    std::string option, value;  // "train_file", as it was given
+    std::string option, value;  // for example "train_file", as given
   };
   bool bf16 = false, gpu = true;
   bool trains = true, predicts = false;
-  bool new_model = false;    // config_name or model_type, and no model to begin from
+  bool new_model = false;    // config_name or model_type, without an initial model
   std::vector<Path> models;  // model_name_or_path, config_name and tokenizer_name, if given
   std::vector<Path> files;   // train_file, test_file and the like, data and dataset_name, if given
 };
-// What `shoal train` would say of these words before it looks at any file but those of options:
-// invalid_argument and the like, a line a problem.
+// Parses the words like `shoal train`, reading only options files. Throws invalid_argument or
+// similar, one line per problem.
 TrainNeeds check_train_words(const std::vector<std::string>& words);
-// not_found unless the run's models and files are on this machine, or elsewhere (s3://); a line
-// each.
+// Throws not_found, one line per path, unless the run's models and files are on this machine or
+// remote (s3://).
 void check_paths(const TrainNeeds& needs);
 
-// One line (or one a problem) on standard error: "shoal train: ...".
+// Prints "shoal train: ..." to standard error: one line, or one per problem.
 void report_error(const std::string& command, const std::string& text);
-// Reports each SHOAL_ variable whose value its reader would refuse; the exit status, 1 if there is
-// one.
+// Reports each SHOAL_ variable with an invalid value. Returns the exit status: 1 if there is one.
 int report_environment(const std::string& command);
-// On standard output. Bytes that are not UTF-8 become U+FFFD. indent -1: one line.
+// Prints to standard output. Invalid UTF-8 becomes U+FFFD. indent -1: one line.
 void print_json(const nlohmann::ordered_json& value, int indent = 2);
 
 }  // namespace shoal::app

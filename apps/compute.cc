@@ -19,7 +19,7 @@ constexpr bool kBuiltWithCuda = true;
 constexpr bool kBuiltWithCuda = false;
 #endif
 
-// The driver's control device: there from when a GPU's driver was loaded.
+// The driver's control device, which exists once a GPU driver is loaded.
 bool has_nvidia_driver() { return ::access("/dev/nvidiactl", F_OK) == 0; }
 
 bool hides_gpus() {
@@ -27,7 +27,7 @@ bool hides_gpus() {
   return visible != nullptr && (*visible == '\0' || std::string_view(visible) == "-1");
 }
 
-// Choices by timing hold for every run on this kind of GPU.
+// Choices made by timing are valid for all runs on this kind of GPU.
 std::string algorithm_cache() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0')
     return std::string(cache) + "/shoal/algorithms";
@@ -52,7 +52,7 @@ ChosenDevice choose_device(const World& world, bool use_cpu) {
   try {
     cuda.check_available(Device::cuda(0));
   } catch (const Error& error) {
-    // A build without CUDA is as asked for; a GPU that cannot be used is a mistake to be told of.
+    // A build without CUDA uses the CPU as intended; an unusable GPU is an error.
     if (has_nvidia_driver() && kBuiltWithCuda)
       throw Error(ErrorCode::unavailable, error.message(),
                   "or train on the CPU with --use_cpu true");
@@ -68,7 +68,7 @@ std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, cons
                        "memory_limit_mb"};
   if (!device.is_cpu()) {
     if (shared.ranks == 1 || shared.free == 0) return std::nullopt;
-    // The rest is for libraries, and for each process that a driver keeps books of.
+    // The rest is for libraries and the driver's per-process data.
     constexpr double kShareOfGpu = 0.9;
     return MemoryLimit{
         static_cast<std::int64_t>(kShareOfGpu * static_cast<double>(shared.free) / shared.ranks),
@@ -76,7 +76,7 @@ std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, cons
   }
   const MemoryRoom room = memory_room();
   if (!room.known()) return std::nullopt;
-  // The rest is for what no tensor is: samples as they are made, threads' stacks, other programs.
+  // The rest is for other memory: samples under construction, thread stacks, other programs.
   constexpr double kShare = 0.95;
   const int ranks = std::max(1, world.local_size);
   std::string bound = room.bound;

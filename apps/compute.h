@@ -1,4 +1,4 @@
-// Where a rank computes: the device, memory of it in layers, and its kernels.
+// A rank's device, its layers of device memory, and its kernels.
 #pragma once
 
 #include <memory>
@@ -15,24 +15,23 @@ namespace shoal::app {
 
 struct ChosenDevice {
   Device device;
-  std::string why;  // "one GPU for each rank of a host", "use_cpu"
+  std::string why;  // for example "use_cpu"
 };
 
-// As Hugging Face's trainer chooses: a GPU where there is one and use_cpu is false, the local
-// rank's among those that CUDA_VISIBLE_DEVICES shows; else the CPU. unavailable where this machine
-// has a GPU that cannot be used, with the reason and the remedy.
+// Chooses like Hugging Face's Trainer. Without use_cpu, and if a GPU is visible: the local rank's
+// GPU among those that CUDA_VISIBLE_DEVICES shows. Otherwise the CPU. Throws unavailable, with
+// reason and remedy, if the machine has a GPU that cannot be used.
 ChosenDevice choose_device(const World& world, bool use_cpu);
 
-// Of a GPU that several ranks are on: how many, and the bytes that nobody held when they began.
+// A GPU shared by several ranks: their number, and its free bytes when they started.
 struct SharedGpu {
   int ranks = 1;
   std::int64_t free = 0;
 };
 
-// How much of the device's memory a rank's tensors may take: what memory_limit_mb says; else on a
-// CPU an equal share, among the ranks of the host, of nearly all that is free now
-// (runtime/base/memory_room.h), on a GPU that ranks share an equal share of it, and on one of its
-// own, whose driver refuses what is not there, no limit.
+// Limit for a rank's tensors in device memory: memory_limit_mb if given. On a CPU, an equal share
+// of nearly all free memory among the host's ranks (runtime/base/memory_room.h). On a shared GPU,
+// an equal share of its free memory. On an exclusive GPU no limit, since the driver enforces one.
 std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
                                         Device device, const SharedGpu& shared);
 
@@ -40,13 +39,13 @@ struct Compute {
   Compute(Device device, int cpu_threads, const std::optional<MemoryLimit>& limit);
 
   std::unique_ptr<MemoryResource> source, host_source;
-  std::unique_ptr<LimitedMemory> limited;  // null: there is no limit
+  std::unique_ptr<LimitedMemory> limited;  // null: no limit
   PoolMemory pool;
   nn::PlannedMemory planned;
-  CountingMemory asked;   // of the device
-  CountingMemory memory;  // besides, what communicators took
-  // Of a device's run; both null where the device is the host.
-  std::unique_ptr<CountingMemory> pinned;  // what is locked of the host's, under all pools
+  CountingMemory asked;   // requests on the device
+  CountingMemory memory;  // the same plus memory taken by communicators
+  // For runs on a device other than the host; otherwise both null.
+  std::unique_ptr<CountingMemory> pinned;  // pinned host memory, below all pools
   std::unique_ptr<PoolMemory> host_pool;
   std::unique_ptr<kernels::Kernels> kernels;
   MemoryResource& host() { return host_pool ? static_cast<MemoryResource&>(*host_pool) : memory; }

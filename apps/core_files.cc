@@ -10,8 +10,8 @@ namespace shoal::app {
 void forbid_core_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_CORE, &limit) != 0) return;
-  // 1 byte, not 0: a limit below a page makes no file, and of all limits the kernel heeds only this
-  // one where core_pattern is a pipe (fs/coredump.c). Where the limit was 0 for good, 0 it stays.
+  // 1 byte, not 0: a limit below a page prevents files, and 1 is the only limit that the kernel
+  // honours if core_pattern is a pipe (fs/coredump.c). A hard limit of 0 stays 0.
   limit.rlim_cur = limit.rlim_max < 1 ? limit.rlim_max : 1;
   ::setrlimit(RLIMIT_CORE, &limit);
 }

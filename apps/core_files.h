@@ -1,14 +1,14 @@
-// Core files hold all memory of a process that crashed, and its environment: keys of AWS too.
+// Core files contain a crashed process's memory and environment, including AWS keys.
 #pragma once
 
 namespace shoal::app {
 
-// From now on the kernel makes no core of this process, nor of those that it starts: neither a file
-// nor one piped to a collector. Debuggers can attach still, and ranks read each other's memory,
-// which PR_SET_DUMPABLE would end. Nothing turns it on again.
+// The kernel writes no core of this process or its children from now on, neither to a file nor to a
+// pipe. Debuggers can still attach and ranks can read each other's memory, which PR_SET_DUMPABLE
+// would prevent. This cannot be undone.
 void forbid_core_files();
 
-// The same where the environment holds a secret of AWS's: key, session token, container's token.
+// The same if the environment contains an AWS secret: key, session token or container token.
 void forbid_core_files_of_secrets();
 
 }  // namespace shoal::app

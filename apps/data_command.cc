@@ -28,8 +28,8 @@ struct Options {
   std::string document = "line", split = "last";
 };
 
-// A file stands for itself, whatever its ending; a directory, a pattern or @FILE for the text files
-// that it names.
+// Expands directories, patterns and @FILE to the text files they name. A plain file name is kept,
+// whatever its extension.
 void expand(std::vector<std::string>& names, const SourceRegistry& sources) {
   std::vector<std::string> files;
   for (const std::string& name : names) {

@@ -10,7 +10,7 @@
 namespace shoal::app {
 namespace {
 
-// Whether special tokens are put around the text that train_file has.
+// True if special tokens are added around the text of train_file.
 bool adds_special_tokens(const DataArguments& data, const Tokenizer* tokenizer) {
   return data.add_special_tokens && tokenizer != nullptr &&
          tokenizer->sequence_template().special_tokens(false) > 0 &&
@@ -61,16 +61,16 @@ nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup
   nlohmann::json options = of_task(data, setup);
   options["block_size"] = setup.block_size;
   if (setup.tokenizer) options["tokenizer"] = setup.tokenizer->hash().substr(0, 16);
-  if (data.streaming) return options;  // of its shards StreamState knows more
+  if (data.streaming) return options;  // StreamState records its shards
   options["max_train_samples"] =
       data.max_train_samples ? nlohmann::json(*data.max_train_samples) : nlohmann::json();
   const bool takes_off = data.validation_file.empty() && !setup.samples;
   options["validation_split_percentage"] = takes_off ? data.validation_split_percentage : 0.0;
-  if (world.rank == 0) {  // the others' requests would bring the same
+  if (world.rank == 0) {  // the others' requests would return the same
     const auto file = setup.sources.open(data.train_file);
     options["train_file"] = fmt::format(
         "{}, {} bytes", std::filesystem::path(data.train_file).filename().string(), file->size());
-    // What lies elsewhere would be fetched once more for it.
+    // Remote files would have to be fetched again for this.
     if (is_local(data.train_file)) options["train_file_content"] = content_digest(*file);
   }
   return options;

@@ -1,4 +1,4 @@
-// What a checkpoint keeps of the training set (TrainerParts::data_options).
+// Options of the training set that checkpoints store (TrainerParts::data_options).
 #pragma once
 
 #include "run_setup.h"
@@ -8,9 +8,9 @@
 
 namespace shoal::app {
 
-// The options of this task that its training rows follow from, with their values in force, after
-// open_data(). A file is its name, its size and, where it is local, a digest of its content: a run
-// may be moved. Rank 0's alone has it.
+// The values of this task's options that determine its training rows. Call after open_data(). A
+// file is described by name, size and, if local, a content digest, since a run may be moved. Only
+// rank 0 includes it.
 nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup,
                             const World& world);
 

@@ -1,4 +1,4 @@
-// shoal diagnose DUMPS...: reads what the ranks' flight recorders wrote and says what happened.
+// shoal diagnose DUMPS...: reads dumps of the ranks' flight recorders and reports what happened.
 #include <algorithm>
 #include <memory>
 
@@ -15,7 +15,7 @@
 namespace shoal::app {
 namespace {
 
-// Of a directory that several jobs wrote to (SHOAL_FLIGHT_DIR), the newest job's; else itself.
+// In a directory with several jobs (SHOAL_FLIGHT_DIR), returns the newest job's; otherwise `path`.
 std::string newest_job(const std::string& path) {
   std::vector<std::string> jobs;
   for (const DirectoryEntry& entry : list_directory(path))
@@ -30,7 +30,7 @@ std::string newest_job(const std::string& path) {
   return jobs.back();
 }
 
-// Directories stand for the dumps in them.
+// Expands directories to the dumps in them.
 std::vector<std::string> dump_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {

@@ -1,4 +1,4 @@
-// shoal doctor: what this machine has, and what is missing for what.
+// shoal doctor: reports what this machine has, and what is missing for which feature.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -31,13 +31,13 @@ std::vector<Finding> shoal_findings() {
     const World world = discover_world();
     all.push_back({"launched by", std::string(to_string(world.launcher)), true,
                    fmt::format("rank {} of {}", world.rank, world.size)});
-  } catch (const Error& problem) {  // as in a batch script, where srun does not start a check
+  } catch (const Error& problem) {  // for example in a batch script without srun
     all.push_back({"launched by", "no launcher", false, problem.what()});
   }
   return all;
 }
 
-// What is needed and not there, a line each; the exit status.
+// Prints a line for each missing requirement. Returns the exit status.
 int check(const std::vector<Finding>& all, const std::vector<std::string>& needed) {
   int status = report_environment("shoal doctor");
   for (const std::string& name : needed) {

@@ -1,4 +1,4 @@
-// shoal env: the registry of environment variables with what they are now.
+// shoal env: lists the registered environment variables and their current values.
 #include <memory>
 
 #include "commands.h"

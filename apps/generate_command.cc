@@ -1,4 +1,4 @@
-// shoal generate: continue a prompt, token by token.
+// shoal generate: continues a prompt, token by token.
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -35,7 +35,7 @@ struct Options {
   nn::GenerationOptions generation;
 };
 
-// A mesh's checkpoint, whose shards together have every tensor.
+// Loads a mesh's checkpoint, whose shards together contain every tensor.
 void load_parts(const std::string& directory, nn::CausalLm& model) {
   const auto checkpoint = ShardedCheckpoint::open(directory);
   std::set<std::string> wanted;
@@ -56,7 +56,7 @@ std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
   return nn::make_causal_lm(config, source);
 }
 
-// One model with its memory and kernels, f32 or bf16.
+// A model with its memory and kernels, in f32 or bf16.
 struct LoadedModel {
   LoadedModel(const std::string& directory, bool bf16)
       : host(make_host_memory()),
@@ -123,7 +123,7 @@ void write_logits(LoadedModel& loaded, const std::string& path, const Tensor& id
   terminal::print("logits {} of {} tokens: {}\n", to_string(wide.shape()), ids.count(), path);
 }
 
-// Ids of --input-ids, [B, T] i64 or i32.
+// Reads the ids for --input-ids, [B, T] i64 or i32.
 Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::CausalLm& model) {
   const Tensor saved = SafetensorsFile::open(path)->tensor("input_ids");
   SHOAL_CHECK(saved.shape().rank() == 2 && saved.count() > 0, "{}: input_ids is {}, not [B, T]",
@@ -158,14 +158,14 @@ int generate(Options options) {
   SHOAL_CHECK(options.has_prompt, "give --prompt TEXT (or --input-ids FILE with --logits-out)");
   const auto tokenizer = load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer);
   std::vector<TokenId> ids;
-  // As the model's texts begin: Llama's with <s>. Their end is not for a text to be continued.
+  // Start as the model's texts do (Llama: with <s>). Omit the tokens at the end of a text.
   for (const auto& piece : tokenizer->sequence_template().single) {
     if (piece.text != SequenceTemplate::kSpecial) break;
     ids.push_back(piece.id);
   }
   tokenizer->append_ids(options.prompt, ids);
   LoadedModel loaded(directory, options.bf16);
-  // Nothing to continue: begin as a text begins.
+  // An empty prompt starts a new text.
   if (ids.empty() && tokenizer->roles().bos) ids.push_back(*tokenizer->roles().bos);
   const auto length = static_cast<std::int64_t>(ids.size());
   check_ids(ids, length, loaded.model);

@@ -35,7 +35,7 @@ TrainingJobs jobs_of(const JobWords& words) {
   return TrainingJobs(session_of(words.aws).client(sagemaker::Service::sagemaker));
 }
 
-// Of a name or an ARN, "arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME".
+// Extracts the name from a name or an ARN, "arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME".
 std::string name_in(const std::string& text) {
   const auto slash = text.find(":training-job/");
   return text.starts_with("arn:") && slash != text.npos ? text.substr(slash + 14) : text;
@@ -117,7 +117,7 @@ int logs(const JobWords& words) {
     WatchOptions options = words.watch;
     options.json = words.json;
     options.status = false;
-    watch_job(session, name, options);  // the exit status is attach's business
+    watch_job(session, name, options);  // only attach returns the job's status
     return 0;
   }
   sagemaker::JobLog log(session.client(sagemaker::Service::logs), name);
@@ -126,7 +126,8 @@ int logs(const JobWords& words) {
     any = true;
     print_log(events, words.json);
   });
-  if (!any) TrainingJobs(session.client(sagemaker::Service::sagemaker)).describe(name);  // is there
+  // throws if there is no such job
+  if (!any) TrainingJobs(session.client(sagemaker::Service::sagemaker)).describe(name);
   return 0;
 }
 
@@ -143,7 +144,7 @@ int stop(const JobWords& words) {
   return 0;
 }
 
-// Money an hour of one instance of the type, on which `job` ran.
+// Hourly price of one instance of the type; `job` ran on it.
 double price_of(const ordered_json& prices, const std::string& file, const std::string& type,
                 const std::string& job) {
   const auto price = prices.find(type);
@@ -157,7 +158,7 @@ double price_of(const ordered_json& prices, const std::string& file, const std::
   return price->get<double>();
 }
 
-// Money an hour of one instance of each of its groups; none without prices.
+// Hourly price of one instance, for each of the job's groups; empty without prices.
 std::vector<double> prices_of(const ordered_json& prices, const std::string& file,
                               const DescribedJob& job) {
   std::vector<double> all;
@@ -167,7 +168,7 @@ std::vector<double> prices_of(const ordered_json& prices, const std::string& fil
   return all;
 }
 
-// Of all its instances.
+// Cost of all its instances.
 std::optional<double> money_of(const DescribedJob& job, const std::vector<double>& prices) {
   if (!job.billable_seconds || prices.empty()) return std::nullopt;
   double hourly = 0;
@@ -186,7 +187,7 @@ ordered_json groups_of(const DescribedJob& job, const std::vector<double>& price
   return groups;
 }
 
-// Of one instance, whichever: nothing where groups differ, each of which has its own.
+// Price of one instance; nullopt if groups have different prices.
 std::optional<double> price_of_each(const std::vector<double>& prices) {
   const bool is_one = !prices.empty() && std::ranges::all_of(prices, [&](double price) {
     return price == prices.front();

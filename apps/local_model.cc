@@ -20,8 +20,8 @@ std::string variable(const std::string& name) {
   return value == nullptr ? "" : value;
 }
 
-// "~/cache" and "$SCRATCH/cache" as Python's expanduser() and expandvars() have them; a variable
-// that is not set stays as it is written.
+// Expands "~/cache" and "$SCRATCH/cache" like Python's expanduser() and expandvars(). Unset
+// variables stay as written.
 std::string expanded(const std::string& path) {
   std::string text =
       path == "~" || path.starts_with("~/") ? variable("HOME") + path.substr(1) : path;
@@ -44,14 +44,14 @@ std::string expanded(const std::string& path) {
   return text;
 }
 
-// Where the cache has what is called `name`: models--ORG--NAME.
+// The cache's folder for `name`: models--ORG--NAME.
 fs::path hub_folder(const std::string& name) {
   std::string folder = "models--";
   for (const char c : name) folder += c == '/' ? std::string("--") : std::string(1, c);
   return fs::path(hub_cache()) / folder;
 }
 
-// models--ORG--NAME/snapshots/REVISION, of the revision that refs/main names.
+// models--ORG--NAME/snapshots/REVISION, for the revision in refs/main.
 std::optional<std::string> in_hub_cache(const std::string& name) {
   const fs::path model = hub_folder(name);
   if (!path_exists(model / "refs/main")) return std::nullopt;

@@ -1,4 +1,4 @@
-// Where a model or a tokenizer is on this machine, from the name that it has elsewhere.
+// Finds a model or tokenizer on this machine by its remote name.
 #pragma once
 
 #include <optional>
@@ -6,22 +6,22 @@
 
 namespace shoal::app {
 
-// A directory for the name of a model or tokenizer: the path itself; SageMaker's channel of that
-// name (SM_CHANNEL_NAME, /opt/ml/input/data/NAME); or what Hugging Face's cache has under it. The
-// name as it is where there is none: what reads it says so. s3://: unavailable.
+// The directory of a model or tokenizer: the path itself; SageMaker's channel of that name
+// (SM_CHANNEL_NAME, /opt/ml/input/data/NAME); or its entry in Hugging Face's cache. If there is
+// none, returns the name unchanged, and its reader reports the error. s3:// throws unavailable.
 std::string local_model(const std::string& name);
-// "there is no such directory, no channel ...": where local_model() looked, for the error.
+// "there is no such directory, no channel ...": the places that local_model() searched.
 std::string not_found_anywhere(const std::string& name);
 
-// SageMaker puts each input channel of a job into a directory.
+// The directory of one of the job's input channels in SageMaker.
 std::optional<std::string> sagemaker_channel(const std::string& name);
-// As huggingface_hub's constants.py has it: HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME/hub,
-// XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub, the first that is set; ~ and
-// variables in it expanded.
+// As in huggingface_hub's constants.py: the first that is set of HF_HUB_CACHE,
+// HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub and ~/.cache/huggingface/hub.
+// Expands ~ and variables.
 std::string hub_cache();
 
-// unavailable where `name` of `option` is in S3.
+// Throws unavailable if `name`, the value of `option`, is in S3.
 void refuse_remote(const std::string& option, const std::string& name);
-std::string last_part_of(const std::string& name);  // "org/name": "name"
+std::string last_part_of(const std::string& name);  // "name" for "org/name"
 
 }  // namespace shoal::app

@@ -108,13 +108,13 @@ int main(int argc, char** argv) {
   shoal::app::forbid_core_files_of_secrets();
   shoal::restart_with_short_spins(argv);
   shoal::take_back_interrupts();
-  // A file beyond a limit, and a pipe that nobody reads, are errors of write(), not deaths.
+  // Writing beyond a file size limit or to a closed pipe fails instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::string command = argc > 1 ? std::string("shoal ") + argv[1] : "shoal";
   try {
     const int status = shoal::app::run(argc, argv);
-    // Output that did not reach its file is no success. A pipe's reader may have had enough.
+    // Unwritten output is an error, unless the pipe's reader stopped reading.
     if (status == 0 && std::fflush(stdout) != 0 && errno != EPIPE)
       shoal::throw_error(shoal::ErrorCode::io, "cannot write to standard output: {}",
                          std::strerror(errno));

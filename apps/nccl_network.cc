@@ -1,4 +1,5 @@
-// Whether NCCL would find a network plugin (aws-ofi-nccl, for EFA), looked for as NCCL 2.28 does.
+// Checks whether NCCL would find a network plugin (aws-ofi-nccl, for EFA), searching like NCCL
+// 2.28.
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -12,7 +13,7 @@
 namespace shoal::app {
 namespace {
 
-// Versions of NCCL's interface for them, newest first; NCCL takes the newest that both know.
+// Versions of NCCL's plugin interface, newest first. NCCL uses the newest that both support.
 constexpr int kNewest = 30, kOldest = 5;
 
 std::string variable(const char* name) {
@@ -20,7 +21,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What NCCL opens for each name in NCCL_NET_PLUGIN, in this order.
+// File names that NCCL tries for NCCL_NET_PLUGIN, in order.
 std::vector<std::string> candidates(const std::string& plugins) {
   if (plugins.empty()) return {"libnccl-net.so"};
   std::vector<std::string> all;
@@ -34,18 +35,18 @@ std::vector<std::string> candidates(const std::string& plugins) {
   return all;
 }
 
-// "Libfabric, interface 11, libfabric 2.6"; empty: it is no plugin.
+// "Libfabric, interface 11, libfabric 2.6"; empty: not a plugin.
 struct Plugin {
   std::string name, description;
 };
 Plugin look_into(void* library) {
   for (int version = kNewest; version >= kOldest; --version) {
-    // Every version of the structure begins with the network's name.
+    // Every version of the structure starts with the network's name.
     const auto* begin = static_cast<const char* const*>(
         ::dlsym(library, fmt::format("ncclNetPlugin_v{}", version).c_str()));
     if (begin == nullptr) continue;
     Plugin plugin{*begin, fmt::format("{}, interface {}", *begin, version)};
-    // Of this process: Shoal, MPI and the plugin share one.
+    // The process's libfabric: Shoal, MPI and the plugin share one.
     if (auto* fabric = reinterpret_cast<unsigned (*)()>(::dlsym(library, "fi_version")))
       plugin.description += fmt::format(", libfabric {}.{}", fabric() >> 16U, fabric() & 0xFFFFU);
     return plugin;
@@ -63,12 +64,12 @@ Finding nccl_network_finding() {
     return {kRow, "NCCL_NET_PLUGIN is none", false, kSockets};
   std::string problems;
   for (const std::string& name : candidates(plugins)) {
-    // As NCCL does, and like there it stays: what it loads does not bear to be unloaded.
+    // Never closed, as in NCCL: libraries that a plugin loads do not support unloading.
     void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     const Plugin plugin = library == nullptr ? Plugin{} : look_into(library);
     if (plugin.description.empty()) {
       std::string why = library == nullptr ? ::dlerror() : "it has no ncclNetPlugin_v...";
-      // The loader begins with the name itself, where it found no file of that name.
+      // If the loader found no such file, its message starts with the name itself.
       if (why.starts_with(name + ": ")) why.erase(0, name.size() + 2);
       problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", name, why);
       continue;

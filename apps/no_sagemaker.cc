@@ -1,5 +1,5 @@
-// Instead of aws.cc, jobs_command.cc, sources.cc and submit_job.cc, where libcurl or pugixml were
-// missing.
+// Replaces aws.cc, jobs_command.cc, sources.cc and submit_job.cc in builds without libcurl or
+// pugixml.
 #include <cstdlib>
 
 #include "aws_words.h"

@@ -1,4 +1,4 @@
-// Names of several files, or of objects elsewhere, where an option takes one file.
+// Rejects names of several files, or of remote objects, in options that take one file.
 #include <utility>
 
 #include "run_stream.h"

@@ -1,4 +1,4 @@
-// shoal report RUN...: what runs came to, from their metrics.jsonl and results, and a page of it.
+// shoal report RUN...: summarises runs from their metrics.jsonl and results, and writes a page.
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -22,7 +22,7 @@ namespace {
 
 struct ReportWords {
   std::vector<std::string> runs;
-  std::string output;  // empty: report.html in the run, of several here
+  std::string output;  // empty: report.html in the run; for several runs, here
   bool json = false;
 };
 
@@ -43,7 +43,7 @@ void print_run(const report::RunLog& run, bool several) {
   if (several) terminal::print("\n{}\n", run.directory);
   line("steps", text("steps").value_or("0"));
   pair("training loss", "loss_first", "loss");
-  // A run that was killed, or of a build that left its last steps out.
+  // The run was killed, or its build did not log the last steps.
   if (const auto logged = run.training.last("step"); logged && *logged < run.last_step())
     line("", fmt::format("(of step {:.0f}, the last with a record)", *logged));
   pair("validation loss", "eval_loss_first", "eval_loss");

@@ -23,14 +23,14 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-// Of GLUE's tasks and run_ner's.
+// The task of a task_name: run_ner's names, otherwise GLUE's.
 std::string task_named(const std::string& task_name) {
   for (const char* tags : {"ner", "pos", "chunk"})
     if (task_name == tags) return "token-classification";
   return "text-classification";
 }
 
-// Whether the model is one that reads on both sides; a name that says nothing: not.
+// True if the model is an encoder; false if its name does not tell.
 bool is_encoder(const ModelArguments& model) {
   const auto is = [](const std::string& type) {
     return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0;
@@ -44,7 +44,7 @@ bool is_encoder(const ModelArguments& model) {
   return type != nullptr && type->is_string() && is(type->get<std::string>());
 }
 
-// Empty: the name does not say.
+// Empty if the name does not tell.
 std::string task_of_dataset(const std::string& dataset, const ModelArguments& model) {
   const std::string name = last_part_of(dataset);
   if (name.starts_with("squad")) return "question-answering";
@@ -54,7 +54,7 @@ std::string task_of_dataset(const std::string& dataset, const ModelArguments& mo
   return {};
 }
 
-// One part of a data set, under the names that its files have.
+// One split of a data set, with the names of its files.
 struct Part {
   const char* option;  // train_file
   Names stems;
@@ -116,7 +116,7 @@ class Finder {
     if (evaluates && data.validation_file.empty() && data.validation_split_percentage == 0)
       fill(a_.data.validation_file, some(kValidation, kind, GlueSplit::validation));
     if (a_.training.do_predict) fill(a_.data.test_file, need(kTest, kind, GlueSplit::test));
-    // Of MNLI; not beside a first part of one's own.
+    // MNLI's mismatched part; not used if the first part was given explicitly.
     if (!validation_mismatched_.empty() && a_.training.do_eval)
       fill(a_.data.validation_mismatched_file, validation_mismatched_);
     if (!test_mismatched_.empty()) fill(a_.data.test_mismatched_file, test_mismatched_);
@@ -139,7 +139,7 @@ class Finder {
     }
   }
 
-  // Where the parts of the data may be.
+  // Finds the directories that may contain the data.
   void find_bases() {
     const DataArguments& data = a_.data;
     const NamedData& named = a_.named;
@@ -152,7 +152,7 @@ class Finder {
       bases_ = {!named.dataset_name.empty() && path_exists(inside) ? inside : fs::path(named.data)};
     } else if (!data.train_file.empty() || !data.validation_file.empty() ||
                !data.test_file.empty()) {
-      return;  // they are named
+      return;  // files were named explicitly
     } else if (!named.dataset_name.empty()) {
       refuse_remote("dataset_name", named.dataset_name);
       const auto there = sagemaker_channel(last_part_of(named.dataset_name));
@@ -203,7 +203,7 @@ class Finder {
     return found;
   }
 
-  // Empty, which is said: there is none.
+  // Empty if there is none, which is logged.
   std::string some(const Part& part, TaskKind kind, GlueSplit split) {
     if (kind == TaskKind::text_classification && !a_.data.task_name.empty()) return of_glue(split);
     const Names names = candidates(part, kind, a_.data);
@@ -227,7 +227,7 @@ class Finder {
     try {
       files = glue_files(bases_.front().string(), task, split);
     } catch (const Error& none) {
-      // MRPC as Microsoft gives it has a training and a test set alone.
+      // Microsoft's MRPC has only a training and a test set.
       if (split != GlueSplit::validation || task.name == "mnli") throw;
       notices_.push_back(fmt::format("there is no validation_file: {}", none.message()));
       return {};
@@ -250,8 +250,9 @@ class Finder {
   RunArguments& a_;
   std::vector<std::string>& notices_;
   std::vector<fs::path> bases_;
-  std::string validation_mismatched_, test_mismatched_;  // of MNLI, found beside the matched ones
-  bool of_channels_ = false;  // train, validation, test: who has no validation evaluates on test
+  std::string validation_mismatched_, test_mismatched_;  // MNLI's, found beside the matched ones
+  // channels train, validation, test: without validation, evaluates on test
+  bool of_channels_ = false;
 };
 
 }  // namespace

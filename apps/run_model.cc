@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::array kEncoders{"bert", "roberta", "distilbert", "albert"};
 
-// "n_layer=6,n_embd=384" over what the configuration says, typed as the field is.
+// Applies overrides such as "n_layer=6,n_embd=384", typed like the fields.
 nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
                           const std::string& source) {
   std::istringstream pairs(overrides);
@@ -53,7 +53,7 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
   return config;
 }
 
-// A configuration without model_type is a GPT-2's.
+// A configuration without model_type is GPT-2.
 bool is_decoder(const nlohmann::json& config) {
   if (!config.is_object()) return false;
   const nlohmann::json* type = find_field(config, "model_type");
@@ -63,7 +63,7 @@ bool is_decoder(const nlohmann::json& config) {
                             std::string_view(type->get_ref<const std::string&>())) > 0;
 }
 
-// With every field that the model knows, which overrides may then name.
+// Adds all fields that the model knows, so that overrides may name them.
 nlohmann::json completed(const nlohmann::json& config, const std::string& source) {
   if (is_decoder(config)) return nn::complete_causal_lm_config(config, source);
   return nn::completed_config(config, nn::EncoderConfig::from_json(config, source).known_fields());
@@ -84,7 +84,7 @@ void check_model_type(const nlohmann::json& config, const std::string& source) {
               "gpt2, llama, bert, roberta, distilbert and albert are known");
 }
 
-// As the option has it.
+// A configuration with only the model_type of the option.
 nlohmann::json config_of_type(const std::string& type) {
   nlohmann::json config{{"model_type", type}};
   if (is_known(config)) return config;
@@ -96,12 +96,12 @@ nlohmann::json config_of_type(const std::string& type) {
               did_you_mean(type, names));
 }
 
-// A configuration that does not say its model's type is of the one that the option says; one that
-// says another is refused.
+// Adds the option's model_type to a configuration without one; throws if the configuration has
+// another.
 nlohmann::json with_type(nlohmann::json config, const std::string& model_type,
                          const std::string& source) {
   if (model_type.empty() || !config.is_object()) return config;
-  config_of_type(model_type);  // a type that there is not, in the option's words
+  config_of_type(model_type);  // checks the option itself
   const nlohmann::json* said = find_field(config, "model_type");
   if (said == nullptr)
     config["model_type"] = model_type;
@@ -179,7 +179,7 @@ std::string shared_model_directory(const std::string& path, const World& world, 
                                    const std::function<std::string(const std::string&)>& find) {
   const auto look = [&] { return path.empty() ? path : find(path); };
   if (world.size == 1) return look();
-  // Its host's number, what was asked for and what was found, a line each; or what went wrong.
+  // Lines: the host's number, the requested path, and the result; or an error.
   const std::string asked = fmt::format("{}\n{}\n", world.node, path);
   std::string answer;
   if (world.local_rank == 0) try {
@@ -192,7 +192,7 @@ std::string shared_model_directory(const std::string& path, const World& world, 
     if (const auto failure = failure_in(text)) throw Error(*failure);
   for (const std::string& text : answers)
     if (text.starts_with(asked)) return text.substr(asked.size());
-  return look();  // started with another path than its host's first rank
+  return look();  // this rank was given another path than its host's first rank
 }
 
 ChosenModel choose_model(const ModelArguments& arguments) {
@@ -236,7 +236,7 @@ TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
   const TokenRoles& roles = tokenizer.roles();
   if (model.kind == TaskKind::causal_lm || !is_decoder(model.config)) return roles.pad.value_or(0);
   nlohmann::json& said = model.config["pad_token_id"];
-  // Some configurations say -1, or one more than there are, for none.
+  // Some configurations use -1 or the vocabulary size for none.
   const nlohmann::json* const size = find_field(model.config, "vocab_size");
   const bool in_vocabulary = size == nullptr || said < *size;
   if (said.is_number_integer() && said >= 0 && in_vocabulary) return said.get<TokenId>();

@@ -1,4 +1,4 @@
-// Which model a run trains, and for what: config.json and the task, before anything is built.
+// Selects the model and task of a run from config.json, before anything is built.
 #pragma once
 
 #include <functional>
@@ -18,30 +18,32 @@ namespace shoal::app {
 
 struct ChosenModel {
   TaskKind kind = TaskKind::causal_lm;
-  nlohmann::json config;          // as config.json has it
-  std::string source;             // of the configuration, for messages
-  std::string initial_weights;    // a directory; empty: from the seed
-  bool takes_vocabulary = false;  // of the tokenizer: the configuration does not say its size
+  nlohmann::json config;        // contents of config.json
+  std::string source;           // of the configuration, for messages
+  std::string initial_weights;  // a directory; empty: initialise from the seed
+  // take vocab_size from the tokenizer, since the configuration lacks it
+  bool takes_vocabulary = false;
 };
 
-// From model_name_or_path, config_name or model_type. A task that is not asked for is what
-// config.json says. not_found, invalid_argument in one line.
+// Uses model_name_or_path, config_name or model_type. Without an explicit task, config.json
+// decides. Throws not_found or invalid_argument.
 ChosenModel choose_model(const ModelArguments& arguments);
-// The tokenizer's size and special tokens, as run_clm and run_mlm resize a new model.
+// Takes size and special tokens from the tokenizer, as run_clm and run_mlm resize a new model.
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
 
-// What fills samples up: of a decoder with a head what config.json names, else the tokenizer's
-// padding, else its end of text, which transformers' users take; config.json then names it. Of
-// other models the tokenizer's. `notices`: where it is neither's own.
+// The padding id. For a decoder with a task head: config.json's, otherwise the tokenizer's padding,
+// otherwise its end of text, as transformers' users do; stored in config.json. For other models:
+// the tokenizer's. `notices` reports if the tokenizer has no padding.
 TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
                      std::vector<std::string>& notices);
 
-// A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
-// checkpoints, of which every byte is read; `progress` is called meanwhile. not_found says what was
-// looked for.
+// A Hugging Face directory: `path` itself or, if it contains only checkpoints, its newest complete
+// one. Verifying that reads every byte; `progress` is called meanwhile. Throws not_found, naming
+// the places searched.
 std::string model_directory(const std::string& path, const std::function<void()>& progress = {});
-// The same of a job's ranks: one rank a host looks, `find`, and the others there take its answer.
-// Every rank calls it, also with an empty path, which stays empty; what one finds wrong, all throw.
+// The same for all ranks of a job: one rank per host calls `find` and shares its answer with the
+// others. Collective, even with an empty path, which stays empty. An error on one rank is thrown on
+// all.
 std::string shared_model_directory(const std::string& path, const World& world, Store& store,
                                    Deadline deadline,
                                    const std::function<std::string(const std::string&)>& find);

@@ -13,7 +13,7 @@
 namespace shoal::app {
 namespace {
 
-// Empty: it is there, or not on this machine.
+// Describes a missing path; empty: it exists or is remote.
 std::string missing(const TrainNeeds::Path& path, bool is_named) {
   const std::string& value = path.value;
   if (!is_local(value)) return {};
@@ -54,7 +54,7 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   put(needs.files, "validation_mismatched_file", data.validation_mismatched_file);
   put(needs.files, "test_mismatched_file", data.test_mismatched_file);
   put(needs.files, "data", arguments.named.data);
-  if (arguments.named.data.empty())  // else it is a directory in that, or not needed
+  if (arguments.named.data.empty())  // otherwise it is a directory in `data`, or not needed
     put(needs.files, "dataset_name", arguments.named.dataset_name);
   return needs;
 }

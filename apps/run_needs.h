@@ -1,4 +1,4 @@
-// What a run asks of the machine it runs on, from its options alone.
+// Requirements of a run on its machine, derived only from its options.
 #pragma once
 
 #include "commands.h"

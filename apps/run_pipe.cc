@@ -1,4 +1,4 @@
-// --train_file pipe://PREFIX.ENDING: a training set that comes through named pipes.
+// --train_file pipe://PREFIX.ENDING: reads a training set from named pipes.
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kScheme = "pipe://";
 constexpr std::string_view kLocalRank = "{local_rank}";
 
-// What can be cut anywhere between two lines, or two quoted rows.
+// Formats that can be split between any two lines or quoted rows.
 std::vector<std::string_view> endings_of(TaskKind kind) {
   switch (kind) {
     case TaskKind::causal_lm:
@@ -59,7 +59,7 @@ PipeOptions pipe_options(const std::string& train_file, const RunSetup& setup, c
   return {.prefix = name, .ending = ending, .has_rows = ending == ".csv"};
 }
 
-// A piece's tokens lie in a file without a name, which goes with the dataset.
+// A piece's tokens are in an unlinked file, which disappears with the dataset.
 PipeShards::Opening text_opening(TokenShardOptions options) {
   return [options = std::move(options)](std::string text, const std::string& name) {
     PrepareOptions prepare = options.prepare;
@@ -81,7 +81,7 @@ PipeShards::Opening row_opening(std::shared_ptr<const TaskData> data, const Open
     Opening piece = opening;
     piece.path = folder / fs::path(name).filename().string();
     write_file(piece.path, text);
-    std::vector<std::string> unused;  // what was left out is told of whole files
+    std::vector<std::string> unused;  // skipped rows are reported only for whole files
     return data->open(piece, unused);
   };
 }

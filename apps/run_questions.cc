@@ -1,4 +1,4 @@
-// --task question-answering: SQuAD's files, as run_qa of transformers' examples trains on them.
+// --task question-answering: SQuAD files, as in transformers' example run_qa.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@
 namespace shoal::app {
 namespace {
 
-// Start and end logits of each feature's positions stand side by side.
+// Splits the interleaved start and end logits of each feature's positions.
 std::vector<PredictedAnswer> answers_of(const SquadDataset& dataset, const Predictions& predictions,
                                         const AnswerOptions& options) {
   SHOAL_CHECK(predictions.of_positions && predictions.classes == 2,
@@ -40,7 +40,7 @@ class AnsweredQuestions final : public TaskData {
                  .version_2_with_negative = data.version_2_with_negative,
                  .null_score_diff_threshold = data.null_score_diff_threshold} {}
 
-  // A start and an end, whatever the model was for before.
+  // Two outputs, start and end, whatever the model's labels were.
   void name_labels(nlohmann::json& config) const override {
     set_labels(config, {});
     config.erase("problem_type");

@@ -1,5 +1,5 @@
-// The ranks of a run from its first word until they have a communicator: they watch each other, so
-// that no long work hides the death of one.
+// The ranks of a run, from start until they have a communicator. They watch each other, so that a
+// rank's death is noticed during long work.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,18 @@ namespace shoal::app {
 
 class RunRanks {
  public:
-  // Collective: meets the others, settles which ranks share a host, and forms the control links.
+  // Collective: connects to the other ranks, determines which share a host, and opens control
+  // links.
   explicit RunRanks(World world);
-  // Says that this rank leaves, and waits a moment for the others.
+  // Announces that this rank leaves, and waits briefly for the others.
   ~RunRanks();
   RunRanks(const RunRanks&) = delete;
   RunRanks& operator=(const RunRanks&) = delete;
 
   World& world() { return world_; }
-  // Its waits end once a rank is gone (watched_store.h).
+  // Its waits end if a rank is lost (watched_store.h).
   collectives::WatchedStore& store() { return *watched_; }
-  // A communicator watches from here on.
+  // Call once a communicator watches the ranks.
   void stop_watching();
 
  private:

@@ -1,5 +1,5 @@
-// --task text-classification: rows of one text or two with a class or a score, as run_glue of
-// transformers' examples trains on them.
+// --task text-classification: rows of one or two texts with a class or score, as in transformers'
+// example run_glue.
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,7 @@ class ClassifiedRows final : public TaskData {
                                  const Predictions& predictions) const override;
   std::shared_ptr<const Dataset> open(const Opening& opening,
                                       std::vector<std::string>& notices) const override;
-  // index, tab, class or score; a line a sample, under a header, as run_glue writes them.
+  // "index<tab>class or score" per sample, under a header, as run_glue writes them.
   std::vector<File> predicted(const Dataset& dataset,
                               const Predictions& predictions) const override;
 
@@ -60,8 +60,8 @@ class ClassifiedRows final : public TaskData {
   bool regression() const { return labels_.empty(); }
 
   DataArguments data_;
-  LabelSet labels_;        // in the data's order; empty: scores
-  LabelSet model_labels_;  // in the model's, where that has names of its own
+  LabelSet labels_;        // in the data's order; empty: regression
+  LabelSet model_labels_;  // in the model's order, if the model names them
 };
 
 ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& config)
@@ -122,7 +122,7 @@ std::vector<std::string> ClassifiedRows::metric_names() const {
 
 nlohmann::ordered_json ClassifiedRows::metrics(const Dataset& /*dataset*/,
                                                const Predictions& predictions) const {
-  // Whole numbers as glue_metrics() takes classes, too. Samples without a label do not count.
+  // glue_metrics() takes classes as whole numbers. Samples without a label are ignored.
   std::vector<double> said, right;
   const std::vector<std::int64_t> best =
       regression() ? std::vector<std::int64_t>() : predictions.best_classes();

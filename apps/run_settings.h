@@ -1,4 +1,4 @@
-// run_settings.json in output_dir: what a run was told and where it ran, for `shoal report`.
+// Writes run_settings.json to output_dir, for `shoal report`: the options of a run and its machine.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@
 
 namespace shoal::app {
 
-// Options with their values, by section, and the names of those that were given: from the dump of
-// a run's OptionSet, without its known-but-refused ones. `plan`: run_plan().
+// Option values by section, and the names of the given options, from the dump of a run's OptionSet.
+// Leaves out options that are known but refused. `plan`: run_plan().
 nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump, const nlohmann::json& plan);
 
-// Rank 0's; writes the file when training begins, into `directory`, which is there by then. io
-// where that fails.
+// Used on rank 0. Writes the file to the existing `directory` when training begins. Throws io on
+// failure.
 class RunSettings final : public TrainerCallback {
  public:
   RunSettings(std::string directory, const nlohmann::ordered_json& told, const World& world);
-  // `header`: what the log began with.
+  // `header`: the first lines of the log.
   void describe(const Trainer& trainer, const std::vector<std::string>& header);
   bool needs_every_step() const override { return false; }
   void on_train_begin(const TrainerState& state) override;

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "a.txt,b/*.jsonl" is two.
+// Splits "a.txt,b/*.jsonl" into two names.
 std::vector<std::string> names_of_shards(const std::string& train_file) {
   std::vector<std::string> names;
   std::size_t begin = 0;
@@ -52,12 +52,11 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// Each shard is opened as a file of the task is: its rows are found when its turn comes. What lies
-// elsewhere is fetched whole into a file first, which has no name any more once it is opened: tasks
-// map their files.
+// Opens each shard like a file of the task; rows are parsed then. Tasks map their files, so a
+// remote shard is first fetched into a file, which is unlinked once opened.
 class SampleShards final : public ShardSet {
  public:
-  // `directory`: for what is fetched, each in a folder of its own.
+  // Fetched shards go to `directory`, each in its own folder.
   SampleShards(std::vector<std::string> names, std::shared_ptr<const TaskData> data,
                Opening opening, SourceRegistry sources, std::string directory)
       : names_(std::move(names)),
@@ -75,7 +74,7 @@ class SampleShards final : public ShardSet {
     const std::string& from = name(shard);
     std::vector<std::string> notices;
     auto dataset = is_local(from) ? open_file(local_path(from), notices) : fetch(from, notices);
-    // Told once, although the next epoch opens it again.
+    // Logged once, although each epoch opens the shard again.
     for (const std::string& notice : notices)
       log::once(log::Level::warn, "rows of " + from, notice);
     return dataset;
@@ -90,7 +89,7 @@ class SampleShards final : public ShardSet {
   }
   std::shared_ptr<const Dataset> fetch(const std::string& from,
                                        std::vector<std::string>& notices) const {
-    // Several are opened at once, here and by other jobs, and two may be called alike.
+    // Several shards are opened concurrently, here and by other jobs, and may have equal names.
     const ScratchDirectory folder(directory_, "rows");
     const std::string path = folder / fs::path(from).filename().string();
     {
@@ -120,7 +119,7 @@ class SampleShards final : public ShardSet {
   std::string directory_;
 };
 
-// The directories in which a description of the shards may be.
+// Directories that may contain a description of the shards.
 std::vector<fs::path> homes_of(const std::string& train_file) {
   std::vector<fs::path> homes;
   for (std::string name : names_of_shards(train_file)) {
@@ -133,8 +132,8 @@ std::vector<fs::path> homes_of(const std::string& train_file) {
   return homes;
 }
 
-// Of a feature of `datasets`: {"names": [...], "_type": "ClassLabel"}, or that within a list; a
-// floating-point one has scores.
+// Labels of a feature of `datasets`: {"names": [...], "_type": "ClassLabel"}, possibly in a list. A
+// floating-point feature has scores, not classes.
 std::optional<LabelSet> labels_of_feature(const nlohmann::json& feature) {
   if (!feature.is_object()) return std::nullopt;
   if (const auto* inner = find_field(feature, "feature")) return labels_of_feature(*inner);

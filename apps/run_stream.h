@@ -1,4 +1,4 @@
-// --streaming: a training set that is read shard by shard, of any task.
+// --streaming: reads a training set shard by shard, for any task.
 #pragma once
 
 #include <memory>
@@ -13,24 +13,24 @@
 
 namespace shoal::app {
 
-// What a stream cannot do; before anything is built.
+// Throws invalid_argument on options that streams do not support. Call before building anything.
 void check_streaming(const RunArguments& arguments);
 
-// The options that take one file name one, where this task can read it; the error says what reads
-// several.
+// Checks that options for one file name one file that this task can read. The error says what can
+// read several.
 void check_one_file(const RunArguments& arguments, TaskKind kind, const SourceRegistry& sources);
 
-// How text becomes tokens, and where they stay.
+// Sets how text is tokenized and where tokens are stored.
 void set_preparation(PrepareOptions& options, const RunArguments& arguments, const RunSetup& setup,
                      int threads);
 
-// The training set as a stream. Text becomes tokens, and rows samples, when their shard's turn
-// comes, on the thread that reads ahead.
+// The training set as a stream. The read-ahead thread tokenizes text and parses rows when it
+// reaches their shard.
 std::shared_ptr<const ShardSet> stream_of(const RunArguments& arguments, const RunSetup& setup,
                                           const World& world);
 
-// pipe://PREFIX.ENDING: the pipes PREFIX_0, PREFIX_1, ..., an epoch each, with lines as in a file
-// of this ending; "{local_rank}" in it becomes this rank's number on its host.
+// True for pipe://PREFIX.ENDING: the pipes PREFIX_0, PREFIX_1, ..., one per epoch, with the line
+// format of this ending. "{local_rank}" in the name is replaced by this rank's number on its host.
 bool is_pipe(const std::string& name);
 std::shared_ptr<const ShardSet> stream_of_pipes(const RunArguments& arguments,
                                                 const RunSetup& setup, const World& world);

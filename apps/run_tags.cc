@@ -1,5 +1,4 @@
-// --task token-classification: words with a tag each, as run_ner of transformers' examples trains
-// on them.
+// --task token-classification: words with one tag each, as in transformers' example run_ner.
 #include <algorithm>
 #include <utility>
 
@@ -102,7 +101,7 @@ class TaggedWords final : public TaskData {
     return metrics;
   }
 
-  // A line a sentence, a tag a word; words that were cut off have none.
+  // One line per sentence, one tag per word; words that were cut off have none.
   std::vector<File> predicted(const Dataset& dataset,
                               const Predictions& predictions) const override {
     const auto& tagged = dynamic_cast<const TaggedDataset&>(dataset);
@@ -122,19 +121,19 @@ class TaggedWords final : public TaskData {
   }
 
  private:
-  // In the order of the model's head.
+  // Labels in the order of the model's head.
   const LabelSet& names() const {
     const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
     return as_the_model ? model_labels_ : labels_;
   }
 
-  // Where a row's tags may be.
+  // Fields that may contain a row's tags.
   std::vector<std::string> tag_fields() const {
     if (data_.label_column_name != "label") return {data_.label_column_name};
     return {data_.task_name.empty() ? "ner_tags" : data_.task_name + "_tags", "tags", "labels"};
   }
 
-  // Of a file to predict: of the first word's columns the last is a tag that is known.
+  // For a file to predict: true if the last column of the first word is a known tag.
   bool has_tag_column(const std::string& path) const {
     const std::vector<std::string> columns = first_word_columns(path);
     return columns.size() > 1 && labels_.find(columns.back());
@@ -151,7 +150,7 @@ class TaggedWords final : public TaskData {
       if (!asked.empty()) usual = {asked};
       for (const std::string& name : usual)
         if (std::find(there.begin(), there.end(), name) != there.end()) return name;
-      return usual[0];  // which the file is then said to lack
+      return usual[0];  // the reader reports that it is missing
     };
     options.words_field = pick(data_.text_column_names.empty() ? "" : data_.text_column_names[0],
                                {"tokens", "words"});
@@ -163,7 +162,7 @@ class TaggedWords final : public TaskData {
 
   DataArguments data_;
   LabelSet labels_;        // in the data's order
-  LabelSet model_labels_;  // in the model's, where that has names of its own
+  LabelSet model_labels_;  // in the model's order, if the model names them
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// S3 for programs that take no options of AWS's.
+// S3 for programs without AWS options.
 #pragma once
 
 #include <string>
@@ -7,9 +7,8 @@
 
 namespace shoal::app {
 
-// With the credentials, region and endpoints of the environment and the profile, as every AWS tool
-// finds them; a `region` that is not empty goes before theirs. No core file is made from now on.
-// invalid_argument where nothing names a region.
+// Uses credentials, region and endpoints of the environment and profile, like other AWS tools; a
+// non-empty `region` has priority. Disables core files. Throws invalid_argument without a region.
 sagemaker::S3 s3_here(const std::string& region = "");
 
 }  // namespace shoal::app

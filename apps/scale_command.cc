@@ -1,4 +1,5 @@
-// shoal scale: the same training on several numbers of ranks, loader workers and batch sizes.
+// shoal scale: runs the same training with several numbers of ranks, loader workers and batch
+// sizes.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -36,12 +37,12 @@ struct Options {
   std::string output = "scale_output", launch, title = "Scaling study";
   int rounds = 1;
   bool json = false, dry_run = false;
-  std::vector<std::string> train;  // the words for `shoal train`
+  std::vector<std::string> train;  // arguments for `shoal train`
 };
 
 constexpr const char* kLaunch = "mpirun -n {ranks} --bind-to none --oversubscribe";
 
-// What the study says itself.
+// Rejects options that the study sets itself.
 void check_words(const std::vector<std::string>& words) {
   SHOAL_CHECK(
       !words.empty(),
@@ -84,7 +85,7 @@ std::vector<std::string> command_of(const Options& o, const StudyCell& cell,
   words.emplace_back("train");
   words.insert(words.end(), o.train.begin(), o.train.end());
   const auto tokens = std::find(o.train.begin(), o.train.end(), "--data_cache_dir");
-  if (tokens == o.train.end())  // the text of all runs is tokenized once
+  if (tokens == o.train.end())  // tokenize the text only once for all runs
     words.insert(words.end(), {"--data_cache_dir", o.output + "/tokens"});
   for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::string>>{
            {"per_device_train_batch_size", std::to_string(cell.batch)},
@@ -114,7 +115,7 @@ std::string last_line_of(const std::string& path) {
   return last;
 }
 
-// Runs to its end; what it writes goes into files beside each other. Its exit status.
+// Runs a program to its end, with its output in two files. Returns the exit status.
 int run_program(std::vector<std::string> words, const std::string& out, const std::string& err) {
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
@@ -140,7 +141,7 @@ int run_program(std::vector<std::string> words, const std::string& out, const st
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Steady throughput: from the first line of the log, when everything is warm, to the last.
+// Steady throughput: from the first log line, when everything is warm, to the last.
 StudyResult measured(const StudyCell& cell, const std::string& directory) {
   const nlohmann::json results = read_json_file(directory + "/train_results.json");
   const double rate = results.at("train_samples_per_second").get<double>();
@@ -180,7 +181,7 @@ StudyResult run_cell(const Options& o, const StudyCell& cell) {
                             why.empty() ? "it said nothing" : why),
                 fmt::format("all it said is in {}", directory));
   }
-  remove_file(directory + "/model.safetensors");  // of no use here
+  remove_file(directory + "/model.safetensors");  // not needed
   return measured(cell, directory);
 }
 
@@ -203,7 +204,7 @@ int scale(Options o) {
               o.launch);
   SHOAL_CHECK(!split_words(o.output).empty(), "--output is empty");
   const Study study = plan_study(o.study);
-  // What a run would refuse or not find, before the first one begins.
+  // Check for errors of all runs before the first one begins.
   check_paths(check_train_words(o.train));
   if (o.dry_run) {
     for (const StudyCell& cell : study.cells)
@@ -211,8 +212,8 @@ int scale(Options o) {
                       fmt::join(command_of(o, cell, o.output + "/runs/" + cell.name()), " "));
     return 0;
   }
-  // Ranks of this host get equal shares of its cores, however many there are: else one rank alone
-  // would have them all, and the study would compare cores.
+  // Ranks of this host get equal shares of its cores, whatever their number. Otherwise a single
+  // rank would have all cores, and the study would compare cores.
   const std::int64_t most = *std::max_element(o.study.ranks.begin(), o.study.ranks.end());
   if (o.launch == kLaunch)
     ::setenv("SHOAL_THREADS", std::to_string(std::max<std::int64_t>(1, cores / most)).c_str(), 0);
@@ -254,7 +255,7 @@ void add_scale(CLI::App& app, Action& action) {
       "run; SHOAL_THREADS changes that.\nOn several hosts: --launch 'mpirun -n {ranks} --hostfile "
       "HOSTS -x SHOAL_THREADS'.");
   auto o = std::make_shared<Options>();
-  // What follows a list is the configuration, not more of the list.
+  // A list takes one argument, so that the configuration may follow it.
   command->add_option("--ranks", o->study.ranks, "numbers of ranks; default 1, 2, 4 .. cores")
       ->delimiter(',')
       ->allow_extra_args(false);

@@ -1,4 +1,4 @@
-// Where programs read from besides this machine.
+// Remote sources that programs can read.
 #pragma once
 
 #include "machine.h"
@@ -7,11 +7,11 @@
 
 namespace shoal::app {
 
-// Whether s3://, and SageMaker's calls, are in this build.
+// Reports whether this build has s3:// and SageMaker's calls.
 Finding s3_finding();
 
-// s3://, with AWS's region, credentials and endpoints as every AWS tool finds them, at the first
-// name that is used. Without SageMaker's clients in the build: unavailable, naming the flag.
+// Registers s3://. Finds region, credentials and endpoints like other AWS tools, on first use. In
+// builds without SageMaker's clients, use throws unavailable, naming the build flag.
 void add_sources(SourceRegistry& registry);
 
 }  // namespace shoal::app

@@ -24,7 +24,7 @@ namespace {
 
 using sagemaker::Json;
 
-// As SageMaker hands them to the container, and the container to `shoal train`.
+// Hyperparameters as SageMaker passes them to the container, and the container to `shoal train`.
 Json run_options(const Json& request) {
   Json options = Json::object();
   if (!request.contains("HyperParameters")) return options;
@@ -34,7 +34,7 @@ Json run_options(const Json& request) {
   return options;
 }
 
-// Empty: there is none.
+// Empty if there is none.
 std::string entry_point_of(const sagemaker::TrainingJob& job) {
   const Json options = find_field(job.request, "HyperParameters") == nullptr
                            ? Json::object()
@@ -45,7 +45,7 @@ std::string entry_point_of(const sagemaker::TrainingJob& job) {
                                   .get<std::string>();
 }
 
-// Those of the options, by section or not, that say what the run reads.
+// Adds words for the options that name what the run reads; options may be in sections.
 void add_words_of_paths(const Json& options, std::vector<std::string>& words) {
   static constexpr std::array kNames = {"model_name_or_path",
                                         "model",
@@ -81,7 +81,7 @@ std::string with_paths(std::string text) {
   return text;
 }
 
-// What the options ask for and an instance has not.
+// Reports options that need features the instance lacks.
 void check_instance(const Json& resources, const std::string& path, const TrainNeeds& needs,
                     sagemaker::Problems& problems) {
   const Json* const name = find_field(resources, "InstanceType");
@@ -98,7 +98,7 @@ void check_instance(const Json& resources, const std::string& path, const TrainN
                   type->name, type->gpu, type->capability / 10, type->capability % 10));
 }
 
-// An image that cannot run the job, or that may not.
+// Reports an image that cannot run the job, and notes one that may not.
 void check_image(sagemaker::TrainingJob& job, const std::string& image,
                  sagemaker::Problems& problems) {
   const std::string entry = entry_point_of(job);
@@ -130,7 +130,7 @@ void check_image(sagemaker::TrainingJob& job, const std::string& image,
                     image, entry.empty() ? "" : fmt::format(", and so not {}", entry)));
 }
 
-// Options, code, model and data of a job that Shoal's image of this version runs.
+// Checks options, code, model and data if Shoal's image of this version runs the job.
 void check_run(sagemaker::TrainingJob& job, const std::string& directory,
                sagemaker::Problems& problems) {
   const Json* const algorithm = find_field(job.request, "AlgorithmSpecification");
@@ -142,12 +142,12 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
     return;
   const Json options = run_options(job.request);
   std::vector<std::string> words;
-  // Whether all options are here: an entry point in git or S3 may hold more.
+  // True if all options are known: an entry point in git or S3 may have more.
   bool is_whole = entry_point_of(job).empty();
   if (job.code && !job.code->git && job.code->entry_point.ends_with(".json")) {
     const std::string file =
         (std::filesystem::path(directory) / job.code->source_dir / job.code->entry_point).string();
-    is_whole = is_regular_file(file);  // else check_source() says so
+    is_whole = is_regular_file(file);  // otherwise check_source() reports it
     if (is_whole) words.push_back(file);
   }
   const std::vector<std::string> given = sagemaker::option_words(options);
@@ -158,7 +158,7 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
   } catch (const Error& error) {
     Error placed(error.code(), with_paths(error.message()), error.remedy());
     problems.add("", placed.what());
-    // The model and the data are looked for all the same.
+    // Still check the model and the data.
     std::vector<std::string> paths;
     if (is_whole && !entry_point_of(job).empty())
       if (const auto file = ordered_json_if_valid(read_text_file(words.front())))
@@ -167,7 +167,7 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
     try {
       needs = check_train_words(paths);
     } catch (const Error&) {
-      return;  // they are part of what is wrong
+      return;  // the path options are among the errors
     }
   }
   check_inputs(job, needs, is_whole, directory, problems);

@@ -1,4 +1,4 @@
-// What only `shoal train` knows about a job that runs it.
+// Checks of a job that need knowledge of `shoal train`.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace shoal::app {
 
-// Paths in a job file are relative to where it lies, wherever this runs.
+// Paths in a job file are relative to its directory.
 std::string directory_of(const std::string& path);
 
-// The job of the file, checked, its code too; its notices are printed. The same for a dry run.
-// Where the job runs Shoal's image of this version: its hyperparameters, over the file of its entry
-// point (unless that is in git or S3), are options of `shoal train`. What that would refuse, there
-// or on the job's instances, is refused here, invalid_argument, with JSON paths. Of another image
-// nothing is known.
+// Reads and checks the job and its code; prints its notices. Also used for dry runs.
+//
+// If the job runs Shoal's image of this version, its hyperparameters, and the file of its entry
+// point (unless that is in git or S3), are options of `shoal train`. Throws invalid_argument, with
+// JSON paths, if `shoal train` would refuse them or the job's instances cannot run them. Other
+// images are not checked.
 sagemaker::TrainingJob checked_job(const SubmitWords& words);
 
 }  // namespace shoal::app

@@ -1,5 +1,4 @@
-// shoal submit JOB.json: creates a SageMaker training job, or, with --dry-run, prints the request
-// that would.
+// shoal submit JOB.json: creates a SageMaker training job, or prints the request with --dry-run.
 #include <memory>
 
 #include "aws_words.h"
@@ -39,7 +38,7 @@ void add_submit(CLI::App& app, Action& action) {
   add_aws_words(*command, words->aws);
   command->callback([&action, words] {
     action = [words] {
-      forbid_core_files();  // a job file may hold a password of git
+      forbid_core_files();  // a job file may contain a git password
       return words->dry_run ? dry_run(*words) : submit_job(*words);
     };
   });

@@ -21,7 +21,7 @@ using sagemaker::Json;
 constexpr std::string_view kChannels = "/opt/ml/input/data/", kRoot = "/opt/ml/",
                            kCode = "/opt/ml/code/", kCheckpoints = "/opt/ml/checkpoints";
 
-// SM_CHANNEL_NAME knows no dash and no case.
+// SM_CHANNEL_NAME has no dashes and ignores case.
 std::string as_variable(std::string name) {
   for (char& c : name)
     c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -65,7 +65,7 @@ class Inputs {
     return std::ranges::any_of(names, [&](const char* name) { return has(name); });
   }
 
-  // "/hyperparameters/train_file", or the option where the file of the entry point gives it.
+  // "/hyperparameters/train_file", or the option's name if it is in the entry point's file.
   std::string place(const std::string& option) const {
     if (const Json* const given = find_field(job_.request, "HyperParameters"))
       for (const auto& [name, value] : given->items()) {
@@ -81,11 +81,11 @@ class Inputs {
     problems_.add(place(path.option), fmt::format("is {}, {}", path.value, why));
   }
 
-  // The code is source_dir, or the entry point alone; and the dependencies, each under its last
-  // name.
+  // True if the code contains the path. Code is source_dir or the entry point alone, and the
+  // dependencies, each under its last name.
   bool in_code(const std::string& path) const {
     if (!job_.code) return !is_whole_;  // an archive in S3
-    if (job_.code->git) return true;    // seen when it is cloned
+    if (job_.code->git) return true;    // known only after cloning
     const std::filesystem::path base(directory_);
     if (!job_.code->source_dir.empty() && path_exists(base / job_.code->source_dir / path))
       return true;
@@ -97,7 +97,7 @@ class Inputs {
       return is_in && path_exists(whole.parent_path() / path);
     });
   }
-  // Hugging Face's cache lies in a channel.
+  // True if the environment places Hugging Face's cache, for example in a channel.
   bool has_cache() const {
     const Json* const environment = find_field(job_.request, "Environment");
     if (environment == nullptr) return false;
@@ -143,7 +143,7 @@ class Inputs {
     check_name(path, is_model);
   }
 
-  // A relative path, or a name that is looked for.
+  // A relative path, or a name to search for.
   void check_name(const TrainNeeds::Path& path, bool is_model) {
     if (in_code(path.value)) return;
     if (path.option == "config_name" && path.value.starts_with("gpt2")) return;  // a preset
@@ -176,7 +176,7 @@ class Inputs {
       return;
     }
     if (gives("model_name_or_path") || gives("tokenizer_name") || !needs_.new_model) return;
-    // A new model. Prepared tokens alone need no tokenizer.
+    // A new model. Only prepared tokens need no tokenizer.
     const auto text = std::ranges::find_if(needs_.files, [](const auto& path) {
       return path.option == "train_file" && !path.value.ends_with(".shoaltok");
     });
@@ -192,7 +192,7 @@ class Inputs {
           "of `shoal data prepare` (.shoaltok)");
   }
 
-  // Channels are looked through if no file is named.
+  // If no file is named, channels are searched.
   void check_data() {
     const auto names_one = [&](const char* option) {
       return std::ranges::any_of(needs_.files, [&](const auto& path) {

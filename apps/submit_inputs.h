@@ -1,4 +1,4 @@
-// Whether a job brings what its run reads: found before any machine is paid for.
+// Checks that a job provides what its run reads, before any machine is paid for.
 #pragma once
 
 #include <string>
@@ -9,12 +9,14 @@
 
 namespace shoal::app {
 
-// Adds to `problems` each model, tokenizer and file that `shoal train` would certainly not find in
-// the job: a path below a channel that the job has not; a name that is neither a channel, a file of
-// the job's code (below `directory`), nor in a cache that `environment` names (nothing is
-// downloaded); any other absolute path outside /opt/ml. And a run that nothing brings a model, a
-// tokenizer or data. Where it is not certain, a notice. The image is Shoal's; `needs` are of the
-// job's options, which are not all of them if they lie in git or S3 (`is_whole` false).
+// Adds a problem for each model, tokenizer and file that `shoal train` would certainly not find in
+// the job. These are: a path below a channel that the job lacks; a name that is no channel, no file
+// of the job's code (below `directory`), and not in a cache named by `environment` (nothing is
+// downloaded); and other absolute paths outside /opt/ml. Also reports a run without model,
+// tokenizer or data. Uncertain cases are notices.
+//
+// The image must be Shoal's. `needs` come from the job's options. `is_whole` is false if further
+// options are in git or S3.
 void check_inputs(sagemaker::TrainingJob& job, const TrainNeeds& needs, bool is_whole,
                   const std::string& directory, sagemaker::Problems& problems);
 

@@ -1,4 +1,4 @@
-// What shoal submit does over the network.
+// The part of `shoal submit` that uses the network.
 #include <cstdio>
 
 #include "aws.h"

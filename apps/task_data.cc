@@ -12,7 +12,7 @@
 namespace shoal::app {
 namespace {
 
-// The first `count` samples of another set.
+// The first `count` samples of another dataset.
 class FirstSamples final : public Dataset {
  public:
   FirstSamples(std::shared_ptr<const Dataset> all, std::int64_t count)

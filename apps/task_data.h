@@ -1,4 +1,4 @@
-// The files of samples that a task learns from: rows with a class, questions, tagged words.
+// The sample files of a task: rows with a class, questions, tagged words.
 #pragma once
 
 #include <cstdint>
@@ -20,36 +20,36 @@
 
 namespace shoal::app {
 
-// How one file is opened.
+// Options for opening one file.
 struct Opening {
   std::string path;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::int64_t max_length = 0;          // tokens of a sample
-  bool may_lack_answers = false;        // a file to predict: labels, answers, tags may be missing
-  bool is_shard = false;                // of a stream: what was left out is all that is told
-  std::optional<std::int64_t> limit{};  // the first so many rows, questions, sentences
-  int threads = 1;                      // to tokenize with
+  std::int64_t max_length = 0;          // tokens per sample
+  bool may_lack_answers = false;        // a file to predict: labels, answers or tags may be missing
+  bool is_shard = false;                // shard of a stream: only skipped rows are reported
+  std::optional<std::int64_t> limit{};  // only the first rows, questions or sentences
+  int threads = 1;                      // for tokenizing
 };
 
-// Of one task and its options. What a dataset is asked about must be one that open() gave.
+// One task with its options. Datasets passed to its functions must come from its open().
 class TaskData {
  public:
   virtual ~TaskData() = default;
-  // num_labels, id2label, ... of config.json, as the data wants the head.
+  // Sets num_labels, id2label, ... of config.json for the data.
   virtual void name_labels(nlohmann::json& config) const = 0;
   virtual LabelsOf labels_of() const = 0;
-  // Names of metrics, "accuracy" and so on, and their values.
+  // Names of metrics such as "accuracy", and their values.
   virtual std::vector<std::string> metric_names() const = 0;
   virtual nlohmann::ordered_json metrics(const Dataset& dataset,
                                          const Predictions& predictions) const = 0;
-  // What was left out goes to `notices`.
+  // Reports skipped rows in `notices`.
   virtual std::shared_ptr<const Dataset> open(const Opening& opening,
                                               std::vector<std::string>& notices) const = 0;
 
   struct File {
     std::string name, text;
   };
-  // What do_predict writes; the first file is the one to name. And what an evaluation does.
+  // Files that do_predict writes, the main one first; and files that an evaluation writes.
   virtual std::vector<File> predicted(const Dataset& dataset,
                                       const Predictions& predictions) const = 0;
   virtual std::vector<File> evaluated(const Dataset& /*dataset*/,
@@ -58,33 +58,33 @@ class TaskData {
   }
 };
 
-// Null: the task learns from text without more. Reads files, but no more of them than labels;
-// `config` is the model's config.json.
+// Null if the task learns from plain text. Reads files only to find labels; `config` is the model's
+// config.json.
 std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArguments& data,
                                                const nlohmann::json& config);
 
-// Of the three tasks, each in its source (run_rows.cc, run_questions.cc, run_tags.cc).
+// One per task; defined in run_rows.cc, run_questions.cc and run_tags.cc.
 std::shared_ptr<const TaskData> classified_rows(const DataArguments& data,
                                                 const nlohmann::json& config);
 std::shared_ptr<const TaskData> answered_questions(const DataArguments& data);
 std::shared_ptr<const TaskData> tagged_words(const DataArguments& data,
                                              const nlohmann::json& config);
 
-// The classes that config.json names, unless they are LABEL_0, LABEL_1, ...: then none.
+// The classes named in config.json; empty if they are LABEL_0, LABEL_1, ...
 LabelSet labels_in(const nlohmann::json& config);
-// The classes that need no look at the rows: label_list, or with streaming what a dataset_info.json
-// (of Hugging Face's datasets) beside the shards says of the first of `columns` that it knows. No
-// classes: scores. Nothing: neither says.
+// Classes known without reading rows: label_list or, with streaming, the first known column of
+// `columns` in a dataset_info.json (of Hugging Face's datasets) beside the shards. An empty set
+// means scores. Nullopt: unknown.
 std::optional<LabelSet> given_labels(const DataArguments& data,
                                      const std::vector<std::string>& columns);
-// What to throw where a stream's classes ("classes", "tags") are known from nowhere.
+// The error if a stream's classes (`what`: "classes", "tags") are unknown.
 Error no_labels_of_a_stream(const DataArguments& data, const char* what);
-// num_labels, id2label and label2id say these.
+// Sets num_labels, id2label and label2id.
 void set_labels(nlohmann::json& config, const LabelSet& labels);
-// The first `count` samples; absent: all. Null stays null.
+// The first `count` samples; nullopt: all. Null stays null.
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count);
-// "train.tsv: 3 rows are left out, the first because of: ..."; nothing where none is.
+// Adds "train.tsv: 3 rows are left out, the first because of: ..."; nothing if none were skipped.
 void note_skipped(std::vector<std::string>& notices, const std::string& path, const char* what,
                   std::int64_t skipped, const std::string& first);
 

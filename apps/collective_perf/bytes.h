@@ -1,4 +1,4 @@
-// Sizes as people write them.
+// Parses sizes.
 #pragma once
 
 #include <cstdint>

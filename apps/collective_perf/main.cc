@@ -1,5 +1,5 @@
-// shoal-collective-perf: what nccl-tests' *_perf are for NCCL. Exit status 1 when a result is
-// wrong.
+// shoal-collective-perf: the equivalent of nccl-tests' *_perf programs. Exit status 1 if a result
+// is wrong.
 #include <csignal>
 #include <cstdio>
 
@@ -43,7 +43,7 @@ int run(const Options& options) {
               options.root, world.size);
   const auto communicator = make_communicator(world, *store, options.communicator);
   const bool prints = communicator->rank() == 0;
-  const double bound =  // seconds a byte
+  const double bound =  // seconds per byte
       options.goodput > 0 ? host_factor(options.operation, world.nodes) / options.goodput : 0;
   if (prints) print_header(options, *communicator, bound);
   std::int64_t wrong = 0;
@@ -63,7 +63,7 @@ int run(const Options& options) {
                    bus_factor(options.operation, communicator->size());
       }
     }
-    // Nobody takes the memory away that others still map.
+    // No rank may free memory that other ranks still map.
     communicator->barrier(Stream{communicator->memory_resource().device(), nullptr})->wait();
   }
   if (prints) print_summary(options, timings > 0 ? busbw / timings : 0, wrong);

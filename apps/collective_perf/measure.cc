@@ -16,7 +16,7 @@ using collectives::ReduceOp;
 using collectives::Reduction;
 using collectives::Verifiable;
 
-// Parts of the larger buffer that a call's count stands for.
+// Number of `count`-sized parts in a call's larger buffer.
 int parts(Operation operation, int ranks) {
   switch (operation) {
     case Operation::reduce_scatter:
@@ -73,7 +73,7 @@ double host_factor(Operation operation, int nodes) {
 Mirrored::Mirrored(MemoryResource& memory, MemoryResource& host, std::size_t bytes, Stream stream)
     : stream_(stream), memory_(memory, bytes, MemoryTag::communication) {
   if (!memory.device().is_cpu()) mirror_ = Buffer(host, bytes, MemoryTag::communication);
-  zero();  // pages are there before anything is timed
+  zero();  // touches the pages before anything is timed
 }
 
 void Mirrored::upload() const {
@@ -242,7 +242,7 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
       options_.check
           ? static_cast<std::int64_t>(agree(static_cast<double>(wrong(call)), ReduceOp::sum))
           : -1;
-  // Sums of sums would grow without end, and denormal or infinite numbers are slow.
+  // Repeated sums would grow without bound, and denormal or infinite numbers are slow.
   a_.zero();
   b_.zero();
   const auto bytes = count * static_cast<std::int64_t>(size_of(options_.dtype));
@@ -259,8 +259,8 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
                            : std::string(communicator_.statistics().algorithm);
     return agree(seconds, ReduceOp::sum) / communicator_.size();
   };
-  // Ranks that have just started may share a core until the kernel moves them, so by default the
-  // warm-up lasts some time, too.
+  // Ranks that have just started may share a core until the kernel moves them. By default, the
+  // warm-up therefore has a minimum duration.
   double once = timed(std::max<std::int64_t>(1, warm_up)), warm = 0;
   while (options_.warm_up < 0 && (warm += once * static_cast<double>(warm_up)) < kWarmUpSeconds)
     once = timed(warm_up);

@@ -1,4 +1,4 @@
-// One size of one operation, timed and checked on all ranks.
+// Times and checks one size of one operation on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,39 +11,39 @@
 
 namespace shoal::perf {
 
-// Seconds of one call. mean: over the calls and the ranks; minimum, p50, p99: of the calls of the
-// slowest rank (percentiles need a clock around each call, which the mean, measured apart, has
-// not).
+// Seconds per call. mean: over calls and ranks; minimum, p50, p99: over the calls of the slowest
+// rank. Percentiles need a clock around each call; the mean is measured separately, without it.
 struct Timing {
   double mean = 0, minimum = 0, p50 = 0, p99 = 0;
   std::int64_t iterations = 0;
-  std::int64_t wrong = 0;  // elements, over all ranks; -1: not checked
-  std::string algorithm;   // that ran, as the selection table names it
+  std::int64_t wrong = 0;  // wrong elements over all ranks; -1: not checked
+  std::string algorithm;   // the algorithm used, as in the selection table
 };
 
 struct Result {
-  std::int64_t bytes = 0;  // the larger buffer's, as in nccl-tests
+  std::int64_t bytes = 0;  // of the larger buffer, as in nccl-tests
   std::int64_t count = 0;  // as passed to the call
   std::optional<Timing> out_of_place, in_place;
 };
 
-// Bytes per second a call moves: bytes / time, and the same times the factor that makes it
-// comparable with a link's rate whatever the number of ranks (nccl-tests, PERFORMANCE.md).
+// Factor from bytes / time to bus bandwidth, which is comparable with a link's rate for any number
+// of ranks (nccl-tests, PERFORMANCE.md).
 double bus_factor(collectives::Operation operation, int ranks);
 
-// Bytes that must leave the busiest host, or reach it, for each byte of the size: with so many
-// hosts, whatever the ranks inside (docs/algorithms.md). 0: no such bound is known here.
+// Bytes per byte of size that the busiest host must send or receive, for this number of hosts
+// (docs/algorithms.md). 0: no bound known.
 double host_factor(collectives::Operation operation, int nodes);
 
-// Memory of the Communicator's device, and on a GPU a copy of it on the host: inputs are made and
-// results are counted there.
+// Memory on the Communicator's device, with a host copy if that is a GPU. Inputs are generated and
+// results are checked on the host.
 class Mirrored {
  public:
   Mirrored() = default;
   Mirrored(MemoryResource& memory, MemoryResource& host, std::size_t bytes, Stream stream);
-  std::byte* data() const { return static_cast<std::byte*>(memory_.data()); }  // what calls get
+  // passed to the collective
+  std::byte* data() const { return static_cast<std::byte*>(memory_.data()); }
   std::byte* host() const { return mirror_ ? static_cast<std::byte*>(mirror_.data()) : data(); }
-  void upload() const;    // host() to data(); both block, and cost nothing on the host
+  void upload() const;    // host() to data(); both block, no-ops on the host
   void download() const;  // data() to host()
   void zero() const;
 
@@ -52,11 +52,11 @@ class Mirrored {
   Buffer memory_, mirror_;
 };
 
-// Has the buffers of the largest size.
+// Owns buffers for the largest size.
 class Bench {
  public:
   Bench(const Options& options, collectives::Communicator& communicator);
-  Result run(std::int64_t bytes);  // collective
+  Result run(std::int64_t bytes);  // collective over all ranks
 
  private:
   struct Call {
@@ -65,17 +65,17 @@ class Bench {
     std::int64_t count;
     bool in_place;
   };
-  Call prepare(std::int64_t count, bool in_place) const;  // fresh inputs
+  Call prepare(std::int64_t count, bool in_place) const;  // writes fresh inputs
   collectives::WorkPtr start(const Call& call) const;
-  std::int64_t wrong(const Call& call) const;  // on this rank
+  std::int64_t wrong(const Call& call) const;  // wrong elements on this rank
   Timing time(std::int64_t count, bool in_place) const;
   double agree(double value, collectives::ReduceOp op) const;
   std::int64_t iterations(double seconds) const;
 
   Options options_;
   collectives::Communicator& communicator_;
-  Stream stream_;                                  // the Communicator's device, its default stream
-  std::unique_ptr<MemoryResource> host_, device_;  // device_: the GPU's, for user memory there
+  Stream stream_;                                  // default stream of the Communicator's device
+  std::unique_ptr<MemoryResource> host_, device_;  // device_: user memory on the GPU
   Mirrored a_, b_, word_;
 };
 

@@ -45,7 +45,7 @@ auto look_up(const Table& table, const std::string& text, const char* what) {
               names_there_are(text, names));
 }
 
-// Of a row with nothing in it nobody could say that its result was right.
+// Rejects a --place without any timing, since its rows would check nothing.
 void check_place(const Options& options, const std::string& operation) {
   const Places places = places_of(options.operation);
   SHOAL_CHECK((options.out_of_place && places.out) || (options.in_place && places.in),

@@ -1,4 +1,4 @@
-// The command line of shoal-collective-perf: nccl-tests' letters where it has them.
+// Command line of shoal-collective-perf. Uses nccl-tests' option letters where possible.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ enum class Memory { symmetric, user };
 struct Options {
   collectives::Operation operation = collectives::Operation::all_reduce;
   std::int64_t min_bytes = 8, max_bytes = std::int64_t{64} << 20;
-  double factor = 2;                // the next size is the last one times this ...
-  std::int64_t step_bytes = 0;      // ... or, unless 0, plus this
-  std::vector<std::int64_t> sizes;  // unless empty: these
-  std::int64_t iterations = 0;      // 0: as many as take about a fifth of a second
-  std::int64_t warm_up = -1;        // -1: 20 below 1 MiB, 2 above, and 50 ms at least
+  double factor = 2;                // each size is the last one times this ...
+  std::int64_t step_bytes = 0;      // ... or, if not 0, plus this
+  std::vector<std::int64_t> sizes;  // if not empty, exactly these
+  std::int64_t iterations = 0;      // 0: about a fifth of a second
+  std::int64_t warm_up = -1;        // -1: 20 below 1 MiB, 2 above; at least 50 ms
   DType dtype = DType::f32;
   collectives::ReduceOp op = collectives::ReduceOp::sum;
   int root = 0;
@@ -28,17 +28,17 @@ struct Options {
   bool out_of_place = true, in_place = true;
   bool check = true;
   bool json = false;
-  double goodput = 0;  // bytes per second that can leave a host; 0: not known
+  double goodput = 0;  // bytes per second that can leave a host; 0: unknown
   collectives::CommunicatorOptions communicator;
 };
 
-// How an operation can be called: with buffers of their own, in place.
+// Supported calls of an operation: out of place, in place.
 struct Places {
   bool out = true, in = true;
 };
 Places places_of(collectives::Operation operation);
 
-// Nothing: help was asked for, and printed. Throws CLI::ParseError or invalid_argument.
+// Nullopt if help was requested and printed. Throws CLI::ParseError or invalid_argument.
 std::optional<Options> parse(int argc, char** argv);
 
 }  // namespace shoal::perf

@@ -14,7 +14,7 @@ namespace {
 using collectives::Communicator;
 using collectives::ReduceOp;
 
-constexpr double kRoundSeconds = 2e-3;  // of one candidate in one round, if a call takes less
+constexpr double kRoundSeconds = 2e-3;  // per candidate and round, unless one call takes longer
 constexpr int kMostCalls = 200;
 
 bool in_parts(Operation operation) {
@@ -71,9 +71,9 @@ Bench::Bench(const World& world, Store& store, const Options& options, Scope sco
       nodes_ = options.communicator.transport.empty() || options.communicator.transport == "shm" ||
                        world.nodes > 1
                    ? world.nodes
-                   : world.size;  // a network that is named is used on one host too
+                   : world.size;  // a named network is used even on one host
       break;
-    case Scope::hosts:  // of unlike hosts the largest
+    case Scope::hosts:  // of unequal hosts, the largest
       ranks_ = largest;
       color_ = world.local_size == largest ? world.node : -1;
       break;
@@ -172,7 +172,7 @@ std::vector<Timed> Bench::time_all(const Point& point, std::vector<Timed> timed,
     place.recv = place.send + bytes;
     std::memset(place.send, 0, 2 * bytes);
   }
-  // Once each to connect and to warm up; the default's second time says how many calls a round has.
+  // One call each to connect and warm up. The default's second run determines the calls per round.
   double once = 0;
   for (const Place& place : places) run(point, place, 1);
   std::vector<double> seconds{run(point, places.front(), 2)};
@@ -182,13 +182,13 @@ std::vector<Timed> Bench::time_all(const Point& point, std::vector<Timed> timed,
   std::vector<double> all;
   for (int round = 0; round < options_.rounds; ++round)
     for (std::size_t c = 0; c < places.size(); ++c) {
-      // Every round begins with another candidate.
+      // Each round starts with a different candidate.
       const std::size_t turn = (c + static_cast<std::size_t>(round)) % places.size();
       all.resize(places.size() * static_cast<std::size_t>(options_.rounds));
       all[turn * static_cast<std::size_t>(options_.rounds) + static_cast<std::size_t>(round)] =
           run(point, places[turn], times);
     }
-  agree(all);  // also: nobody takes memory away that others still map
+  agree(all);  // also keeps ranks from freeing memory that others still map
   for (std::size_t c = 0; c < timed.size(); ++c) {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(c) * options_.rounds;
     timed[c].seconds.assign(first, first + options_.rounds);

@@ -1,5 +1,5 @@
-// Times choices of algorithms side by side on one kind of group: all ranks, the ranks of each host,
-// or the rails (one rank of each host).
+// Times alternative algorithms in turns on one kind of group: all ranks, the ranks of each host, or
+// the rails (one rank per host).
 #pragma once
 
 #include <map>
@@ -16,29 +16,29 @@ enum class Scope { world, hosts, rails };
 
 struct Point {
   Operation operation = Operation::all_reduce;
-  std::int64_t bytes = 0;  // of the larger buffer
+  std::int64_t bytes = 0;  // size of the larger buffer
   MemoryKind memory = MemoryKind::symmetric;
 };
 
-// Everything is collective over all ranks of the world; what it returns is the same on all.
+// All calls are collective over all ranks of the world and return the same on all.
 class Bench {
  public:
-  // `rules`: in force for every choice, after SHOAL_COLLECTIVES'.
+  // `rules` apply to every choice, after those of SHOAL_COLLECTIVES.
   Bench(const World& world, Store& store, const Options& options, Scope scope, std::string rules);
 
   int ranks() const { return ranks_; }  // of a group
   int nodes() const { return nodes_; }
-  // The choices worth trying for an operation, the default, which is its own choice, left out.
+  // Choices worth trying for an operation, without the one that the default uses.
   std::vector<Choice> choices(const Point& point) const;
   Choice usual(const Point& point) const;
-  // The default first. A choice's Communicator is made at its first use.
+  // Times the default first, then the choices. A choice's Communicator is created on first use.
   std::vector<Timed> time(const Point& point, const std::vector<Choice>& choices);
-  // The default against the default with `more` rules after it.
+  // Compares the default with the default plus `more` rules.
   std::vector<Timed> time_rules(const Point& point, const std::string& more);
 
  private:
   struct Place {
-    collectives::Communicator* communicator = nullptr;  // null: this rank has no group
+    collectives::Communicator* communicator = nullptr;  // null: this rank is in no group
     Buffer symmetric;
     std::byte* send = nullptr;
     std::byte* recv = nullptr;
@@ -58,14 +58,14 @@ class Bench {
   std::unique_ptr<collectives::Communicator> control_;
   std::unique_ptr<MemoryResource> host_;
   int ranks_ = 1, nodes_ = 1, color_ = 0;
-  // By rules; of `world` scope the first is the second.
+  // By rules. With scope `world`, `group` is not used.
   struct Made {
     std::unique_ptr<collectives::Communicator> world, group;
   };
   std::map<std::string, Made> made_;
 };
 
-// The scopes that make sense for this world, in the order to tune them.
+// The scopes that apply to this world, in tuning order.
 std::vector<Scope> scopes_of(const World& world);
 
 }  // namespace shoal::tune

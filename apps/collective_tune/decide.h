@@ -1,5 +1,4 @@
-// From timings to rules: pure arithmetic, so that every rank, given the same numbers, decides
-// alike.
+// Turns timings into rules. Pure, so that all ranks decide alike from the same numbers.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +15,13 @@ using collectives::MemoryKind;
 using collectives::Operation;
 
 struct Choice {
-  Algorithm algorithm = Algorithm::automatic;  // automatic: what the table in force says
+  Algorithm algorithm = Algorithm::automatic;  // automatic: the table in force decides
   std::int64_t slice = 0;
   friend bool operator==(const Choice&, const Choice&) = default;
 };
 std::string to_string(const Choice& choice);  // "ring/256k", "default"
 
-// Seconds of a call of the slowest rank, by round; rounds of all candidates took turns.
+// Seconds per call of the slowest rank, by round. Candidates took turns in each round.
 struct Timed {
   Choice choice;
   std::vector<double> seconds;
@@ -30,11 +29,11 @@ struct Timed {
 double median(std::vector<double> values);
 
 // The candidate with the smallest median, if it beats the first one (the default) by `margin`
-// (0.05: at least 5 % less time) and in three rounds of four. Of candidates within 1 % the earlier
-// wins.
+// (0.05: at least 5 % less time), and in three of four rounds. Among candidates within 1 %, the
+// earlier wins.
 std::optional<std::size_t> winner(const std::vector<Timed>& candidates, double margin);
 
-// One operation at one size that another choice than the default suits better.
+// An operation and size for which another choice is faster than the default.
 struct Gain {
   Operation operation = Operation::all_reduce;
   std::int64_t bytes = 0;
@@ -44,9 +43,9 @@ struct Gain {
   double default_seconds = 0, seconds = 0;
 };
 
-// Rules for `gains`, in the order of operation, memory and bytes. A rule reaches from its size to
-// the next larger of `sizes` (ascending), the last to twice its own, the first of all down to 0
-// where its size is the smallest; neighbours of one choice become one rule.
+// Rules for `gains`, ordered by operation, memory and bytes. A rule extends from its size to the
+// next larger of `sizes` (ascending); the largest size extends to twice itself, the smallest down
+// to 0. Neighbours with the same choice are merged.
 std::vector<collectives::Rule> rules_of(const std::vector<Gain>& gains,
                                         const std::vector<std::int64_t>& sizes);
 

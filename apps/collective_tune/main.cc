@@ -1,4 +1,4 @@
-// shoal-collective-tune: measures algorithms here and writes the rules that gain.
+// shoal-collective-tune: measures algorithms and writes rules for those that gain.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -30,7 +30,7 @@ std::string size_text(std::int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-// On the standard error of rank 0, where that is a terminal.
+// A progress bar on rank 0's standard error, if that is a terminal.
 class Progress {
  public:
   Progress(bool shown, std::size_t total) : shown_(shown && isatty(2) != 0), total_(total) {}
@@ -53,7 +53,7 @@ class Progress {
 };
 
 struct Measured {
-  Gain gain;  // choice automatic where nothing gains
+  Gain gain;  // choice is automatic if nothing gains
   Choice usual;
   std::vector<Timed> candidates;
 };
@@ -92,7 +92,7 @@ Measured measure(Bench& bench, const Options& options, const Point& point) {
   m.usual = bench.usual(point);
   m.candidates = bench.time(point, bench.choices(point));
   auto best = winner(m.candidates, options.margin);
-  // Other lengths of messages, of the algorithm that is best so far.
+  // Try other message lengths with the best algorithm so far.
   if (bench.nodes() > 1 && point.bytes >= (1 << 20)) {
     const Choice base = best ? m.candidates[*best].choice : m.usual;
     std::vector<Choice> sliced;
@@ -127,8 +127,8 @@ std::string text_of(const std::vector<Gain>& gains, const std::vector<std::int64
   return text;
 }
 
-// Whether the data travels beside the control message is decided before ranks know of each other's
-// memory: a rule for or against it cannot name a kind, so it must suit both.
+// Ranks decide on inlined data before they know each other's kind of memory. A rule for or against
+// it cannot name a kind, so it must suit both.
 void join_memory(std::vector<Gain>& gains, const Options& options) {
   std::vector<Gain> joined;
   for (const Gain& gain : gains) {
@@ -149,7 +149,7 @@ void join_memory(std::vector<Gain>& gains, const Options& options) {
   gains = std::move(joined);
 }
 
-// Measures again with all rules in force together and keeps those that hold.
+// Measures again with all rules in force and keeps the rules that still gain.
 std::vector<Gain> confirmed(Bench& bench, const Options& options, std::vector<Gain> gains,
                             Progress& progress) {
   const std::string rules = text_of(gains, options.sizes);
@@ -178,7 +178,7 @@ std::vector<Gain> confirmed(Bench& bench, const Options& options, std::vector<Ga
 
 std::string tune_scope(Bench& bench, const Options& options, bool prints, std::string& summary) {
   std::vector<Gain> gains;
-  // Between hosts no rank knows the others' memory: one kind will do.
+  // Between hosts, no rank knows the others' memory, so one kind is enough.
   const std::size_t kinds = bench.nodes() > 1 ? 1 : options.memory.size();
   Progress progress(prints && !options.quiet,
                     options.operations.size() * options.sizes.size() * kinds);
@@ -207,8 +207,8 @@ std::string tune_scope(Bench& bench, const Options& options, bool prints, std::s
   return text_of(gains, options.sizes);
 }
 
-// Where the table goes: written beside and renamed, so that a table in use is never half of one.
-// Opened before anything is measured: what cannot be written is said at once.
+// The table's file, written under a temporary name and renamed, so that readers never see half a
+// table. Opened before measuring, so that errors are reported early.
 class TableFile {
  public:
   explicit TableFile(const std::string& path) : path_(path), beside_(path + ".part") {

@@ -1,4 +1,4 @@
-// The command line of shoal-collective-tune.
+// Command line of shoal-collective-tune.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct Options {
   std::vector<collectives::Operation> operations;
   std::vector<std::int64_t> sizes;  // ascending
   std::vector<collectives::MemoryKind> memory;
-  std::vector<std::int64_t> slices;  // bytes of a message between hosts, tried with the best
+  std::vector<std::int64_t> slices;  // message bytes between hosts, tried with the best algorithm
   int rounds = 9;
   double margin = 0.05;
-  std::string output;  // the table's file; empty: standard output
+  std::string output;  // file of the table; empty: standard output
   bool json = false, print = false, quiet = false;
   collectives::CommunicatorOptions communicator;
 };
 
-// Nothing: help was asked for, and printed. Throws CLI::ParseError or invalid_argument.
+// Nullopt if help was requested and printed. Throws CLI::ParseError or invalid_argument.
 std::optional<Options> parse(int argc, char** argv);
 
 }  // namespace shoal::tune

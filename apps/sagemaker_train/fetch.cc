@@ -10,7 +10,7 @@
 namespace shoal::app {
 namespace {
 
-// Archives of code are small: one request, held in memory.
+// Code archives are small: fetched with one request into memory.
 void fetch(const std::string& uri, const std::string& path, const std::string& region) {
   const sagemaker::S3 s3 = s3_here(region);
   const sagemaker::S3Name name = sagemaker::parse_s3_name(uri);

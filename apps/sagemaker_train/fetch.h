@@ -1,11 +1,11 @@
-// The job's code, from S3.
+// Fetches the job's code from S3.
 #pragma once
 
 #include "shoal/sagemaker/container/run.h"
 
 namespace shoal::app {
 
-// As the role that the job runs under; null in builds without S3, where code in S3 is refused.
+// Uses the job's role. Null in builds without S3, which refuse code in S3.
 sagemaker::Fetch code_fetcher();
 
 }  // namespace shoal::app

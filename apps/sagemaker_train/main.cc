@@ -1,5 +1,5 @@
-// train: the entry point of a SageMaker training image. SageMaker starts it without words; the rest
-// is for trying it elsewhere.
+// train: the entry point of a SageMaker training image. SageMaker starts it without arguments; the
+// options are for tests elsewhere.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// A signal handler can reach nothing else.
+// Global, because a signal handler has no other way to reach it.
 std::atomic<int> stop_signal{0};
 
 extern "C" void on_stop_signal(int number) { stop_signal = number; }
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   app.add_option("--grace-seconds", options.grace_seconds,
                  "after SIGTERM, until the ranks are killed");
   CLI11_PARSE(app, argc, argv);
-  // As process 1 of a container, nothing has a default action.
+  // For process 1 of a container, signals have no default action.
   for (const int number : {SIGTERM, SIGINT}) std::signal(number, on_stop_signal);
   std::signal(SIGPIPE, SIG_IGN);
   options.fetch = shoal::app::code_fetcher();

@@ -1,4 +1,4 @@
-// Instead of fetch.cc, in builds without libcurl and pugixml (SHOAL_SAGEMAKER).
+// Replaces fetch.cc in builds without libcurl and pugixml (SHOAL_SAGEMAKER).
 #include "fetch.h"
 
 namespace shoal::app {

@@ -1,4 +1,4 @@
-// The study as a page, with the plots and tables of `shoal report`.
+// Renders the study as a page, with the plots and tables of `shoal report`.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 using report::Curve;
 using report::Plot;
 
-// Over ranks, a curve for each (workers, batch) in the rows' order, which are by ranks.
+// Adds a curve over ranks for each (workers, batch), in the order of the rows.
 void add_curves(Plot& plot, const std::vector<StudyRow>& rows,
                 const std::function<double(const StudyRow&)>& value) {
   std::set<double> ranks;

@@ -47,7 +47,7 @@ Study plan_study(const StudyOptions& o) {
   check_list("--ranks", o.ranks, 1, 4096);
   check_list("--workers", o.workers, 0, 1024);
   check_list("--batches", o.batches, 1, std::int64_t{1} << 20);
-  std::int64_t all = 1, largest = 1;  // what suits every run, and the most that one step takes
+  std::int64_t all = 1, largest = 1;  // common multiple of all steps; samples of the largest step
   for (const std::int64_t ranks : o.ranks)
     for (const std::int64_t batch : o.batches) {
       const std::int64_t step = ranks * batch;
