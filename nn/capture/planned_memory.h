@@ -36,8 +36,8 @@ struct MemorySequence {
 
 // Lifetimes of a recorded step's blocks, in calls. Blocks that outlived it are not `produced`.
 std::vector<StorageLifetime> lifetimes_of(const MemorySequence& sequence);
-std::int64_t alignment_of(
-    Device device);  // of MemoryResource: 64 bytes on the host, 256 on a device
+// Alignment of MemoryResource's blocks: 64 bytes on the host, 256 on a device.
+std::int64_t alignment_of(Device device);
 
 // Between begin_*() and end_*(), the calling (compute) thread's step is recorded or served. All
 // other allocations come from the memory below.

@@ -1,7 +1,7 @@
-// Step capture. After some steps of the same kind, the whole step is captured as a graph with a
-// static memory plan and replayed by one call (on a device), or served from the plan (on the host).
-// The results equal those of the step run call by call. The idea is that of CUDA graphs and of
-// static memory plans in training compilers.
+// Step capture. After some steps of the same kind, the whole step gets a static memory plan. On a
+// device it is captured as a graph and replayed by one call; on the host it is served from the
+// plan. The results equal those of the step run call by call. The idea is that of CUDA graphs and
+// of static memory plans in training compilers.
 //
 //   PlannedMemory memory(pool, source);  // below what kernels and Context allocate from
 //   StepCapture capture(kernels, memory, {.say = log});

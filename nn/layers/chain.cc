@@ -202,7 +202,7 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
                       next_group = after(end - 1)](Context& inner, const Value& value) {
       ResidualStream inside{value, std::nullopt, {}};
       for (int u = unit; u < end; ++u) {
-        // After a recomputation, backward walks the group's last unit next.
+        // After a recomputation, backward walks the last unit at once, so no forward follows.
         const int next = u + 1 < end ? u + 1 : inner.tape ? -1 : next_group;
         inside = forward_one(inner, chain, u, std::move(inside), input, observer, next,
                              before_in_backward(u, first, checkpoint_group));

@@ -27,9 +27,9 @@ std::string_view class_suffix(DecoderHead head);
 // Fields of config.json for heads other than a language model's.
 struct DecoderLabels {
   std::int64_t num_labels = 2;
-  std::vector<std::string> names{};       // by id; empty: no names
-  std::string problem_type{};             // regression, single_label_classification; empty: by
-                                          // num_labels
+  std::vector<std::string> names{};  // by id; empty: no names
+  // "regression" or "single_label_classification"; empty: derived from num_labels.
+  std::string problem_type{};
   std::optional<double> token_dropout{};  // before token classification; absent: 0.1
 
   // The dropout is "classifier_dropout", otherwise "hidden_dropout", as in transformers.

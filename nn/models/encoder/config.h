@@ -13,9 +13,8 @@ namespace shoal::nn {
 
 // The task of a model's head, with its targets (ChainInput::targets):
 enum class EncoderTask : std::uint8_t {
-  masked_lm,                // i32 [B, T]: the token where it was masked
-  sequence_classification,  // i32 [B]; with one label, or problem_type regression: f32 [B, labels],
-                            // NaN: none
+  masked_lm,                // i32 [B, T]: original tokens at masked positions
+  sequence_classification,  // i32 [B]; regression(): f32 [B, labels], NaN: none
   question_answering,       // i32 [B, 2]: positions of the answer's first and last token
   token_classification,     // i32 [B, T]
 };
