@@ -24,11 +24,11 @@ std::vector<std::string> option_words(const Json& hyperparameters);
 // `shoal`: the program. `code`: directory of the job's code. Its entry point, a JSON file of
 // options, becomes the first word; other entry points are refused. These options are filled in
 // unless the hyperparameters or that file set them:
-//   output_dir              checkpoints/ (also instead of model/, which gets the finished model)
-//   resume_from_checkpoint  true: a job that is interrupted and started again continues
+//   output_dir              checkpoints/ (replaces model/, too, which gets only the finished model)
+//   resume_from_checkpoint  true: an interrupted job continues when it is started again
 //   train_file, validation_file, test_file   from the channels train or training; validation, eval,
-//     dev or (without do_predict) test; test: where each holds one file, whatever its name, or with
-//     `streaming` all files of the first. Otherwise `shoal train` looks for the usual names itself.
+//     dev or (without do_predict) test; and test. Each must hold a single file, of any name; with
+//     `streaming` train_file may name all files. Otherwise `shoal train` looks for the usual names.
 //   model_name_or_path      the channel model or pretrained
 //   step_capture            on, with the training compiler
 //

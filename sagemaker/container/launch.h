@@ -38,8 +38,8 @@ void check_gpus(const Contract& contract, const TrainCommand& command);
 
 struct MpirunWords {
   std::string mpirun = "mpirun";  // the program
-  std::vector<std::string> forwarded =
-      {};                             // names of variables that all ranks get as they are here
+  // Names of variables that all ranks get with their values on this host.
+  std::vector<std::string> forwarded = {};
   std::vector<std::string> ssh = {};  // ssh options for reaching other hosts
 };
 

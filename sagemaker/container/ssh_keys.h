@@ -23,9 +23,9 @@ void make_ssh_key(const HostRules& rules);
 // Variables that sshd sets for an admitted host, as options of authorized_keys. Sessions do not
 // inherit sshd's own variables.
 struct LoginVariables {
-  std::string options;                // ,environment="NAME=value",environment=...
-  std::vector<std::string> left_out;  // names that it cannot give: a value with a line's end, or
-                                      // with a backslash at its end
+  std::string options;  // ,environment="NAME=value",environment=...
+  // Names that sshd cannot set: the value contains a line break or ends with a backslash.
+  std::vector<std::string> left_out;
 };
 // Takes NAME=value entries, except those of the login itself (USER, SHELL, PWD ...). Throws
 // invalid_argument if they exceed sshd's limit.

@@ -85,8 +85,8 @@ class CredentialProvider {
 };
 
 struct ChainOptions {
-  std::optional<std::string> profile =
-      {};                            // given by name: the environment's keys are then not used
+  // If given explicitly, the environment's keys are not used.
+  std::optional<std::string> profile = {};
   std::string region = "us-east-1";  // region of the STS that assumes roles
   // for AWS_CONTAINER_CREDENTIALS_RELATIVE_URI
   std::string container_host = "http://169.254.170.2";

@@ -77,7 +77,7 @@ class TrainingJobs {
   // job created since the call began is returned; only if there is none, it is created again. If
   // the lookup fails too, the error says so.
   std::string create(const nlohmann::json& request) const;
-  DescribedJob describe(const std::string& name) const;  // not_found
+  DescribedJob describe(const std::string& name) const;  // throws not_found
   void stop(const std::string& name) const;  // SIGTERM, 120 s, SIGKILL; returns before that
   std::vector<JobSummary> list(const JobFilter& filter = {}) const;
   const ServiceClient& client() const { return client_; }
