@@ -16,8 +16,8 @@ namespace shoal::app {
 // Throws invalid_argument on options that streams do not support. Call before building anything.
 void check_streaming(const RunArguments& arguments);
 
-// Checks that options for one file name one file that this task can read. The error says what can
-// read several.
+// Throws invalid_argument unless each option for one file names one file that this task can read.
+// The error suggests how to read several.
 void check_one_file(const RunArguments& arguments, TaskKind kind, const SourceRegistry& sources);
 
 // Sets how text is tokenized and where tokens are stored.
