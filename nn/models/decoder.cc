@@ -14,7 +14,7 @@
 namespace shoal::nn {
 namespace {
 
-// The part of a name after `base` and a dot; nullopt if the name does not start so.
+// The part of a name after `base` and a dot; nullopt if the name has no such prefix.
 std::optional<std::string_view> below(std::string_view name, std::string_view base) {
   if (!name.starts_with(base) || name.size() <= base.size() || name[base.size()] != '.')
     return std::nullopt;

@@ -163,7 +163,7 @@ int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOu
   return ending->status;
 }
 
-// Logs the state of output_dir after a stop. `shoal train` saves, then ends by that signal.
+// Logs the state of output_dir after a stop. `shoal train` saves, then exits with 128 + signal.
 void say_stopped(const ProcessResult& result, const std::string& output_dir, double grace_seconds,
                  int signal) {
   const bool in_order = result.status == 128 + SIGTERM || result.status == 128 + SIGUSR1;
