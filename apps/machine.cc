@@ -15,6 +15,7 @@
 #include <sys/statvfs.h>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/io/file_system.h"
@@ -54,7 +55,10 @@ std::int64_t meminfo(const std::string& name) {  // bytes; -1: not there
   std::ifstream file("/proc/meminfo");
   std::string line;
   while (std::getline(file, line))
-    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+    if (std::istringstream fields(line); line.starts_with(name + ":")) {
+      std::string label;
+      if (std::int64_t kib = 0; fields >> label >> kib) return kib * 1024;
+    }
   return -1;
 }
 
@@ -64,7 +68,8 @@ std::optional<std::int64_t> memory_limit() {
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     const std::string text = first_line(path);
     if (text.empty() || text == "max") continue;
-    const auto bytes = static_cast<std::int64_t>(std::stoull(text));
+    // Where there is no limit it may be more than fits.
+    const std::int64_t bytes = parse_number<std::int64_t>(text).value_or(0);
     if (bytes > 0 && bytes < meminfo("MemTotal")) return bytes;
   }
   return std::nullopt;

@@ -11,6 +11,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/numbers.h"
 
 namespace shoal::collectives {
 namespace {
@@ -142,11 +143,10 @@ class RuleParser {
   }
   double score(std::string_view text) const {
     if (text == "inf") return kAlways;
-    double value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (problem != std::errc{} || end != text.data() + text.size() || !std::isfinite(value))
+    const auto value = parse_number<double>(text);
+    if (!value || !std::isfinite(*value))
       refuse("is no score", "write a number or inf; a byte range is written 0-4k");
-    return value;
+    return *value;
   }
 
   void read_algorithm(std::string_view field) {

@@ -16,6 +16,7 @@
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/rendezvous/threads.h"
@@ -126,10 +127,11 @@ int main(int argc, char** argv) try {
   std::string out;
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i];
-    char* end = nullptr;
-    if (option == "--steps" && i + 1 < argc) steps = std::strtol(argv[i + 1], &end, 10);
-    if (option == "--out" && i + 1 < argc) out = argv[i + 1];
-    if ((option != "--out" && (end == nullptr || *end != '\0' || steps < 1)) || i + 1 == argc) {
+    const bool has_value = i + 1 < argc;
+    if (option == "--steps" && has_value)
+      steps = shoal::parse_number<std::int64_t>(argv[i + 1]).value_or(0);
+    if (option == "--out" && has_value) out = argv[i + 1];
+    if ((option != "--out" && option != "--steps") || steps < 1 || !has_value) {
       std::fprintf(stderr, "usage: train_gpt2 [--steps N] [--out DIRECTORY]\n");
       return 2;
     }

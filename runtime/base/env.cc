@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
 
 extern char** environ;
 
@@ -40,12 +40,11 @@ constexpr std::array kVariables{kLog,
 }
 
 template <typename Number>
-Number parse_number(const Variable& variable, std::string_view wants) {
+Number number_of(const Variable& variable, std::string_view wants) {
   const std::string text = get_string(variable);
-  Number value{};
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc{} || end != text.data() + text.size()) refuse(variable, text, wants);
-  const auto number = static_cast<double>(value);
+  const auto value = parse_number<Number>(text);
+  if (!value) refuse(variable, text, wants);
+  const auto number = static_cast<double>(*value);
   if (number < variable.min || number > variable.max)
     throw_error(ErrorCode::invalid_argument, "{}='{}' is outside {}{}; {}", variable.name, text,
                 variable.min,
@@ -53,7 +52,7 @@ Number parse_number(const Variable& variable, std::string_view wants) {
                     ? fmt::format(" to {}", variable.max)
                     : " and above",
                 variable.help);
-  return value;
+  return *value;
 }
 
 }  // namespace
@@ -70,11 +69,11 @@ std::string get_string(const Variable& variable) {
 }
 
 std::int64_t get_integer(const Variable& variable) {
-  return parse_number<std::int64_t>(variable, "an integer");
+  return number_of<std::int64_t>(variable, "an integer");
 }
 
 double get_real(const Variable& variable) {
-  const auto value = parse_number<double>(variable, "a number");
+  const auto value = number_of<double>(variable, "a number");
   if (std::isnan(value)) refuse(variable, get_string(variable), "a number");
   return value;
 }

@@ -1,7 +1,6 @@
 #include "shoal/runtime/rendezvous/host_lists.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <iterator>
 
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal {
@@ -27,11 +27,10 @@ constexpr std::size_t kLongestName = 253;  // limit of the domain name system
 }
 
 std::int64_t number(std::string_view list, std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc{} || end != text.data() + text.size() || value < 0 || text.size() > 9)
+  const auto value = parse_number<std::int64_t>(text);
+  if (!value || *value < 0 || text.size() > 9)
     refuse(list, fmt::format("'{}' is not a number", text.substr(0, 40)));
-  return value;
+  return *value;
 }
 
 // "1-3,07" -> 1 2 3 07. Keeps the width of a range's first number.

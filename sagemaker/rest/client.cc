@@ -1,7 +1,6 @@
 #include "shoal/sagemaker/rest/client.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <random>
 #include <thread>
@@ -9,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/sagemaker/rest/signer.h"
 
@@ -35,12 +35,10 @@ std::string_view display_name(Service service) {
 std::optional<double> seconds_in(const HttpResponse* response, std::string_view header,
                                  double unit) {
   const std::string* text = response != nullptr ? find_header(response->headers, header) : nullptr;
-  double value = 0;
   if (text == nullptr) return std::nullopt;
-  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (problem != std::errc{} || end != text->data() + text->size() || !(value >= 0))
-    return std::nullopt;
-  return value * unit;
+  const auto value = parse_number<double>(*text);
+  if (!value || !(*value >= 0)) return std::nullopt;
+  return *value * unit;
 }
 
 }  // namespace

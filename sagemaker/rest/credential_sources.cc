@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -147,9 +148,10 @@ Credentials Chain::role_of(const SharedConfig& shared, const std::string& profil
                        .session_name = session_name(shared.get(profile, "role_session_name")),
                        .external_id = shared.get(profile, "external_id").value_or("")};
   if (const auto seconds = shared.get(profile, "duration_seconds")) {
-    SHOAL_CHECK(seconds->size() <= 5 && seconds->find_first_not_of("0123456789") == seconds->npos,
+    const auto number = parse_number<int>(*seconds);
+    SHOAL_CHECK(number && *number >= 0 && *number <= 99'999,
                 "profile {}: duration_seconds is '{}'; it must be 900 to 43200", profile, *seconds);
-    arguments.duration_seconds = std::stoi(*seconds);
+    arguments.duration_seconds = *number;
   }
   if (const auto file = shared.get(profile, "web_identity_token_file")) {
     arguments.web_identity_token = Secret(read_token(*file));

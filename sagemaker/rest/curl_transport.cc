@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/sagemaker/rest/encode.h"
 #include "shoal/sagemaker/rest/http.h"
 
@@ -32,7 +33,8 @@ std::size_t on_header(char* data, std::size_t size, std::size_t count, void* use
     exchange.response.headers.clear();
     exchange.headers_whole = false;
     const auto space = std::min(line.find(' '), line.size());
-    exchange.response.status = std::atoi(std::string(line.substr(space, 4)).c_str());
+    const std::string_view status = trim(line.substr(space, 4));
+    exchange.response.status = parse_number<int>(status.substr(0, status.find(' '))).value_or(0);
   } else if (trim(line).empty()) {
     exchange.headers_whole = line.ends_with('\n');
   } else if (const auto colon = line.find(':'); colon != line.npos) {

@@ -1,8 +1,8 @@
 #include "shoal/sagemaker/rest/http.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -48,11 +48,9 @@ Url parse_url(std::string_view text, std::string_view what) {
   const std::size_t port = authority.find(':', bracket == authority.npos ? 0 : bracket);
   if (port != authority.npos) {
     const std::string_view digits = authority.substr(port + 1);
-    const auto [stop, problem] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), url.port);
-    if (problem != std::errc{} || stop != digits.data() + digits.size() || url.port < 1 ||
-        url.port > 65535)
-      refuse("has no port from 1 to 65535 after ':'");
+    const auto number = parse_number<int>(digits);
+    if (!number || *number < 1 || *number > 65535) refuse("has no port from 1 to 65535 after ':'");
+    url.port = *number;
   }
   url.host = lower(authority.substr(0, port));
   if (url.host.empty()) refuse("has no host");

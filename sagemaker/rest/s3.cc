@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include <pugixml.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/sagemaker/rest/encode.h"
 
@@ -15,11 +15,9 @@ namespace shoal::sagemaker {
 namespace {
 
 std::int64_t parse_count(std::string_view text, std::string_view what) {
-  std::int64_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc{} || end != text.data() + text.size() || value < 0)
-    throw_error(ErrorCode::corrupt_data, "S3: {} is '{}'", what, text);
-  return value;
+  const auto value = parse_number<std::int64_t>(text);
+  if (!value || *value < 0) throw_error(ErrorCode::corrupt_data, "S3: {} is '{}'", what, text);
+  return *value;
 }
 
 std::string header_or_empty(const HttpResponse& response, std::string_view name) {

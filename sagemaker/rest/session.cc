@@ -1,8 +1,7 @@
 #include "shoal/sagemaker/rest/session.h"
 
-#include <charconv>
-
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -56,12 +55,10 @@ Session::Session(Environment environment, SessionOptions options,
         make_curl_transport({.ca_bundle = setting("AWS_CA_BUNDLE", "ca_bundle").value_or("")});
   wire_ = {.transport = std::move(transport), .credentials = nullptr, .retry = options_.retry};
   if (const auto attempts = setting("AWS_MAX_ATTEMPTS", "max_attempts")) {
-    int count = 0;
-    const char* const end = attempts->data() + attempts->size();
-    const auto [stop, problem] = std::from_chars(attempts->data(), end, count);
-    SHOAL_CHECK(problem == std::errc{} && stop == end && count >= 1 && count <= 100,
+    const auto count = parse_number<int>(*attempts);
+    SHOAL_CHECK(count && *count >= 1 && *count <= 100,
                 "AWS_MAX_ATTEMPTS (max_attempts) is '{}'; it must be 1 to 100", *attempts);
-    wire_.retry.attempts = count;
+    wire_.retry.attempts = *count;
   }
   ChainOptions chain{.profile = options_.profile, .region = region_, .sleep = options_.retry.sleep};
   chain.sts_endpoint_url = endpoint_options(Service::sts).url;

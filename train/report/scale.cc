@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal::report {
@@ -51,7 +51,9 @@ std::string without_zeros_in_exponent(std::string text) {
 std::string with_thousands(const std::string& digits) {
   const std::size_t point = digits.find('.');
   const std::string whole = digits.substr(0, point);
-  const std::string grouped = format_count(std::strtoll(whole.c_str(), nullptr, 10));
+  const auto number = parse_number<std::int64_t>(whole);
+  if (!number) return digits;
+  const std::string grouped = format_count(*number);
   const std::string sign = whole.starts_with("-") && !grouped.starts_with("-") ? "-" : "";
   return sign + grouped + (point == std::string::npos ? "" : digits.substr(point));
 }

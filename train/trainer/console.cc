@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/train/trainer/log_format.h"
 
@@ -23,7 +24,7 @@ nlohmann::ordered_json for_people(const nlohmann::ordered_json& record) {
     }
     const double number = value.get<double>();
     if (name == "learning_rate")
-      shown[name] = std::stod(fmt::format("{:.6g}", number));
+      shown[name] = parse_number<double>(fmt::format("{:.6g}", number)).value_or(number);
     else if (name == "epoch")
       shown[name] = round_to(number, 2);
     else if (name.ends_with("_per_second"))
