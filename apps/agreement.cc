@@ -9,6 +9,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::app {
 namespace {
@@ -61,8 +62,12 @@ void check_agreement(const World& world, Store& store, const Json& options,
   const std::string key = "options-of-rank-0";
   const Json own = shared_values(options, model);
   if (world.rank == 0) return store.set(key, text_of(own));
-  const Json first =
-      parse_ordered_json(store.get(key, deadline), "what rank 0 says of its options");
+  const Json first = read_card(0, "options", store.get(key, deadline), [](std::string_view card) {
+    Json read = parse_ordered_json(card, "it");
+    if (!read.is_object())
+      throw_error(ErrorCode::corrupt_data, "it is {}, not an object", read.type_name());
+    return read;
+  });
   for (const auto& [name, value] : own.items()) {
     const Json there = field_or(first, name, Json());
     if (text_of(there) == text_of(value)) continue;

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "json_card.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -12,7 +13,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/identity.h"
-#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::app {
 namespace {
@@ -35,6 +36,20 @@ std::string host_of(const World& world) {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
+}
+
+RankDevice read_device(std::string_view card) {
+  constexpr std::int16_t kMostDevices = 1024;
+  const nlohmann::json from = json_list(card, 7);
+  RankDevice read;
+  read.host = json_text(from, 0);
+  read.why = json_text(from, 1);
+  const auto index = json_integer<std::int16_t>(from, 3, 0, kMostDevices);
+  read.device = from.at(2).get<bool>() ? Device::cpu() : Device::cuda(index);
+  read.identity = json_text(from, 4);
+  read.description = json_text(from, 5);
+  read.free = json_integer<std::int64_t>(from, 6, 0);
+  return read;
 }
 
 // Who shares a GPU, by its identity; where a driver gives none, by host and index.
@@ -88,18 +103,10 @@ std::vector<RankDevice> exchange_devices(const World& world, Store& store, const
   const nlohmann::json told = {own.host,         own.why,      own.device.is_cpu(),
                                own.device.index, own.identity, own.description,
                                own.free};
-  std::vector<RankDevice> ranks;
-  for (const std::string& text :
-       exchange(store, "devices", world.rank, world.size,
-                told.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), deadline)) {
-    const nlohmann::json from = parse_json(text, "what a rank says of its device");
-    ranks.push_back({.host = from.at(0),
-                     .why = from.at(1),
-                     .device = from.at(2).get<bool>() ? Device::cpu() : Device::cuda(from.at(3)),
-                     .identity = from.at(4),
-                     .description = from.at(5),
-                     .free = from.at(6)});
-  }
+  auto ranks = exchange_cards(store, "devices", world.rank, world.size,
+                              told.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                              deadline, "devices", read_device);
+  ranks[static_cast<std::size_t>(world.rank)] = own;
   check_devices(ranks);
   return ranks;
 }

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
+#include "json_card.h"
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/base/error_code.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::app {
 namespace {
@@ -37,10 +40,10 @@ std::string packed(const Failure& failure) {
       -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Failure unpacked(const std::string& text) {
-  const nlohmann::json json = parse_json(text, "what a rank says of its end");
-  return {json.at(0).get<int>(), json.at(1).get<bool>(), json.at(2).get<std::string>(),
-          json.at(3).get<std::string>()};
+Failure unpacked(std::string_view card) {
+  const nlohmann::json json = json_list(card, 4);
+  return {json_integer<int>(json, 0, 0, std::max(kFailed, kWrongOptions)), json.at(1).get<bool>(),
+          json_text(json, 2), json_text(json, 3)};
 }
 
 bool speaks(const std::vector<Failure>& all, std::size_t rank) {
@@ -85,12 +88,35 @@ std::string as_text(const Error& error) {
              -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::optional<Error> failure_in(const std::string& text) {
-  if (text.empty() || text.front() != kFailure) return std::nullopt;
-  const nlohmann::json json =
-      parse_json(std::string_view(text).substr(1), "what a rank says of its failure");
-  return Error(static_cast<ErrorCode>(json.at(0).get<int>()), json.at(1).get<std::string>(),
-               json.at(2).get<std::string>());
+std::string as_text(const HostAnswer& answer) {
+  return fmt::format("{}\n{}\n{}", answer.node, answer.first, answer.second);
+}
+
+std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const std::string& label,
+                                         const std::string& own, Deadline deadline) {
+  using Said = std::pair<HostAnswer, std::optional<Error>>;
+  const auto read = [&](std::string_view card) -> Said {
+    if (card.empty()) return {};
+    if (card.front() == kFailure) {
+      const nlohmann::json json = json_list(card.substr(1), 3);
+      const auto code = error_code_of(json_integer<int>(json, 0, 0));
+      if (!code) throw_error(ErrorCode::corrupt_data, "it fails with code {}", json.at(0).dump());
+      return {{}, Error(*code, json_text(json, 1), json_text(json, 2))};
+    }
+    CardFields fields(card, '\n');
+    HostAnswer answer;
+    answer.node = fields.number<int>("host's number", 0, world.size - 1);
+    answer.first = fields.next("first text");
+    answer.second = fields.rest("second text");
+    return {answer, std::nullopt};
+  };
+  std::vector<HostAnswer> answers;
+  for (const auto& [answer, failure] :
+       exchange_cards(store, label, world.rank, world.size, own, deadline, label, read)) {
+    if (failure) throw Error(*failure);
+    answers.push_back(answer);
+  }
+  return answers;
 }
 
 int tell_failures(const World& world, Store& store, const std::string& label,
@@ -98,9 +124,9 @@ int tell_failures(const World& world, Store& store, const std::string& label,
   const Failure mine = own ? failure_of(*own) : Failure{};
   std::vector<Failure> all;
   try {
-    for (const std::string& text :
-         exchange(store, label, world.rank, world.size, packed(mine), deadline))
-      all.push_back(unpacked(text));
+    all = exchange_cards(store, label, world.rank, world.size, packed(mine), deadline, "failures",
+                         unpacked);
+    all[static_cast<std::size_t>(world.rank)] = mine;
   } catch (const Error& gone) {
     if (!own) report_error("shoal train", gone.what());
     // An abort is somebody else's, who says what it was.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -17,10 +18,18 @@ inline constexpr int kFailed = 1, kWrongOptions = 2;
 // Of what was caught; out of memory and what is no Error become one.
 Error error_of(const std::exception& caught);
 
-// For what one rank finds out on behalf of others, through exchange(): the failure as text, and
-// from any text the failure that it is, if it is one.
-std::string as_text(const Error& error);
-std::optional<Error> failure_in(const std::string& text);
+// What the first rank of a host finds out on behalf of that host's others: two texts.
+struct HostAnswer {
+  int node = -1;  // the host's; -1: this rank has none
+  std::string first, second;
+};
+std::string as_text(const HostAnswer& answer);
+std::string as_text(const Error& error);  // it failed
+
+// exchange() of such texts, "" from ranks that have none. Throws the failure of the lowest rank
+// that failed; corrupt_data naming the rank whose text is unreadable.
+std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const std::string& label,
+                                         const std::string& own, Deadline deadline);
 
 // Ranks tell each other what they found, through the store: a rank may have ended in the middle of
 // anything. Every rank calls it with its own failure, or none; returns once all have, or the

@@ -179,20 +179,15 @@ std::string shared_model_directory(const std::string& path, const World& world, 
                                    const std::function<std::string(const std::string&)>& find) {
   const auto look = [&] { return path.empty() ? path : find(path); };
   if (world.size == 1) return look();
-  // Lines: the host's number, the requested path, and the result; or an error.
-  const std::string asked = fmt::format("{}\n{}\n", world.node, path);
   std::string answer;
   if (world.local_rank == 0) try {
-      answer = asked + look();
+      answer = as_text(HostAnswer{world.node, path, look()});
     } catch (const std::exception& problem) {
       answer = as_text(error_of(problem));
     }
-  const auto answers = exchange(store, "model directory", world.rank, world.size, answer, deadline);
-  for (const std::string& text : answers)
-    if (const auto failure = failure_in(text)) throw Error(*failure);
-  for (const std::string& text : answers)
-    if (text.starts_with(asked)) return text.substr(asked.size());
-  return look();  // this rank was given another path than its host's first rank
+  for (const HostAnswer& told : exchange_answers(world, store, "model directory", answer, deadline))
+    if (told.node == world.node && told.first == path) return told.second;
+  return look();  // started with another path than its host's first rank
 }
 
 ChosenModel choose_model(const ModelArguments& arguments) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::app {
 
@@ -19,7 +20,8 @@ RunRanks::RunRanks(World world)
   if (size > 1) {
     settle_nodes(world_, *store_, deadlines::start());
     if (world_.nodes > 1)
-      hosts = exchange(*store_, "hosts", rank, size, world_.host, deadlines::start());
+      hosts = exchange_cards(*store_, "hosts", rank, size, world_.host, deadlines::start(), "hosts",
+                             card_name_or_none);
     links_ = std::make_unique<ControlLinks>(rank, size, *store_, "run", deadlines::start(),
                                             ControlLinks::patience(deadlines::seconds()));
   }

@@ -91,8 +91,6 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
     options.split = PrepareOptions::Split::first;
   }
   set_preparation(options, a, setup, threads);
-  // Its host's number and two paths, a line each; or what went wrong.
-  const std::string host = fmt::format("{}\n", world.node);
   std::string answer;
   if (world.local_rank == 0) {
     options.overwrite_cache = data.overwrite_cache;
@@ -105,28 +103,25 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
       make_writable(data.data_cache_dir.empty() ? "output_dir" : "data_cache_dir",
                     options.output_directory);
       const PreparedData prepared = prepare_data(*tokenizer, options);
-      answer = host + prepared.train.path + "\n" + prepared.validation.path;
+      answer = as_text(HostAnswer{world.node, prepared.train.path, prepared.validation.path});
     } catch (const std::exception& problem) {
       answer = as_text(error_of(problem));
     }
   }
   // The others wait while it makes progress; a failure of the first is everybody's.
-  const std::vector<std::string> answers =
-      exchange(ranks, "tokens", world.rank, world.size, answer, deadlines::start());
-  PreparedData prepared;
-  for (const std::string& text : answers) {
-    if (const auto failure = failure_in(text)) throw Error(*failure);
-    if (!text.starts_with(host)) continue;
-    const std::size_t end = text.find('\n', host.size());
-    prepared.train.path = text.substr(host.size(), end - host.size());
-    prepared.validation.path = text.substr(end + 1);
-  }
+  HostAnswer prepared;
+  for (const HostAnswer& told :
+       exchange_answers(world, ranks, "tokens", answer, deadlines::start()))
+    if (told.node == world.node) prepared = told;
+  if (prepared.first.empty())
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("no rank of host {} said where its prepared tokens are", world.node),
+                "run the same build of Shoal on every rank");
   if (train_text) {
-    files.train = prepared.train.path;
-    if (validation_text || !prepared.validation.path.empty())
-      files.validation = prepared.validation.path;
+    files.train = prepared.first;
+    if (validation_text || !prepared.second.empty()) files.validation = prepared.second;
   } else {
-    files.validation = prepared.train.path;
+    files.validation = prepared.first;
   }
   return files;
 }

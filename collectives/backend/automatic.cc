@@ -1,11 +1,13 @@
 // Resolves the backend `auto`.
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/device/identity.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::collectives {
 namespace {
@@ -54,12 +56,16 @@ std::string choose_backend(const World& world, Store& store, const CommunicatorO
     const auto call = store.add(fmt::format("shoal/auto/generation/{}", world.rank), 1);
     const std::string own = device_identity(device) + '\n' + nccl::nccl_problem();
     std::vector<std::string> gpus, problems;
-    for (const std::string& told :
-         exchange(store, fmt::format("shoal/auto/{}", call), world.rank, world.size, own,
-                  Deadline::in_seconds(options.deadline_seconds))) {
-      const std::size_t end = told.find('\n');
-      gpus.push_back(told.substr(0, end));
-      problems.push_back(told.substr(end + 1));
+    const auto read = [](std::string_view card) {
+      CardFields fields(card, '\n');
+      std::string gpu(fields.next("GPU"));
+      return std::pair(std::move(gpu), std::string(fields.rest("word on NCCL")));
+    };
+    for (auto& [gpu, problem] :
+         exchange_cards(store, fmt::format("shoal/auto/{}", call), world.rank, world.size, own,
+                        Deadline::in_seconds(options.deadline_seconds), "GPUs", read)) {
+      gpus.push_back(std::move(gpu));
+      problems.push_back(std::move(problem));
     }
     why = why_not_nccl(gpus, problems);
   }

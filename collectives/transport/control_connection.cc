@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives::transport::control {
@@ -137,6 +138,12 @@ bool Connection::receive(std::deque<Message>& messages) {
   }
 }
 
+void send(Connection& connection, const Message& message) {
+  if (!connection.fd) return;
+  connection.out += message.bytes();
+  connection.flush();
+}
+
 bool await(Connection& connection, Message& message, Deadline deadline) {
   std::deque<Message> messages;
   for (;;) {
@@ -158,12 +165,6 @@ bool await(Connection& connection, Message& message, Deadline deadline) {
 void prepare(int fd) {
   const int on = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 FileDescriptor listen_anywhere(int backlog, int& port) {
@@ -193,20 +194,32 @@ std::vector<std::string> own_addresses() {
   return addresses;
 }
 
-FileDescriptor connect_to(const std::string& address, int port, Deadline deadline) {
+bool is_address(const std::string& text) {
+  sockaddr_storage parsed{};
+  return parse(text, 0, parsed) != 0;
+}
+
+FileDescriptor connect_to(const std::string& address, int port, Deadline deadline,
+                          std::string* why) {
+  const auto failed = [why](const char* reason) -> FileDescriptor {
+    if (why) *why = reason;
+    return {};
+  };
   sockaddr_storage parsed{};
   const socklen_t length = parse(address, port, parsed);
-  if (length == 0) return {};
+  if (length == 0) return failed("no address");
   FileDescriptor fd(socket(parsed.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return {};
+  if (!fd) return failed(std::strerror(errno));
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&parsed), length) != 0) {
-    if (errno != EINPROGRESS) return {};
+    if (errno != EINPROGRESS) return failed(std::strerror(errno));
     pollfd entry{fd.get(), POLLOUT, 0};
-    const double seconds = std::min(2.0, deadline.seconds_left());
-    if (poll(&entry, 1, static_cast<int>(std::max(seconds, 0.0) * 1000)) <= 0) return {};
+    const double seconds = std::min(deadlines::kHubConnectAttempt, deadline.seconds_left());
+    if (poll(&entry, 1, static_cast<int>(std::max(seconds, 0.0) * 1000)) <= 0)
+      return failed("no answer");
     int problem = 0;
     socklen_t size = sizeof problem;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0 || problem != 0) return {};
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0) problem = errno;
+    if (problem != 0) return failed(std::strerror(problem));
   }
   prepare(fd.get());
   return fd;

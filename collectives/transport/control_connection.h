@@ -56,17 +56,22 @@ struct Connection {
   bool split(std::deque<Message>& messages);
 };
 
+// Bytes that the socket does not take follow later; does nothing without a connection.
+void send(Connection& connection, const Message& message);
+
 // Blocks for one handshake message. False if none came.
 bool await(Connection& connection, Message& message, Deadline deadline);
 
 void prepare(int fd);
-std::string host_name();
 // Listens on all addresses, including IPv6 if available; sets `port`. Throws io.
 FileDescriptor listen_anywhere(int backlog, int& port);
 // Addresses at which this host can be reached: IPv4 first, the kLoopbacks loopbacks last.
 std::vector<std::string> own_addresses();
 inline constexpr int kLoopbacks = 2;
-// `address`: numeric IPv4 or IPv6. Blocks for at most 2 s; an empty descriptor on failure.
-FileDescriptor connect_to(const std::string& address, int port, Deadline deadline);
+bool is_address(const std::string& text);  // numeric IPv4 or IPv6
+// `address`: is_address(). Blocks for at most deadlines::kHubConnectAttempt; on failure an empty
+// descriptor, and `why` says why.
+FileDescriptor connect_to(const std::string& address, int port, Deadline deadline,
+                          std::string* why = nullptr);
 
 }  // namespace shoal::collectives::transport::control

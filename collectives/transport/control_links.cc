@@ -5,21 +5,19 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <iterator>
 #include <mutex>
-#include <random>
 #include <sstream>
 #include <thread>
 #include <vector>
 
 #include <fmt/ranges.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "shoal/collectives/transport/control_connection.h"
+#include "shoal/collectives/transport/control_meeting.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -27,22 +25,14 @@
 namespace shoal::collectives::transport {
 namespace {
 
-using control::await;
 using control::Connection;
 using control::Kind;
 using control::kMostText;
 using control::Message;
+using control::send;
 
+constexpr double kMostSilence = 1e6;    // seconds that rank 0 may tell of
 constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
-
-Error missing_ranks(int rank, const std::vector<int>& missing) {
-  return Error(ErrorCode::timeout,
-               fmt::format("rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
-               "see whether they started and why they stopped")
-      .at_rank(rank)
-      .with_peer(missing.front())
-      .in_operation("make_communicator");
-}
 
 }  // namespace
 
@@ -59,11 +49,7 @@ class ControlLinks::Impl {
         calls_(rank == 0 ? kCalls : 1),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) throw_error(ErrorCode::io, "eventfd: {}", std::strerror(errno));
-    peers_.resize(rank == 0 ? static_cast<std::size_t>(size) : 1);
-    if (rank == 0)
-      form_hub(store, prefix, deadline);
-    else
-      join_hub(store, prefix, deadline);
+    peers_ = control::meet({rank, size, store, prefix, deadline, limit_});
     std::ranges::fill(heard_, Clock::now());
     thread_ = std::thread([this] {
       run();
@@ -141,138 +127,10 @@ class ControlLinks::Impl {
     (void)!write(wake_.get(), &one, sizeof one);
   }
 
-  void form_hub(Store& store, const std::string& prefix, Deadline deadline) {
-    int port = 0;
-    const FileDescriptor listener = control::listen_anywhere(size_, port);
-    std::random_device random;
-    const std::string secret = fmt::format("{:08x}{:08x}", random(), random());
-    store.set(prefix + "/hub", fmt::format("{} {} {} {}", control::host_name(), port, secret,
-                                           fmt::join(control::own_addresses(), " ")));
-    for (int arrived = 1; arrived < size_;) {
-      pollfd entry{listener.get(), POLLIN, 0};
-      (void)poll(&entry, 1,
-                 static_cast<int>(std::clamp(deadline.seconds_left() * 1000, 0.0, 100.0)));
-      Connection connection;
-      connection.fd =
-          FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!connection.fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-        throw Error(ErrorCode::io,
-                    fmt::format("cannot accept the control connections of {} ranks: {}", size_ - 1,
-                                std::strerror(errno)),
-                    "raise `ulimit -n`")
-            .at_rank(rank_)
-            .in_operation("make_communicator");
-      Message hello;
-      const auto patience = Deadline::in_seconds(std::clamp(
-          deadline.seconds_left(), deadlines::kShortestHelloAnswer, deadlines::kHelloAnswer));
-      if (connection.fd && await(connection, hello, patience) && hello.kind == Kind::hello &&
-          hello.text == secret && hello.rank > 0 && hello.rank < size_) {
-        control::prepare(connection.fd.get());
-        send(connection, {Kind::hello, 0, secret, 0});
-        // Who waited too long for this word has come again.
-        if (!peer(hello.rank).fd) ++arrived;
-        peer(hello.rank) = std::move(connection);
-      } else if (deadline.passed()) {
-        std::vector<int> missing;
-        for (int other = 1; other < size_; ++other)
-          if (!peer(other).fd) missing.push_back(other);
-        const Error error = missing_ranks(rank_, missing);
-        const auto code = static_cast<std::uint32_t>(error.code());
-        for (int other = 1; other < size_; ++other)
-          send(peer(other), {Kind::failed, missing.front(), error.message(), code});
-        throw Error(error);
-      }
-    }
-    for (int other = 1; other < size_; ++other) send(peer(other), {Kind::welcome, 0, "", 0});
-  }
-
-  std::string hub_card(Store& store, const std::string& prefix, Deadline deadline) const {
-    try {
-      return store.get(prefix + "/hub", deadline);
-    } catch (const Error& problem) {
-      if (problem.code() != ErrorCode::timeout) throw;
-      throw missing_ranks(rank_, {0});
-    }
-  }
-
-  void join_hub(Store& store, const std::string& prefix, Deadline deadline) {
-    std::istringstream card(hub_card(store, prefix, deadline));
-    std::string host, secret;
-    int port = 0;
-    card >> host >> port >> secret;
-    std::vector<std::string> addresses{std::istream_iterator<std::string>(card), {}};
-    if (addresses.empty())
-      throw_error(ErrorCode::corrupt_data, "the control card of rank 0 is unreadable");
-    // 127.0.0.1 of another machine is not rank 0.
-    const auto loopbacks = std::min(std::ssize(addresses), std::ptrdiff_t{control::kLoopbacks});
-    if (host == control::host_name())
-      std::ranges::rotate(addresses, addresses.end() - loopbacks);
-    else
-      addresses.resize(addresses.size() - static_cast<std::size_t>(loopbacks));
-    if (addresses.empty())
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("rank 0 on '{}' has no address but its loopback", host),
-                  "bring up an interface on that host that the others can reach")
-          .at_rank(rank_)
-          .with_peer(0)
-          .in_operation("make_communicator");
-    Connection& hub = peers_.front();
-    Message welcome;
-    for (std::size_t i = 0; !meet_hub(hub, addresses, i, port, secret, deadline); ++i) {
-      if (deadline.passed())
-        throw Error(ErrorCode::timeout,
-                    fmt::format("rank 0 on '{}' did not answer at {}, port {}", host,
-                                fmt::join(addresses, ", "), port),
-                    "let the hosts reach each other over TCP")
-            .at_rank(rank_)
-            .with_peer(0)
-            .in_operation("make_communicator");
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    // Rank 0 waits for as long, and then says who is missing.
-    const auto patience = Deadline::in_seconds(std::max(deadline.seconds_left(), 0.0) +
-                                               deadlines::kMissingToldWithin);
-    if (await(hub, welcome, patience) && welcome.kind == Kind::failed)
-      throw Error(static_cast<ErrorCode>(welcome.code), welcome.text,
-                  "see whether they started and why they stopped")
-          .at_rank(rank_)
-          .with_peer(welcome.rank)
-          .in_operation("make_communicator");
-    if (welcome.kind != Kind::welcome)
-      throw Error(ErrorCode::timeout, "rank 0 did not hear of all ranks in time",
-                  "look at rank 0's output for which are missing")
-          .at_rank(rank_)
-          .with_peer(0)
-          .in_operation("make_communicator");
-  }
-
-  // The next address. Another machine may have the same one (behind a bridge, say) and somebody who
-  // listens there: rank 0 answers with the job's secret. It meets one after the other, so that each
-  // round gives it more time.
-  bool meet_hub(Connection& hub, const std::vector<std::string>& addresses, std::size_t attempt,
-                int port, const std::string& secret, Deadline deadline) const {
-    hub = Connection{};
-    hub.fd = control::connect_to(addresses[attempt % addresses.size()], port, deadline);
-    if (!hub.fd) return false;
-    send(hub, {Kind::hello, rank_, secret, 0});
-    const std::size_t round = attempt / addresses.size();
-    const double seconds = deadlines::kHelloAnswer * static_cast<double>(1 + round);
-    Message answer;
-    return await(hub, answer,
-                 Deadline::in_seconds(std::clamp(deadline.seconds_left(), 0.0, seconds))) &&
-           answer.kind == Kind::hello && answer.text == secret;
-  }
-
-  Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   int rank_of(std::size_t connection) const {
     return rank_ == 0 ? static_cast<int>(connection) : 0;
   }
 
-  static void send(Connection& connection, const Message& message) {
-    if (!connection.fd) return;
-    connection.out += message.bytes();
-    connection.flush();
-  }
   // To all others, by way of rank 0.
   void spread(const Message& message) {
     for (std::size_t i = 0; i < peers_.size(); ++i)
@@ -379,7 +237,7 @@ class ControlLinks::Impl {
     std::istringstream text(heartbeat.text);
     double seconds = 0;
     for (int rank = 0; text >> rank >> seconds;)
-      if (rank >= 0 && rank < size_)
+      if (rank >= 0 && rank < size_ && seconds >= 0 && seconds < kMostSilence)
         heard_[static_cast<std::size_t>(rank)] =
             now - std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   }
@@ -483,18 +341,6 @@ class ControlLinks::Impl {
 
 ControlLinks::ControlLinks(int rank, int size, Store& store, const std::string& prefix,
                            Deadline deadline, double unreachable_seconds) {
-  store.set(fmt::format("{}/came/{}", prefix, rank), "1");
-  std::vector<int> missing;
-  for (int peer = 0; peer < size; ++peer) {
-    try {
-      // Once the deadline has passed the rest is only looked up, to name all that are missing.
-      (void)store.get(fmt::format("{}/came/{}", prefix, peer), deadline);
-    } catch (const Error& problem) {
-      if (problem.code() != ErrorCode::timeout) throw;
-      missing.push_back(peer);
-    }
-  }
-  if (!missing.empty()) throw missing_ranks(rank, missing);
   impl_ = std::make_shared<Impl>(rank, size, store, prefix, deadline, unreachable_seconds);
 }
 

@@ -16,6 +16,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::collectives::transport {
 namespace {
@@ -29,31 +30,30 @@ struct Message {
   std::uint64_t bytes = 0;
 };
 
-// What a rank publishes: its host, then the secret, then the socket's name, which may hold any
+// What a rank publishes: where it is, then the secret, then the socket's name, which may hold any
 // byte.
 struct Card {
-  std::string host;
+  HostIdentity host;
   std::int64_t secret = 0;
   std::string socket_name;
 };
 
 std::string to_text(const Card& card) {
-  return fmt::format("{}\n{}\n{}", card.host, card.secret, card.socket_name);
+  return fmt::format("{}\n{}\n{}", to_card(card.host), card.secret, card.socket_name);
 }
 
-Card parse_card(const std::string& text) {
-  const auto first = text.find('\n');
-  const auto second = first == std::string::npos ? first : text.find('\n', first + 1);
-  if (second == std::string::npos)
-    throw_error(ErrorCode::corrupt_data, "native: a peer's card is unreadable");
-  return {text.substr(0, first), std::stoll(text.substr(first + 1, second - first - 1)),
-          text.substr(second + 1)};
-}
+constexpr std::size_t kLongestName = sizeof(sockaddr_un::sun_path) - 1;
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
+Card parse_card(std::string_view text) {
+  CardFields fields(text, '\n');
+  Card card;
+  card.host = read_identity(fields);
+  card.secret = fields.number<std::int64_t>("secret");
+  card.socket_name = fields.rest("socket");
+  if (card.socket_name.empty() || card.socket_name.size() > kLongestName)
+    throw_error(ErrorCode::corrupt_data, "its socket has a name of {} bytes",
+                card.socket_name.size());
+  return card;
 }
 
 [[noreturn]] void throw_system(const char* what) {
@@ -149,8 +149,6 @@ bool same_user(int socket) {
 sockaddr_un address_of(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (name.empty() || name.size() + 1 > sizeof address.sun_path)
-    throw_error(ErrorCode::corrupt_data, "native: a peer's socket name is unreadable");
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
@@ -213,19 +211,17 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
       sockets_(static_cast<std::size_t>(size)),
       states_(static_cast<std::size_t>(size), LinkState::open),
       next_(static_cast<std::size_t>(size)) {
-  Card own{host_name(), static_cast<std::int64_t>(std::random_device{}()), {}};
+  Card own{own_identity(), static_cast<std::int64_t>(std::random_device{}()), {}};
   FileDescriptor listener = listen_anywhere(size, own.socket_name);
   std::vector<Card> cards;
   for (const std::string& text : exchange_cards(to_text(own), store, prefix, deadline))
-    cards.push_back(parse_card(text));
-  for (int peer = 0; peer < size; ++peer)
-    if (cards[static_cast<std::size_t>(peer)].host != own.host)
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("rank {} is on '{}' and rank {} on '{}': they cannot share memory",
-                              member(rank), own.host, member(peer),
-                              cards[static_cast<std::size_t>(peer)].host),
-                  "let SHOAL_HOST_NAME be one name on each machine, or unset it")
-          .at_rank(member(rank));
+    cards.push_back(read_card(member(static_cast<int>(cards.size())), "native", text, parse_card));
+  std::vector<int> ranks;
+  for (const Card& card : cards) {
+    ranks.push_back(member(static_cast<int>(ranks.size())));
+    hosts_.push_back(card.host);
+  }
+  check_one_host(hosts_, ranks, rank);
 
   for (int peer = 0; peer < rank; ++peer) {  // the higher rank connects
     const Card& card = cards[static_cast<std::size_t>(peer)];
@@ -236,7 +232,8 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
         !send_message(fd.get(), hello, deadline))
       throw Error(ErrorCode::peer_lost,
-                  fmt::format("native: rank {} left while the group formed", member(peer)))
+                  fmt::format("native: rank {} left while the group formed", member(peer)),
+                  "look at that rank's own output for the cause")
           .at_rank(member(rank))
           .with_peer(member(peer))
           .in_operation("make_communicator");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/collectives/transport/host_identity.h"
 #include "shoal/collectives/transport/shared_segment.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/rendezvous/store.h"
@@ -32,7 +33,8 @@ class PeerLinks {
       std::function<void(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd)>;
 
   // Collective. `prefix` must be new in `store` for each group. Throws timeout naming the ranks
-  // that did not come, unavailable when ranks run on several hosts. `members`: the ranks of the
+  // that did not come, unavailable when ranks run on several hosts or in several networks of one,
+  // corrupt_data naming the rank whose card is unreadable. `members`: the ranks of the
   // job, which Errors name; empty: the group is the job.
   PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
             std::vector<int> members = {});
@@ -49,6 +51,7 @@ class PeerLinks {
   // Takes what has arrived, without blocking, notices ends, and sends what waits. Throws io when
   // this process has no file descriptor left for what it is sent.
   void drain(const OnSegment& on_segment);
+  const std::vector<HostIdentity>& hosts() const { return hosts_; }  // by rank
   LinkState state(int peer) const { return states_[static_cast<std::size_t>(peer)]; }
 
  private:
@@ -68,6 +71,7 @@ class PeerLinks {
 
   int rank_, size_;
   const std::vector<int> members_;
+  std::vector<HostIdentity> hosts_;
   std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
   std::vector<LinkState> states_;
   std::deque<Announcement> announcements_;  // that somebody has not got

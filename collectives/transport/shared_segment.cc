@@ -120,7 +120,7 @@ std::shared_ptr<SharedSegment> SharedSegment::create(const char* name, std::size
 std::shared_ptr<SharedSegment> SharedSegment::map(FileDescriptor fd, std::size_t bytes) {
   const struct stat status = status_of(fd.get());
   if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) != bytes)
-    throw_error(ErrorCode::corrupt_data, "a peer's shared memory holds {} bytes, not {}",
+    throw_error(ErrorCode::corrupt_data, "the memory that it shares holds {} bytes, not {}",
                 status.st_size, bytes);
   {
     auto& book = mappings();

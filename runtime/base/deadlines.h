@@ -41,6 +41,10 @@ inline constexpr std::chrono::hours kLongestSlice{1};
 // ---- control links ----
 // Longest interval between heartbeats in seconds, and the number of missed ones that is reported.
 inline constexpr double kLongestBeat = 1, kMissedBeats = 2.5;
+// Longest attempt to reach one of rank 0's addresses. A rank that reaches none of them for as long
+// as a host may be unreachable (below) reports it; rank 0 looks for such reports this often.
+inline constexpr double kHubConnectAttempt = 2;
+inline constexpr double kLookForUnreached = 0.5;
 // Time that rank 0 waits for a hello, and a rank for the answer; the latter grows in each round.
 inline constexpr double kHelloAnswer = 2, kShortestHelloAnswer = 0.1;
 // Rank 0 names the missing ranks once the deadline has passed. Other ranks wait this much longer

@@ -41,6 +41,16 @@ Value field_or(const Json& object, std::string_view key, Value otherwise) {
   return value == nullptr ? std::move(otherwise) : value->template get<Value>();
 }
 
+// The integer that `value` is; nothing where it is something else (true and 1.0 too), or does not
+// fit.
+template <std::integral Number>
+std::optional<Number> integer_in(const nlohmann::json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  const bool fits = value.is_number_unsigned() ? std::in_range<Number>(value.get<std::uint64_t>())
+                                               : std::in_range<Number>(value.get<std::int64_t>());
+  return fits ? std::optional(value.get<Number>()) : std::nullopt;
+}
+
 class JsonFields {
  public:
   // Throws invalid_argument unless `object` is a JSON object. `file` names it in errors.
@@ -56,11 +66,9 @@ class JsonFields {
     const nlohmann::json* value = find(key);
     if (value == nullptr) return;
     if (!value->is_number_integer()) wrong(key, *value, "an integer");
-    const bool fits = value->is_number_unsigned()
-                          ? std::in_range<Number>(value->get<std::uint64_t>())
-                          : std::in_range<Number>(value->get<std::int64_t>());
-    if (!fits) wrong(key, *value, "a number of another size");
-    out = value->get<Number>();
+    const auto read = integer_in<Number>(*value);
+    if (!read) wrong(key, *value, "a number of another size");
+    out = *read;
   }
   void optional_integer(std::string_view key, std::optional<std::int64_t>& out) const {
     if (!json_.contains(key)) return;

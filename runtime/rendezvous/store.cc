@@ -1,6 +1,5 @@
 #include "shoal/runtime/rendezvous/store.h"
 
-#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -8,6 +7,7 @@
 
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 
 namespace shoal {
@@ -46,13 +46,13 @@ void throw_missing_key(std::string_view key, const std::string& store, double wa
 }
 
 std::int64_t add_to_counter(std::string_view key, std::string_view text, std::int64_t amount) {
-  std::int64_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (!text.empty() && (problem != std::errc{} || end != text.data() + text.size()))
+  const auto counted = text.empty() ? 0 : parse_number<std::int64_t>(text);
+  if (!counted)
     throw_error(ErrorCode::corrupt_data,
                 "store key '{}' holds {} bytes that are not a number; add() needs a counter",
                 printable(key), text.size());
-  if (__builtin_add_overflow(value, amount, &value))
+  std::int64_t value = 0;
+  if (__builtin_add_overflow(*counted, amount, &value))
     throw_error(ErrorCode::corrupt_data, "the counter in store key '{}' passes 64 bits",
                 printable(key));
   return value;

@@ -133,6 +133,10 @@ std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline, st
   return std::nullopt;
 }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline deadline) {
   const auto start = Clock::now();
   auto pause = std::chrono::milliseconds(10);
@@ -159,11 +163,16 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
       if (socket) return *std::move(socket);
     }
     if (deadline.passed())
-      throw Error(ErrorCode::timeout,
-                  fmt::format("no Shoal store at {}:{} within {:.1f} s ({})", hosts.front(), port,
-                              seconds_since(start), why),
-                  "rank 0 serves it: see that it runs on that host and that MASTER_ADDR and "
-                  "MASTER_PORT are its address");
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("no Shoal store at {}:{} within {:.1f} s ({})", hosts.front(), port,
+                      seconds_since(start), why),
+          fmt::format("rank 0 serves it: see that it runs on that host and that MASTER_ADDR "
+                      "and MASTER_PORT are its address{}",
+                      is_loopback(hosts.back())
+                          ? "; each container has a loopback of its own, unless all share "
+                            "one network (`--network host`)"
+                          : ""));
     std::this_thread::sleep_until(std::min(deadline.time(), Clock::now() + pause));
     pause = std::min(2 * pause, std::chrono::milliseconds(500));
   }
@@ -325,10 +334,6 @@ class TcpStore final : public Store {
   std::mutex mutex_;
   std::vector<Socket> idle_;
 };
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
 
 void wait_for_all(Store& store, int world_size, Deadline deadline) {
   const auto start = Clock::now();

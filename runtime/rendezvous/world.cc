@@ -1,7 +1,6 @@
 #include "shoal/runtime/rendezvous/world.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -11,8 +10,10 @@
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/rendezvous/cards.h"
 #include "shoal/runtime/rendezvous/host_lists.h"
 
 namespace shoal {
@@ -35,11 +36,8 @@ class Variables {
   std::optional<int> integer(std::string_view name) const {
     const auto value = text(name);
     if (!value) return std::nullopt;
-    int number = 0;
-    const auto [end, problem] =
-        std::from_chars(value->data(), value->data() + value->size(), number);
-    SHOAL_CHECK(problem == std::errc{} && end == value->data() + value->size(),
-                "{}='{}' is not an integer", name, *value);
+    const auto number = parse_number<int>(*value);
+    SHOAL_CHECK(number.has_value(), "{}='{}' is not an integer", name, *value);
     return number;
   }
 
@@ -413,7 +411,9 @@ std::shared_ptr<Store> make_store(const World& world, Deadline deadline) {
 }
 
 void settle_nodes(World& world, Store& store, Deadline deadline) {
-  const auto hosts = exchange(store, "__shoal/hosts", world.rank, world.size, world.host, deadline);
+  auto hosts = exchange_cards(store, "__shoal/hosts", world.rank, world.size, world.host, deadline,
+                              "hosts", card_name_or_none);
+  hosts[static_cast<std::size_t>(world.rank)] = world.host;
   std::map<std::string, std::pair<int, int>> seen;  // host -> (node, ranks so far)
   for (int rank = 0; rank < world.size; ++rank) {
     const auto place =

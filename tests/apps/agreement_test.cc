@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "support/hostile_cards.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -54,6 +55,21 @@ TEST(Agreement, KnowsTheModelFromItsPath) {
 TEST(Agreement, LeavesHostsTheirPaths) {
   EXPECT_THAT(said({{options(Json::object(), "/disk0")}, {options(Json::object(), "/disk1")}}),
               ElementsAre("", ""));
+}
+
+TEST(Agreement, SaysThatTheOptionsOfRank0AreUnreadable) {
+  auto cards = test::hostile_cards();
+  std::erase(cards, "{}");  // no options
+  for (const std::string& card : cards) {
+    const auto store = make_hash_store();
+    store->set("options-of-rank-0", card);
+    const Error error = test::error_from([&] {
+      check_agreement(test::local_world(1, 2), *store, options(Json::object()), "gpt2",
+                      Deadline::in_seconds(5));
+    });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << test::shown(card);
+    EXPECT_THAT(error.what(), HasSubstr("options: the card of rank 0 is unreadable"));
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What ranks tell each other of their devices, and what is refused.
 #include "apps/devices.h"
 
+#include "support/hostile_cards.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
@@ -45,6 +46,23 @@ TEST(Devices, OfAllRanksAreKnownToEach) {
       EXPECT_EQ(of.description, "A100, 80 GiB");
     }
   });
+}
+
+TEST(Devices, ThatAreUnreadableNameTheirRank) {
+  auto cards = test::hostile_cards();
+  cards.insert(cards.end(), {R"(["a","b",false,0,"c","d"])", R"(["a","b",false,-1,"c","d",0])",
+                             R"(["a","b",false,70000,"c","d",0])", R"(["a","b",0,0,"c","d",0])",
+                             R"([1,"b",false,0,"c","d",0])", R"(["a","b",false,0,null,"d",0])",
+                             R"(["a","b",false,0,"c","d",9223372036854775808])"});
+  for (const std::string& card : cards) {
+    const auto store = make_hash_store();
+    test::PlantedStore planted(*store, "devices/1", card);
+    const Error error = test::error_from([&] {
+      exchange_devices(test::local_world(0, 2), planted, cpu("a"), Deadline::in_seconds(5));
+    });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << test::shown(card);
+    EXPECT_THAT(error.what(), HasSubstr("devices: the card of rank 1 is unreadable"));
+  }
 }
 
 TEST(Devices, ARankWithoutAGpuBesideOthersIsNamedByAll) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "apps/commands.h"
+#include "support/hostile_cards.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -14,6 +15,7 @@ namespace shoal::app {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::mutex mutex;
 std::vector<std::string> lines;
@@ -67,6 +69,66 @@ TEST(Failures, OfDifferentCausesAreAllSaid) {
                           "out of memory [rank 2]"));
   EXPECT_THAT(said({noticed, std::nullopt, noticed}, kFailed),
               ElementsAre("rank 2 aborted [rank 0]"));
+}
+
+// The two of tell_failures and exchange_answers, of which rank 0 of two reads rank 1's.
+TEST(Failures, ThatAreUnreadableNameTheirRank) {
+  auto cards = test::hostile_cards();
+  cards.insert(cards.end(), {R"([1,false,"a"])", R"([3,false,"a","b"])", R"([-1,false,"a","b"])",
+                             R"([1,0,"a","b"])", R"([1,false,7,"b"])", R"([1,false,"a",null])",
+                             R"([9223372036854775808,false,"a","b"])", R"([1.5,false,"a","b"])"});
+  for (const std::string& card : cards) {
+    lines.clear();
+    const auto store = make_hash_store();
+    test::PlantedStore planted(*store, "/1", card);
+    EXPECT_EQ(tell_failures(test::local_world(0, 2), planted, "test", std::nullopt,
+                            Deadline::in_seconds(5)),
+              kFailed)
+        << test::shown(card);
+    EXPECT_THAT(lines, ElementsAre(HasSubstr("failures: the card of rank 1 is unreadable")));
+  }
+}
+
+TEST(Answers, OfTheFirstRankOfEachHostReachTheOthers) {
+  test::run_thread_ranks(3, [](World world, Store& store) {
+    world.nodes = 2;
+    world.node = world.rank / 2;
+    const std::string own =
+        world.rank == 1 ? "" : as_text(HostAnswer{world.node, fmt::format("a{}", world.rank), ""});
+    const auto all = exchange_answers(world, store, "x", own, Deadline::in_seconds(20));
+    ASSERT_EQ(all.size(), 3U);
+    EXPECT_EQ(all[0].node, 0);
+    EXPECT_EQ(all[0].first, "a0");
+    EXPECT_EQ(all[1].node, -1);
+    EXPECT_EQ(all[2].node, 1);
+    EXPECT_EQ(all[2].first, "a2");
+  });
+}
+
+TEST(Answers, ThatAreFailuresAreThrownByAll) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    (void)exchange_answers(world, store, "x", world.rank == 0 ? as_text(full(7)) : "",
+                           Deadline::in_seconds(20));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, full(7).what());
+}
+
+TEST(Answers, ThatAreUnreadableNameTheirRank) {
+  auto cards = test::hostile_cards();
+  std::erase(cards, "");  // this rank has none
+  cards.insert(cards.end(),
+               {"0\na", "-1\na\nb", "2\na\nb", "9223372036854775808\na\nb", R"(![11,"a","b"])",
+                R"(![-1,"a","b"])", R"(![2,"a"])", R"(![2,"a",null])", R"(![2147483648,"a","b"])"});
+  for (const std::string& card : cards) {
+    const auto store = make_hash_store();
+    test::PlantedStore planted(*store, "/1", card);
+    World world = test::local_world(0, 2);
+    world.nodes = 1;
+    const Error error = test::error_from(
+        [&] { (void)exchange_answers(world, planted, "tokens", "", Deadline::in_seconds(5)); });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << test::shown(card) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("tokens: the card of rank 1 is unreadable"));
+  }
 }
 
 }  // namespace

@@ -321,7 +321,7 @@ TEST(Abort, FromAnotherThreadEndsTheOwnWait) {
 TEST(Hosts, MoreThanOneCannotShareMemory) {
   // A card as a rank of another machine under the same name would leave it.
   const auto store = make_hash_store();
-  store->set("p/card/1", "another-host\n1\nsocket");
+  store->set("p/card/1", "another-host\n\n\n\n\n1\nsocket");
   try {
     const transport::PeerLinks links(0, 2, *store, "p", Deadline::in_seconds(5));
     FAIL();

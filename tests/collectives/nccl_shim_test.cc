@@ -7,6 +7,7 @@
 #include "nccl_shim/shim.h"
 #include "predictable.h"
 #include "support/error_text.h"
+#include "support/hostile_cards.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -295,6 +296,22 @@ TEST(AutoBackend, IsNcclWhereEachRankHasAGpu) {
   shim::pretend_version(21708);
   EXPECT_EQ(backend_of(2, 2), "native");
   shim::clear();
+}
+
+// The colors and keys of a split.
+TEST(NcclCards, ThatAreUnreadableNameTheirRank) {
+  shim::clear();
+  auto cards = shoal::test::hostile_cards();
+  cards.insert(cards.end(), {"1", "1 ", " 1", "1 2 3", "1 2147483648", "9223372036854775808 0"});
+  for (const std::string& card : cards) {
+    const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+      shoal::test::PlantedStore planted(store, "/places/0/1", card);
+      const auto c = nccl(world, world.rank == 0 ? planted : store, 5);
+      if (world.rank == 0) (void)c->split(0, 0);
+    });
+    EXPECT_THAT(errors[0], HasSubstr("nccl: the card of rank 1 is unreadable"))
+        << shoal::test::shown(card);
+  }
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ using shoal::test::sum;
 using shoal::test::with_deadline;
 using test::LoopbackRanks;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 TEST(NetFaults, AMismatchIsNamedOnEveryRank) {
@@ -421,10 +422,12 @@ class ReaddressedStore final : public ForwardingStore {
   std::string get(std::string_view key, Deadline deadline) override {
     const std::string value = ForwardingStore::get(key, deadline);
     if (!key.ends_with("/hub")) return value;
-    std::istringstream card(value);
-    std::string host, port, secret;
-    card >> host >> port >> secret;
-    return fmt::format("elsewhere {} {} {} 127.0.0.1 ::1", port, secret, addresses_);
+    std::istringstream card(value);  // five lines of where rank 0 is
+    std::string port, secret, skipped;
+    for (int line = 0; line < 5; ++line) std::getline(card, skipped);
+    card >> port >> secret;
+    return fmt::format("elsewhere\nanother\n\n\n\n{}\n{}\n{}\n127.0.0.1\n::1", port, secret,
+                       addresses_);
   }
 
  private:
@@ -448,7 +451,22 @@ void expect_to_hear_of_an_abort(const std::string& addresses) {
 }
 
 TEST(ControlLinks, ReachRankZeroByItsNextAddress) {
-  expect_to_hear_of_an_abort("nowhere 127.0.0.1");  // neither an address nor reachable
+  expect_to_hear_of_an_abort("255.255.255.255\n127.0.0.1");
+}
+
+// Its card is there, so it lives: soon an error on both sides, whatever the deadline.
+TEST(ControlLinks, NameTheAddressesAtWhichRankZeroIsOutOfReach) {
+  const auto start = Clock::now();
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    ReaddressedStore readdressed(store, "255.255.255.255\n::ffff:255.255.255.255");
+    Store& seen = world.rank == 1 ? static_cast<Store&>(readdressed) : store;
+    const transport::ControlLinks links(world.rank, 3, seen, "c", Deadline::in_seconds(60), 0.2);
+  });
+  EXPECT_LT(seconds_since(start), 10);
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 0 on 'elsewhere' did not answer at "
+                                           "255.255.255.255 ("),
+                                 HasSubstr("::ffff:255.255.255.255 ("), HasSubstr(", port "))));
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 did not join: "));
 }
 
 TEST(ControlLinks, ReachRankZeroOverIpv6) {
@@ -498,8 +516,10 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
         connection.flush();
         return connection;
       };
-      store.set("c/hub",
-                fmt::format("elsewhere {} secret 127.0.0.2 127.0.0.3 127.0.0.1 ::1", port));
+      store.set(
+          "c/hub",
+          fmt::format("elsewhere\nanother\n\n\n\n{}\nsecret\n127.0.0.2\n127.0.0.3\n127.0.0.1\n::1",
+                      port));
       store.set("c/came/0", "1");
       using transport::control::Kind;
       const transport::control::Message wrong{Kind::hello, 0, "another", 0};

@@ -12,6 +12,7 @@
 #include "shoal/collectives/watched_store.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::collectives::hierarchical {
 namespace {
@@ -32,7 +33,7 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
   std::vector<int> missing;
   for (int rank = 0; rank < world.size; ++rank) {
     try {
-      hosts.push_back(store.get(key(rank), deadline));
+      hosts.push_back(read_card(rank, "hosts", store.get(key(rank), deadline), card_name));
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
       missing.push_back(rank);

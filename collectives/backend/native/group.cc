@@ -14,6 +14,7 @@
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/collectives/transport/shm_endpoint.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::collectives::native {
 namespace {
@@ -62,7 +63,8 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
       missing.push_back(peer);
       if (link_state(peer) != transport::LinkState::open)
         throw Error(ErrorCode::peer_lost,
-                    fmt::format("rank {} left while the group formed", member(peer)))
+                    fmt::format("rank {} left while the group formed", member(peer)),
+                    "look at that rank's own output for the cause")
             .at_rank(member(rank))
             .with_peer(member(peer))
             .in_operation("make_communicator");
@@ -184,8 +186,16 @@ std::byte* Group::resolve(int peer, const transport::Location& location) {
 
 void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes,
                            transport::FileDescriptor fd) {
-  auto segment = transport::SharedSegment::map(std::move(fd), bytes);
+  std::shared_ptr<transport::SharedSegment> segment;
+  try {
+    segment = transport::SharedSegment::map(std::move(fd), bytes);
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::corrupt_data) throw;
+    throw unreadable_card(member(peer), "native", problem.message());
+  }
   if (number == kControlSegment) {
+    if (control_[index(peer)])
+      throw unreadable_card(member(peer), "native", "it shares a second control page");
     if (bytes != control_bytes())
       throw Error(ErrorCode::mismatch,
                   fmt::format("rank {} has a control page of {} bytes, not {}", member(peer), bytes,
@@ -197,8 +207,8 @@ void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes,
   }
   auto& theirs = segments_[index(peer)];
   if (number < 0 || static_cast<std::size_t>(number) != theirs.size())
-    throw_error(ErrorCode::corrupt_data, "rank {} announced segment {} after {}", member(peer),
-                number, theirs.size());
+    throw unreadable_card(member(peer), "native",
+                          fmt::format("it announced segment {} after {}", number, theirs.size()));
   theirs.push_back(std::move(segment));
 }
 

@@ -123,6 +123,7 @@ class Group {
   void introduce_memory();  // before anybody sees the own page
   void agree_on_memory(Deadline deadline);
   int try_memory() const;  // 0, or the first errno
+  std::string why_not_single_copy(int peer, int problem) const;
   [[noreturn]] void throw_unreachable(int peer, int problem);
   void accept_segment(int peer, std::int64_t number, std::size_t bytes,
                       transport::FileDescriptor fd);

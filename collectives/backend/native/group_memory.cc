@@ -59,7 +59,8 @@ void Group::agree_on_memory(Deadline deadline) {
       if (gone || deadline.passed())
         throw Error(gone ? ErrorCode::peer_lost : ErrorCode::timeout,
                     fmt::format("rank {} {} while the group formed", member(peer),
-                                gone ? "left" : "said nothing"))
+                                gone ? "left" : "said nothing"),
+                    "look at that rank's own output for the cause")
             .at_rank(member(rank_))
             .with_peer(member(peer))
             .in_operation("make_communicator");
@@ -67,14 +68,20 @@ void Group::agree_on_memory(Deadline deadline) {
     }
     if (verdict == 1) continue;
     if (single_copy_)
-      log::once(
-          log::Level::warn, "native-single-copy",
-          fmt::format("native: rank {} may not copy between processes (process_vm_readv: {}); "
-                      "large collectives on ordinary buffers go through bounce slots, slower; "
-                      "allow ptrace among the ranks, or use Communicator::memory_resource()",
-                      member(peer), std::strerror(verdict - 1)));
+      log::once(log::Level::warn, "native-single-copy", why_not_single_copy(peer, verdict - 1));
     single_copy_ = false;
   }
+}
+
+std::string Group::why_not_single_copy(int peer, int problem) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) ranks.push_back(member(rank));
+  const std::string apart = transport::why_memory_is_apart(links_->hosts(), ranks);
+  return fmt::format(
+      "native: rank {} may not copy between processes (process_vm_readv: {}); large collectives on "
+      "ordinary buffers go through bounce slots, slower; {}, or use "
+      "Communicator::memory_resource()",
+      member(peer), std::strerror(problem), apart.empty() ? "allow ptrace among the ranks" : apart);
 }
 
 void Group::throw_unreachable(int peer, int problem) {

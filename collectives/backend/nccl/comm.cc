@@ -3,6 +3,8 @@
 #include <cstring>
 #include <thread>
 
+#include "shoal/runtime/rendezvous/cards.h"
+
 namespace shoal::collectives::nccl {
 namespace {
 
@@ -23,12 +25,13 @@ ncclUniqueId agree_on_id(int rank, Store& store, const std::string& prefix, Dead
     store.set(prefix + "/id", std::string_view(id.internal, sizeof id.internal));
     return id;
   }
-  const std::string text = store.get(prefix + "/id", deadline);
-  if (text.size() != sizeof id.internal)
-    throw_error(ErrorCode::corrupt_data, "nccl: rank 0 published an id of {} bytes, not {}",
-                text.size(), sizeof id.internal);
-  std::memcpy(id.internal, text.data(), text.size());
-  return id;
+  return read_card(0, "nccl", store.get(prefix + "/id", deadline), [&](std::string_view card) {
+    if (card.size() != sizeof id.internal)
+      throw_error(ErrorCode::corrupt_data, "an id of {} bytes, not {}", card.size(),
+                  sizeof id.internal);
+    std::memcpy(id.internal, card.data(), card.size());
+    return id;
+  });
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
 #include "shoal/runtime/device/identity.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::collectives::nccl {
 namespace {
@@ -236,6 +237,13 @@ class NcclCommunicator final : public CallCommunicator {
   double deadline_seconds() const override { return comm_->deadline_seconds(); }
   DeviceType device_type() const override { return DeviceType::cuda; }
 
+  static Place read_place(std::string_view card) {
+    CardFields fields(card, ' ');
+    const int color = fields.number<int>("color"), key = fields.number<int>("key");
+    fields.end();
+    return {color, key};
+  }
+
   // Colors and keys are host values, so they go through the store.
   std::vector<Place> exchange_places(Place own) override {
     const std::string prefix = fmt::format("{}/places/{}", comm_->prefix(), exchanges_++);
@@ -245,18 +253,13 @@ class NcclCommunicator final : public CallCommunicator {
     std::vector<Place> places;
     std::vector<int> missing;
     for (int peer = 0; peer < size(); ++peer) {
-      std::string text;
       try {
-        text = comm_->store().get(key(peer), deadline);
+        places.push_back(
+            read_card(peer, "nccl", comm_->store().get(key(peer), deadline), read_place));
       } catch (const Error& problem) {
         if (problem.code() != ErrorCode::timeout) throw;
         missing.push_back(peer);
-        continue;
       }
-      const std::size_t space = text.find(' ');
-      if (space == std::string::npos)
-        throw_error(ErrorCode::corrupt_data, "nccl: '{}' is no color and key", text);
-      places.push_back({std::stoll(text.substr(0, space)), std::stoll(text.substr(space + 1))});
     }
     if (!missing.empty())
       comm_->fail(Error(ErrorCode::timeout,
@@ -266,6 +269,7 @@ class NcclCommunicator final : public CallCommunicator {
                       .at_rank(rank())
                       .with_peer(missing.front())
                       .in_operation("split"));
+    places[static_cast<std::size_t>(rank())] = own;
     return places;
   }
 
@@ -318,9 +322,9 @@ class NcclCommunicator final : public CallCommunicator {
 // show each rank one GPU under the same index.
 void check_gpu_of_its_own(const World& world, Store& store, Device device, std::int64_t generation,
                           double deadline_seconds) {
-  const auto told =
-      exchange(store, fmt::format("shoal/nccl/{}/gpu", generation), world.rank, world.size,
-               device_identity(device), Deadline::in_seconds(deadline_seconds));
+  const auto told = exchange_cards(
+      store, fmt::format("shoal/nccl/{}/gpu", generation), world.rank, world.size,
+      device_identity(device), Deadline::in_seconds(deadline_seconds), "GPUs", card_name_or_none);
   const auto shared = ranks_on_one_gpu(told);
   if (!shared) return;
   throw Error(

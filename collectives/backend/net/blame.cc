@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/runtime/base/error_code.h"
+
 namespace shoal::collectives::net {
 
 Error error_of(const transport::ControlNews& news, const RankNames& names,
@@ -20,7 +22,7 @@ Error error_of(const transport::ControlNews& news, const RankNames& names,
       remedy = "look at that host and at the network between";
       break;
     case transport::ControlNews::Kind::failed:
-      code = static_cast<ErrorCode>(news.code);
+      code = error_code_of(news.code).value_or(ErrorCode::peer_lost);
       text = fmt::format("{} failed (its last words: {})", names.named(news.rank), news.text);
       break;
     case transport::ControlNews::Kind::aborted:

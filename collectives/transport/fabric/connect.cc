@@ -2,16 +2,20 @@
 // says what rails its host has, in the second what it opened and at which addresses.
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <optional>
 #include <random>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "shoal/collectives/transport/fabric/cards.h"
 #include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/rendezvous/cards.h"
 
 namespace shoal::collectives::fabric {
 namespace {
@@ -21,19 +25,6 @@ using nlohmann::json;
 constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;                      // of one rail
 constexpr const char *kSurvey = "survey", *kOpened = "opened", *kReady = "ready";  // rounds
 constexpr const char* kFailed = "failed";  // instead of a card: why there will be none
-
-std::string to_hex(const std::string& bytes) {
-  std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
-
-std::string from_hex(const std::string& text) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
-  return bytes;
-}
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -48,21 +39,33 @@ struct Who {
   Deadline deadline;
 };
 
+template <typename Parse>
+auto read(const Who& who, int rank, std::string_view text, const Parse& parse) {
+  try {
+    return read_card(rank, "fabric", text, parse);
+  } catch (Error& problem) {
+    throw problem.at_rank(who.rank).in_operation("make_communicator");
+  }
+}
+
 // Throws what a rank said in place of its card.
-json parse_card(const Who& who, int rank, const std::string& text) {
-  json card = parse_json(text, fmt::format("fabric: the card of rank {} is unreadable", rank));
-  if (!card.is_object())
-    throw_error(ErrorCode::corrupt_data, "fabric: the card of rank {} is unreadable: it is {}",
-                rank, card.type_name());
-  if (card.contains(kFailed))
+json open_card(const Who& who, int rank, std::string_view text) {
+  std::optional<std::string> failure;
+  json opened = read(who, rank, text, [&](std::string_view from) {
+    json card = parse_json(from, "it");
+    if (!card.is_object())
+      throw_error(ErrorCode::corrupt_data, "it is {}, not an object", card.type_name());
+    if (card.contains(kFailed)) failure = card.at(kFailed).get<std::string>();
+    return card;
+  });
+  if (failure)
     throw Error(ErrorCode::peer_lost,
-                fmt::format("fabric: rank {} failed (its last words: {})", rank,
-                            card.at(kFailed).get<std::string>()),
+                fmt::format("fabric: rank {} failed (its last words: {})", rank, *failure),
                 "look at that rank's own output for the cause")
         .at_rank(who.rank)
         .with_peer(rank)
         .in_operation("make_communicator");
-  return card;
+  return opened;
 }
 
 std::vector<json> exchange_cards(const Who& who, const char* round, const json& card) {
@@ -70,29 +73,21 @@ std::vector<json> exchange_cards(const Who& who, const char* round, const json& 
   who.store.set(key(who.rank), card.dump());
   std::vector<json> cards;
   std::vector<int> missing;
-  int looks_at = 0;
-  try {
-    while (std::ssize(cards) < who.size && missing.empty()) {
-      looks_at = static_cast<int>(cards.size());
-      try {
-        cards.push_back(parse_card(who, looks_at, who.store.get(key(looks_at), who.deadline)));
-      } catch (const Error& problem) {
-        if (problem.code() != ErrorCode::timeout) throw;
-        missing.push_back(looks_at);  // late, although its card may come before it is looked for
-      }
+  while (std::ssize(cards) < who.size && missing.empty()) {
+    const auto rank = static_cast<int>(cards.size());
+    try {
+      cards.push_back(open_card(who, rank, who.store.get(key(rank), who.deadline)));
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      missing.push_back(rank);  // late, although its card may come before it is looked for
     }
-    if (missing.empty()) return cards;
-    for (looks_at = missing.front(); looks_at < who.size; ++looks_at)
-      if (const auto text = who.store.try_get(key(looks_at)))
-        parse_card(who, looks_at, *text);
-      else if (looks_at != missing.front())
-        missing.push_back(looks_at);
-  } catch (const json::exception& problem) {
-    throw Error(
-        ErrorCode::corrupt_data,
-        fmt::format("fabric: the card of rank {} is unreadable: {}", looks_at, problem.what()))
-        .at_rank(who.rank);
   }
+  if (missing.empty()) return cards;
+  for (int rank = missing.front(); rank < who.size; ++rank)
+    if (const auto text = who.store.try_get(key(rank)))
+      (void)open_card(who, rank, *text);
+    else if (rank != missing.front())
+      missing.push_back(rank);
   throw Error(ErrorCode::timeout,
               fmt::format("fabric: rank(s) {} did not join in time", fmt::join(missing, ", ")),
               "see whether they started and why they stopped")
@@ -101,36 +96,16 @@ std::vector<json> exchange_cards(const Who& who, const char* round, const json& 
       .in_operation("make_communicator");
 }
 
-// What every rank says of its host.
-struct Survey {
-  std::string provider, host;
-  int local_rank = 0, local_size = 1;
-  std::vector<RailSite> sites;
-};
-
-Survey parse_survey(const json& card) {
-  Survey survey{
-      card.at("provider"), card.at("host"), card.at("local_rank"), card.at("local_size"), {}};
-  for (const json& site : card.at("sites"))
-    survey.sites.push_back({site.at("name"), site.at("network"), site.at("distance")});
-  return survey;
-}
-
 std::vector<Survey> take_survey(const Who& who, const std::vector<FoundRail>& found, int local_rank,
                                 int local_size) {
-  json sites = json::array();
-  for (const FoundRail& rail : found)
-    sites.push_back({{"name", rail.site.name},
-                     {"network", rail.site.network},
-                     {"distance", rail.site.distance}});
+  Survey own{found[0].info->fabric_attr->prov_name, host_name(), local_rank, local_size, {}};
+  for (const FoundRail& rail : found) own.sites.push_back(rail.site);
   std::vector<Survey> surveys;
-  for (const json& card : exchange_cards(who, kSurvey,
-                                         {{"provider", found[0].info->fabric_attr->prov_name},
-                                          {"host", host_name()},
-                                          {"local_rank", local_rank},
-                                          {"local_size", local_size},
-                                          {"sites", sites}}))
-    surveys.push_back(parse_survey(card));
+  for (const json& card : exchange_cards(who, kSurvey, to_card(own)))
+    surveys.push_back(read(who, static_cast<int>(surveys.size()), {},
+                           [&](std::string_view) { return parse_survey(card, who.size); }));
+  // What this rank goes by is what it found, not what the store says of it.
+  surveys[static_cast<std::size_t>(who.rank)] = own;
   for (std::size_t rank = 0; rank < surveys.size(); ++rank)
     if (surveys[rank].provider != surveys[0].provider)
       throw Error(
@@ -186,46 +161,6 @@ Plan plan_rails(int rank, const std::vector<Survey>& surveys) {
     plan.preferred = share;
   }
   return plan;
-}
-
-// What every rank opened.
-struct Opened {
-  std::vector<std::string> networks, addresses;  // by rail
-  std::vector<int> preferred;
-  std::int64_t largest_message = 0, largest_write = 0, eager = 0, stripe = 0;
-  int receives = 0;
-  int credits = 0, unmatched = 0;
-  bool writes = false;
-  std::uint32_t magic = 0;
-  std::string lane;  // its address, or empty
-};
-
-json to_card(const Opened& own) {
-  std::vector<std::string> addresses;
-  for (const std::string& address : own.addresses) addresses.push_back(to_hex(address));
-  return {{"networks", own.networks},
-          {"addresses", addresses},
-          {"preferred", own.preferred},
-          {"largest_message", own.largest_message},
-          {"largest_write", own.largest_write},
-          {"eager", own.eager},
-          {"stripe", own.stripe},
-          {"receives", own.receives},
-          {"credits", own.credits},
-          {"unmatched", own.unmatched},
-          {"writes", own.writes},
-          {"magic", own.magic},
-          {"lane", to_hex(own.lane)}};
-}
-
-Opened parse_opened(const json& card) {
-  Opened opened{card.at("networks"),        card.at("addresses"),     card.at("preferred"),
-                card.at("largest_message"), card.at("largest_write"), card.at("eager"),
-                card.at("stripe"),          card.at("receives"),      card.at("credits"),
-                card.at("unmatched"),       card.at("writes"),        card.at("magic"),
-                from_hex(card.at("lane"))};
-  for (std::string& address : opened.addresses) address = from_hex(address);
-  return opened;
 }
 
 Opened describe_own(const FabricOptions& options, const Plan& plan,
@@ -329,10 +264,19 @@ void connect_peers(FabricSetup& setup, const std::vector<Opened>& opened) {
     PeerSetup& peer = setup.peers[static_cast<std::size_t>(rank)];
     peer.peer_rails = static_cast<int>(other.networks.size());
     peer.writes = own.writes && other.writes;
-    for (const auto& [rail, theirs] : routes_between(own, other))
-      peer.routes.push_back({rail, theirs,
-                             setup.rails[static_cast<std::size_t>(rail)]->insert(
-                                 other.addresses.at(static_cast<std::size_t>(theirs)))});
+    for (const auto& [rail, theirs] : routes_between(own, other)) {
+      const std::string& address = other.addresses.at(static_cast<std::size_t>(theirs));
+      // libfabric reads as many bytes as an address of that rail has.
+      if (address.size() != own.addresses.at(static_cast<std::size_t>(rail)).size())
+        throw unreadable_card(
+            rank, "fabric",
+            fmt::format("its address {} has {} bytes, not {}", theirs, address.size(),
+                        own.addresses.at(static_cast<std::size_t>(rail)).size()))
+            .at_rank(setup.rank)
+            .in_operation("make_communicator");
+      peer.routes.push_back(
+          {rail, theirs, setup.rails[static_cast<std::size_t>(rail)]->insert(address)});
+    }
     for (const auto& [theirs, rail] : routes_between(other, own)) peer.arrives_on.push_back(rail);
     if (peer.routes.empty() || peer.arrives_on.empty())
       throw Error(
@@ -436,7 +380,9 @@ std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& o
     if (setup.lane) own.lane = setup.lane->address();
     std::vector<Opened> opened;
     for (const json& card : exchange_cards(who, kOpened, to_card(own)))
-      opened.push_back(parse_opened(card));
+      opened.push_back(read(who, static_cast<int>(opened.size()), {},
+                            [&](std::string_view) { return parse_opened(card); }));
+    opened[static_cast<std::size_t>(rank)] = own;
     setup.magic = opened[0].magic;
     start_lane(setup, opened);
     agree(setup, opened);
@@ -446,11 +392,6 @@ std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& o
     // Nobody sends before everybody has posted its receives.
     exchange_cards(who, kReady, json::object());
     return std::make_unique<FabricEndpoint>(std::move(setup));
-  } catch (const json::exception& problem) {
-    say_failed(who, problem.what());
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("fabric: a rank's card is unreadable: {}", problem.what()))
-        .at_rank(rank);
   } catch (const std::exception& problem) {
     say_failed(who, problem.what());
     throw;

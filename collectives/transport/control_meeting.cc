@@ -1,0 +1,288 @@
+#include "shoal/collectives/transport/control_meeting.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "shoal/collectives/transport/host_identity.h"
+#include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/error_code.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/rendezvous/cards.h"
+
+namespace shoal::collectives::transport::control {
+namespace {
+
+constexpr const char *kHub = "/hub", *kUnreached = "/unreached";
+
+// Where rank 0 can be reached.
+struct HubCard {
+  HostIdentity host;
+  int port = 0;
+  std::string secret;
+  std::vector<std::string> addresses;  // the loopbacks last
+};
+
+std::string to_card(const HubCard& card) {
+  return fmt::format("{}\n{}\n{}\n{}", transport::to_card(card.host), card.port, card.secret,
+                     fmt::join(card.addresses, "\n"));
+}
+
+HubCard parse_hub(std::string_view text) {
+  CardFields fields(text, '\n');
+  HubCard card;
+  card.host = read_identity(fields);
+  card.port = fields.number<int>("port", 1, 65535);
+  card.secret = card_name(fields.next("secret"));
+  while (!fields.at_end()) {
+    card.addresses.push_back(card_name(fields.next("address")));
+    if (!is_address(card.addresses.back()))
+      throw_error(ErrorCode::corrupt_data, "'{}' is no address", card.addresses.back());
+  }
+  if (std::ssize(card.addresses) < kLoopbacks)
+    throw_error(ErrorCode::corrupt_data, "it ends before its addresses");
+  return card;
+}
+
+Error missing_ranks(int rank, const std::vector<int>& missing) {
+  return Error(ErrorCode::timeout,
+               fmt::format("rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
+               "see whether they started and why they stopped")
+      .at_rank(rank)
+      .with_peer(missing.front())
+      .in_operation("make_communicator");
+}
+
+void await_all(const Meeting& of) {
+  of.store.set(fmt::format("{}/came/{}", of.prefix, of.rank), "1");
+  std::vector<int> missing;
+  for (int peer = 0; peer < of.size; ++peer) {
+    try {
+      // Once the deadline has passed the rest is only looked up, to name all that are missing.
+      (void)of.store.get(fmt::format("{}/came/{}", of.prefix, peer), of.deadline);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      missing.push_back(peer);
+    }
+  }
+  if (!missing.empty()) throw missing_ranks(of.rank, missing);
+}
+
+// Rank 0.
+class Hub {
+ public:
+  explicit Hub(const Meeting& of) : of_(of), peers_(static_cast<std::size_t>(of.size)) {}
+
+  std::vector<Connection> form() {
+    HubCard own{own_identity(), 0, {}, own_addresses()};
+    const FileDescriptor listener = listen_anywhere(of_.size, own.port);
+    std::random_device random;
+    own.secret = fmt::format("{:08x}{:08x}", random(), random());
+    of_.store.set(of_.prefix + kHub, to_card(own));
+    auto next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
+    while (!absent().empty()) {
+      pollfd entry{listener.get(), POLLIN, 0};
+      (void)poll(&entry, 1,
+                 static_cast<int>(std::clamp(of_.deadline.seconds_left() * 1000, 0.0, 100.0)));
+      Connection connection;
+      connection.fd =
+          FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!connection.fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        throw Error(ErrorCode::io,
+                    fmt::format("cannot accept the control connections of {} ranks: {}",
+                                of_.size - 1, std::strerror(errno)),
+                    "raise `ulimit -n`")
+            .at_rank(0)
+            .in_operation("make_communicator");
+      if (connection.fd && is_met(connection, own.secret)) continue;
+      if (of_.deadline.passed()) give_up(missing_ranks(0, absent()));
+      if (connection.fd || !next_look.passed()) continue;
+      next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
+      if (const auto told = of_.store.try_get(of_.prefix + kUnreached))
+        give_up(Error(ErrorCode::unavailable, *told, "look at that rank's own output")
+                    .at_rank(0)
+                    .with_peer(absent().front())
+                    .in_operation("make_communicator"));
+    }
+    for (Connection& connection : peers_) send(connection, {Kind::welcome, 0, "", 0});
+    return std::move(peers_);
+  }
+
+ private:
+  Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+
+  // Whether a rank of this job has connected, which then hears so.
+  bool is_met(Connection& connection, const std::string& secret) {
+    Message hello;
+    const auto patience = Deadline::in_seconds(std::clamp(
+        of_.deadline.seconds_left(), deadlines::kShortestHelloAnswer, deadlines::kHelloAnswer));
+    if (!await(connection, hello, patience) || hello.kind != Kind::hello || hello.text != secret ||
+        hello.rank <= 0 || hello.rank >= of_.size)
+      return false;
+    prepare(connection.fd.get());
+    send(connection, {Kind::hello, 0, secret, 0});
+    peer(hello.rank) = std::move(connection);  // who waited too long for this word has come again
+    return true;
+  }
+
+  std::vector<int> absent() {
+    std::vector<int> missing;
+    for (int other = 1; other < of_.size; ++other)
+      if (!peer(other).fd) missing.push_back(other);
+    return missing;
+  }
+
+  [[noreturn]] void give_up(const Error& error) {
+    const auto code = static_cast<std::uint32_t>(error.code());
+    for (Connection& connection : peers_)
+      send(connection, {Kind::failed, error.peer(), error.message(), code});
+    throw Error(error);
+  }
+
+  const Meeting& of_;
+  std::vector<Connection> peers_;
+};
+
+// Another rank.
+class Guest {
+ public:
+  explicit Guest(const Meeting& of) : of_(of), own_(own_identity()) {}
+
+  std::vector<Connection> join() {
+    card_ = read_card(0, "control links", hub_card(), parse_hub);
+    // 127.0.0.1 of another machine, or of another container, is not rank 0.
+    auto& addresses = card_.addresses;
+    if (share_loopback(own_, card_.host))
+      std::ranges::rotate(addresses, addresses.end() - std::ptrdiff_t{kLoopbacks});
+    else
+      addresses.resize(addresses.size() - std::size_t{kLoopbacks});
+    try {
+      if (addresses.empty())
+        throw no_way(
+            ErrorCode::unavailable,
+            fmt::format("rank 0 on '{}' has no address but its loopback", card_.host.name));
+      meet_hub();
+    } catch (const Error& problem) {
+      tell_unreached(problem);
+      throw;
+    }
+    await_welcome();
+    std::vector<Connection> all;
+    all.push_back(std::move(hub_));
+    return all;
+  }
+
+ private:
+  std::string hub_card() const {
+    try {
+      return of_.store.get(of_.prefix + kHub, of_.deadline);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      throw missing_ranks(of_.rank, {0});
+    }
+  }
+
+  // Rank 0 would wait for this rank until the deadline.
+  void tell_unreached(const Error& problem) const {
+    try {
+      of_.store.compare_set(of_.prefix + kUnreached, std::nullopt,
+                            fmt::format("rank {} did not join: {}", of_.rank, problem.message()));
+    } catch (const Error& lost) {
+      log::debug("rank {}: cannot tell rank 0: {}", of_.rank, lost.what());
+    }
+  }
+
+  Error no_way(ErrorCode code, std::string text) const {
+    std::string remedy = "let the hosts reach each other over TCP, on every port";
+    if (differ(own_.network, card_.host.network) && !differ(own_.machine, card_.host.machine)) {
+      text += fmt::format(
+          "; ranks 0 and {} live in different network namespaces (containers) of one machine, {} "
+          "and {}",
+          of_.rank, card_.host.network, own_.network);
+      remedy = "give the containers one network (`--network host`, or one bridge)";
+    }
+    return Error(code, std::move(text), std::move(remedy))
+        .at_rank(of_.rank)
+        .with_peer(0)
+        .in_operation("make_communicator");
+  }
+
+  // One address after the other. Another machine may have the same one (behind a bridge, say) and
+  // somebody who listens there: rank 0 answers with the job's secret. It meets one rank after the
+  // other, so that each round gives it more time.
+  void meet_hub() {
+    const std::size_t ways = card_.addresses.size();
+    std::vector<std::string> whys(ways, "no time left");
+    const auto out_of_reach = Deadline::in_seconds(of_.out_of_reach);
+    bool reached = false;  // something took a connection
+    for (std::size_t attempt = 0;; ++attempt) {
+      std::string& why = whys[attempt % ways];
+      hub_ = Connection{};
+      hub_.fd = connect_to(card_.addresses[attempt % ways], card_.port, of_.deadline, &why);
+      if (hub_.fd && is_answered(static_cast<double>(1 + attempt / ways))) return;
+      if (hub_.fd) why = "connected, but what listens there does not answer as rank 0";
+      reached = reached || hub_.fd;
+      const bool unreachable = !reached && attempt + 1 >= ways && out_of_reach.passed();
+      if (of_.deadline.passed() || unreachable) throw did_not_answer(whys);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  bool is_answered(double round) {
+    send(hub_, {Kind::hello, of_.rank, card_.secret, 0});
+    Message answer;
+    const double seconds =
+        std::clamp(of_.deadline.seconds_left(), 0.0, deadlines::kHelloAnswer * round);
+    return await(hub_, answer, Deadline::in_seconds(seconds)) && answer.kind == Kind::hello &&
+           answer.text == card_.secret;
+  }
+
+  Error did_not_answer(const std::vector<std::string>& whys) const {
+    std::vector<std::string> tried;
+    for (std::size_t i = 0; i < whys.size(); ++i)
+      tried.push_back(fmt::format("{} ({})", card_.addresses[i], whys[i]));
+    return no_way(of_.deadline.passed() ? ErrorCode::timeout : ErrorCode::unavailable,
+                  fmt::format("rank 0 on '{}' did not answer at {}, port {}", card_.host.name,
+                              fmt::join(tried, ", "), card_.port));
+  }
+
+  void await_welcome() {
+    Message welcome;
+    // Rank 0 waits for as long, and then says who is missing.
+    const auto patience = Deadline::in_seconds(std::max(of_.deadline.seconds_left(), 0.0) +
+                                               deadlines::kMissingToldWithin);
+    if (await(hub_, welcome, patience) && welcome.kind == Kind::failed)
+      throw Error(error_code_of(welcome.code).value_or(ErrorCode::peer_lost), welcome.text,
+                  "see whether they started and why they stopped")
+          .at_rank(of_.rank)
+          .with_peer(welcome.rank >= 0 && welcome.rank < of_.size ? welcome.rank : 0)
+          .in_operation("make_communicator");
+    if (welcome.kind != Kind::welcome)
+      throw Error(ErrorCode::timeout, "rank 0 did not hear of all ranks in time",
+                  "look at rank 0's output for which are missing")
+          .at_rank(of_.rank)
+          .with_peer(0)
+          .in_operation("make_communicator");
+  }
+
+  const Meeting& of_;
+  const HostIdentity own_;
+  HubCard card_;
+  Connection hub_;
+};
+
+}  // namespace
+
+std::vector<Connection> meet(const Meeting& meeting) {
+  await_all(meeting);
+  return meeting.rank == 0 ? Hub(meeting).form() : Guest(meeting).join();
+}
+
+}  // namespace shoal::collectives::transport::control

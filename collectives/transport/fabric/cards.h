@@ -1,0 +1,41 @@
+// What ranks say of their rails, in the two rounds of connect.cc. The readers are for read_card()
+// (runtime/rendezvous/cards.h): whatever is missing, of another kind or out of range throws there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "shoal/collectives/transport/fabric/rail_choice.h"
+
+namespace shoal::collectives::fabric {
+
+// What every rank says of its host.
+struct Survey {
+  std::string provider, host;
+  int local_rank = 0, local_size = 1;
+  std::vector<RailSite> sites;
+};
+
+// What every rank opened.
+struct Opened {
+  std::vector<std::string> networks, addresses;  // by rail
+  std::vector<int> preferred;                    // rails
+  std::int64_t largest_message = 0, largest_write = 0, eager = 0, stripe = 0;
+  int receives = 0;
+  int credits = 0, unmatched = 0;
+  bool writes = false;
+  std::uint32_t magic = 0;
+  std::string lane;  // its address, or empty
+};
+
+nlohmann::json to_card(const Survey& survey);
+nlohmann::json to_card(const Opened& opened);
+
+// `ranks`: of the job.
+Survey parse_survey(const nlohmann::json& card, int ranks);
+Opened parse_opened(const nlohmann::json& card);
+
+}  // namespace shoal::collectives::fabric

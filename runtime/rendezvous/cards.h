@@ -1,0 +1,87 @@
+// Cards: what a rank says of itself to the others at start-up, through the store or over a socket.
+// The other rank may run another build, so nothing that a card says is taken for granted.
+//
+//   const Place place = read_card(peer, "native", text, [](std::string_view card) {
+//     CardFields fields(card, '\n');
+//     return Place{std::string(fields.next("host")), fields.number<int>("port", 1, 65535)};
+//   });
+#pragma once
+
+#include <exception>
+#include <limits>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/rendezvous/store.h"
+
+namespace shoal {
+
+// corrupt_data in one line: `what` the card is of, the rank that it came from, why, and the remedy.
+Error unreadable_card(int rank, std::string_view what, std::string_view why);
+
+// parse(card) for a card of `rank`. Whatever is thrown there becomes unreadable_card(), except that
+// memory ran out. A card that tells of a failure is looked for before or after, not in parse().
+template <typename Parse>
+auto read_card(int rank, std::string_view what, std::string_view card, const Parse& parse)
+    -> std::invoke_result_t<const Parse&, std::string_view> {
+  try {
+    return parse(card);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const Error& problem) {
+    throw unreadable_card(rank, what, problem.message());
+  } catch (const std::exception& problem) {
+    throw unreadable_card(rank, what, problem.what());
+  }
+}
+
+// exchange() of cards, each as read_card() reads it, in rank order.
+template <typename Parse>
+auto exchange_cards(Store& store, std::string_view label, int rank, int size, std::string_view own,
+                    Deadline deadline, std::string_view what, const Parse& parse) {
+  std::vector<std::invoke_result_t<const Parse&, std::string_view>> read;
+  for (const std::string& card : exchange(store, label, rank, size, own, deadline))
+    read.push_back(read_card(static_cast<int>(read.size()), what, card, parse));
+  return read;
+}
+
+// The fields of a card, one after the other, for use in read_card(): each call throws corrupt_data,
+// naming the field, where it is missing or wrong. The card must outlive it.
+class CardFields {
+ public:
+  CardFields(std::string_view card, char separator) : left_(card), separator_(separator) {}
+
+  std::string_view next(std::string_view name);
+  // All that is left, separators too.
+  std::string_view rest(std::string_view name);
+  template <TextNumber Number>
+  Number number(std::string_view name, Number least = std::numeric_limits<Number>::lowest(),
+                Number most = std::numeric_limits<Number>::max()) {
+    const std::string_view text = next(name);
+    const auto number = parse_number<Number>(text);
+    if (!number || !(*number >= least && *number <= most)) refuse(name, text);
+    return *number;
+  }
+  bool at_end() const { return !left_; }
+  void end() const;  // throws where something is left
+
+ private:
+  [[noreturn]] static void refuse(std::string_view name, std::string_view text);
+
+  std::optional<std::string_view> left_;
+  const char separator_;
+};
+
+// A name that a card gives, such as a host's: 1 to 1024 bytes, none of them a control character.
+std::string card_name(std::string_view card);
+std::string card_name_or_none(std::string_view card);  // it may be empty too
+
+}  // namespace shoal

@@ -1,0 +1,72 @@
+// Cards that a rank of another build, or a stranger, might leave in the store.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/forwarding_store.h"
+
+namespace shoal::test {
+
+// None of them is a card of more than one field.
+inline std::vector<std::string> hostile_cards() {
+  using namespace std::string_literals;
+  return {"",
+          "x",
+          "-1",
+          "9223372036854775808",
+          "1e400",
+          "\0"s,
+          "7\0\n8"s,
+          "\n",
+          "\n\n",
+          "[]",
+          "{}",
+          "{",
+          "null",
+          "[1]",
+          "\"text\"",
+          "\xff\xfe",
+          "!",
+          "![1]",
+          "![]x",
+          std::string(100'000, '7'),
+          std::string(100'000, '\n')};
+}
+
+// What is read at a key that ends so is `card`.
+class PlantedStore final : public ForwardingStore {
+ public:
+  PlantedStore(Store& store, std::string end, std::string card)
+      : ForwardingStore(store), end_(std::move(end)), card_(std::move(card)) {}
+  std::string get(std::string_view key, Deadline deadline) override {
+    return key.ends_with(end_) ? card_ : ForwardingStore::get(key, deadline);
+  }
+
+ private:
+  const std::string end_, card_;
+};
+
+// What `body` throws; code internal and "nothing" where it throws nothing.
+template <typename Body>
+Error error_from(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& other) {
+    return {ErrorCode::internal, fmt::format("unexpected: {}", other.what())};
+  }
+  return {ErrorCode::internal, "nothing"};
+}
+
+// The card, cut so that a message about it stays short.
+inline std::string shown(const std::string& card) {
+  return fmt::format("{} bytes: {}", card.size(), card.substr(0, 200));
+}
+
+}  // namespace shoal::test
