@@ -77,7 +77,7 @@ NormalizerStep read_normalizer(const json& value, const std::string& where,
   using Kind = NormalizerStep::Kind;
   Section section(value, where, source);
   const std::string type = section.text("type");
-  NormalizerStep step{.kind = Kind::nfd};
+  NormalizerStep step{.kind = Kind::nfd, .name = fmt::format("{}: {} ({})", source, where, type)};
   if (type == "Replace") {
     const Pattern pattern = read_pattern(section);
     step.content = characters_of(section.text("content"));
@@ -209,6 +209,7 @@ PreTokenizerStep read_pre_tokenizer(const json& value, const std::string& where,
   } else {
     unsupported_part(source, "pre-tokenizer", type);
   }
+  step.name = fmt::format("{}: {} ({})", source, where, type);
   section.nothing_else();
   return step;
 }
@@ -217,7 +218,7 @@ DecoderStep read_decoder(const json& value, const std::string& where, const std:
   using Kind = DecoderStep::Kind;
   Section section(value, where, source);
   const std::string type = section.text("type");
-  DecoderStep step;
+  DecoderStep step{.name = fmt::format("{}: {} ({})", source, where, type)};
   if (type == "Metaspace") {
     const Metaspace metaspace = read_metaspace(section);
     step.kind = Kind::metaspace;

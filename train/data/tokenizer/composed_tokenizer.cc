@@ -9,6 +9,7 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/offsets.h"
 #include "shoal/train/data/tokenizer/piece_normalizer.h"
@@ -84,6 +85,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
     const bool marks_first = pre_tokenizer_.needs_origins();
     origins |= marks_first && !(marked_ && normalizer_.keeps_order());
     bool begins_text = false;
+    std::size_t made = 0;
     walk_normalized(
         text, workspace.normalized,
         [&](std::string_view piece, std::size_t base) {
@@ -92,7 +94,10 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
         },
         [&](std::string_view part) {
           if (marked_) return marked_words_of(part, begins_text, workspace, word);
-          const NormalizedText& in = pre_tokenizer_.cut(part, workspace.normalized, workspace.cut);
+          const NormalizedText& in =
+              pre_tokenizer_.cut(part, workspace.normalized, text.size(), workspace.cut);
+          if ((made += in.text.size()) > most_bytes_of(text.size()))
+            made_too_much("the tokenizer's pre_tokenizer", text.size());
           for (const std::string_view of_part : workspace.cut.words) word(of_part, in);
         },
         added);

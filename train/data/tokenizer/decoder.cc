@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/train/data/tokenizer/bpe_model.h"
+#include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 
 namespace shoal {
@@ -24,15 +25,27 @@ std::string replaced(const std::string& text, std::string_view from, std::string
   return result.append(text, done);
 }
 
-std::string replaced(const std::string& text, const SplitPattern& pattern, std::string_view to) {
-  std::string result;
-  for (const SplitRange& range : pattern.ranges(text)) {
-    if (range.matched)
-      result += to;
-    else
-      result.append(text, range.begin, range.end - range.begin);
+// The tokens with `to` for what the step looks for. False: more than `most` bytes.
+bool replace_in(std::vector<std::string>& tokens, const DecoderStep& step, std::size_t most) {
+  const SplitPattern pattern =
+      step.regex ? *step.regex : SplitPattern::literal(step.pattern, {}, false);
+  std::size_t made = 0;
+  for (std::string& token : tokens) {
+    const auto ranges = pattern.ranges(token);
+    for (const SplitRange& range : ranges) {
+      made += range.matched ? step.content.size() : range.end - range.begin;
+      if (made > most) return false;
+    }
+    std::string result;
+    for (const SplitRange& range : ranges) {
+      if (range.matched)
+        result += step.content;
+      else
+        result.append(token, range.begin, range.end - range.begin);
+    }
+    token = std::move(result);
   }
-  return result;
+  return true;
 }
 
 std::optional<char> byte_of_token(const std::string& token) {  // <0x41>
@@ -95,7 +108,14 @@ void clean_up(std::string& text) {
     if (text.find(from) != std::string::npos) text = replaced(text, from, to);
 }
 
-void apply(const DecoderStep& step, std::vector<std::string>& tokens) {
+std::size_t bytes_of(const std::vector<std::string>& tokens) {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
+// False: the step would make more than `most` bytes.
+bool apply(const DecoderStep& step, std::vector<std::string>& tokens, std::size_t most) {
   using Kind = DecoderStep::Kind;
   switch (step.kind) {
     case Kind::metaspace:
@@ -103,10 +123,7 @@ void apply(const DecoderStep& step, std::vector<std::string>& tokens) {
         tokens[i] = replaced(tokens[i], step.pattern, i == 0 && step.drop_first ? "" : " ");
       break;
     case Kind::replace:
-      for (std::string& token : tokens)
-        token = step.regex ? replaced(token, *step.regex, step.content)
-                           : replaced(token, step.pattern, step.content);
-      break;
+      return replace_in(tokens, step, most);
     case Kind::byte_fallback:
       join_bytes(tokens);
       break;
@@ -131,6 +148,7 @@ void apply(const DecoderStep& step, std::vector<std::string>& tokens) {
         tokens[i] = replaced(tokens[i], step.pattern, i + 1 == tokens.size() ? "" : " ");
       break;
   }
+  return bytes_of(tokens) <= most;
 }
 
 }  // namespace
@@ -148,8 +166,9 @@ std::string word_piece_text(std::string token, bool is_first, const std::string&
 }
 
 std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens) {
+  const std::size_t given = bytes_of(tokens);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    apply(steps[i], tokens);
+    if (!apply(steps[i], tokens, most_bytes_of(given))) made_too_much(steps[i].name, given);
     if (steps[i].kind == DecoderStep::Kind::byte_level && i + 1 < steps.size())
       tokens[0] = repair_utf8(tokens[0]);
   }

@@ -23,6 +23,7 @@ struct DecoderStep {
     bpe          // `pattern` ends a word: a space takes its place
   };
   Kind kind = Kind::fuse;
+  std::string name = {};                   // the file and its place there
   std::string pattern = {}, content = {};  // metaspace, strip: `pattern` is the character
   std::optional<SplitPattern> regex = {};  // replace: instead of `pattern`
   bool drop_first = false;                 // metaspace: leave the first token's spaces out
@@ -30,7 +31,8 @@ struct DecoderStep {
   std::int64_t start = 0, stop = 0;        // strip: so many at most at each end
 };
 
-// What the tokens become; of byte_level as the last step bytes that need not be UTF-8.
+// What the tokens become; of byte_level as the last step bytes that need not be UTF-8. corrupt_data
+// where a step makes too much of them (growth.h).
 std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens);
 
 // A token of WordPiece in its text.

@@ -7,6 +7,7 @@
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/characters.h"
 #include "shoal/train/data/tokenizer/graphemes.h"
+#include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
 namespace shoal {
@@ -20,9 +21,12 @@ bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
 }
 
+// A table holds what becomes of a byte up to this; no text of such bytes is made too long.
+constexpr std::size_t kLongestInTable = 64;
+
 // Hugging Face's NormalizedString::replace: what is put in has the origin of the last character
-// that it replaces.
-void replace(std::vector<Character>& characters, const NormalizerStep& step) {
+// that it replaces. False: more than `most` characters.
+bool replace(std::vector<Character>& characters, const NormalizerStep& step, std::size_t most) {
   const bool runs = step.kind == Kind::replace_runs;
   const std::u32string& pattern = step.pattern;
   const auto match = [&](std::size_t at) {  // characters that match here, or 0
@@ -46,20 +50,24 @@ void replace(std::vector<Character>& characters, const NormalizerStep& step) {
       continue;
     }
     at += length;
+    if (result.size() + step.content.size() > most) return false;
     for (const char32_t c : step.content) result.push_back({c, characters[at - 1].origin});
   }
   characters = std::move(result);
+  return true;
 }
 
 // normalizers/precompiled.rs: clusters of fewer than six bytes are looked up whole, and what is
-// found takes the place of all of them; characters of longer ones one by one.
-std::vector<Change> changes_of(const std::vector<Character>& characters, const Charsmap& charsmap) {
+// found takes the place of all of them; characters of longer ones one by one. Absent: more than
+// `most` characters.
+std::optional<std::vector<Change>> changes_of(const std::vector<Character>& characters,
+                                              const Charsmap& charsmap, std::size_t most) {
   std::vector<Change> changes;
   changes.reserve(characters.size());
   std::string cluster;
   const auto put = [&](std::string_view by, std::int64_t instead_of) {
     std::int64_t made = 0;
-    for (std::size_t at = 0; at < by.size(); ++made) {
+    for (std::size_t at = 0; at < by.size() && changes.size() <= most; ++made) {
       const auto c = unicode::decode(by.data() + at);
       changes.push_back({c.value, 0});
       at += c.bytes;
@@ -74,6 +82,7 @@ std::vector<Change> changes_of(const std::vector<Character>& characters, const C
     if (begin == 0) scanner.joins(characters[0].value);
     do append_utf8(cluster, characters[end++].value);
     while (end < characters.size() && scanner.joins(characters[end].value));
+    if (changes.size() > most) return std::nullopt;
     if (cluster.size() < 6) {
       if (const auto by = charsmap.transform(cluster)) {
         put(*by, static_cast<std::int64_t>(end - begin));
@@ -89,10 +98,12 @@ std::vector<Change> changes_of(const std::vector<Character>& characters, const C
       at += c.bytes;
     }
   }
+  if (changes.size() > most) return std::nullopt;
   return changes;
 }
 
-void replace_regex(std::vector<Character>& characters, const NormalizerStep& step) {
+bool replace_regex(std::vector<Character>& characters, const NormalizerStep& step,
+                   std::size_t most) {
   const std::vector<Character> from = std::exchange(characters, {});
   std::string text;
   for (const Character& character : from) append_utf8(text, character.value);
@@ -103,9 +114,12 @@ void replace_regex(std::vector<Character>& characters, const NormalizerStep& ste
     if (!range.matched)
       characters.insert(characters.end(), from.begin() + static_cast<std::ptrdiff_t>(first),
                         from.begin() + static_cast<std::ptrdiff_t>(at));
+    else if (characters.size() + step.content.size() > most)
+      return false;
     else
       for (const char32_t c : step.content) characters.push_back({c, from[at - 1].origin});
   }
+  return true;
 }
 
 // SentencePiece's first rules of nmt_nfkc, as normalizers/unicode.rs has them.
@@ -147,16 +161,22 @@ void strip(std::vector<Character>& characters, const NormalizerStep& step) {
                      std::find_if(characters.begin(), characters.end(), is_text));
 }
 
-// False: as PieceNormalizer::append_slowly.
-bool run_step(const NormalizerStep& step, std::vector<Character>& characters) {
-  if (characters.empty()) return true;
+enum class Outcome {
+  whole,
+  moved,    // the charsmap removed the first characters, which moves the origins of all that follow
+  too_long  // `characters` hold a part, or nothing
+};
+
+// `most`: characters that may come of it.
+Outcome run_step(const NormalizerStep& step, std::vector<Character>& characters, std::size_t most) {
+  if (characters.empty()) return Outcome::whole;
   switch (step.kind) {
     case Kind::replace:
     case Kind::replace_runs:
-      replace(characters, step);
+      if (!replace(characters, step, most)) return Outcome::too_long;
       break;
     case Kind::replace_regex:
-      replace_regex(characters, step);
+      if (!replace_regex(characters, step, most)) return Outcome::too_long;
       break;
     case Kind::nfc:
     case Kind::nfkc:
@@ -180,12 +200,15 @@ bool run_step(const NormalizerStep& step, std::vector<Character>& characters) {
       break;
     case Kind::precompiled: {
       const std::size_t before = characters.size();
-      return transform(characters, changes_of(characters, *step.charsmap)) == before;
+      const auto changes = changes_of(characters, *step.charsmap, most);
+      if (!changes) return Outcome::too_long;
+      return transform(characters, *changes) == before ? Outcome::whole : Outcome::moved;
     }
     case Kind::strip:
       strip(characters, step);
       break;
     case Kind::prepend: {
+      if (characters.size() + step.content.size() > most) return Outcome::too_long;
       const auto origin = characters.front().origin;
       std::vector<Character> front;
       for (const char32_t c : step.content) front.push_back({c, origin});
@@ -193,7 +216,7 @@ bool run_step(const NormalizerStep& step, std::vector<Character>& characters) {
       break;
     }
   }
-  return true;
+  return characters.size() > most ? Outcome::too_long : Outcome::whole;
 }
 
 bool depends_on_neighbours(Kind kind) {
@@ -231,22 +254,29 @@ void PieceNormalizer::set_plain(std::uint8_t byte, const std::string& becomes) {
   }
 }
 
-// Where steps put a text in front at most, and then others for ASCII characters.
+// Where steps put a text in front at most, and then others for ASCII characters; no long ones.
 bool PieceNormalizer::make_verbatim_table() {
   const bool prefixed = !steps_.empty() && steps_[0].kind == Kind::prepend;
   const auto later = steps_.begin() + (prefixed ? 1 : 0);
   if (!std::all_of(later, steps_.end(), replaces_a_byte)) return false;
-  const auto by_steps = [&](std::vector<Character> characters) {
-    for (auto step = later; step != steps_.end(); ++step) run_step(*step, characters);
-    return utf8_of(characters);
+  const auto by_steps = [&](std::vector<Character> characters) -> std::optional<std::string> {
+    for (auto step = later; step != steps_.end(); ++step)
+      if (run_step(*step, characters, kLongestInTable) == Outcome::too_long) return std::nullopt;
+    std::string text = utf8_of(characters);
+    return text.size() > kLongestInTable ? std::nullopt : std::optional(std::move(text));
   };
-  for (unsigned byte = 0; byte < 0x100; ++byte)
-    set_plain(static_cast<std::uint8_t>(byte),
-              byte < 0x80 ? by_steps({{byte, {0, 1}}}) : std::string(1, static_cast<char>(byte)));
   std::vector<Character> prefix;
   if (prefixed)
     for (const char32_t c : steps_[0].content) prefix.push_back({c, {0, 0}});
-  prefix_ = by_steps(std::move(prefix));
+  const auto front = by_steps(std::move(prefix));
+  std::array<std::optional<std::string>, 0x80> become;
+  for (unsigned byte = 0; byte < become.size(); ++byte) become[byte] = by_steps({{byte, {0, 1}}});
+  if (!front || !std::ranges::all_of(become, [](const auto& text) { return text.has_value(); }))
+    return false;
+  prefix_ = *front;
+  for (unsigned byte = 0; byte < 0x100; ++byte)
+    set_plain(static_cast<std::uint8_t>(byte),
+              byte < 0x80 ? *become[byte] : std::string(1, static_cast<char>(byte)));
   return true;
 }
 
@@ -279,9 +309,11 @@ bool PieceNormalizer::make_table() {
   }
   for (unsigned byte = 1; byte < 0x80; ++byte) {
     std::vector<Character> characters = {{byte, {0, 1}}};
-    for (const NormalizerStep& step : steps_)
-      if (replaces || !depends_on_neighbours(step.kind)) run_step(step, characters);
-    if (byte == '\r' || characters.empty()) continue;
+    const bool short_enough = std::ranges::all_of(steps_, [&](const NormalizerStep& step) {
+      return (!replaces && depends_on_neighbours(step.kind)) ||
+             run_step(step, characters, kLongestInTable / 4) != Outcome::too_long;
+    });
+    if (byte == '\r' || characters.empty() || !short_enough) continue;
     if (characters.size() != 1 || characters[0].value >= 0x80) {
       const auto joins_nothing = [](const Character& c) {
         return c.value < 0x80 || c.value == kMark;
@@ -356,13 +388,19 @@ void PieceNormalizer::append_origins(std::string_view text, std::size_t base,
   }
 }
 
-bool PieceNormalizer::append_slowly(std::string_view text, std::size_t base, bool origins,
-                                    NormalizedText& result) const {
+bool PieceNormalizer::append_slowly(std::string_view text, std::size_t of, std::size_t base,
+                                    bool origins, NormalizedText& result) const {
   std::vector<Character> characters;
   characters.reserve(text.size());
   append_characters(text, base, characters);
+  // Each character may take four bytes.
+  const std::size_t most = std::max(most_bytes_of(of), result.text.size()) - result.text.size();
   bool whole = true;
-  for (const NormalizerStep& step : steps_) whole &= run_step(step, characters);
+  for (const NormalizerStep& step : steps_) {
+    const Outcome outcome = run_step(step, characters, most / 4);
+    if (outcome == Outcome::too_long) made_too_much(step.name, of);
+    whole &= outcome == Outcome::whole;
+  }
   for (const Character& character : characters) append(result, character, origins);
   return whole;
 }
@@ -385,7 +423,8 @@ void PieceNormalizer::normalize(std::string_view text, std::size_t base, bool or
     return append_plain(text, base, origins, result);
   }
   const auto slowly = [&](std::size_t begin, std::size_t end) {
-    return append_slowly(text.substr(begin, end - begin), base + begin, origins, result);
+    return append_slowly(text.substr(begin, end - begin), text.size(), base + begin, origins,
+                         result);
   };
   if (!has_table_) {
     slowly(0, text.size());

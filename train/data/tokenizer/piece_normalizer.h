@@ -35,6 +35,7 @@ struct NormalizerStep {
     prepend,      // `content`, unless the text is empty
   };
   Kind kind;
+  std::string name = {};  // the file and its place there
   std::u32string pattern = {}, content = {};
   bool left = false, right = false;
   std::shared_ptr<const Charsmap> charsmap = {};
@@ -48,7 +49,7 @@ class PieceNormalizer {
  public:
   explicit PieceNormalizer(std::vector<NormalizerStep> steps);
 
-  // As BertNormalizer::normalize.
+  // As BertNormalizer::normalize. corrupt_data where a step makes too much of the text (growth.h).
   void normalize(std::string_view text, std::size_t base, bool origins,
                  NormalizedText& result) const;
 
@@ -66,8 +67,9 @@ class PieceNormalizer {
                     NormalizedText& result) const;
   std::size_t first_wide(std::string_view text, std::size_t from) const;
   static void append_origins(std::string_view text, std::size_t base, NormalizedText& result);
-  // False: the charsmap removed the first characters, which moves the origins of all that follow.
-  bool append_slowly(std::string_view text, std::size_t base, bool origins,
+  // `of`: the bytes of the whole text. False: the charsmap removed the first characters, which
+  // moves the origins of all that follow.
+  bool append_slowly(std::string_view text, std::size_t of, std::size_t base, bool origins,
                      NormalizedText& result) const;
 
   static constexpr int kNoWide = -1, kManyWide = -2;

@@ -2,6 +2,7 @@
 
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
+#include "shoal/train/data/tokenizer/growth.h"
 
 namespace shoal {
 namespace {
@@ -137,7 +138,7 @@ void append_byte_level(const PreTokenizerStep& step, std::string_view word,
 }  // namespace
 
 const NormalizedText& PreTokenizer::cut(std::string_view part, const NormalizedText& from,
-                                        Workspace& workspace) const {
+                                        std::size_t of, Workspace& workspace) const {
   const NormalizedText* text = &from;
   workspace.words.assign(1, part);
   for (const PreTokenizerStep& step : steps_) {
@@ -150,6 +151,7 @@ const NormalizedText& PreTokenizer::cut(std::string_view part, const NormalizedT
       const auto append = step.kind == Kind::metaspace ? append_metaspace : append_byte_level;
       for (const std::string_view word : workspace.words)
         append(step, word, *text, next, workspace);
+      if (next.text.size() > most_bytes_of(of)) made_too_much(step.name, of);
       for (const auto& [begin, end] : workspace.places)
         workspace.finer.push_back(std::string_view(next.text).substr(begin, end - begin));
       text = &next;

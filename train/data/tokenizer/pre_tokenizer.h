@@ -39,6 +39,7 @@ struct PreTokenizerStep {
     byte_level  // a space in front, GPT-2's words, bytes as characters of GPT-2's alphabet
   };
   Kind kind = Kind::white_space;
+  std::string name = {};  // the file and its place there
   std::optional<SplitPattern> pattern = {};
   SplitBehavior behavior = SplitBehavior::isolated;
   bool individual = false;
@@ -58,8 +59,8 @@ class PreTokenizer {
     std::string prefixed;
   };
   // Cuts `part`, which lies in from.text, into workspace.words; returns the text that these lie in.
-  // None is empty.
-  const NormalizedText& cut(std::string_view part, const NormalizedText& from,
+  // None is empty. corrupt_data where a step makes too much of a text of `of` bytes (growth.h).
+  const NormalizedText& cut(std::string_view part, const NormalizedText& from, std::size_t of,
                             Workspace& workspace) const;
   // A step asks where in the text a word began: cut() needs from.origins.
   bool needs_origins() const;

@@ -13,6 +13,7 @@
 
 #include "shoal/train/data/tokenizer/added_vocabulary.h"
 #include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/normalized_text.h"
 #include "shoal/train/data/tokenizer/roles.h"
 #include "shoal/train/data/tokenizer/tokenizer_base.h"
@@ -57,10 +58,13 @@ class TokenizerImpl {
   template <typename Normalize, typename Part, typename Added>
   void walk_normalized(std::string_view text, NormalizedText& normalized,
                        const Normalize& normalize, const Part& part, const Added& added) const {
+    std::size_t made = 0;
     added_.split_text(
         text,
         [&](std::string_view piece) {
           normalize(piece, static_cast<std::size_t>(piece.data() - text.data()));
+          if ((made += normalized.text.size()) > most_bytes_of(text.size()))
+            made_too_much("the tokenizer's normalizer", text.size());
           added_.split_normalized(normalized.text, part, [&](std::string_view view, TokenId id) {
             const auto [begin, end] = normalized.origin_of(view);
             added(begin, end, id, view);
@@ -97,12 +101,17 @@ class TokenizerImpl {
   mutable std::string hash_;
 };
 
-// What `normalizer` makes of a text, as a function.
+// What `normalizer` makes of an added token, as a function. All of them together may not become
+// too much, either.
 template <typename Normalizer>
 AddedVocabulary::Normalizer by_normalizer(Normalizer normalizer) {
-  return [normalizer = std::move(normalizer)](const std::string& text) {
+  return [normalizer = std::move(normalizer), given = std::size_t{0},
+          made = std::size_t{0}](const std::string& text) mutable {
     NormalizedText result;
     normalizer.normalize(text, 0, false, result);
+    given += text.size();
+    if ((made += result.text.size()) > most_bytes_of(given))
+      made_too_much("the tokenizer's normalizer", given);
     return result.text;
   };
 }

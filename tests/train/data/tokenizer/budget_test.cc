@@ -18,6 +18,7 @@
 #include "shoal/train/data/tokenizer/charsmap.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/split_pattern.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
 
 namespace shoal {
 namespace {
@@ -151,6 +152,86 @@ TEST(TokenizerBudget, ATemplateOfAMillionTokens) {
       {"special_tokens", {{"x", {{"id", "x"}, {"ids", ids}, {"tokens", json::array()}}}}}};
   EXPECT_THAT(problem_of({{"tokenizer.json", file.dump()}}, "template"),
               HasSubstr("more than 1024 tokens"));
+}
+
+json replacing(const std::string& what, const std::string& by) {
+  return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", by}};
+}
+json sequence(const char* key, const json& step, int times) {
+  return {{"type", "Sequence"}, {key, json(static_cast<std::size_t>(times), step)}};
+}
+
+// What opening a tokenizer.json, and then encoding and decoding with it, throws.
+std::string problem_of_text(const json& file, const std::string& text, const std::string& what) {
+  const std::string bytes = file.dump();
+  return within_budget(bytes.size() + text.size(), what, [&] {
+    const auto tokenizer = tokenizer_from_json(bytes, "f");
+    (void)tokenizer->decode(tokenizer->encode(text).ids);
+  });
+}
+
+// On f990d27 the first of these takes all memory when it is opened.
+TEST(TokenizerBudget, StepsThatMakeMuchOfAText) {
+  json plain = golden("sentence_piece/t5.json");
+  plain["normalizer"] = plain["decoder"] = nullptr;
+  const std::string ten(10, 'a'), many(2'000, 'a'), text(2'000, 'a');
+  const auto normalizer = [&](const json& steps) {
+    json file = plain;
+    file["normalizer"] = steps;
+    return file;
+  };
+  const auto problem = [&](const json& steps, const std::string& of, const char* what) {
+    return problem_of_text(normalizer(steps), of, what);
+  };
+  const json twelve = sequence("normalizers", replacing("a", ten), 12);
+  EXPECT_EQ(problem(twelve, "b", "twelve"), "");
+  EXPECT_THAT(problem(twelve, "a", "twelve"),
+              HasSubstr("f: normalizer.normalizers[4] (Replace) makes more than 65600 bytes"));
+  json behind = twelve;
+  behind["normalizers"].push_back({{"type", "NFC"}});
+  EXPECT_THAT(problem(behind, text, "twelve and NFC"), HasSubstr("normalizers[1] (Replace)"));
+  EXPECT_THAT(problem(replacing("aa", many), text, "a long text"), HasSubstr("(Replace)"));
+  json regex = replacing("a", many);
+  regex["pattern"] = {{"Regex", "[ab]"}};
+  EXPECT_THAT(problem(regex, text, "a regex"), HasSubstr("normalizer (Replace)"));
+  // Each place in between is a stretch of its own.
+  std::string places;
+  for (int i = 0; i < 2'000; ++i) places += "bba.xx";
+  EXPECT_THAT(problem(sequence("normalizers", replacing("a.", std::string(4'000, 'b')), 2), places,
+                      "stretches"),
+              HasSubstr("(Replace)"));
+  EXPECT_THAT(problem(sequence("normalizers", {{"type", "Prepend"}, {"prepend", many}}, 100), "b",
+                      "prefixes"),
+              HasSubstr("normalizers[8] (Prepend)"));
+  EXPECT_THAT(problem(sequence("normalizers", {{"type", "ByteLevel"}}, 40), "\u00e9", "bytes"),
+              HasSubstr("(ByteLevel)"));
+  // A piece of text between added tokens is short; all of them together are not.
+  json pieces = normalizer({{"type", "Prepend"}, {"prepend", many}});
+  pieces["added_tokens"].push_back(
+      added_token("<x>", static_cast<std::int64_t>(pieces["model"]["vocab"].size())));
+  std::string between;
+  for (int i = 0; i < 1'000; ++i) between += "a<x>";
+  EXPECT_THAT(problem_of_text(pieces, between, "pieces"), HasSubstr("the tokenizer's normalizer"));
+  json added = normalizer(twelve);
+  added["added_tokens"].push_back(added_token("aa", 0));
+  added["added_tokens"].back()["normalized"] = true;
+  added["added_tokens"].back()["id"] = static_cast<std::int64_t>(plain["model"]["vocab"].size());
+  EXPECT_THAT(problem_of_text(added, "b", "an added token"), HasSubstr("(Replace)"));
+}
+
+TEST(TokenizerBudget, OtherStepsThatMakeMuchOfAText) {
+  json file = golden("sentence_piece/t5.json");
+  file["normalizer"] = file["decoder"] = nullptr;
+  json cut = file;
+  cut["pre_tokenizer"] =
+      sequence("pretokenizers",
+               {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}}, 40);
+  EXPECT_THAT(problem_of_text(cut, "\u00e9", "pre-tokenizers"),
+              HasSubstr("f: pre_tokenizer.pretokenizers[15] (ByteLevel) makes more than"));
+  json joined = file;
+  joined["decoder"] = sequence("decoders", replacing("a", std::string(10, 'a')), 12);
+  EXPECT_THAT(problem_of_text(joined, "a", "decoders"),
+              HasSubstr("f: decoder.decoders[4] (Replace) makes more than"));
 }
 
 // A SentencePiece model; type 1: unigram, 2: BPE.
