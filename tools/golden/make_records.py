@@ -7,9 +7,10 @@ rows   random CSV of two columns: the rows of two fields that csv reads, the res
 tsv    GLUE's reading: a text file of Python, csv without quotation
 json   .json and .jsonl: what `datasets` reads; null: it refuses the file
 text   lines as `datasets`' text loader gives them to run_clm (keep_linebreaks)
+spaces the characters that Python's str.rstrip() and Rust's trim() (of `tokenizers`) take away
 tags   CoNLL's columns as the loading script of conll2003 reads them: columns at spaces, the tag without what is behind it
 
-Needs the packages `datasets` and `pandas`. Deterministic.
+Needs the packages `datasets`, `pandas` and `tokenizers`. Deterministic.
 """
 import argparse
 import csv
@@ -23,6 +24,7 @@ import tempfile
 os.environ["HF_HUB_OFFLINE"] = "1"
 import datasets  # noqa: E402
 import pandas  # noqa: E402
+import tokenizers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -122,6 +124,13 @@ def json_case(name, text):
     return {"name": name, "text": text, "rows": rows}
 
 
+def spaces():
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    strip = tokenizers.normalizers.Strip()
+    return [{"python": [ord(c) for c in characters if ("x" + c).rstrip() == "x"],
+             "rust": [ord(c) for c in characters if strip.normalize_str("x" + c) == "x"]}]
+
+
 def tags_case(text):
     sentences, words, tags = [], [], []
     with tempfile.NamedTemporaryFile(suffix=".txt") as file:
@@ -153,6 +162,7 @@ def main():
         "text": [{"text": text, "lines": [row["text"] for row in read("text", "a.txt", text.encode(), keep_linebreaks=True)[1]]}
                  for text in TEXT],
         "tags": [tags_case(text) for text in TAGS],
+        "spaces": spaces(),
     }
     output = parser.parse_args().output
     parts = [f'"{name}": [\n' + ",\n".join(json.dumps(case) for case in part) + "]" for name, part in cases.items()]

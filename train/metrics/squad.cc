@@ -10,12 +10,12 @@
 #include <unicode/unistr.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/white_space.h"
 
 namespace shoal {
 namespace {
 
-// What Python's str.split() and \b of its regular expressions go by.
-bool is_space(UChar32 c) { return u_isUWhiteSpace(c) || (c >= 0x1C && c <= 0x1F); }
+// What \b of Python's regular expressions goes by.
 bool is_word(UChar32 c) {
   return u_isalnum(c) || u_getNumericValue(c) != U_NO_NUMERIC_VALUE || c == '_';
 }
@@ -68,7 +68,7 @@ std::vector<std::string> words_of(std::string_view text) {
   for (std::int32_t at = 0; at < without_articles.length();
        at = without_articles.moveIndex32(at, 1)) {
     const UChar32 c = without_articles.char32At(at);
-    if (is_space(c))
+    if (is_python_space(static_cast<std::uint32_t>(c)))  // str.split()
       finish_word();
     else
       word.append(c);

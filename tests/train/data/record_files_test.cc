@@ -10,11 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/records.h"
+#include "shoal/train/data/tokenizer/characters.h"
 
 namespace shoal {
 namespace {
@@ -44,6 +46,29 @@ class RecordFiles : public ::testing::Test {
   }
   testing::TemporaryDirectory folder_;
 };
+
+TEST_F(RecordFiles, WhiteSpaceIsPythonsAndRusts) {
+  const json spaces = golden("spaces")[0];
+  std::vector<std::uint32_t> python, rust;
+  for (std::uint32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string bytes;
+    append_utf8(bytes, c);
+    const auto goes = [&](auto is_space) {
+      const bool behind = without_spaces_behind("x" + bytes, is_space) == "x";
+      EXPECT_EQ(without_spaces_in_front(bytes + "x", is_space) == "x", behind) << c;
+      return behind;
+    };
+    if (goes(is_python_space)) python.push_back(c);
+    if (goes(is_rust_space)) rust.push_back(c);
+  }
+  EXPECT_EQ(python, spaces["python"].get<std::vector<std::uint32_t>>());
+  EXPECT_EQ(rust, spaces["rust"].get<std::vector<std::uint32_t>>());
+  for (const std::string_view text : {"", "\x85", "\xE2\x80", "\x80\x80", "\xC2"}) {
+    EXPECT_EQ(without_spaces_behind(text, is_python_space), text);
+    EXPECT_EQ(without_spaces_in_front(text, is_python_space), text);
+  }
+}
 
 TEST_F(RecordFiles, OfCsvAndTsvHaveTheRowsOfPandas) {
   for (const char* format : {"csv", "tsv"}) {

@@ -55,6 +55,10 @@ TEST(Metrics, NormalizeAnswers) {
   EXPECT_EQ(normalize_answer("  The (quick)  a-n fox's\tden "), "quick foxs den");
   EXPECT_EQ(normalize_answer("theatre an anthem"), "theatre anthem");
   EXPECT_EQ(normalize_answer(""), "");
+  EXPECT_EQ(normalize_answer("\x1d"
+                             "fox\x1c"
+                             "den\xC2\x85hen\xE2\x80\x83 "),
+            "fox den hen");
 }
 
 TEST(Metrics, OfNothingAndOfOneSide) {

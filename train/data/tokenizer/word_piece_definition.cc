@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/io/text_lines.h"
+#include "shoal/runtime/base/white_space.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/utf8.h"
@@ -90,6 +92,23 @@ void read_decoder(const json* value, const std::string& source, WordPieceDefinit
   definition.decoder = *value;
 }
 
+// As WordPiece::read_file of Hugging Face reads it: only "\n" ends a line, white space behind a
+// token goes, and a token has the last of its ids.
+void read_vocab_txt(std::string_view text, std::vector<std::optional<std::string>>& tokens) {
+  const auto newlines = static_cast<std::size_t>(std::ranges::count(text, '\n'));
+  tokens.reserve(newlines + 1);
+  std::unordered_map<std::string_view, std::size_t> ids;
+  ids.reserve(newlines + 1);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view token = without_spaces_behind(text.substr(at, end - at), is_rust_space);
+    const auto [id, is_new] = ids.emplace(token, tokens.size());
+    if (!is_new) tokens[std::exchange(id->second, tokens.size())].reset();
+    tokens.emplace_back(token);
+    at = end + 1;
+  }
+}
+
 }  // namespace
 
 WordPieceDefinition parse_word_piece(const json& file, const std::string& source) {
@@ -116,9 +135,7 @@ WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::strin
                                     const WordPieceFileOptions& options) {
   WordPieceDefinition definition;
   check_utf8(vocab_txt, source);
-  definition.tokens.reserve(static_cast<std::size_t>(std::ranges::count(vocab_txt, '\n')) + 1);
-  std::string_view line;
-  for (TextLines lines(vocab_txt); lines.next(line);) definition.tokens.emplace_back(line);
+  read_vocab_txt(vocab_txt, definition.tokens);
   add_stated_tokens(definition, options.stated_tokens, options.special_tokens, source);
   const auto id_of = [&](const std::string& token) {
     for (const auto& [added, id] : definition.added)

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 
@@ -63,21 +64,6 @@ class CharacterPlaces {
   std::vector<std::size_t> noted_;
   std::int64_t characters_ = 0;
 };
-
-// Python's str.lstrip() of what questions begin with: ASCII white space, and no-break and
-// ideographic spaces.
-std::string left_stripped(std::string text) {
-  std::size_t at = 0;
-  const auto skip = [&](std::string_view space) {
-    if (!std::string_view(text).substr(at).starts_with(space)) return false;
-    at += space.size();
-    return true;
-  };
-  while (skip(" ") || skip("\t") || skip("\n") || skip("\r") || skip("\v") || skip("\f") ||
-         skip("\xC2\xA0") || skip("\xE3\x80\x80")) {
-  }
-  return text.substr(at);
-}
 
 class Reader {
  public:
@@ -157,7 +143,8 @@ class Reader {
   SquadQuestion head_of(const json& entry, const std::string& place) {
     SquadQuestion question;
     question.id = need_text(entry, "id", place);
-    question.text = left_stripped(need_text(entry, "question", place));
+    const std::string text = need_text(entry, "question", place);
+    question.text = without_spaces_in_front(text, is_python_space);  // run_qa's lstrip()
     question.context = static_cast<std::int64_t>(file_.contexts.size()) - 1;
     return question;
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/json_records.h"
@@ -29,16 +30,9 @@ std::vector<std::string_view> columns_of(std::string_view line) {
 // Of a line without blanks behind.
 bool ends_sentence(std::string_view line) { return line.empty() || line.starts_with("-DOCSTART-"); }
 
-// Python's str.rstrip(), which readers of CoNLL's files apply to a line or its tag: ASCII white
-// space, and no-break and ideographic spaces.
+// str.rstrip(), which readers of CoNLL's files apply to a line or its tag.
 std::string_view without_blanks_behind(std::string_view text) {
-  for (;;) {
-    const std::size_t size = text.size();
-    text = text.substr(0, text.find_last_not_of(" \t\r\n\v\f") + 1);
-    for (const std::string_view space : {"\xC2\xA0", "\xE3\x80\x80"})
-      if (text.ends_with(space)) text.remove_suffix(space.size());
-    if (text.size() == size) return text;
-  }
+  return without_spaces_behind(text, is_python_space);
 }
 
 std::string_view text_of(const MappedFile& map) {

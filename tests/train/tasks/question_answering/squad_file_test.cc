@@ -39,7 +39,7 @@ class SquadFileTest : public ::testing::Test {
 };
 
 constexpr const char* kGood =
-    R"({"id": "a", "question": " \u00a0What?", "answers": [{"text": "vital", "answer_start": 5}]})";
+    R"({"id": "a", "question": " \u00a0\u001c\u0085\u2003\u202fWhat?", "answers": [{"text": "vital", "answer_start": 5}]})";
 
 TEST_F(SquadFileTest, CountsCharactersAndKeepsBytes) {
   const SquadFile squad = read_squad(file(kGood));
