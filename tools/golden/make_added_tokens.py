@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/added.cases.json: directories whose added tokens lie outside tokenizer.json, and what
-transformers makes of them: ids of texts, the roles' tokens, the number of tokens. "saved" is the files that transformers
+"""Writes tests/golden/tokenizer/added.cases.json: directories whose added tokens lie outside tokenizer.json, or beside one,
+and what transformers makes of them: ids of texts, the roles' tokens, the number of tokens. "saved" is the files that transformers
 itself saves for a Llama, beside the tokenizer.json that tests/golden/tokenizer/sentence_piece/llama.json is.
 
-Each case holds its files as text; a SentencePiece model is one of tests/golden/tokenizer/sentence_piece.
+Each case holds its files as text; a SentencePiece model is one of tests/golden/tokenizer/sentence_piece, a
+tokenizer.json one of tests/golden/tokenizer.
 Needs `transformers` and `sentencepiece`. Deterministic.
 """
 import json
@@ -23,7 +24,8 @@ LETTERS = list("abdehnrst") + ["\u0120", "<", ">", "|", "."]
 MERGES = ["t h", "th e", "\u0120 the", "a n", "an d", "\u0120 and"]
 TEXTS = ["the earth and the heavens", "the <ent> earth", " <ent>  the", "the<ent>s", "a <Norm> earth", "a <norm> earth",
          "the [NEW] [MASK] .", "<pad> and <|endoftext|>the", "<s>the</s>", "x<one>y <one> z", "<extra_id_0> the <extra_id_99>",
-         "<last> <first>", "the <s> <mask> and", "", "[INST] the earth [/INST]"]
+         "<last> <first>", "the <s> <mask> and", "", "[INST] the earth [/INST]",
+         "a raw N\u00c9wTok , and  then raws of the [MASK] in heaven"]
 
 
 def token(content, **flags):
@@ -60,6 +62,8 @@ CASES = {  # name: (class, SentencePiece model, files)
         **decoder(14, *FLAGGED), "do_lower_case": False}})),
     "bert_lacks_roles": ("BertTokenizer", None, bert(WORDS[1:2] + WORDS[5:], **{
         "added_tokens.json": {"[SEP]": 10}, "special_tokens_map.json": {"pad_token": "<pad>"}})),
+    "bert_odd_lines": ("BertTokenizer", None, {"vocab.txt": "\n".join(WORDS) + " \n<\u00a0\nx\r\nth\rs\nearth\nearth\n\n"
+                                               "\u0085\nheaven\x1c\n\nlast"}),
     "gpt2_added": ("GPT2Tokenizer", None, bpe(["<|endoftext|>"], **{
         "added_tokens.json": {"<last>": BPE + 3, "<pad>": BPE + 1, "<ent>": BPE + 2},
         "special_tokens_map.json": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>",
@@ -87,6 +91,28 @@ CASES = {  # name: (class, SentencePiece model, files)
     "albert_added": ("AlbertTokenizer", "albert/spiece.model", {
         "added_tokens.json": {"<ent>": 400, "[NEW]": 401},
         "special_tokens_map.json": {"additional_special_tokens": ["[NEW]"]}}),
+    # Beside a tokenizer.json: "raw" and "NÉwTok" are added tokens of word_piece.json that are not special; "the", "and" and
+    # "of" are tokens of the model alone. (A token that stops being normalized keeps its old text in `tokenizers`' decoder.)
+    **{f"{name}_{case}": ("PreTrainedTokenizerFast", f"{name}.json", files) for case, files in {
+        "roles": {"special_tokens_map.json": {"mask_token": "the", "eos_token": "<eos>", "cls_token": token("and", rstrip=True)}},
+        "role_of_added": {"special_tokens_map.json": {"eos_token": "raw"}},
+        "role_with_flags": {"tokenizer_config.json": {"eos_token": token("raw", lstrip=True, rstrip=True, __type="AddedToken")}},
+        "decoder": {"tokenizer_config.json": {"added_tokens_decoder": {
+            "4": token("[MASK]", special=True, lstrip=True), "571": token("raw", rstrip=True),
+            "570": token("N\u00c9wTok", special=True, normalized=True, single_word=True), "3": token("the"), "9": token("of", special=True)}}},
+        "decoder_same": {"tokenizer_config.json": {"added_tokens_decoder": {"4": token("[MASK]", special=True)}}},
+        "decoder_roles": {"tokenizer_config.json": {
+            "added_tokens_decoder": {"571": token("raw"), "570": token("N\u00c9wTok", normalized=True, lstrip=True)}, "eos_token": "raw",
+            "pad_token": "N\u00c9wTok", "mask_token": "the"}},
+        "decoder_and_map": {"tokenizer_config.json": {"added_tokens_decoder": {"571": token("raw", special=True)}},
+                            "special_tokens_map.json": {"pad_token": "the", "additional_special_tokens": ["and"]}},
+        "added": {"added_tokens.json": {"raw": 571, "the": 9, "<ent>": 572},
+                  "special_tokens_map.json": {"eos_token": "raw", "additional_special_tokens": ["<ent>"]}},
+        "extra": {"tokenizer_config.json": {"extra_special_tokens": ["raw", "the", "<last>"]}},
+        "further": {"tokenizer_config.json": {"additional_special_tokens": ["and", "<ent>", "raw"], "image_token": "of"}},
+        "further_map": {"special_tokens_map.json": {"additional_special_tokens": ["and", "<ent>", "raw"]}},
+        "extra_map": {"special_tokens_map.json": {"extra_special_tokens": ["and", {"content": "<ent>", "rstrip": True}, "raw"]}},
+    }.items() for name in (["word_piece"] if "decoder" in case or case == "added" else ["word_piece", "plain"])},
     "xlnet_decoder": ("XLNetTokenizer", "xlnet/spiece.model", {"tokenizer_config.json": {
         **decoder(400, token("<ent>", lstrip=True)), "additional_special_tokens": ["<eop>", "<eod>"]}}),
 }
@@ -102,7 +128,9 @@ def case(kind, model, files):
     with tempfile.TemporaryDirectory() as folder:
         for name, text in texts.items():
             pathlib.Path(folder, name).write_text(text)
-        if model:
+        if model and model.endswith(".json"):
+            shutil.copy(GOLDEN / model, pathlib.Path(folder, "tokenizer.json"))
+        elif model:
             shutil.copy(GOLDEN / "sentence_piece" / model, folder)
         tokenizer = getattr(transformers, kind).from_pretrained(folder)
     return {"files": texts, "model": model, "size": len(tokenizer), "added": tokenizer.get_added_vocab(),

@@ -54,11 +54,11 @@ std::shared_ptr<const TokenizerBase> from_tokenizer_json(std::string_view text,
   const json* const model = find_field(file, "model");
   if (model != nullptr && field_or(*model, "type", json()) == "WordPiece") {
     WordPieceDefinition definition = parse_word_piece(file, source);
-    add_missing_side_tokens(definition, files, source);
+    add_side_tokens(definition, files, source);
     return make_word_piece(std::move(definition), source, roles);
   }
   ComposedDefinition definition = parse_composed(file, source);
-  add_missing_side_tokens(definition, files, source);
+  add_side_tokens(definition, files, source);
   if (!definition.bpe && definition.tokens.size() != definition.scores.size())
     unsupported_tokenizer(source,
                           fmt::format("a unigram model of {} pieces and a token of the id {}",

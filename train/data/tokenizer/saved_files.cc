@@ -33,6 +33,8 @@ constexpr std::array<std::string_view, 5> kDescriptions = {
     kConfig, kRolesFile, "added_tokens.json", "chat_template.jinja", "chat_template.json"};
 constexpr const char* kTemplates = "additional_chat_templates";  // a folder
 
+// The roles' tokens. A file that names another token makes it a special one: a role that was only
+// taken for one by its token's name is left out.
 nlohmann::ordered_json roles_of(const Tokenizer& tokenizer, std::optional<TokenId> padding) {
   const TokenRoles& roles = tokenizer.roles();
   const std::pair<const char*, std::optional<TokenId>> named[] = {
@@ -45,7 +47,8 @@ nlohmann::ordered_json roles_of(const Tokenizer& tokenizer, std::optional<TokenI
       {"sep_token", roles.sep}};
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   for (const auto& [role, id] : named)
-    if (const auto token = id ? tokenizer.id_to_token(*id) : std::nullopt) map[role] = *token;
+    if (id && (tokenizer.is_special(*id) || id == padding))
+      if (const auto token = tokenizer.id_to_token(*id)) map[role] = *token;
   return map;
 }
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <map>
 #include <set>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
@@ -66,11 +66,10 @@ TokenId stated_id(std::string_view text, const std::string& where) {
   return id;
 }
 
-void read_roles(const File& file, bool wins, std::map<std::string, AddedToken>& roles) {
+void read_roles(const File& file, std::map<std::string, AddedToken>& roles) {
   for (const char* role : role_names())
     if (const json* value = file.fields.find(role); value != nullptr)
-      if (wins || !roles.contains(role))
-        roles.insert_or_assign(role, role_token(*value, fmt::format("{}, {}", file.path, role)));
+      roles.insert_or_assign(role, role_token(*value, fmt::format("{}, {}", file.path, role)));
 }
 
 // The lists `keys`, or objects of tokens by name; before them any "..._token" without a role that
@@ -164,17 +163,19 @@ SideFiles read_side_files(const std::filesystem::path& directory) {
   read_options(config.fields, files);
   const bool has_ids = config.fields.has("added_tokens_decoder");
   std::map<std::string, AddedToken> roles;
-  read_roles(config, true, roles);
-  read_roles(map, !has_ids, roles);  // transformers takes the map's where the other has no ids
+  read_roles(config, roles);
   // Of two names, the second is transformers 5's. A token that only the map's first list has is not
   // special to it if added_tokens.json has its id.
   read_extra(config, {kFurther, kExtra}, files.extra);
-  read_extra(map, {kExtra}, files.extra);
-  if (has_ids)
+  files.stated_flags_win = has_ids;
+  if (has_ids) {
     read_decoder(config, files);
-  else
+  } else {
+    read_roles(map, roles);
+    read_extra(map, {kExtra}, files.extra);
     read_added(File(directory / "added_tokens.json"), roles, files);
-  read_extra(map, {kFurther}, files.extra);
+    read_extra(map, {kFurther}, files.extra);
+  }
   for (const char* role : role_names())
     if (const auto found = roles.find(role); found != roles.end())
       files.named.emplace_back(found->first, found->second);
@@ -188,22 +189,29 @@ std::vector<AddedToken> tokens_without_ids(const SideFiles& files, const NamedTo
   return tokens;
 }
 
-void add_missing_side_tokens(TokenizerDefinition& definition, const SideFiles& files,
-                             const std::string& source) {
-  std::unordered_set<std::string_view> wanted;
-  for (const auto& [token, id] : files.stated) wanted.insert(token.content);
-  for (const auto& [role, token] : files.named) wanted.insert(token.content);
-  for (const AddedToken& token : files.extra) wanted.insert(token.content);
-  for (const auto& [token, id] : definition.added) wanted.erase(token.content);
-  for (const auto& token : definition.tokens) {
-    if (wanted.empty()) return;
-    if (token) wanted.erase(*token);
-  }
+void add_side_tokens(TokenizerDefinition& definition, const SideFiles& files,
+                     const std::string& source) {
   SideFiles missing = files;
-  std::erase_if(missing.stated, [&](const auto& t) { return !wanted.contains(t.first.content); });
-  std::erase_if(missing.named, [&](const auto& t) { return !wanted.contains(t.second.content); });
-  std::erase_if(missing.extra, [&](const auto& t) { return !wanted.contains(t.content); });
-  add_stated_tokens(definition, with_roles(missing.stated, missing.named),
+  std::unordered_map<std::string_view, std::pair<AddedToken, TokenId>*> added;
+  for (auto& token : definition.added) added.emplace(token.first.content, &token);
+  const auto is_added = [&](const AddedToken& token) { return added.contains(token.content); };
+  for (const auto& [role, token] : files.named)
+    if (is_added(token)) added.at(token.content)->first.special = true;
+  if (files.stated_flags_win)
+    for (const auto& [token, id] : with_roles(files.stated, files.named))
+      if (is_added(token)) added.at(token.content)->first = token;
+  std::erase_if(missing.stated, [&](const auto& token) { return is_added(token.first); });
+  std::erase_if(missing.named, [&](const auto& token) { return is_added(token.second); });
+  std::erase_if(missing.extra, is_added);
+  if (!missing.names_tokens()) return;
+  std::unordered_map<std::string_view, TokenId*> stated;
+  for (auto& [token, id] : missing.stated) stated.emplace(token.content, &id);
+  for (std::size_t id = 0; id < definition.tokens.size() && !stated.empty(); ++id)
+    if (definition.tokens[id])
+      if (const auto found = stated.find(*definition.tokens[id]); found != stated.end())
+        *found->second = static_cast<TokenId>(id);
+  std::ranges::stable_sort(missing.stated, {}, &StatedTokens::value_type::second);
+  add_stated_tokens(definition, with_roles(missing.stated, files.named),
                     tokens_without_ids(missing, missing.named), source);
 }
 

@@ -18,6 +18,7 @@ struct SideFiles {
   // Tokens that a file gives an id, by id: added_tokens_decoder of tokenizer_config.json, or where
   // that is missing added_tokens.json.
   StatedTokens stated;
+  bool stated_flags_win = false;  // over tokenizer.json's: those of added_tokens_decoder do
   NamedTokens named;
   std::vector<AddedToken> extra;  // further special tokens, which have neither id nor role
   std::string tokenizer_class;    // of tokenizer_config.json, or empty
@@ -37,9 +38,9 @@ SideFiles read_side_files(const std::filesystem::path& directory);
 
 // The roles' tokens and the extra ones.
 std::vector<AddedToken> tokens_without_ids(const SideFiles& files, const NamedTokens& named);
-// Adds those tokens of the files that the definition lacks: what a tokenizer.json says of its
-// tokens stays.
-void add_missing_side_tokens(TokenizerDefinition& definition, const SideFiles& files,
-                             const std::string& source);
+// Adds the tokens of the files to those of a tokenizer.json, as transformers does: a token has its
+// id there, where it has one, and becomes an added token; a role makes its token special.
+void add_side_tokens(TokenizerDefinition& definition, const SideFiles& files,
+                     const std::string& source);
 
 }  // namespace shoal

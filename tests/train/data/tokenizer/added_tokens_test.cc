@@ -62,7 +62,10 @@ class AddedTokens : public ::testing::TestWithParam<std::string> {
     write_files(theirs().at("files").get<Files>(), directory);
     if (!theirs().at("model").is_string()) return;
     const std::string model = theirs().at("model");
-    std::filesystem::copy(golden_file("sentence_piece/" + model), directory);
+    if (model.ends_with(".json"))
+      std::filesystem::copy(golden_file(model), directory + "/tokenizer.json");
+    else
+      std::filesystem::copy(golden_file("sentence_piece/" + model), directory);
   }
   void expect_same(const Tokenizer& ours) const {
     const json& texts = golden().at("texts");
@@ -113,6 +116,9 @@ TEST_P(AddedTokens, HaveTheirRoles) {
                                    {"cls", roles.cls},
                                    {"mask", roles.mask}}) {
     const json& id = theirs().at("roles").at(name);
+    const bool beside_json = theirs().at("model").is_string() &&
+                             theirs().at("model").get<std::string>().ends_with(".json");
+    if (beside_json && id.is_null()) continue;  // a role that no file states goes by its name
     if (ours || GetParam().starts_with("bert") || GetParam().starts_with("gpt2")) {
       EXPECT_EQ(ours ? json(*ours) : json(), id) << name;
     }
