@@ -33,6 +33,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
@@ -495,6 +496,7 @@ int train(const std::vector<std::string>& words) {
   // work() on every rank; the exit status where it failed on one, else 0.
   const auto everywhere = [&](const char* label, const auto& work) {
     std::optional<Error> failure;
+    const ProgressListener listener([&] { store.progressed(); });
     try {
       work();
     } catch (const std::exception& problem) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 
@@ -36,7 +37,9 @@ class LocalFile final : public ByteSource {
   void read(std::int64_t offset, std::span<std::byte> destination) const override {
     check_range(*this, offset, destination.size());
     while (!destination.empty()) {
-      const ssize_t count = ::pread(descriptor_, destination.data(), destination.size(), offset);
+      constexpr std::size_t kPart = std::size_t{8} << 20;  // read between two signs of progress
+      const ssize_t count =
+          ::pread(descriptor_, destination.data(), std::min(destination.size(), kPart), offset);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0)
         throw_error(ErrorCode::io, "cannot read {} at {}: {}", path_, offset, std::strerror(errno));
@@ -45,6 +48,7 @@ class LocalFile final : public ByteSource {
                     path_, offset);
       destination = destination.subspan(static_cast<std::size_t>(count));
       offset += count;
+      tell_progress(static_cast<std::size_t>(count));
     }
   }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/byte_source.h"
 
 namespace shoal {
@@ -36,8 +37,15 @@ class DocumentBuilder {
   using string_t = typename Json::string_t;
   using binary_t = typename Json::binary_t;
 
-  DocumentBuilder(Json& root, std::string_view text, std::string_view name, int max_depth)
-      : root_(root), text_(text), name_(name), max_depth_(static_cast<std::size_t>(max_depth)) {}
+  // `quiet`: a text that is no document ends the parsing without an exception, which would take
+  // longer than a short text.
+  DocumentBuilder(Json& root, std::string_view text, std::string_view name, int max_depth,
+                  bool quiet = false)
+      : root_(root),
+        text_(text),
+        name_(name),
+        max_depth_(static_cast<std::size_t>(max_depth)),
+        quiet_(quiet) {}
 
   bool null() { return add(nullptr) != nullptr; }
   bool boolean(bool value) { return add(value) != nullptr; }
@@ -70,6 +78,7 @@ class DocumentBuilder {
       is_new = added;
       member_ = &place->second;
     }
+    if (!is_new && quiet_) return false;
     if (!is_new)
       throw_error(ErrorCode::corrupt_data, "{}: the key '{}' stands twice in one object", name_,
                   shortened(key));
@@ -77,6 +86,7 @@ class DocumentBuilder {
   }
 
   bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& problem) {
+    if (quiet_) return false;
     // nlohmann reports the end of the text at a NUL byte.
     if (const std::size_t nul = text_.find('\0'); nul != text_.npos && nul + 1 == at)
       throw_error(ErrorCode::corrupt_data, "{}: a NUL byte within the JSON document, at byte {}",
@@ -101,6 +111,7 @@ class DocumentBuilder {
 
   template <typename Value>
   Json* add(Value&& value) {
+    tell_progress(1);
     if (open_.empty()) {
       root_ = Json(std::forward<Value>(value));
       return &root_;
@@ -114,6 +125,7 @@ class DocumentBuilder {
   }
 
   bool start(typename Json::value_t kind) {
+    if (open_.size() >= max_depth_ && quiet_) return false;
     if (open_.size() >= max_depth_)
       throw_error(ErrorCode::corrupt_data, "{}: JSON nested deeper than {}", name_, max_depth_);
     open_.push_back(add(kind));
@@ -125,6 +137,7 @@ class DocumentBuilder {
   Json& root_;
   std::string_view text_, name_;
   std::size_t max_depth_;
+  bool quiet_;
   std::vector<Json*> open_;                            // arrays and objects that are not closed yet
   Json* member_ = nullptr;                             // value of the key that was read last
   std::vector<std::set<string_t, std::less<>>> keys_;  // keys of open objects, if they are ordered
@@ -145,11 +158,10 @@ Json parse(std::string_view text, std::string_view name, int max_depth) {
 
 template <typename Json>
 std::optional<Json> parse_if_valid(std::string_view text) {
-  try {
-    return parse<Json>(text, "the text", kMaxDepth);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  Json root;
+  DocumentBuilder<Json> builder(root, text, "", kMaxDepth, true);
+  if (!Json::sax_parse(text, &builder) || text.find('\0') != text.npos) return std::nullopt;
+  return root;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 
 namespace shoal {
 
@@ -18,6 +19,7 @@ LineDataset::LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTe
   for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece, ++tail_)
     if (piece->text != SequenceTemplate::kSpecial) break;
   for (std::int64_t i = 0; i < file_->documents(); ++i) {
+    tell_progress(sizeof(TextSpan));
     const TextSpan span = file_->document(i);
     if (span.end - span.begin > special) lines_.push_back(i);
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 
 namespace shoal {
 namespace {
@@ -138,6 +139,7 @@ void PackedDataset::pack() {
   std::vector<Part> all;
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < file_->documents(); ++i) {
+    tell_progress(sizeof(TextSpan));
     const TextSpan document = file_->document(i);
     const auto begin = static_cast<std::int64_t>(document.begin),
                end = static_cast<std::int64_t>(document.end);
@@ -184,6 +186,7 @@ void PackedDataset::measure_wrapped() {
   report_.dropped = file_->tokens() % block;
   std::int64_t current = -1, sequences = 0;
   for (std::int64_t i = 0; i < file_->documents(); ++i) {
+    tell_progress(sizeof(TextSpan));
     const TextSpan document = file_->document(i);
     const auto begin = static_cast<std::int64_t>(document.begin),
                end = static_cast<std::int64_t>(document.end);

@@ -4,6 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/progress.h"
 
 namespace shoal {
 
@@ -65,6 +66,7 @@ std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i) {
                    const auto at = static_cast<std::size_t>(i);
+                   tell_progress(texts[at].size());  // heard in the calling thread alone
                    try {
                      result[at] = tokenizer.encode(texts[at], options);
                    } catch (const Error& error) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/train/data/model_input.h"
 
 namespace shoal {
@@ -66,6 +67,7 @@ SquadDataset::SquadDataset(std::shared_ptr<const SquadFile> file, const Tokenize
   }
   questions_ = encode_all(tokenizer, questions, false, options.threads);
   for (std::size_t i = 0; i < questions_.size(); ++i) {
+    tell_progress();
     first_feature_.push_back(size());
     add_features(static_cast<std::int64_t>(i));
   }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -71,6 +72,7 @@ class Reader {
 
   void read(const json& data) {
     for (std::size_t i = 0; i < data.size(); ++i) {
+      tell_progress();
       const std::string place = fmt::format("{}, entry {}", file_.path, i);
       if (find_field(data[i], "context") != nullptr)
         guarded([&] { flat_row(data[i], place); });
@@ -102,6 +104,7 @@ class Reader {
     const std::string context = need_text(entry, "context", place);
     const json& questions = need_list(entry, "qas", place);
     add_context(context);
+    tell_progress(context.size());
     for (std::size_t i = 0; i < questions.size(); ++i)
       guarded([&] { question(questions[i], fmt::format("{}, question {}", place, i)); });
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/train/data/model_input.h"
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
 
@@ -40,6 +41,7 @@ TaggedDataset::TaggedDataset(std::shared_ptr<const TaggedText> text,
                           : static_cast<std::int32_t>(inside - labels.names().begin()));
   }
   for (const TaggedSentence& sentence : text_->sentences) {
+    tell_progress();
     std::vector<std::int32_t>& tags = tags_.emplace_back();
     for (const std::string& tag : sentence.tags) tags.push_back(labels.need(tag, sentence.place));
   }
