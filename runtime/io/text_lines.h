@@ -29,6 +29,8 @@ class TextLines {
     if (carriage_return != std::string_view::npos && at_ == newline_ && at_ < text_.size()) ++at_;
     return true;
   }
+  // Continues at offset `at`, which is at or after position().
+  void skip_to(std::size_t at) { at_ = at; }
   // Offset of the next line.
   std::size_t position() const { return std::min(at_, text_.size()); }
 

@@ -61,6 +61,13 @@ JSON = [
     ("a.json", '[{"a": {"b": "]"}}]'), ("a.json", '[{"a": "x"},]'), ("a.json", '[{"a": "x"}] z'),
     ("a.json", '[{"a": "x"}'), ("a.json", '[{"a": "x"}]\n[{"a": "y"}]\n'), ("a.json", '[{"a": "x"}]\n{"a": "y"}\n'),
     ("a.json", '[{"a": "x"} {"a": "y"}]'), ("a.json", '[,{"a": "x"}]'),
+    *((name, text) for name in ("a.json", "a.jsonl") for text in (
+        '{\n  "a": "x"\n}\n{\n  "a": "y"\n}\n', '{"a": "x"}{"a": "y"}', '{"a": "x"} {"a": "y"}\n{"a": "z"}\n',
+        '{\n"a": [1,\n2]\n}\n\n {"a": [3]} \n', '{"a": "}{"}\n{"a": "} {"}', '{"a": "x"\n}{\n"a": "y"}',
+        '{"a": "x"},\n{"a": "y"}', '{"a": "x"}\n\n{\r\n"a":\r"y"}\n', '{"a": "x"}\n{"a":\n"y"}\n', '{"a": "x"}\n[{"a": "y"}]',
+        '{"a": "x"\n{"a": "y"}\n', '{"a": "x\n"}\n', '{"a": "x"]}\n')),
+    ("a.json", '["x", "y"]'), ("a.json", '["x",\n"y, ]\\""]'), ("a.json", '[["x", "y"], []]'), ("a.json", '["x", null, "z"]'),
+    ("a.json", '["x"]\n["y"]'), ("a.json", '["x" "y"]'), ("a.json", '[{"a": "x"}, "y"]'), ("a.json", '[1, 2]'),
 ]
 TEXT = ["a\nb\n", "a\rb\r\nc\n\nd", "a\r\rb\r\n\r\nc", "a\x0cb\u2028c\x85d\x0be\x1cf\n", "\ufeffa\n  \n\n", "\r", "\n\r", "a\r\n"]
 TAGS = ["EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter B-PER\n", "EU B-ORG \r\nrejects O\t\r\n\r\nPeter B-PER  \r\n",

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/json_records.h"
@@ -13,6 +14,17 @@ namespace {
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == line.npos; }
 
+// Brings a mapped file into memory, which may take long.
+void touch(std::string_view text) {
+  constexpr std::size_t kPage = 4'096;
+  volatile char seen = 0;
+  for (std::size_t at = 0; at < text.size(); at += kPage) {
+    seen = text[at];
+    tell_progress(kPage);
+  }
+  static_cast<void>(seen);
+}
+
 }  // namespace
 
 DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& options)
@@ -20,8 +32,13 @@ DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& op
       field_(options.text_field),
       document_(options.document) {
   text_ = {reinterpret_cast<const char*>(source_.bytes.data()), source_.bytes.size()};
+  touch(text_);
   is_json_ = is_json_path(path);
-  is_array_ = is_json_ && JsonRecords(text_, source_.name).is_array();
+  if (is_json_) {
+    const JsonRecords records(text_, source_.name);
+    is_array_ = records.is_array();
+    is_plain_ = records.is_plain();
+  }
   has_carriage_returns_ = !is_json_ && text_.find('\r') != text_.npos;
   if (first_invalid_utf8(text_) >= 0) {
     if (!options.repair_utf8)
@@ -79,6 +96,8 @@ std::string DocumentSource::text_of(std::string_view raw, std::int64_t number) c
   const std::string place =
       fmt::format("{}, {} {}", source_.name, is_array_ ? "record" : "line", number);
   const nlohmann::json record = parse_json(text, place);
+  if (is_plain_ && field_ == JsonRecords::kPlainField && record.is_string())
+    return record.get<std::string>();
   if (!record.is_object() || !record.contains(field_) || !record[field_].is_string())
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("{}: not an object with the string '{}'", place, field_),

@@ -40,7 +40,8 @@ class DocumentSource {
   std::string_view text_;
   std::string field_;
   PrepareOptions::Document document_;
-  bool is_json_ = false, is_array_ = false, repair_ = false, has_carriage_returns_ = false;
+  bool is_json_ = false, is_array_ = false, is_plain_ = false;
+  bool repair_ = false, has_carriage_returns_ = false;
 };
 
 }  // namespace shoal

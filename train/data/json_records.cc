@@ -34,12 +34,14 @@ bool is_json_path(std::string_view path) {
 }
 
 JsonRecords::JsonRecords(std::string_view text, std::string path)
-    : text_(without_mark(text)), path_(std::move(path)), lines_(text_) {
+    : text_(without_mark(text)), path_(std::move(path)), lines_(text_), tries_left_(text_.size()) {
   pass_blanks();
   if (at_ >= text_.size() || text_[at_] != '[') return;
   if (!path_.ends_with(".jsonl")) {
     is_array_ = true;
     ++at_;
+    pass_blanks();
+    is_plain_ = at_ < text_.size() && text_[at_] != '{' && text_[at_] != ']';
   } else if (without_blanks_behind(text_).ends_with(']')) {
     throw Error(
         ErrorCode::corrupt_data,
@@ -50,11 +52,80 @@ JsonRecords::JsonRecords(std::string_view text, std::string path)
 
 bool JsonRecords::next(Raw& record) {
   if (is_array_) return next_element(record);
-  while (lines_.next(record.text)) {
-    record.number = ++number_;
-    if (record.text.find_first_not_of(kBlanks) != std::string_view::npos) return true;
+  while (!rest_.empty() || lines_.next(record.text)) {
+    if (rest_.empty())
+      ++number_;
+    else
+      record.text = std::exchange(rest_, {});
+    record.number = number_;
+    if (record.text.find_first_not_of(kBlanks) == std::string_view::npos) continue;
+    take_objects(record);
+    return true;
   }
   return false;
+}
+
+// A line that begins with "{" and does not end with "}", or that holds "}{", is not one object.
+// Where an object begins there and ends elsewhere, it is the record, and the next one begins behind
+// it; else the line is bad, which its reader tells.
+void JsonRecords::take_objects(Raw& record) {
+  const std::string_view line = without_blanks_behind(record.text);
+  const std::size_t first = line.find_first_not_of(kBlanks);
+  if (line[first] != '{') return;
+  bool one = line.ends_with('}');
+  for (std::size_t at = line.find('}'); one && at != line.npos; at = line.find('}', at + 1)) {
+    const std::size_t next = line.find_first_not_of(kBlanks, at + 1);
+    one = next == line.npos || line[next] != '{';
+  }
+  if (one) return;
+  const auto begin = static_cast<std::size_t>(line.data() - text_.data()) + first;
+  const auto end = object_end(begin);
+  if (!end) return;
+  const std::size_t line_end = begin - first + line.size();
+  record.text = text_.substr(begin, *end - begin);
+  if (*end <= line_end) {
+    rest_ = text_.substr(*end, line_end - *end);
+    return;
+  }
+  std::string_view line_of_it;
+  for (TextLines lines(record.text); lines.next(line_of_it);) ++number_;
+  --number_;
+  lines_.skip_to(*end);
+  lines_.next(rest_);
+}
+
+// Behind the object that begins at `at`. Absent where what stands there cannot be one: then a line
+// was cut off, and those behind it are records of their own.
+std::optional<std::size_t> JsonRecords::object_end(std::size_t at) {
+  constexpr std::size_t kDeepest = 1'000;
+  std::string open;    // the brackets that are
+  char before = '\0';  // the last character that is not blank
+  const auto fail = [&](std::size_t behind) {
+    tries_left_ -= std::min(tries_left_, behind - at);
+    return std::nullopt;
+  };
+  for (std::size_t i = at; i < text_.size(); ++i) {
+    if (i - at > tries_left_) return fail(i);
+    const char c = text_[i];
+    if (kBlanks.find(c) != kBlanks.npos) continue;
+    if (c == '"') {
+      const std::size_t end = string_end(text_, i);
+      if (text_.substr(i, end - i).find_first_of("\r\n") != std::string_view::npos)
+        return fail(end);
+      i = end - 1;
+    } else if (c == '{' || c == '[') {
+      const bool fits =
+          open.empty() || before == ':' || (open.back() == '[' && (before == '[' || before == ','));
+      if (!fits || open.size() == kDeepest) return fail(i);
+      open += c;
+    } else if (c == '}' || c == ']') {
+      if (open.back() != (c == '}' ? '{' : '[')) return fail(i);
+      open.pop_back();
+      if (open.empty()) return i + 1;
+    }
+    before = c;
+  }
+  return fail(text_.size());
 }
 
 void JsonRecords::pass_blanks() {
@@ -104,7 +175,7 @@ void JsonRecords::broken(std::size_t at, const char* what) const {
   std::string_view unused;
   for (TextLines lines(text_.substr(0, at + 1)); lines.next(unused);) ++line;
   throw Error(ErrorCode::corrupt_data, fmt::format("{}, line {}: {}", path_, line, what),
-              "a .json holds [{...}, {...}], or a record a line");
+              "a .json holds [{...}, {...}], or records one after the other");
 }
 
 }  // namespace shoal

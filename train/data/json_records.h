@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,8 +12,10 @@ namespace shoal {
 
 bool is_json_path(std::string_view path);  // .jsonl or .json
 
-// A .jsonl has a record a line. A .json has that too, or is one array of records, as `datasets`
-// reads it: its first character decides. Records are found without being parsed, in one pass.
+// A file has a record a line; or objects that go over several lines, or stand together in one; or,
+// if it is a .json, it is one array of records, as `datasets` reads it: its first character
+// decides. An array of texts, numbers or lists is plain: each of them is the field "text" of a
+// record. Records are found without being parsed, in one pass.
 class JsonRecords {
  public:
   struct Raw {
@@ -28,8 +31,12 @@ class JsonRecords {
   // the array ends too early or is followed by something.
   bool next(Raw& record);
   bool is_array() const { return is_array_; }
+  bool is_plain() const { return is_plain_; }
+  static constexpr const char* kPlainField = "text";
 
  private:
+  void take_objects(Raw& record);
+  std::optional<std::size_t> object_end(std::size_t at);
   bool next_element(Raw& record);
   std::size_t element_end(std::size_t at) const;
   void pass_blanks();
@@ -38,8 +45,10 @@ class JsonRecords {
   std::string_view text_;
   std::string path_;
   TextLines lines_;
-  bool is_array_ = false, at_end_ = false;
-  std::size_t at_ = 0;  // in the array
+  std::string_view rest_ = {};  // of a line, behind an object
+  bool is_array_ = false, is_plain_ = false, at_end_ = false;
+  std::size_t tries_left_;  // bytes that may yet be searched in vain for an object's end
+  std::size_t at_ = 0;      // in the array
   std::int64_t number_ = 0;
 };
 

@@ -11,7 +11,9 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/csv.h"
 #include "shoal/train/data/json_records.h"
@@ -59,9 +61,14 @@ std::vector<std::string> split_at_tabs(std::string_view text) {
   return fields;
 }
 
-Record json_record(std::string_view text, std::string place, const char* unit) {
+Record json_record(std::string_view text, std::string place, const char* unit, bool is_plain) {
   check_text(text, place, unit);
-  const nlohmann::json value = parse_json(text, place);
+  nlohmann::json value = parse_json(text, place);
+  if (is_plain) {
+    nlohmann::json fields = nlohmann::json::object();
+    fields[JsonRecords::kPlainField] = std::move(value);
+    value = std::move(fields);
+  }
   if (!value.is_object())
     throw Error(
         ErrorCode::corrupt_data,
@@ -117,6 +124,11 @@ const std::string& Record::text(std::string_view name) const {
   return texts_[field];
 }
 
+const std::string* Record::find_text(std::string_view name) const {
+  const std::size_t field = find(name);
+  return field == names_->size() || lists_.contains(field) ? nullptr : &texts_[field];
+}
+
 double Record::number(std::string_view name) const {
   const std::string& text = this->text(name);
   double value = 0;
@@ -156,6 +168,7 @@ class RecordFile::Reader {
   }
 
   bool is_array() const { return json_ && json_->is_array(); }
+  bool is_plain() const { return json_ && json_->is_plain(); }
 
   // The next row that is not blank.
   bool next(Row& row) { return json_ ? next_json(row) : is_csv_ ? next_csv(row) : next_line(row); }
@@ -226,6 +239,7 @@ std::vector<std::string> RecordFile::first_fields(const std::string& path) {
   RecordFile file(MappedFile::open(path));
   Reader reader(file);
   file.is_array_ = reader.is_array();
+  file.is_plain_ = reader.is_plain();
   Row row{};
   if (!reader.next(row)) return {};
   return file.format_ == RecordFormat::json ? file.read(row).names() : file.split(row);
@@ -235,6 +249,7 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
     : RecordFile(MappedFile::open(path)) {
   Reader reader(*this);
   is_array_ = reader.is_array();
+  is_plain_ = reader.is_plain();
   std::vector<std::string> names = options.columns;
   Row row{};
   if (format_ != RecordFormat::json && names.empty()) {
@@ -247,8 +262,12 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
   check_names(names, path);
   columns_ = std::make_shared<const std::vector<std::string>>(std::move(names));
   while (reader.next(row)) {
-    if (skipped_ > 0 && is_surely_bad(row)) {
-      ++skipped_;
+    tell_progress(row.end - row.begin);
+    if (skipped_ > 0) {
+      if (is_bad(row, options.needed))
+        ++skipped_;
+      else
+        rows_.push_back(row);
       continue;
     }
     try {
@@ -264,16 +283,30 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
     columns_ = std::make_shared<const std::vector<std::string>>(read(rows_.front()).names());
 }
 
-// Known without an exception, which would take longer than the row. Only the first bad row's
-// message is kept.
-bool RecordFile::is_surely_bad(const Row& row) const {
-  std::string_view text = text_.substr(row.begin, row.end - row.begin);
+// What read() and check() say, without an exception, which would take longer than the row. Only the
+// first bad row's message is kept.
+bool RecordFile::is_bad(const Row& row, const std::vector<std::string>& needed) const {
+  const std::string_view text = text_.substr(row.begin, row.end - row.begin);
+  if (first_invalid_utf8(text) >= 0) return true;
+  const auto lacks = [&](const auto& has) { return !std::ranges::all_of(needed, has); };
   if (format_ != RecordFormat::json) {
     const auto most = 1 + std::ranges::count(text, format_ == RecordFormat::tsv ? '\t' : ',');
-    return most < std::ssize(*columns_);
+    if (most < std::ssize(*columns_)) return true;
+    bool is_open = false;
+    const std::size_t fields =
+        format_ == RecordFormat::tsv ? split_at_tabs(text).size() : split_csv(text, is_open).size();
+    return is_open || fields != columns_->size() || lacks([&](const std::string& name) {
+             return std::ranges::find(*columns_, name) != columns_->end();
+           });
   }
-  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
-  return !text.starts_with('{') || text.find('}') == text.npos;
+  const auto value = json_if_valid(text);
+  if (!value) return true;
+  if (is_plain_)
+    return value->is_null()
+               ? !needed.empty()
+               : lacks([](const auto& name) { return name == JsonRecords::kPlainField; });
+  return !value->is_object() ||
+         lacks([&](const std::string& name) { return find_field(*value, name) != nullptr; });
 }
 
 std::string RecordFile::column_list() const {
@@ -307,7 +340,7 @@ Record RecordFile::read(const Row& row) const {
   std::string place = place_of(row);
   if (format_ == RecordFormat::json)
     return json_record(text_.substr(row.begin, row.end - row.begin), std::move(place),
-                       is_array_ ? "record" : "line");
+                       is_array_ ? "record" : "line", is_plain_);
   std::vector<std::string> texts = split(row);
   if (texts.size() != columns_->size())
     throw_error(ErrorCode::corrupt_data, "{}: {} fields where there are {} columns", place,

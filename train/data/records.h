@@ -49,6 +49,7 @@ class Record {
   // not_found names the nearest field; a list where a text is asked for, or a text that is no
   // number, is corrupt_data. All messages begin with the place.
   const std::string& text(std::string_view name) const;
+  const std::string* find_text(std::string_view name) const;  // null: text() would throw
   double number(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
   const std::vector<std::string>& list(std::string_view name) const;
@@ -98,13 +99,13 @@ class RecordFile {
   explicit RecordFile(std::shared_ptr<MappedFile> map);
   std::vector<std::string> split(const Row& row) const;
   Record read(const Row& row) const;
-  bool is_surely_bad(const Row& row) const;
+  bool is_bad(const Row& row, const std::vector<std::string>& needed) const;
   std::string place_of(const Row& row) const;
 
   std::shared_ptr<MappedFile> map_;
   std::string_view text_;
   RecordFormat format_;
-  bool is_array_ = false;  // of JSON
+  bool is_array_ = false, is_plain_ = false;  // of JSON
   ColumnNames columns_;
   std::vector<Row> rows_;
   std::int64_t skipped_ = 0;

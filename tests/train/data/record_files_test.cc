@@ -5,11 +5,13 @@
 #include "support/error_text.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
@@ -46,6 +48,35 @@ class RecordFiles : public ::testing::Test {
   }
   testing::TemporaryDirectory folder_;
 };
+
+// Other ranks wait for one that reads no longer than until the deadline after its last sign.
+TEST_F(RecordFiles, TellThatTheyAreRead) {
+  std::string lines = "a,b\n", objects;
+  for (int i = 0; i < 50'000; ++i) {
+    lines += fmt::format("{},x\n", i);
+    objects += fmt::format("{}\"a\": {}{}\n", '{', i, '}');
+  }
+  for (const auto& [name, text] : {std::pair{"a.csv", lines}, {"a.jsonl", objects}}) {
+    const std::string path = file(name, text);
+    int signs = 0;
+    {
+      const ProgressListener listener([&] { ++signs; });
+      const RecordFile rows(path);
+      EXPECT_GE(signs, 5) << name;
+      signs = 0;
+      const DocumentSource documents(path, {});
+      EXPECT_GE(signs, 5) << name;
+      signs = 0;
+      read_text_file(path);
+      EXPECT_GE(signs, 1) << name;
+    }
+    signs = 0;
+    const RecordFile rows(path);
+    EXPECT_EQ(signs, 0);
+    const ProgressListener listener([] { throw Error(ErrorCode::peer_lost, "rank 1 is gone"); });
+    EXPECT_THROW(RecordFile(path, {.bad = BadRecords::skip}), Error);
+  }
+}
 
 TEST_F(RecordFiles, WhiteSpaceIsPythonsAndRusts) {
   const json spaces = golden("spaces")[0];

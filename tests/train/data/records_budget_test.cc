@@ -86,6 +86,29 @@ TEST_F(RecordFilesBudget, OfManyBadRows) {
   expect_within("short rows", ".tsv", "a\tb\n" + times("x\n", kCount), skip);
   expect_within("short lines", ".jsonl", times("x\n", kCount), skip);
   expect_within("numbers", ".json", "[" + times("1,", kCount) + "1]", skip);
+  expect_within("numbers among records", ".json", "[{}," + times("1,", kCount) + "1]", skip);
+  // Each looks like a record until it is read.
+  for (const char* line :
+       {"{x}\n", "{:}\n", "{\"}\n", "{}}\n", "{\"a\"}\n", "{\"a\":}\n", "{1:2}\n", "{\"a\":1,}\n",
+        "{\"a\":tru}\n", "{\xff}\n", "{\"a\":\"\\u\"}\n"})
+    expect_within(line, ".jsonl", times(line, kCount), skip);
+  expect_within("records that lack the field", ".jsonl", times("{\"b\":1}\n", kCount),
+                {.needed = {"a"}, .bad = BadRecords::skip});
+}
+
+TEST_F(RecordFilesBudget, OfObjectsOverSeveralLines) {
+  constexpr std::size_t kCount = 300'000;
+  const RecordOptions skip{.bad = BadRecords::skip};
+  expect_within("over two lines", ".json", times("{\n}\n", kCount));
+  expect_within("over two lines", ".json", times("{\r}\r", kCount));
+  expect_within("in one line", ".json", times("{}", kCount));
+  expect_within("blanks behind them", ".json", times("{}", kCount) + std::string(kCount, ' '));
+  expect_within("lines cut off", ".jsonl", times("{\"a\":[\n", kCount), skip);
+  expect_within("lists", ".jsonl", "{\"a\":" + times("[\n", kCount), skip);
+  expect_within("objects that do not end", ".jsonl", times("{\"a\":\n", kCount), skip);
+  expect_within("a last one that does not end", ".jsonl", times("{\"a\":[],\n", kCount), skip);
+  expect_within("an open text", ".jsonl", times("{\"\n", kCount), skip);
+  expect_within("texts", ".json", "[" + times("\"\",", kCount) + "1]");
 }
 
 TEST_F(RecordFilesBudget, OfJsonArrays) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/train/data/model_input.h"
 
 namespace shoal {
@@ -53,6 +54,7 @@ TextColumns default_columns(const RecordFile& rows) {
 LabelSet discover_labels(const RecordFile& rows, const std::string& column) {
   std::vector<std::string> texts;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
+    tell_progress();
     const Record record = rows.get(i);
     if (record.has(column)) texts.push_back(record.text(column));
   }
@@ -74,8 +76,15 @@ TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const Recor
   room_for_text(tokenizer_->sequence_template(), !options_.columns.second.empty(),
                 options_.max_seq_length);
   for (std::int64_t i = 0; i < file_->size(); ++i) {
+    tell_progress();
     try {
-      rows_.push_back(read(i));
+      // Only the first bad row is told: an exception would take longer than a short row.
+      const std::optional<Row> row = read(i, skipped_ > 0);
+      if (!row) {
+        ++skipped_;
+        continue;
+      }
+      rows_.push_back(*row);
     } catch (const Error& error) {
       if (options_.bad == BadRecords::stop) throw;
       if (skipped_++ == 0) first_skipped_ = error.message();
@@ -86,31 +95,48 @@ TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const Recor
   }
 }
 
-TextClassificationDataset::Row TextClassificationDataset::read(std::int64_t record) const {
+std::optional<TextClassificationDataset::Row> TextClassificationDataset::read(std::int64_t record,
+                                                                              bool quiet) const {
   const Record row = file_->get(record);
   const TextColumns& columns = options_.columns;
-  bool empty = row.text(columns.first).empty();
-  if (!columns.second.empty()) empty = row.text(columns.second).empty() && empty;
-  if (empty && tokenizer_->sequence_template().special_tokens(!columns.second.empty()) == 0)
+  const auto text_of = [&](const std::string& name) {
+    const std::string* text = row.find_text(name);
+    return text != nullptr || quiet ? text : &row.text(name);  // which throws
+  };
+  const std::string* const first = text_of(columns.first);
+  const std::string* const second = columns.second.empty() ? first : text_of(columns.second);
+  if (first == nullptr || second == nullptr) return std::nullopt;
+  const bool pair = !columns.second.empty();
+  if (first->empty() && second->empty() &&
+      tokenizer_->sequence_template().special_tokens(pair) == 0) {
+    if (quiet) return std::nullopt;
     throw_error(ErrorCode::corrupt_data,
                 "{}: the text is empty, and this tokenizer puts no token around it", row.place());
+  }
   Row result{record, kIgnoreLabel, kNoScore};
-  const std::string& column = options_.columns.label;
+  const std::string& column = columns.label;
   if (column.empty() || (options_.may_lack_labels && !row.has(column))) return result;
-  const std::string& text = row.text(column);
-  if (options_.may_lack_labels && (text.empty() || (text == "-1" && !options_.labels.find(text))))
+  const std::string* const label = text_of(column);
+  if (label == nullptr) return std::nullopt;
+  if (options_.may_lack_labels &&
+      (label->empty() || (*label == "-1" && !options_.labels.find(*label))))
     return result;
   if (!is_regression()) {
-    result.label = options_.labels.need(text, row.place());
+    const auto found = options_.labels.find(*label);
+    if (!found && quiet) return std::nullopt;
+    result.label = found ? *found : options_.labels.need(*label, row.place());
     if (!options_.model_ids.empty())
       result.label = options_.model_ids[static_cast<std::size_t>(result.label)];
     return result;
   }
+  if (quiet && !is_number<double>(*label)) return std::nullopt;
   const double score = row.number(column);
   if (!std::isfinite(score) ||
-      (options_.least < options_.most && (score < options_.least || score > options_.most)))
+      (options_.least < options_.most && (score < options_.least || score > options_.most))) {
+    if (quiet) return std::nullopt;
     throw_error(ErrorCode::corrupt_data, "{}: the score is {}, not between {} and {}", row.place(),
-                text, options_.least, options_.most);
+                *label, options_.least, options_.most);
+  }
   result.score = static_cast<float>(score);
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,8 @@ class TextClassificationDataset final : public Dataset {
     std::int32_t label;
     float score;
   };
-  Row read(std::int64_t record) const;
+  // `quiet`: nothing where it would throw.
+  std::optional<Row> read(std::int64_t record, bool quiet) const;
 
   std::shared_ptr<const RecordFile> file_;
   std::shared_ptr<const Tokenizer> tokenizer_;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/text_lines.h"
@@ -42,15 +43,31 @@ std::string_view text_of(const MappedFile& map) {
   return all;
 }
 
+// The most that there can be.
+std::size_t sentences_in(std::string_view all) {
+  std::size_t count = 1;
+  std::string_view line;
+  bool within = false;
+  for (TextLines lines(all); lines.next(line);) {
+    tell_progress(line.size());
+    const bool ends = ends_sentence(without_blanks_behind(line));
+    count += within && ends ? 1 : 0;
+    within = !ends;
+  }
+  return count;
+}
+
 class ColumnReader {
  public:
   ColumnReader(TaggedText& text, const TaggedTextOptions& options, std::string path)
       : text_(text), options_(options), path_(std::move(path)) {}
 
   void read(std::string_view all) {
+    text_.sentences.reserve(sentences_in(all));  // growing would hold them more than twice
     std::int64_t number = 1;
     std::string_view line;
     for (TextLines lines(all); lines.next(line); ++number) {
+      tell_progress(line.size());
       line = without_blanks_behind(line);
       if (ends_sentence(line))
         finish();
@@ -62,22 +79,30 @@ class ColumnReader {
 
  private:
   void add(std::string_view line, std::int64_t number) {
-    const std::string place = fmt::format("{}, line {}", path_, number);
-    if (sentence_.words.empty() && wrong_.empty()) sentence_.place = place;
     if (!wrong_.empty()) return;
-    try {
-      if (const std::int64_t at = first_invalid_utf8(line); at >= 0)
-        throw_error(ErrorCode::corrupt_data, "{}: not UTF-8 at byte {} of the line", place, at);
-      const auto columns = columns_of(line);
-      if (columns[0].empty() ||
-          (options_.has_tags && (columns.size() < 2 || columns.back().empty())))
-        throw_error(ErrorCode::corrupt_data, "{}: '{}' is not a word and its tag", place, line);
-      sentence_.words.emplace_back(columns[0]);
-      if (options_.has_tags) sentence_.tags.emplace_back(columns.back());
-    } catch (const Error& error) {
-      if (options_.bad == BadRecords::stop) throw;
-      wrong_ = error.message();
-    }
+    if (sentence_.words.empty()) sentence_.place = place_of(number);
+    const auto columns = columns_of(line);
+    if (const std::int64_t at = first_invalid_utf8(line); at >= 0)
+      return refuse([&] {
+        return fmt::format("{}: not UTF-8 at byte {} of the line", place_of(number), at);
+      });
+    if (columns[0].empty() || (options_.has_tags && (columns.size() < 2 || columns.back().empty())))
+      return refuse([&] {
+        return fmt::format("{}: '{}' is not a word and its tag", place_of(number), line);
+      });
+    sentence_.words.emplace_back(columns[0]);
+    if (options_.has_tags) sentence_.tags.emplace_back(columns.back());
+  }
+
+  std::string place_of(std::int64_t number) const {
+    return fmt::format("{}, line {}", path_, number);
+  }
+
+  // Only the first bad sentence is told.
+  template <typename Message>
+  void refuse(const Message& message) {
+    if (options_.bad == BadRecords::stop) throw Error(ErrorCode::corrupt_data, message());
+    wrong_ = text_.skipped == 0 ? message() : "bad";
   }
 
   void finish() {
@@ -126,7 +151,9 @@ void read_rows(const std::string& path, const TaggedTextOptions& options, Tagged
   text.skipped = rows.skipped();
   text.first_skipped = rows.first_skipped();
   const bool lists = rows.format() == RecordFormat::json;
+  text.sentences.reserve(static_cast<std::size_t>(rows.size()));
   for (std::int64_t i = 0; i < rows.size(); ++i) {
+    tell_progress();
     try {
       text.sentences.push_back(sentence_of(rows.get(i), lists, options));
     } catch (const Error& error) {
@@ -165,8 +192,10 @@ std::vector<std::string> first_word_columns(const std::string& path) {
 
 LabelSet discover_tags(const TaggedText& text) {
   std::set<std::string> tags;
-  for (const TaggedSentence& sentence : text.sentences)
+  for (const TaggedSentence& sentence : text.sentences) {
+    tell_progress();
     tags.insert(sentence.tags.begin(), sentence.tags.end());
+  }
   return LabelSet::discover({tags.begin(), tags.end()});
 }
 

@@ -1,6 +1,8 @@
 #include <cmath>
 #include <functional>
 
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -50,6 +52,16 @@ class Classification : public ::testing::Test {
   std::shared_ptr<const Tokenizer> tokenizer_ =
       load_tokenizer(testing::golden_path("tokenizer/word_piece.json"));
 };
+
+TEST_F(Classification, BadRowsStayWithinTheBudget) {
+  for (const char* row : {"a\t7\n", "\t\n", "a\tx\n", "a\n", "a\t0\n"}) {
+    std::string text = "sentence\tlabel\n";
+    for (int i = 0; i < 100'000; ++i) text += row;
+    const std::string path = file("train.tsv", text);
+    testing::within_budget(text.size(), row,
+                           [&] { open("sst2", path, {.bad = BadRecords::skip}); });
+  }
+}
 
 // The first lines of GLUE's own files, as to form: what each task's columns are.
 TEST_F(Classification, ReadsEveryTaskOfGlue) {

@@ -1,4 +1,6 @@
 // Tagged text; labels of pieces against Hugging Face's (tools/golden/make_tasks.py).
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -6,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -58,6 +61,37 @@ TEST_F(TaggedTest, ReadsTheColumnsThatConll2003sScriptReads) {
     for (const TaggedSentence& sentence : read("a.conll", one["text"]).sentences)
       sentences.push_back({sentence.words, sentence.tags});
     EXPECT_EQ(sentences, one["sentences"]) << one;
+  }
+}
+
+TEST_F(TaggedTest, TellsThatItIsRead) {
+  std::string lines, records;
+  for (int i = 0; i < 20'000; ++i) {
+    lines += "word B-X\n\n";
+    records += R"({"tokens": ["word"], "ner_tags": ["B-X"]})"
+               "\n";
+  }
+  for (const auto& [name, text] : {std::pair{"a.conll", lines}, {"a.jsonl", records}}) {
+    int signs = 0;
+    const ProgressListener listener([&] { ++signs; });
+    const TaggedText read_text = read(name, text);
+    EXPECT_GE(signs, 2) << name;
+    signs = 0;
+    discover_tags(read_text);
+    EXPECT_GE(signs, 2) << name;
+  }
+}
+
+TEST_F(TaggedTest, StaysWithinItsBudget) {
+  for (const std::string line :
+       {"a O\n\n", "a\n\n", "a\tO\n \n", "a O\n", "\n", "x", "a \xE2\x80\x83\n"}) {
+    std::string text;
+    for (int i = 0; i < 200'000; ++i) text += line;
+    write_file_atomically(folder_ / "a.conll", text);
+    for (const bool has_tags : {true, false})
+      testing::within_budget(text.size(), line, [&] {
+        read_tagged_text(folder_ / "a.conll", {.has_tags = has_tags, .bad = BadRecords::skip});
+      });
   }
 }
 
