@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kState = "trainer_state.json";
+constexpr const char* kTemplates = "additional_chat_templates";  // the tokenizer's one folder
 
 struct Item {
   std::string name;
@@ -129,6 +130,13 @@ class Converter {
       if (name != "config.json") continue;
       has_config = true;
       if (options_.dtype) set_dtype(directory + "/" + name);
+    }
+    for (const DirectoryEntry& entry : list_directory_if_there(from + "/" + kTemplates)) {
+      if (entry.kind != FileKind::regular) continue;
+      const std::string name = fmt::format("{}/{}", kTemplates, entry.name);
+      make_directories(directory + "/" + kTemplates);
+      copy_file(entry.path, directory + "/" + name);
+      out_.carried.push_back(name);
     }
     if (resumes) {
       copy_file(options_.from + "/" + std::string(kState), directory + "/" + std::string(kState));

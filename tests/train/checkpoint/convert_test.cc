@@ -140,12 +140,17 @@ TEST(Convert, PartsBecomeWholeTensors) {
   const std::string from = directory / "parts", to = directory / "whole";
   write_setup(from, false);
   write_parts(from, 2);
+  write(from + "/chat_template.jinja", "{{ messages }}");
+  fs::create_directories(from + "/additional_chat_templates");
+  write(from + "/additional_chat_templates/tool.jinja", "{{ tools }}");
   const Conversion done = convert(from, to);
   EXPECT_EQ(done.tensors, 3);
   EXPECT_EQ(done.states, 3);
   EXPECT_EQ(done.bytes, 2 * (28 + 48 + 4) * 4);
   EXPECT_EQ(done.largest, 48 * 4) << "memory for more than the largest tensor";
-  EXPECT_THAT(done.carried, ElementsAre("config.json", "tokenizer.json"));
+  EXPECT_THAT(done.carried, ElementsAre("additional_chat_templates/tool.jinja",
+                                        "chat_template.jinja", "config.json", "tokenizer.json"));
+  EXPECT_EQ(text_of(to + "/additional_chat_templates/tool.jinja"), "{{ tools }}");
   EXPECT_THAT(done.notes, IsEmpty());
   for (const Named& named : with_state()) EXPECT_EQ(numbers_in(to, named), named.numbers());
   // What transformers looks for.
