@@ -214,6 +214,7 @@ void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSe
   const DataArguments& data = a.data;
   options.add_special_tokens = data.add_special_tokens;
   options.keep_line_ends = setup.kind != TaskKind::masked_lm;
+  options.drops_white_space = setup.kind == TaskKind::masked_lm && a.data.line_by_line;
   options.sources = setup.sources;
   options.output_directory =
       data.data_cache_dir.empty() ? a.training.output_dir + "/tokens" : data.data_cache_dir;

@@ -22,6 +22,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/token_file.h"
@@ -94,6 +95,7 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
                        static_cast<int>(options.split), options.split_seed, options.append_eos,
                        options.repair_utf8, adds_special_tokens(tokenizer, options),
                        options.keep_line_ends));
+  if (options.drops_white_space) hash.add("without white space\n");
   for (const Sources* const sources : {&inputs, &validation}) {
     hash.add(fmt::format("{} files\n", sources->size()));
     for (const DocumentSource& source : *sources) {
@@ -226,15 +228,19 @@ class Tokenization {
     std::vector<std::size_t> ends;  // of each document, in ids
   };
 
+  void append(std::string_view text, std::vector<TokenId>& ids) const {
+    if (options_.drops_white_space && without_spaces_behind(text, is_python_space).empty()) return;
+    tokenizer_.append_ids(text, ids, options_.add_special_tokens);
+  }
+
   void tokenize(const DocumentSource& source, Chunk& chunk) const {
     for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
       const Pending& document = pending_[i];
       const std::string_view raw = cuts_lines_ ? without_line_end(document.raw) : document.raw;
       if (source.needs_text_of())
-        tokenizer_.append_ids(source.text_of(raw, document.line), chunk.ids,
-                              options_.add_special_tokens);
+        append(source.text_of(raw, document.line), chunk.ids);
       else
-        tokenizer_.append_ids(raw, chunk.ids, options_.add_special_tokens);
+        append(raw, chunk.ids);
       if (eos_) chunk.ids.push_back(*eos_);
       chunk.ends.push_back(chunk.ids.size());
     }

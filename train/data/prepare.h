@@ -32,6 +32,9 @@ struct PrepareOptions {
   // it, BERT's [CLS] ... [SEP] around it. GPT-2's template adds nothing.
   bool add_special_tokens = true;
   bool keep_line_ends = true;  // of a .txt's lines; run_mlm's have none
+  // A document of white space has no token, not even the template's: LineDataset leaves it out, as
+  // run_mlm's line_by_line does.
+  bool drops_white_space = false;
   // End each document with the tokenizer's eos, unless its template has done so. It must have one.
   bool append_eos = false;
   bool repair_utf8 = false;      // else ill-formed text is an error that names file and offset

@@ -92,9 +92,10 @@ TEST_F(PrepareTest, EachOptionThatChangesTokensChangesTheKey) {
   }));
   keys.insert(key_of([](auto& o) { o.add_special_tokens = false; }));
   keys.insert(key_of([](auto& o) { o.keep_line_ends = false; }));
+  keys.insert(key_of([](auto& o) { o.drops_white_space = true; }));
   keys.insert(key_of([](auto& o) { o.repair_utf8 = true; }));
   keys.insert(key_of([&](auto& o) { o.validation_inputs = plain.inputs; }));
-  EXPECT_EQ(keys.size(), 10U);
+  EXPECT_EQ(keys.size(), 11U);
   EXPECT_TRUE(keys.contains(key_of([](auto& o) { o.threads = 2; })));
 }
 

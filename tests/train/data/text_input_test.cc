@@ -64,13 +64,15 @@ TEST(ModelInput, WindowsOverlapAndEndWithTheText) {
 
 class LineTest : public ::testing::Test {
  protected:
-  std::shared_ptr<const TokenFile> prepare(const std::string& text, bool special = true) {
+  std::shared_ptr<const TokenFile> prepare(const std::string& text, bool special = true,
+                                           bool drops = false) {
     write_file_atomically(folder_ / "a.txt", text);
     PrepareOptions options;
     options.inputs = {folder_ / "a.txt"};
     options.output_directory = folder_ / "out";
     options.add_special_tokens = special;
     options.keep_line_ends = false;
+    options.drops_white_space = drops;
     return TokenFile::open(prepare_data(*tokenizer_, options).train.path);
   }
   testing::TemporaryDirectory folder_;
@@ -91,6 +93,18 @@ TEST_F(LineTest, EveryLineWithTextIsASample) {
   EXPECT_THROW(LineDataset(file, tokenizer_->sequence_template(), 2, 0), Error);
   EXPECT_THROW(LineDataset(file, tokenizer_->sequence_template(), 6, 20), Error);
   EXPECT_THROW(LineDataset(prepare("\n\n"), tokenizer_->sequence_template(), 6, 0), Error);
+}
+
+// run_mlm keeps a line if "len(line) > 0 and not line.isspace()"; a byte-level tokenizer has tokens
+// for blanks.
+TEST_F(LineTest, OfWhiteSpaceIsNoSample) {
+  tokenizer_ = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
+  const std::string text = " \xE2\x80\x83\x1C\n\none\n\t \r\n two\n";
+  const auto samples = [&](bool drops) {
+    return LineDataset(prepare(text, true, drops), tokenizer_->sequence_template(), 6, 0).size();
+  };
+  EXPECT_EQ(samples(true), 2);
+  EXPECT_EQ(samples(false), 4);
 }
 
 // run_mlm without line_by_line: lines with their special tokens, end to end, in blocks.
