@@ -164,7 +164,9 @@ StreamState StreamState::from_json(const nlohmann::json& json) {
     state.ended = field_or(json, "ended", false);
     const bool negative =
         std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
-    if (state.epoch < 0 || state.epoch_begin < 0 || state.position < state.epoch_begin || negative)
+    // Each epoch has a sample.
+    if (state.epoch < 0 || state.epoch_begin < state.epoch || state.position < state.epoch_begin ||
+        negative)
       throw_error(ErrorCode::corrupt_data, "epoch {} began at {}, and the position is {}",
                   state.epoch, state.epoch_begin, state.position);
     state.sizes = std::make_shared<const std::vector<std::int64_t>>(std::move(sizes));

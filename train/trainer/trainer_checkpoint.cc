@@ -441,7 +441,7 @@ void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& d
 }
 
 // Refuses a place that no run can have reached: going there would take for ever, or pass for the
-// end of the epoch.
+// end of the epoch. Of a stream global_step is below this run's max_steps.
 void Trainer::Impl::check_position(const std::string& directory) const {
   constexpr std::int64_t kMostSamplesOfAStep = std::int64_t{1} << 20;
   std::int64_t most = 0;
@@ -485,8 +485,9 @@ void Trainer::Impl::resume_data(const std::string& directory) {
     } catch (const Error& problem) {
       throw_error(ErrorCode::corrupt_data, "{}: {}", place, problem.message());
     }
-    check_position(directory);
     state.data_position = stream.position;
+    if (state.global_step >= args.max_steps) return;  // no step is left, which needs no sample
+    check_position(directory);
     loader->seek_stream(stream);  // which refuses other shards
     return;
   }

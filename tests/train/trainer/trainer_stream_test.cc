@@ -1,5 +1,6 @@
 // Training on a stream of shards, and what the loader is said to cost.
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -7,6 +8,9 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/train/checkpoint/checkpoint_directory.h"
 
 namespace shoal::test {
 namespace {
@@ -182,6 +186,41 @@ TEST(TrainerStream, WhatCannotBeIsOneLine) {
   a.resume_from_checkpoint = output / "plain/checkpoint-2";
   a.ignore_data_skip = false;
   EXPECT_THAT(error_of(a, streaming(1)), HasSubstr("is of a run without streaming"));
+}
+
+// Before, the place was bounded by the checkpoint's own number of steps: drawing up to it took for
+// ever.
+TEST(TrainerStream, RefusesAPlaceThatNoRunReached) {
+  const TemporaryDirectory output;
+  auto a = arguments_for(output / "run", 1);
+  a.max_steps = 4;
+  a.save_strategy = Interval::steps;
+  a.save_steps = 2;
+  run(a, streaming(1));
+  const std::string saved = output / "run/checkpoint-2";
+  const auto forged = [&](const char* name, std::int64_t step, std::int64_t position,
+                          std::int64_t epoch) {
+    auto state = nlohmann::json::parse(std::ifstream(saved + "/trainer_state.json"));
+    state["global_step"] = step;
+    nlohmann::json& stream = state["shoal"]["stream"];
+    stream["position"] = position;
+    stream["epoch"] = epoch;
+    stream["epoch_begin"] = 0;
+    stream["shard_sizes"] = {std::int64_t{1} << 60};
+    const std::string place = output / (std::string(name) + "/checkpoint-2");
+    CheckpointTransaction transaction(place, 2);
+    for (const auto& entry : std::filesystem::directory_iterator(saved))
+      if (entry.path().filename() != "COMPLETE")
+        std::filesystem::copy(entry.path(), transaction.directory());
+    std::ofstream(transaction.directory() + "/trainer_state.json") << state;
+    transaction.commit();
+    a.resume_from_checkpoint = place;
+    return error_of(a, streaming(1));
+  };
+  constexpr std::int64_t kFar = std::int64_t{1} << 55;
+  EXPECT_THAT(forged("far", 2, kFar, 0), HasSubstr("2097152 is the last after 2 steps"));
+  EXPECT_THAT(forged("epoch", 2, 12, 1), HasSubstr("epoch 1 began at 0"));
+  forged("steps", std::int64_t{1} << 40, kFar, 0);  // nothing is left to train
 }
 
 TEST(TrainerLoader, SlowSamplesShowInTheLogAndGiveAHint) {
