@@ -85,8 +85,9 @@ bool AddedVocabulary::Pass::stands_alone(std::string_view text, std::size_t begi
   return left && right;
 }
 
-std::size_t AddedVocabulary::Pass::left_of_spaces(std::string_view text, std::size_t at) {
-  while (at > 0) {
+std::size_t AddedVocabulary::Pass::left_of_spaces(std::string_view text, std::size_t at,
+                                                  std::size_t done) {
+  while (at > done) {
     const std::size_t before = unicode::previous(text, at);
     if ((class_at(text, before) & unicode::kKind) != unicode::space) break;
     at = before;
@@ -94,10 +95,13 @@ std::size_t AddedVocabulary::Pass::left_of_spaces(std::string_view text, std::si
   return at;
 }
 
-std::size_t AddedVocabulary::Pass::right_of_spaces(std::string_view text, std::size_t at) {
+std::size_t AddedVocabulary::Pass::right_of_spaces(std::string_view text, std::size_t at,
+                                                   Spaces& spaces) {
+  if (spaces.begin <= at && at <= spaces.end) return spaces.end;
+  spaces.begin = at;
   while (at < text.size() && (class_at(text, at) & unicode::kKind) == unicode::space)
     at += unicode::decode(text.data() + at).bytes;
-  return at;
+  return spaces.end = at;
 }
 
 }  // namespace shoal

@@ -64,14 +64,15 @@ class AddedVocabulary {
     void split(std::string_view text, const TextPiece& text_piece, const Added& added) const {
       if (text.empty()) return;
       std::size_t done = 0;
+      Spaces spaces;
       if (!entries_.empty()) {
         Match match;
         for (std::size_t from = 0; find(text, from, match);) {
           from = match.end;
           const AddedToken& token = match.entry->token;
           if (token.single_word && !stands_alone(text, match.begin, match.end)) continue;
-          if (token.lstrip) match.begin = std::max(left_of_spaces(text, match.begin), done);
-          if (token.rstrip) match.end = right_of_spaces(text, match.end);
+          if (token.lstrip) match.begin = std::max(left_of_spaces(text, match.begin, done), done);
+          if (token.rstrip) match.end = right_of_spaces(text, match.end, spaces);
           if (done < match.begin) text_piece(text.substr(done, match.begin - done));
           added(text.substr(match.begin, match.end - match.begin), match.entry->id);
           done = match.end;
@@ -83,8 +84,12 @@ class AddedVocabulary {
    private:
     bool find(std::string_view text, std::size_t from, Match& match) const;
     static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
-    static std::size_t left_of_spaces(std::string_view text, std::size_t at);
-    static std::size_t right_of_spaces(std::string_view text, std::size_t at);
+    // A token may be a space itself: no space is passed more than a few times.
+    struct Spaces {
+      std::size_t begin = 0, end = 0;  // a run of them, where the last one was looked for
+    };
+    static std::size_t left_of_spaces(std::string_view text, std::size_t at, std::size_t done);
+    static std::size_t right_of_spaces(std::string_view text, std::size_t at, Spaces& spaces);
 
     static constexpr std::uint32_t kNone = UINT32_MAX;
     std::vector<Entry> entries_;              // by their texts, each of which is there once

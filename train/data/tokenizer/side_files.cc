@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
@@ -76,10 +77,11 @@ void read_roles(const File& file, std::map<std::string, AddedToken>& roles) {
 // is a text.
 void read_extra(const File& file, std::initializer_list<const char*> keys,
                 std::vector<AddedToken>& extra) {
+  std::unordered_set<std::string> known;
+  for (const AddedToken& token : extra) known.insert(token.content);
   const auto add = [&](const json& value, std::string_view key) {
     AddedToken token = role_token(value, fmt::format("{}, {}", file.path, key));
-    const auto same = [&](const AddedToken& other) { return other.content == token.content; };
-    if (std::ranges::none_of(extra, same)) extra.push_back(std::move(token));
+    if (known.insert(token.content).second) extra.push_back(std::move(token));
   };
   for (const auto& [key, value] : file.json.items())
     if (key.ends_with("_token") && value.is_string() &&

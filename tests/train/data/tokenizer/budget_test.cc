@@ -56,6 +56,13 @@ json added_token(const std::string& content, std::int64_t id) {
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
 
+json replacing(const std::string& what, const std::string& by) {
+  return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", by}};
+}
+json sequence(const char* key, const json& step, int times) {
+  return {{"type", "Sequence"}, {key, json(static_cast<std::size_t>(times), step)}};
+}
+
 TEST(TokenizerBudget, AFarId) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 26) - 1;
   for (const char* name : {"plain.json", "word_piece.json"}) {
@@ -97,6 +104,24 @@ TEST(TokenizerBudget, ManyTokensToLookForInAText) {
       "");
 }
 
+// A token that is a space was looked for anew, over all spaces, at each of them.
+TEST(TokenizerBudget, TokensThatAreSpaces) {
+  const std::string text(200'000, ' ');
+  for (const bool left : {true, false}) {
+    const AddedVocabulary added({{{.content = " ", .lstrip = left, .rstrip = !left}, 0}});
+    std::size_t found = 0;
+    EXPECT_EQ(within_budget(text.size(), "spaces",
+                            [&] {
+                              found = 0;
+                              added.split(
+                                  text, [](std::string_view) {},
+                                  [&](std::string_view, TokenId) { ++found; });
+                            }),
+              "");
+    EXPECT_EQ(found, text.size());
+  }
+}
+
 // Leftmost, and of those that begin there the longest.
 TEST(AddedVocabulary, FindsTheLongestOfMany) {
   std::vector<std::pair<AddedToken, TokenId>> tokens;
@@ -108,6 +133,34 @@ TEST(AddedVocabulary, FindsTheLongestOfMany) {
       "xabcdxabcdeabab<s<s>az", [&](std::string_view text) { found += fmt::format("'{}' ", text); },
       [&](std::string_view text, TokenId id) { found += fmt::format("{}={} ", text, id); });
   EXPECT_EQ(found, "'x' abc=1 'dx' abcde=3 ab=0 ab=0 <=7 's' <s>=6 a=2 'z' ");
+}
+
+TEST(TokenizerBudget, ManySpecialTokensBesideIt) {
+  json extra = json::array(), config;
+  for (int i = 0; i < 30'000; ++i) extra.push_back(fmt::format("<{}>", i));
+  const std::string file = golden("plain.json").dump();
+  for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
+    EXPECT_EQ(
+        problem_of({{"tokenizer.json", file}, {"tokenizer_config.json", json{{key, extra}}.dump()}},
+                   key),
+        "");
+    EXPECT_EQ(problem_of({{"tokenizer.json", file},
+                          {"special_tokens_map.json", json{{key, extra}}.dump()}},
+                         key),
+              "");
+  }
+  for (int i = 0; i < 30'000; ++i) config[fmt::format("a{}_token", i)] = fmt::format("<{}>", i);
+  EXPECT_EQ(problem_of({{"tokenizer.json", file}, {"tokenizer_config.json", config.dump()}},
+                       "named tokens"),
+            "");
+}
+
+TEST(TokenizerBudget, ManySteps) {
+  json file = golden("sentence_piece/t5.json");
+  file["normalizer"] = sequence("normalizers", {{"type", "NFC"}}, 30'000);
+  file["pre_tokenizer"] = sequence("pretokenizers", {{"type", "Whitespace"}}, 30'000);
+  file["decoder"] = sequence("decoders", {{"type", "Fuse"}}, 30'000);
+  EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "steps"), "");
 }
 
 TEST(TokenizerBudget, ManyMerges) {
@@ -152,13 +205,6 @@ TEST(TokenizerBudget, ATemplateOfAMillionTokens) {
       {"special_tokens", {{"x", {{"id", "x"}, {"ids", ids}, {"tokens", json::array()}}}}}};
   EXPECT_THAT(problem_of({{"tokenizer.json", file.dump()}}, "template"),
               HasSubstr("more than 1024 tokens"));
-}
-
-json replacing(const std::string& what, const std::string& by) {
-  return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", by}};
-}
-json sequence(const char* key, const json& step, int times) {
-  return {{"type", "Sequence"}, {key, json(static_cast<std::size_t>(times), step)}};
 }
 
 // What opening a tokenizer.json, and then encoding and decoding with it, throws.
