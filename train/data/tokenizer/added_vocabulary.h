@@ -73,6 +73,7 @@ class AddedVocabulary {
           if (token.single_word && !stands_alone(text, match.begin, match.end)) continue;
           if (token.lstrip) match.begin = std::max(left_of_spaces(text, match.begin, done), done);
           if (token.rstrip) match.end = right_of_spaces(text, match.end, spaces);
+          if (match.begin >= match.end) continue;  // the token before has swallowed it
           if (done < match.begin) text_piece(text.substr(done, match.begin - done));
           added(text.substr(match.begin, match.end - match.begin), match.entry->id);
           done = match.end;

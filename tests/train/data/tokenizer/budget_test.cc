@@ -122,6 +122,16 @@ TEST(TokenizerBudget, TokensThatAreSpaces) {
   }
 }
 
+// As `tokenizers` 0.23 has it: what is swallowed on both sides is one token.
+TEST(AddedVocabulary, ATokenThatIsASpaceSwallowsTheNext) {
+  const AddedVocabulary added({{{.content = " ", .lstrip = true, .rstrip = true}, 0}});
+  std::string found;
+  added.split(
+      "a   b ", [&](std::string_view text) { found += fmt::format("'{}' ", text); },
+      [&](std::string_view text, TokenId id) { found += fmt::format("{}={} ", text, id); });
+  EXPECT_EQ(found, "'a'    =0 'b'  =0 ");
+}
+
 // Leftmost, and of those that begin there the longest.
 TEST(AddedVocabulary, FindsTheLongestOfMany) {
   std::vector<std::pair<AddedToken, TokenId>> tokens;
