@@ -15,6 +15,8 @@
 #include <sys/statvfs.h>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/runtime/base/cpu_quota.h"
+#include "shoal/runtime/base/memory_room.h"
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/device.h"
@@ -62,19 +64,6 @@ std::int64_t meminfo(const std::string& name) {  // bytes; -1: not there
   return -1;
 }
 
-// The container's limit, where it is below the machine's memory.
-std::optional<std::int64_t> memory_limit() {
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    const std::string text = first_line(path);
-    if (text.empty() || text == "max") continue;
-    // Where there is no limit it may be more than fits.
-    const std::int64_t bytes = parse_number<std::int64_t>(text).value_or(0);
-    if (bytes > 0 && bytes < meminfo("MemTotal")) return bytes;
-  }
-  return std::nullopt;
-}
-
 std::string affinity_list() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -89,6 +78,22 @@ std::string affinity_list() {
     core = last;
   }
   return text;
+}
+
+// "2 usable: 4 by affinity (0-3), 2.5 by the CPU quota in /sys/fs/cgroup/job/cpu.max, which binds;
+// 8 in the machine"
+std::string cores_text() {
+  const int affinity = affinity_cores();
+  std::string text =
+      fmt::format("{} usable: {} by affinity ({})", available_cores(), affinity, affinity_list());
+  if (const CpuQuota* const quota = tightest(own_cpu_quotas())) {
+    const bool binds = quota->cores < affinity;
+    text += fmt::format("{}, {:.6g} by the CPU quota in {}{}", binds ? "" : ", which binds",
+                        quota->cores, quota->file, binds ? ", which binds" : "");
+  } else {
+    text += ", no CPU quota";
+  }
+  return text + fmt::format("; {} in the machine", std::thread::hardware_concurrency());
 }
 
 Finding flag(const std::set<std::string>& flags, const char* name, const char* word,
@@ -214,11 +219,11 @@ Finding fabric_finding() {
 
 std::vector<Finding> processor_findings() {
   std::vector<Finding> all;
-  const unsigned machine = std::thread::hardware_concurrency();
   all.push_back({"processor", cpu_name(), true, ""});
-  all.push_back({"cores",
-                 fmt::format("{} usable ({}) of {}", available_cores(), affinity_list(), machine),
-                 true, "threads of a rank = its cores / the ranks that share them"});
+  all.push_back(
+      {"cores", cores_text(), true,
+       "threads of a rank = its cores, or its control group's CPU quota, / the ranks that "
+       "share them"});
   const auto flags = cpu_flags();
   all.push_back(flag(flags, "AVX2", "avx2", "vector kernels", "kernels run on the baseline: slow"));
   all.push_back(flag(flags, "AVX-512", "avx512f", "wider vector kernels", "AVX2 is used instead"));
@@ -227,11 +232,13 @@ std::vector<Finding> processor_findings() {
   all.push_back(flag(flags, "AMX bf16", "amx_bf16", "bf16 products at full speed",
                      "without it bf16 products run on AVX-512 bf16, if at all"));
   const std::int64_t total = meminfo("MemTotal");
-  const auto limit = memory_limit();
+  const MemoryRoom room = memory_room();
   all.push_back(
       {"memory",
        fmt::format("{} free of {}{}", format_bytes(meminfo("MemAvailable")), format_bytes(total),
-                   limit ? fmt::format(", limited to {}", format_bytes(*limit)) : ""),
+                   room.known() && room.total < total
+                       ? fmt::format(", limited to {} by {}", format_bytes(room.total), room.bound)
+                       : ""),
        true,
        "AdamW in bf16 takes 18 bytes a parameter (stochastic_rounding: 14), in f32 16, a "
        "checkpoint being written 12 more"});

@@ -111,8 +111,12 @@ struct alignas(kApart) RankPage {
   alignas(kApart) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
   // Whether this rank can fence all ranks (doorbell.h); written before any peer sees the page.
   std::atomic<bool> can_fence{false};
-  std::atomic<bool> fences{false};        // this rank passes a fence whenever it publishes
-  std::array<std::uint64_t, 16> cores{};  // bit c: may run on core c; likewise
+  std::atomic<bool> fences{false};  // this rank passes a fence whenever it publishes
+  // Bit c: this rank may run on core c; likewise. Then its CPU quota in cores (0: none), and a number
+  // that ranks of one control group share.
+  std::array<std::uint64_t, 16> cores{};
+  double quota_cores = 0;
+  std::uint64_t quota_group = 0;
   alignas(kApart) std::atomic<std::uint32_t> doorbell{0};  // rung (by any rank) to wake them
   // 0, or 1 + the rank that called abort; that rank sets it in every page.
   alignas(kApart) std::atomic<std::uint32_t> aborted_by{0};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "shoal/collectives/transport/control.h"
 
@@ -68,6 +69,12 @@ class Backoff {
   std::uint32_t spins_, round_ = 0;
   bool fence_all_, sleep_only_;
 };
+
+// Writes the cores that this rank may run on, and its CPU quota, into its page.
+void publish_cores(RankPage& own);
+// Cores that any of these ranks may run on; fewer if the quotas of all their control groups together
+// allow less. At least 1.
+int cores_of(std::span<const RankPage* const> pages);
 
 // Spins suitable for `ranks` ranks on `cores` cores: none if ranks outnumber cores.
 std::uint32_t suitable_spins(int ranks, int cores);

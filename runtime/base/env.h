@@ -30,7 +30,8 @@ inline constexpr Variable kThreads{
     "SHOAL_THREADS",
     Kind::integer,
     "0",
-    "threads inside kernels of each rank; 0: the cores this process may use / ranks on this host",
+    "threads inside kernels of each rank; 0: the cores this process may use, or the CPU quota of its "
+    "control group, / the ranks that share them",
     {},
     0,
     4096};

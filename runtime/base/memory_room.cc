@@ -8,8 +8,9 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "shoal/runtime/base/control_groups.h"
 
 namespace shoal {
 namespace {
@@ -61,42 +62,17 @@ void look_into_group(MemoryRoom& room, const std::string& directory, const Group
                fmt::format("the limit of the container or control group ({})", files.limit));
 }
 
-// Looks at the process's group and those that contain it. In a container `path` may be the group's
-// name on the host, which does not exist here; the mount itself is then the group.
-void look_into_groups(MemoryRoom& room, const std::string& mount, std::string path,
-                      const GroupFiles& files) {
-  // Probes the kernel's files. A group that cannot be read counts as having no limit.
-  struct stat status{};
-  if (path.find("..") != std::string::npos || ::stat((mount + path).c_str(), &status) != 0 ||
-      !S_ISDIR(status.st_mode))
-    path.clear();
-  while (!path.empty() && path != "/") {
-    look_into_group(room, mount + path, files);
-    path.erase(path.rfind('/'));
-  }
-  look_into_group(room, mount, files);
-}
-
 }  // namespace
 
-MemoryRoom memory_room(const std::string& proc, const std::string& cgroup) {
+MemoryRoom memory_room(const std::string& root) {
   MemoryRoom room;
-  const std::string meminfo = proc + "/meminfo";
+  const std::string proc = root + "/proc", meminfo = proc + "/meminfo";
   if (const std::int64_t available = field_of(meminfo, "MemAvailable:"); available > 0)
     take_smaller(room, available + field_of(meminfo, "SwapFree:"),
                  field_of(meminfo, "MemTotal:") + field_of(meminfo, "SwapTotal:"),
                  "the machine's memory");
-  // "0::PATH" (version 2), "9:memory:PATH", "4:cpu,memory:PATH" (version 1)
-  std::ifstream groups(proc + "/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    if (controllers == ",,")
-      look_into_groups(room, cgroup, line.substr(second + 1), kVersion2);
-    else if (controllers.find(",memory,") != std::string::npos)
-      look_into_groups(room, cgroup + "/memory", line.substr(second + 1), kVersion1);
-  }
+  for (const ControlGroup& group : control_groups("memory", root))
+    look_into_group(room, group.directory, group.version == 2 ? kVersion2 : kVersion1);
   rlimit addresses{};
   if (::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY) {
     const auto limit = static_cast<std::int64_t>(addresses.rlim_cur);

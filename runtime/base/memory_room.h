@@ -18,8 +18,8 @@ struct MemoryRoom {
 // Current values. Other processes share all of it except `ulimit -v`. File pages that the kernel
 // would drop count as free, and so does the machine's swap, but not a group's swap. Of the address
 // space under `ulimit -v` three fifths count: the rest goes to aligned blocks, stacks and malloc's
-// arenas. The arguments are the file systems' mount points. Never throws for unreadable files.
-MemoryRoom memory_room(const std::string& proc = "/proc",
-                       const std::string& cgroup = "/sys/fs/cgroup");
+// arenas. `root`: a test's directory
+// with its own proc and sys. Never throws for unreadable files.
+MemoryRoom memory_room(const std::string& root = {});
 
 }  // namespace shoal

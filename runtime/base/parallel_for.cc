@@ -9,9 +9,13 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/cpu_quota.h"
+
 namespace shoal {
 
-int available_cores() {
+int available_cores() { return cores_within(affinity_cores(), own_cpu_quotas()); }
+
+int affinity_cores() {
   cpu_set_t mask;
   if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
   return 1;

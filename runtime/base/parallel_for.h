@@ -6,8 +6,11 @@
 
 namespace shoal {
 
-// Cores this process may use (its affinity mask), at least 1.
+// Cores whose time this process may use: those of its affinity mask, or fewer where a CPU quota of
+// a control group allows less (cpu_quota.h). At least 1.
 int available_cores();
+// Cores of the calling thread's affinity mask alone, at least 1.
+int affinity_cores();
 
 // Calls body(begin, end) on contiguous, disjoint pieces that cover [0, count), on at most
 // `threads` threads, the caller's among them; returns when all are done. Pieces hold at least

@@ -49,9 +49,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
   control_[index(rank)] = transport::SharedSegment::create("shoal-control", control_bytes());
   pages_[index(rank)] = new (control_[index(rank)]->data()) transport::RankPage;
   own_page().can_fence.store(transport::register_for_fences());
-  static_assert(sizeof(cpu_set_t) == sizeof transport::RankPage::cores);
-  sched_getaffinity(0, sizeof transport::RankPage::cores,
-                    reinterpret_cast<cpu_set_t*>(own_page().cores.data()));
+  transport::publish_cores(own_page());
   introduce_memory();
   links_ = std::make_unique<transport::PeerLinks>(rank, size, store, prefix, deadline, members_);
   links_->announce(kControlSegment, control_[index(rank)]);
@@ -81,13 +79,12 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   sleepers_fence_ = true;
-  decltype(transport::RankPage::cores) cores{};
+  std::vector<const transport::RankPage*> pages;
   for (int peer = 0; peer < size; ++peer) {
     sleepers_fence_ = sleepers_fence_ && page(peer).can_fence.load();
-    for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= page(peer).cores[i];
+    pages.push_back(&page(peer));
   }
-  cores_ = 0;
-  for (const std::uint64_t word : cores) cores_ += std::popcount(word);
+  cores_ = transport::cores_of(pages);
   if (size_ > cores_) sleepers_fence_ = false;  // sleeps are frequent
   agree_on_memory(deadline);
 }

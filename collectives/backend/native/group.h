@@ -38,7 +38,8 @@ class Group {
 
   // Of the last cache, shared by all ranks.
   std::int64_t last_cache_bytes() const { return last_cache_bytes_; }
-  // That any of the ranks may run on: mpirun binds each to cores of its own.
+  // That any of the ranks may run on (mpirun binds each to cores of its own), under their CPU
+  // quotas.
   int cores() const { return cores_; }
 
   transport::RankPage& page(int peer) const { return *pages_[static_cast<std::size_t>(peer)]; }

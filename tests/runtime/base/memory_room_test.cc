@@ -20,6 +20,11 @@ constexpr std::int64_t kMiB = 1 << 20;
 
 class MemoryRoomTest : public ::testing::Test {
  protected:
+  MemoryRoomTest() {
+    write("proc/self/mountinfo",
+          "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+          "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,cpu,memory");
+  }
   void write(const std::string& path, const std::string& text) {
     const std::filesystem::path whole = root_ / path;
     std::filesystem::create_directories(whole.parent_path());
@@ -33,12 +38,12 @@ class MemoryRoomTest : public ::testing::Test {
   // One or two of these per version; `in_use` MiB of which `file_pages` can be given up.
   void group(const std::string& path, const std::string& max, std::int64_t in_use,
              std::int64_t file_pages) {
-    write("cgroup" + path + "/memory.max", max);
-    write("cgroup" + path + "/memory.current", std::to_string(in_use * kMiB));
-    write("cgroup" + path + "/memory.stat",
+    write("sys/fs/cgroup" + path + "/memory.max", max);
+    write("sys/fs/cgroup" + path + "/memory.current", std::to_string(in_use * kMiB));
+    write("sys/fs/cgroup" + path + "/memory.stat",
           "anon 5\ninactive_file " + std::to_string(file_pages * kMiB));
   }
-  MemoryRoom room() const { return memory_room(root_ / "proc", root_ / "cgroup"); }
+  MemoryRoom room() const { return memory_room(root_.path()); }
 
   TemporaryDirectory root_;
 };
@@ -74,11 +79,11 @@ TEST_F(MemoryRoomTest, AContainersOwnGroupIsTheMount) {
 TEST_F(MemoryRoomTest, Version1) {
   machine(3000);
   write("proc/self/cgroup", "12:cpuset:/\n4:cpu,memory:/docker/abc\n1:name=systemd:/x");
-  const std::string mine = "cgroup/memory/docker/abc/";
+  const std::string mine = "sys/fs/cgroup/memory/docker/abc/";
   write(mine + "memory.limit_in_bytes", std::to_string(1000 * kMiB));
   write(mine + "memory.usage_in_bytes", std::to_string(400 * kMiB));
   write(mine + "memory.stat", "total_inactive_file " + std::to_string(150 * kMiB));
-  write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
   EXPECT_EQ(room().free, 750 * kMiB);
   EXPECT_THAT(room().bound, HasSubstr("memory.limit_in_bytes"));
 }

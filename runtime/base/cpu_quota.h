@@ -1,0 +1,28 @@
+// CPU quotas of control groups: how much of the machine's CPU time this process may take, whatever
+// cores it may run on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shoal {
+
+struct CpuQuota {
+  double cores = 0;      // quota / period
+  std::string file;      // that says so: ".../cpu.max" or ".../cpu.cfs_quota_us"
+  std::string identity;  // device:inode of the group's directory: one group has one
+};
+
+// The quotas of all groups that hold this process, inner groups before those around them. Empty if
+// there is none. A file that cannot be read or is malformed is logged once and sets no quota.
+// `root`: where a test has its proc and sys.
+std::vector<CpuQuota> cpu_quotas(const std::string& root = {});
+// Those of this process, as they were when it first asked.
+const std::vector<CpuQuota>& own_cpu_quotas();
+// The smallest; null if there is none.
+const CpuQuota* tightest(const std::vector<CpuQuota>& quotas);
+
+// Threads that suit `cores` by affinity under these quotas: whole cores, at least 1.
+int cores_within(int cores, const std::vector<CpuQuota>& quotas);
+
+}  // namespace shoal

@@ -1,0 +1,51 @@
+// How long ranks that share cores may spin.
+#include "shoal/collectives/transport/doorbell.h"
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace shoal::collectives {
+namespace {
+
+struct Rank {
+  std::uint64_t cores;  // bit c: core c
+  double quota = 0;
+  std::uint64_t group = 0;
+};
+
+int cores_of_ranks(const std::vector<Rank>& ranks) {
+  std::vector<std::unique_ptr<RankPage>> pages;
+  std::vector<const RankPage*> seen;
+  for (const Rank& rank : ranks) {
+    pages.push_back(std::make_unique<RankPage>());
+    pages.back()->cores[0] = rank.cores;
+    pages.back()->quota_cores = rank.quota;
+    pages.back()->quota_group = rank.group;
+    seen.push_back(pages.back().get());
+  }
+  return cores_of(seen);
+}
+
+TEST(Doorbell, RanksHaveTheCoresOfAllUnderTheirQuotas) {
+  EXPECT_EQ(cores_of_ranks({{0b0011}, {0b1100}}), 4);
+  EXPECT_EQ(cores_of_ranks({{0b1111}, {0b1111}}), 4);
+  EXPECT_EQ(cores_of_ranks({{0b1111, 1.5, 7}, {0b1111, 1.5, 7}}), 1) << "one group";
+  EXPECT_EQ(cores_of_ranks({{0b1111, 1.5, 7}, {0b1111, 1.5, 8}}), 3) << "a group each";
+  EXPECT_EQ(cores_of_ranks({{0b1111, 0.5, 7}, {0b1111}}), 4) << "one has no quota";
+  EXPECT_EQ(cores_of_ranks({{0b1111, 0.5, 7}}), 1);
+  EXPECT_EQ(cores_of_ranks({{0b0001, 8, 7}}), 1);
+}
+
+TEST(Doorbell, RanksThatOutnumberTheirCoresDoNotSpin) {
+  EXPECT_GT(suitable_spins(2, cores_of_ranks({{0b11, 2, 7}, {0b11, 2, 7}})), 0U);
+  EXPECT_EQ(suitable_spins(2, cores_of_ranks({{0b11, 1, 7}, {0b11, 1, 7}})), 0U);
+  RankPage page;
+  publish_cores(page);
+  EXPECT_GE(cores_of(std::array<const RankPage*, 1>{&page}), 1);
+}
+
+}  // namespace
+}  // namespace shoal::collectives
