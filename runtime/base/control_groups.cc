@@ -119,7 +119,7 @@ std::optional<std::string> read_kernel_file(const std::string& path) {
     if (error == ENODEV) return std::nullopt;  // the group was removed meanwhile
   }
   log::once(log::Level::warn, path,
-            fmt::format("cannot read {}: {}; limits that it names are not known", path,
+            fmt::format("cannot read {}: {}; the run continues without it", path,
                         std::generic_category().message(error)));
   return std::nullopt;
 }

@@ -122,6 +122,17 @@ std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory
   return entries;
 }
 
+std::vector<std::string> names_in_if_there(const std::string& directory, const NameFilter& wanted) {
+  std::vector<std::string> names;
+  std::vector<DirectoryEntry> none;
+  read_directory(directory, none, [&](std::string_view name) {
+    if (wanted(name)) names.emplace_back(name);
+    return false;
+  });
+  std::ranges::sort(names);
+  return names;
+}
+
 std::vector<DirectoryEntry> list_tree(const std::string& directory) {
   if (!path_exists(directory))
     throw_error(ErrorCode::not_found, "there is no directory {}", directory);

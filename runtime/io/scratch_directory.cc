@@ -3,10 +3,12 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
@@ -31,26 +33,38 @@ std::string make_below(const fs::path& parent, const std::string& name, const st
   return pattern;
 }
 
-// Other processes may remove the same directories at the same time.
+// Other processes may remove the same directories at the same time. Skips other users' entries.
 void remove_left_behind(const std::string& parent, const std::string& name) {
   const auto old = fs::file_time_type::clock::now() - deadlines::kLeftBehind;
-  for (const DirectoryEntry& entry : list_directory_if_there(parent)) {
-    if (entry.name.size() != name.size() + kDrawn || !entry.name.starts_with(name) ||
-        entry.is_link || entry.kind != FileKind::directory)
-      continue;
+  const auto is_named_so = [&](std::string_view entry) {
+    return entry.size() == name.size() + kDrawn && entry.starts_with(name);
+  };
+  for (const std::string& entry : names_in_if_there(parent, is_named_so)) {
+    const std::string path = parent + "/" + entry;
     struct stat status{};
-    if (::stat(entry.path.c_str(), &status) != 0 || (status.st_mode & 07777) != 0700) continue;
-    const auto changed = modification_time(entry.path);
-    if (changed && *changed < old) remove_tree(entry.path);
+    if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) ||
+        (status.st_mode & 07777) != 0700 || status.st_uid != ::geteuid())
+      continue;
+    const auto changed = modification_time(path);
+    if (changed && *changed < old) remove_tree(path);
   }
+}
+
+// The parent may be a directory of the user's: a name that only this class gives, and mkdtemp's
+// mode.
+std::string make_anew(const std::string& parent, const std::string& name,
+                      const std::string& remedy) {
+  const std::string prefix = ".shoal-" + name + "-";
+  best_effort("remove temporary files that were left behind",
+              [&] { remove_left_behind(parent, prefix); });
+  return make_below(parent, prefix, remedy);
 }
 
 }  // namespace
 
-ScratchDirectory::ScratchDirectory() {
-  path_ = make_below(temporary_directory(), "shoal-",
-                     "set TMPDIR to a directory that can be written to");
-}
+ScratchDirectory::ScratchDirectory()
+    : path_(make_anew(temporary_directory(), "files",
+                      "set TMPDIR to a directory that can be written to")) {}
 
 ScratchDirectory::ScratchDirectory(const std::string& parent, const std::string& name) {
   try {
@@ -58,12 +72,7 @@ ScratchDirectory::ScratchDirectory(const std::string& parent, const std::string&
   } catch (const Error& problem) {
     refuse(problem.message(), {});
   }
-  // The parent may belong to the user, so the name must be unmistakable, and only mkdtemp's mode
-  // matches.
-  const std::string prefix = ".shoal-" + name + "-";
-  best_effort("remove temporary files that were left behind",
-              [&] { remove_left_behind(parent, prefix); });
-  path_ = make_below(parent, prefix, {});
+  path_ = make_anew(parent, name, {});
 }
 
 ScratchDirectory::~ScratchDirectory() {

@@ -5,12 +5,13 @@
 
 namespace shoal {
 
-// Its name is unique among all processes and jobs. Throws io with the path if it cannot be made.
+// PARENT/.shoal-NAME-xxxxxx; unique among all processes and jobs. Directories of this user and NAME
+// that killed processes left in PARENT are removed once they are a day old. Throws io with the path
+// if it cannot be made.
 class ScratchDirectory {
  public:
-  ScratchDirectory();  // in the temporary directory (TMPDIR)
-  // Creates PARENT/.shoal-NAME-xxxxxx, and PARENT if it is missing. Removes directories of this
-  // NAME that killed processes left there, once they are a day old.
+  ScratchDirectory();  // "files", in the temporary directory (TMPDIR)
+  // Creates PARENT if it is missing.
   ScratchDirectory(const std::string& parent, const std::string& name);
   ~ScratchDirectory();
   ScratchDirectory(const ScratchDirectory&) = delete;

@@ -13,6 +13,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/shared_directory.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 
 namespace shoal {
@@ -56,8 +57,13 @@ class Descriptor {
 // File contents: u32 key length (all ranks share this byte order), key, value.
 class FileStore final : public Store {
  public:
-  FileStore(const std::string& directory, const std::string& job, int world_size)
-      : directory_(directory + "/shoal-" + encode(job)), world_size_(world_size) {
+  // `shared`: removes the directory, which the store then does not. Else `world_size` as for
+  // make_file_store().
+  FileStore(const std::string& directory, const std::string& job, int world_size,
+            std::unique_ptr<SharedDirectory> shared = nullptr)
+      : shared_(std::move(shared)),
+        directory_(path_of(directory, job)),
+        world_size_(shared_ ? 0 : world_size) {
     make_directories(directory, "give a directory that every rank can write (SHOAL_STORE_DIR)");
     if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
       throw Error(ErrorCode::io,
@@ -69,6 +75,10 @@ class FileStore final : public Store {
     static std::atomic<std::uint64_t> instances{0};
     temporary_stem_ =
         fmt::format("{}/t-{}-{}-{}-", directory_, encode(host), ::getpid(), instances.fetch_add(1));
+  }
+
+  static std::string path_of(const std::string& directory, const std::string& job) {
+    return directory + "/shoal-" + encode(job);
   }
 
   ~FileStore() override {
@@ -229,6 +239,7 @@ class FileStore final : public Store {
     if (::rename(temporary.c_str(), file.c_str()) != 0) abandon("rename");
   }
 
+  std::unique_ptr<SharedDirectory> shared_;
   std::string directory_, temporary_stem_;
   int world_size_;
   std::atomic<std::uint64_t> counter_{0};
@@ -241,6 +252,16 @@ std::shared_ptr<Store> make_file_store(const std::string& directory, const std::
   SHOAL_CHECK(!directory.empty() && !job.empty(),
               "a file store needs a directory and a job id, not '{}' and '{}'", directory, job);
   return std::make_shared<FileStore>(directory, job, world_size);
+}
+
+std::shared_ptr<Store> make_temporary_file_store(const std::string& directory,
+                                                 const std::string& job, int rank, int world_size) {
+  make_directories(directory, "set TMPDIR to a directory that can be written to");
+  // Every rank does, before it comes: none may find files that an earlier run of this name left.
+  remove_left_directories(directory, "shoal-");
+  return std::make_shared<FileStore>(
+      directory, job, world_size,
+      std::make_unique<SharedDirectory>(FileStore::path_of(directory, job), rank, world_size));
 }
 
 }  // namespace shoal

@@ -55,6 +55,11 @@ std::shared_ptr<Store> make_hash_store();
 std::shared_ptr<Store> make_file_store(const std::string& directory, const std::string& job,
                                        int world_size = 0);
 
+// The same for the ranks of one host, in a temporary directory. The last rank that leaves removes it;
+// the next run removes those of killed ranks (runtime/io/shared_directory.h).
+std::shared_ptr<Store> make_temporary_file_store(const std::string& directory,
+                                                 const std::string& job, int rank, int world_size);
+
 // One rank (is_server) serves on host:port, in its own thread, while its store lives. All ranks,
 // including the server's, are clients and retry connecting until `deadline`. If `world_size` > 0,
 // the call returns once that many stores have joined (timeout reports how many did).

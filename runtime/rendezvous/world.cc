@@ -392,7 +392,7 @@ std::shared_ptr<Store> make_store(const World& world, Deadline deadline) {
   if (!world.store_dir.empty()) return make_file_store(world.store_dir, world.job_id, world.size);
   if (world.launcher == Launcher::open_mpi && world.is_single_host() &&
       (world.master_addr.empty() || world.master_assumed))
-    return make_file_store(scratch_directory(), world.job_id, world.size);
+    return make_temporary_file_store(scratch_directory(), world.job_id, world.rank, world.size);
   const std::string remedy =
       "set MASTER_ADDR (mpirun -x MASTER_ADDR=host) to the host of rank 0, or SHOAL_STORE_DIR to a "
       "directory that every host sees";

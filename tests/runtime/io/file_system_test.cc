@@ -91,6 +91,18 @@ TEST(FileSystem, ListsByNameAndOnlyAbsenceIsEmpty) {
               HasSubstr("cannot list"));
 }
 
+TEST(FileSystem, NamesAreListedWithoutALookAtTheirEntries) {
+  const TemporaryDirectory directory;
+  touch(directory / "b");
+  touch(directory / "other");
+  fs::create_symlink(directory / "a-loop", directory / "a-loop");
+  const auto wanted = [](std::string_view name) { return name != "other"; };
+  EXPECT_THAT(names_in_if_there(directory.path(), wanted), ElementsAre("a-loop", "b"));
+  EXPECT_TRUE(names_in_if_there(directory / "absent", wanted).empty());
+  EXPECT_THAT(error_text([&] { names_in_if_there(directory / "b", wanted); }),
+              HasSubstr("cannot list"));
+}
+
 TEST(FileSystem, RemovalSaysWhetherSomethingWasThere) {
   const TemporaryDirectory directory;
   make_directories(directory / "a/b");

@@ -1,13 +1,16 @@
 // World discovery from fake environments.
 #include "shoal/runtime/rendezvous/world.h"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <thread>
 
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
@@ -318,6 +321,45 @@ TEST(World, OpenMpiOnOneHostMeetsThroughFiles) {
   EXPECT_EQ(worlds[1].local_size, 1);
   EXPECT_TRUE(std::filesystem::is_empty(directory)) << "the last rank cleans up";
   std::filesystem::remove_all(directory);
+}
+
+// Of two ranks under mpirun on this host, which the kernel ends with the process.
+void leave_store(const std::string& name, const std::string& store_dir = "") {
+  const ::pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      for (const char* rank : {"0", "1"}) {
+        const World world = discover({{"OMPI_COMM_WORLD_RANK", rank},
+                                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                                      {"OMPI_COMM_WORLD_LOCAL_RANK", rank},
+                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                      {"PMIX_NAMESPACE", name},
+                                      {"SHOAL_STORE_DIR", store_dir}});
+        auto* const store = new std::shared_ptr<Store>(make_store(world, Deadline::in_seconds(20)));
+        (*store)->set("key", rank);
+      }
+      ::raise(SIGKILL);
+    } catch (...) {
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+
+TEST(World, TheNextRunRemovesTheFilesOfAKilledOne) {
+  const testing::TemporaryDirectory temporary;
+  ASSERT_EQ(::setenv("TMPDIR", temporary.path().c_str(), 1), 0);
+  leave_store("named", temporary.path());
+  leave_store("first");
+  EXPECT_TRUE(std::filesystem::exists(temporary / "shoal-ompi-first"));
+  leave_store("second");
+  ::unsetenv("TMPDIR");
+  EXPECT_FALSE(std::filesystem::exists(temporary / "shoal-ompi-first"));
+  EXPECT_TRUE(std::filesystem::exists(temporary / "shoal-ompi-second"));
+  EXPECT_TRUE(std::filesystem::exists(temporary / "shoal-ompi-named"))
+      << "the user named its place";
 }
 
 TEST(World, StoreDirectoryBeatsTcp) {

@@ -1,0 +1,36 @@
+// A directory for temporary files that the ranks of a run share on one host.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+// The last rank to leave removes it. Ranks may be killed: each holds a shared flock(2) on the file
+// `alive` in it, which the kernel gives back however a process ends. That file has a line for each
+// rank that came, so a directory that all ranks of its run have left is known from one that others
+// are still to join.
+class SharedDirectory {
+ public:
+  // Makes `path`, mode 0700, or joins the ranks that are there. io where that fails, or where it is
+  // something else than a directory of this user.
+  SharedDirectory(std::string path, int rank, int ranks);
+  ~SharedDirectory();
+  SharedDirectory(const SharedDirectory&) = delete;
+  SharedDirectory& operator=(const SharedDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+// Removes the shared directories in `parent` whose name begins with `prefix`, that are this user's
+// and that no process uses: at once where all ranks of the run came or the host was started again
+// since, else once nothing was written there for deadlines::kRanksCome. Whatever has no `alive` as
+// SharedDirectory writes it stays. Never throws: a failure is logged at debug.
+void remove_left_directories(const std::string& parent, std::string_view prefix) noexcept;
+
+}  // namespace shoal
