@@ -36,6 +36,16 @@ bool fails(const char* path) {
   return true;
 }
 
+// A name in the open directory.
+bool fails(int directory, const char* name) {
+  if (count == 0 || name == nullptr) return false;
+  if (directory == AT_FDCWD || name[0] == '/') return fails(name);
+  char parent[4096] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(directory);
+  if (::readlink(link.c_str(), parent, sizeof parent - 1) < 0) return false;
+  return fails((std::string(parent) + "/" + name).c_str());
+}
+
 template <typename Function>
 Function real(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
@@ -96,7 +106,7 @@ int openat(int directory, const char* path, int flags, ...) {
   const mode_t mode = mode_of(flags, rest);
   va_end(rest);
   static const auto next = real<int (*)(int, const char*, int, ...)>("openat");
-  return fails(path) ? -1 : next(directory, path, flags, mode);
+  return fails(directory, path) ? -1 : next(directory, path, flags, mode);
 }
 
 DIR* opendir(const char* path) {
@@ -117,6 +127,16 @@ int stat64(const char* __restrict path, struct stat64* __restrict status) noexce
 int remove(const char* path) noexcept {
   static const auto next = real<int (*)(const char*)>("remove");
   return fails(path) ? -1 : next(path);
+}
+
+int unlinkat(int directory, const char* path, int flags) noexcept {
+  static const auto next = real<int (*)(int, const char*, int)>("unlinkat");
+  return fails(directory, path) ? -1 : next(directory, path, flags);
+}
+
+int rename(const char* from, const char* to) noexcept {
+  static const auto next = real<int (*)(const char*, const char*)>("rename");
+  return fails(from) || fails(to) ? -1 : next(from, to);
 }
 
 int unlink(const char* path) noexcept {

@@ -5,8 +5,10 @@
 
 namespace shoal::test {
 
-// While it lives, open(), opendir(), stat() and remove() of exactly this path, written so, fail
-// with `error` in the whole process, also where the standard library calls them. The test links
+// While it lives, open(), opendir(), stat(), remove() and rename() of exactly this path, written
+// so, fail with `error` in the whole process, also where the standard library calls them. So do
+// openat() and unlinkat() of a name in an open directory, where the directory's path and the name
+// make this path: remove_all() goes through a tree that way. The test links
 // shoal_test_failing_path.
 class FailingPath {
  public:

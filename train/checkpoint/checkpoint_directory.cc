@@ -184,11 +184,8 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
 namespace {
 
 std::vector<std::string> names_of_unfinished(const std::string& output_dir) {
-  std::vector<std::string> names;
-  for (DirectoryEntry& entry : list_directory_if_there(
-           output_dir, [](std::string_view name) { return name.starts_with(kTemporaryPrefix); }))
-    names.push_back(std::move(entry.name));
-  return names;
+  return names_in_if_there(
+      output_dir, [](std::string_view name) { return name.starts_with(kTemporaryPrefix); });
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_in_parts(const std::string& directory) {
-  return std::ranges::any_of(list_directory_if_there(directory), [](const DirectoryEntry& entry) {
-    return entry.name.starts_with("shard-");
-  });
+  return !names_in_if_there(directory, [](std::string_view name) {
+            return name.starts_with("shard-");
+          }).empty();
 }
 
 // A tensor that is whole in `whole`, into a part of it.

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "support/failing_path.h"
 #include "support/temporary_directory.h"
@@ -127,8 +128,55 @@ TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
     const test::FailingPath marker(output / "checkpoint-1/COMPLETE", EIO);
     EXPECT_TRUE(rotate_checkpoints(output.path(), 1, {}).empty());
   }
+  {
+    save(output.path(), 3);
+    const test::FailingPath file(output / "checkpoint-1/model.bin", EIO);
+    EXPECT_THAT(rotate_checkpoints(output.path(), 1, {}), ElementsAre(output / "checkpoint-2"));
+    EXPECT_GT(file.calls(), 0);
+    EXPECT_EQ(newest_checkpoint(output.path(), nullptr)->step, 3);
+  }
   EXPECT_EQ(list_checkpoints(output.path()).size(), 2U);
-  EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U);
+  EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U) << "the disk is well again";
+}
+
+// A file in it is on a broken disk, or the whole directory is.
+TEST(CheckpointDirectory, AnUnfinishedOneThatCannotBeRemovedEndsNoRun) {
+  for (const int error : {EIO, EACCES, ESTALE})
+    for (const std::string broken_part : {"", "/deep", "/deep/file"}) {
+      const TemporaryDirectory output;
+      for (const std::string name : {"tmp-checkpoint-6.0", "tmp-checkpoint-7.0"}) {
+        fs::create_directories(output / name + "/deep");
+        std::ofstream(output / name + "/deep/file") << "half";
+      }
+      const test::FailingPath broken(output / "tmp-checkpoint-6.0" + broken_part, error);
+      remove_unfinished_checkpoints(output.path());
+      EXPECT_GT(broken.calls(), 0) << broken_part;
+      EXPECT_THAT(names(output.path()), ElementsAre("tmp-checkpoint-6.0"));
+      restore_replaced_checkpoints(output.path());
+    }
+}
+
+// The checkpoint counts, or the error that kept it from being written does.
+TEST(CheckpointDirectory, AFailedCleanUpHidesNothing) {
+  const TemporaryDirectory output;
+  save(output.path(), 1, "old");
+  {
+    const test::FailingPath broken(output / "tmp-checkpoint-1.0.replaced/model.bin", EIO);
+    save(output.path(), 1, "new");
+    EXPECT_GT(broken.calls(), 0);
+  }
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-1", true), std::nullopt);
+  std::optional<test::FailingPath> broken;
+  EXPECT_THAT(error_of([&] {
+                const CheckpointTransaction transaction(output.path(), 2, 0);
+                std::ofstream(transaction.directory() + "/model.bin") << "model";
+                broken.emplace(transaction.directory() + "/model.bin", EIO);
+                throw_error(ErrorCode::io, "the first error");
+              }),
+              HasSubstr("the first error"));
+  EXPECT_GT(broken->calls(), 0);
+  EXPECT_THAT(names(output.path()),
+              ElementsAre("checkpoint-1", "tmp-checkpoint-1.0.replaced", "tmp-checkpoint-2.0"));
 }
 
 // A writer that is killed at any moment leaves no checkpoint-N without its marker.

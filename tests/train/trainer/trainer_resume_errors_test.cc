@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "support/failing_path.h"
 #include "support/temporary_directory.h"
@@ -115,6 +116,18 @@ TEST_F(ResumeErrors, OfOneRankEndEveryRankWithTheReason) {
                   Each(AllOf(HasSubstr(path), HasSubstr(std::strerror(EIO)))));
       expect_nothing_was_touched();
     }
+}
+
+TEST_F(ResumeErrors, OfCleaningUpDoNotEndTheRun) {
+  fs::create_directory(output / "tmp-checkpoint-4.0");
+  for (const char* name : {"", "/file"}) {
+    std::ofstream(output / "tmp-checkpoint-4.0/file") << "of a killed writer";
+    const FailingPath broken(output / "tmp-checkpoint-4.0" + name, EIO);
+    EXPECT_EQ(error_of(arguments), "no error") << name;
+    EXPECT_GT(broken.calls(), 0) << name;
+    EXPECT_EQ(checkpoint_problem(output / "checkpoint-6", true), std::nullopt);
+    EXPECT_TRUE(fs::exists(output / "tmp-checkpoint-4.0"));
+  }
 }
 
 // A checkpoint that cannot be removed costs room; one that must make way ends the run.
