@@ -112,8 +112,8 @@ struct alignas(kApart) RankPage {
   // Whether this rank can fence all ranks (doorbell.h); written before any peer sees the page.
   std::atomic<bool> can_fence{false};
   std::atomic<bool> fences{false};  // this rank passes a fence whenever it publishes
-  // Bit c: this rank may run on core c; likewise. Then its CPU quota in cores (0: none), and a number
-  // that ranks of one control group share.
+  // Bit c: this rank may run on core c; likewise. Then its CPU quota in cores (0: none), and a
+  // number that ranks of one control group share.
   std::array<std::uint64_t, 16> cores{};
   double quota_cores = 0;
   std::uint64_t quota_group = 0;

@@ -72,8 +72,8 @@ class Backoff {
 
 // Writes the cores that this rank may run on, and its CPU quota, into its page.
 void publish_cores(RankPage& own);
-// Cores that any of these ranks may run on; fewer if the quotas of all their control groups together
-// allow less. At least 1.
+// Cores that any of these ranks may run on; fewer if the quotas of all their control groups
+// together allow less. At least 1.
 int cores_of(std::span<const RankPage* const> pages);
 
 // Spins suitable for `ranks` ranks on `cores` cores: none if ranks outnumber cores.

@@ -81,8 +81,8 @@ inline constexpr std::chrono::seconds kAnnounceAgain{1};
 // ---- a run ----
 // Time that failing ranks wait for each other's reports.
 inline constexpr double kTellFailures = 1;
-// Ranks of a run open their temporary directory within this of each other. A directory that no process
-// uses, and that not all ranks have opened, is removed at this age.
+// Ranks of a run open their temporary directory within this of each other. A directory that no
+// process uses, and that not all ranks have opened, is removed at this age.
 inline constexpr std::chrono::minutes kRanksCome{1};
 // Temporary directories left behind by killed processes are removed at this age.
 inline constexpr std::chrono::hours kLeftBehind{24};

@@ -26,15 +26,15 @@ struct Variable {
 inline constexpr Variable kLog{"SHOAL_LOG", Kind::string, "info",
                                "lowest level logged: debug, info, warn, error or off",
                                "debug info warn warning error off"};
-inline constexpr Variable kThreads{
-    "SHOAL_THREADS",
-    Kind::integer,
-    "0",
-    "threads inside kernels of each rank; 0: the cores this process may use, or the CPU quota of its "
-    "control group, / the ranks that share them",
-    {},
-    0,
-    4096};
+inline constexpr Variable kThreads{"SHOAL_THREADS",
+                                   Kind::integer,
+                                   "0",
+                                   "threads inside kernels of each rank; 0: the cores this process "
+                                   "may use, or the CPU quota of its "
+                                   "control group, / the ranks that share them",
+                                   {},
+                                   0,
+                                   4096};
 inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
                                     "seconds any wait for another rank may last"};
 inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "auto",

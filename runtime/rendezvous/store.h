@@ -55,8 +55,8 @@ std::shared_ptr<Store> make_hash_store();
 std::shared_ptr<Store> make_file_store(const std::string& directory, const std::string& job,
                                        int world_size = 0);
 
-// The same for the ranks of one host, in a temporary directory. The last rank that leaves removes it;
-// the next run removes those of killed ranks (runtime/io/shared_directory.h).
+// The same for the ranks of one host, in a temporary directory. The last rank that leaves removes
+// it; the next run removes those of killed ranks (runtime/io/shared_directory.h).
 std::shared_ptr<Store> make_temporary_file_store(const std::string& directory,
                                                  const std::string& job, int rank, int world_size);
 
