@@ -73,8 +73,8 @@ std::optional<std::string> path_below(const std::string& mount_root, const std::
   return rest;
 }
 
-// Of the mounts that show the group, the one that shows most of the groups around it. Of several
-// mounts at one place the last covers the others.
+// Takes the mount that shows the group and most of the groups around it. If several are at one
+// place, the last covers the others.
 void add_groups(std::vector<ControlGroup>& groups, const std::vector<Mount>& mounts, int version,
                 std::string_view controller, const std::string& path, const std::string& root) {
   const Mount* best = nullptr;

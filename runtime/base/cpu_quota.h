@@ -17,7 +17,7 @@ struct CpuQuota {
 // there is none. A file that cannot be read or is malformed is logged once and sets no quota.
 // `root`: where a test has its proc and sys.
 std::vector<CpuQuota> cpu_quotas(const std::string& root = {});
-// Those of this process, as they were when it first asked.
+// The quotas of this process, read when it first asks.
 const std::vector<CpuQuota>& own_cpu_quotas();
 // The smallest; null if there is none.
 const CpuQuota* tightest(const std::vector<CpuQuota>& quotas);

@@ -93,7 +93,7 @@ bool lock(int fd, int how, const std::string& path) {
   return true;
 }
 
-// What `alive` tells: a line "shoal RANK RANKS BOOT HOST" of each rank that came.
+// The content of `alive`: a line "shoal RANK RANKS BOOT HOST" of each rank that came.
 struct Visits {
   std::set<int> came;
   std::size_t ranks = 0;

@@ -29,8 +29,8 @@ class SharedDirectory {
 
 // Removes the shared directories in `parent` whose name begins with `prefix`, that are this user's
 // and that no process uses: at once where all ranks of the run came or the host was started again
-// since, else once nothing was written there for deadlines::kRanksCome. Whatever has no `alive` as
-// SharedDirectory writes it stays. Never throws: a failure is logged at debug.
+// since, else once nothing was written there for deadlines::kRanksCome. An entry without an
+// `alive` as SharedDirectory writes it stays. Never throws: a failure is logged at debug.
 void remove_left_directories(const std::string& parent, std::string_view prefix) noexcept;
 
 }  // namespace shoal

@@ -153,7 +153,7 @@ TEST(SharedDirectory, OneOfAnEarlierBootGoesAtOnce) {
   EXPECT_TRUE(fs::exists(parent / "shoal-elsewhere"));
 }
 
-TEST(SharedDirectory, WhatItDidNotMakeStays) {
+TEST(SharedDirectory, LeavesOtherEntriesAlone) {
   const TemporaryDirectory parent, elsewhere;
   {
     const Child killed([&] { join(elsewhere / "shoal-run", 0, 1); });

@@ -93,7 +93,6 @@ TEST(ThreadsOfRank, RanksShareTheQuotaOfTheirGroup) {
   EXPECT_EQ(shares({{"a", 1, -1, {quota(1e6, "1:1")}}}), std::vector<int>{affinity_cores()});
 }
 
-// Without a look at this machine's cores: as many ranks as it takes to have a share of each.
 TEST(ThreadsOfRank, TheSmallerOfBothSharesCounts) {
   struct Case {
     std::string what;

@@ -323,7 +323,7 @@ TEST(World, OpenMpiOnOneHostMeetsThroughFiles) {
   std::filesystem::remove_all(directory);
 }
 
-// Of two ranks under mpirun on this host, which the kernel ends with the process.
+// Makes the store of two ranks under mpirun on this host in a process that is killed then.
 void leave_store(const std::string& name, const std::string& store_dir = "") {
   const ::pid_t child = ::fork();
   if (child == 0) {
@@ -339,9 +339,9 @@ void leave_store(const std::string& name, const std::string& store_dir = "") {
         (*store)->set("key", rank);
       }
       ::raise(SIGKILL);
-    } catch (...) {
+    } catch (const std::exception&) {
+      ::_exit(1);
     }
-    ::_exit(1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
