@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/numbers.h"
 
 namespace shoal {
 namespace {
@@ -29,8 +30,9 @@ std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::string digits = text[i] == '\\' ? text.substr(i + 1, 3) : "";
-    if (digits.size() == 3 && digits.find_first_not_of("01234567") == std::string::npos) {
-      plain += static_cast<char>(std::stoi(digits, nullptr, 8));
+    const auto code = digits.size() == 3 ? parse_number<unsigned>(digits, 8) : std::nullopt;
+    if (code) {
+      plain += static_cast<char>(*code);
       i += 3;
     } else {
       plain += text[i];
