@@ -1,4 +1,4 @@
-// Host tensors wait in a file, which a thread writes and reads.
+// Host tensors are offloaded to a file, which an own thread writes and reads.
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
@@ -21,9 +21,9 @@
 namespace shoal::parallel {
 namespace {
 
-constexpr std::int64_t kAlignment = 4096;  // of places in the file
+constexpr std::int64_t kAlignment = 4096;  // of offsets in the file
 
-// Only the thread touches `state` while it is leaving or arriving.
+// While an item is leaving or arriving, only the file thread changes its `state`.
 struct Item final : OffloadedTensor {
   enum class State : std::uint8_t { leaving, away, arriving, here, failed };
   Tensor tensor;  // defined while it takes memory
@@ -31,12 +31,12 @@ struct Item final : OffloadedTensor {
   DType dtype = DType::f32;
   std::int64_t offset = 0, bytes = 0;
   State state = State::leaving;
-  int error = 0;  // of the transfer that failed, and which it was
+  int error = 0;  // errno of the failed transfer
   bool failed_out = false;
-  bool ahead = false;  // read back, or on its way, before backward asked for it
+  bool ahead = false;  // back, or on its way, before backward asked for it
 };
 
-// Where tensors lie in the file: free ranges, the first that fits.
+// Allocates ranges of the file, first fit.
 class Places {
  public:
   std::int64_t take(std::int64_t bytes) {
@@ -71,14 +71,14 @@ class Places {
   std::int64_t end() const { return end_; }
 
  private:
-  std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes, never touching
+  std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes; neighbours are merged
   std::int64_t end_ = 0;
 };
 
 int open_nameless(const std::string& directory) {
   const int direct = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (direct >= 0) return direct;
-  // File systems without O_TMPFILE: mkostemp fills the last six characters in.
+  // For file systems without O_TMPFILE. mkostemp replaces the last six characters.
   std::string name = directory + "/shoal-activations-" + std::string(6, 'X');
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
   if (named >= 0 && ::unlink(name.c_str()) != 0) {
@@ -96,7 +96,7 @@ std::string directory_of(const OffloadOptions& options) {
   return temporary && *temporary ? temporary : "/tmp";
 }
 
-// All of it or an errno.
+// Transfers all bytes, or returns an errno.
 int transfer(int file, bool out, std::byte* data, std::int64_t bytes, std::int64_t offset) {
   while (bytes > 0) {
     const ssize_t moved = out ? ::pwrite(file, data, static_cast<std::size_t>(bytes), offset)
@@ -133,7 +133,7 @@ struct FilePlace final : OffloadPlace {
   FilePlace(const FilePlace&) = delete;
   FilePlace& operator=(const FilePlace&) = delete;
 
-  // The thread. Reading back goes first: somebody may wait for it.
+  // Body of the file thread. Reads go first, because the computing thread may wait for them.
   void serve() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -163,7 +163,7 @@ struct FilePlace final : OffloadPlace {
                 "make room there, or offload to another directory (TMPDIR)");
   }
 
-  // Until `item` is no more in `state`. Holds `lock`.
+  // Waits until `item` leaves `state`. The caller holds `lock`.
   void wait_while(std::unique_lock<std::mutex>& lock, const Item& item, Item::State state) {
     if (item.state != state) return;
     const Clock::time_point began = Clock::now();
@@ -171,7 +171,7 @@ struct FilePlace final : OffloadPlace {
     taken.waited_seconds += std::chrono::duration<double>(Clock::now() - began).count();
   }
 
-  // Gives the memory of what has left back, on the thread that computes.
+  // Frees the memory of tensors that have left, on the computing thread.
   void drop_what_left(std::unique_lock<std::mutex>& lock, int most) {
     while (!outgoing.empty()) {
       Item& oldest = *outgoing.front();
@@ -205,7 +205,7 @@ struct FilePlace final : OffloadPlace {
 
   void begin_load(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Item>& item) {
     drop_what_left(lock, options.max_leaving);
-    if (item->state == Item::State::leaving) return;  // not gone yet: unpack takes it as it is
+    if (item->state == Item::State::leaving) return;  // still in memory: unpack takes it as it is
     if (item->state != Item::State::away) return;
     item->tensor = Tensor::empty(item->shape, item->dtype, memory, MemoryTag::activations);
     pointers[item.get()] = item->tensor.view().data;
@@ -214,11 +214,11 @@ struct FilePlace final : OffloadPlace {
     wake.notify_one();
   }
 
-  // Reads back what is expected next, as far as there may be so much.
+  // Starts to read the next expected tensors, up to max_returning.
   void advance(std::unique_lock<std::mutex>& lock) {
     while (!expected.empty() && ahead < options.max_returning) {
       if (const auto item = expected.front().lock()) {
-        if (item->state == Item::State::leaving) return;  // behind what leaves now
+        if (item->state == Item::State::leaving) return;  // waits for this write first
         if (item->state == Item::State::away) {
           begin_load(lock, item);
           item->ahead = true;
@@ -238,7 +238,7 @@ struct FilePlace final : OffloadPlace {
     wait_while(lock, *item, Item::State::leaving);
     if (item->state == Item::State::failed) fail(*item);
     if (item->state == Item::State::here) ++taken.early;
-    // What was not dropped yet need not be read.
+    // An item whose memory was not freed yet need not be read.
     if (item->state == Item::State::away && item->tensor.defined()) item->state = Item::State::here;
     begin_load(lock, item);
     wait_while(lock, *item, Item::State::arriving);
@@ -276,10 +276,10 @@ struct FilePlace final : OffloadPlace {
   int file = -1;
   mutable std::mutex mutex;
   std::condition_variable wake, done;
-  std::deque<std::shared_ptr<Item>> leaving, arriving;  // for the thread
-  std::deque<std::shared_ptr<Item>> outgoing;           // whose memory is not given back yet
-  std::deque<std::weak_ptr<Item>> expected;             // in the order of the backwards
-  int ahead = 0;                                        // items of which `ahead` is true
+  std::deque<std::shared_ptr<Item>> leaving, arriving;  // for the file thread
+  std::deque<std::shared_ptr<Item>> outgoing;           // memory not freed yet
+  std::deque<std::weak_ptr<Item>> expected;             // in the order of their backwards
+  int ahead = 0;                                        // items whose `ahead` is true
   std::map<const Item*, void*> pointers;
   Places places;
   OffloadStatistics taken;

@@ -26,7 +26,7 @@ nn::SavedTensorHooks Offloader::hooks(std::shared_ptr<Batch> batch) {
                      batch = std::move(batch)](const Tensor& tensor) -> std::function<Tensor()> {
     if (static_cast<std::int64_t>(tensor.bytes()) < min_bytes) return {};
     const std::shared_ptr<OffloadedTensor> saved = place->save(tensor);
-    // Dropped with the tape.
+    // Runs when the tape drops the tensor.
     const std::shared_ptr<void> guard(nullptr, [place, saved](void*) { place->forget(saved); });
     batch->tensors.push_back(saved);
     return [place, saved, guard] { return place->load(saved); };

@@ -1,8 +1,8 @@
-// Where offloaded tensors wait: what an Offloader asks of it. Not for other rooms.
+// Interface between the Offloader and the storage of offloaded tensors. Not for other rooms.
 //
-// A tensor that is saved keeps its memory while it leaves; of these `max_leaving` may. Of those
-// that are expected, the next ones are brought back, `max_returning` at a time; one that has not
-// left by then stays.
+// A saved tensor keeps its memory while it leaves; at most `max_leaving` tensors may do so. Of the
+// expected tensors, the next `max_returning` are brought back. A tensor that has not left by then
+// stays.
 #pragma once
 
 #include <memory>
@@ -12,29 +12,29 @@
 
 namespace shoal::parallel {
 
-// One tensor's way out and back.
+// One offloaded tensor.
 struct OffloadedTensor {
   virtual ~OffloadedTensor() = default;
-  bool expected = false;  // expect() has told of it
+  bool expected = false;  // expect() has announced it
 };
 
 // All methods belong to the computing thread.
 class OffloadPlace {
  public:
-  virtual ~OffloadPlace() = default;  // waits for what is on its way
+  virtual ~OffloadPlace() = default;  // waits for running transfers
   virtual std::shared_ptr<OffloadedTensor> save(const Tensor& tensor) = 0;
   virtual Tensor load(const std::shared_ptr<OffloadedTensor>& tensor) = 0;
-  // The tape no longer needs it: its memory and its place are free again.
+  // The tape no longer needs it: frees its memory and its place.
   virtual void forget(const std::shared_ptr<OffloadedTensor>& tensor) noexcept = 0;
-  // In the order of their backwards, behind what was expected before.
+  // In the order of their backwards, after the tensors expected before.
   virtual void expect(std::span<const std::shared_ptr<OffloadedTensor>> tensors) = 0;
   virtual OffloadStatistics statistics() const = 0;
 };
 
-// Of host tensors. io where the file cannot be made.
+// For host tensors. Throws io if the file cannot be created.
 std::unique_ptr<OffloadPlace> make_file_place(MemoryResource& memory,
                                               const OffloadOptions& options);
-// Of a device's, which `compute` works on: host memory that its copies need not wait for.
+// For tensors of the device that `compute` runs on; they go to pinned host memory.
 std::unique_ptr<OffloadPlace> make_pinned_place(MemoryResource& memory,
                                                 const OffloadOptions& options, Stream compute);
 

@@ -1,13 +1,13 @@
-// A device's tensors wait in pinned host memory. Copies out and in have a stream each, and order is
-// kept by events alone: the host never waits, whatever leaves or comes back is decided by the calls
-// and not by the clock, so memory is the same in every run and a step may be captured.
+// Device tensors are offloaded to pinned host memory. Copies out and copies in each have a stream.
+// Events alone keep the order and the host never waits. The calls, not their timing, decide which
+// tensors leave and return. So every run uses the same memory, and a step can be captured.
 //
-// - A copy out waits for what the computing stream had been given when the tensor was saved. The
-//   tensor's memory is given back to that stream behind a wait for the copy.
-// - A copy in waits for what the computing stream had been given when its memory was taken, which
-//   may have been another's; the computing stream waits for it when backward asks.
-// - Every copy is so waited for by the computing stream before its place or its memory is free: who
-//   has them next begins behind that stream, and a captured step has no loose end.
+// - A copy out waits for the work queued on the computing stream when the tensor was saved. The
+// computing stream waits for the copy before it gets the tensor's memory back. - A copy in waits
+// for the work queued on the computing stream when its memory was allocated, because that work may
+// still use the memory. The computing stream waits for the copy when backward asks. - So the
+// computing stream waits for every copy before its place or memory is reused. A captured step
+// leaves no copy unjoined.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -25,7 +25,7 @@ struct Item final : OffloadedTensor {
   Shape shape;
   DType dtype = DType::f32;
   Buffer place;
-  std::unique_ptr<Event> moved;  // behind its copy, while nobody has waited for that
+  std::unique_ptr<Event> moved;  // recorded after its copy; null once waited for
   bool leaving = false;          // in PinnedPlace::leaving_
   bool ahead = false;            // brought back, or kept, before backward asked for it
 };
@@ -68,10 +68,10 @@ class PinnedPlace final : public OffloadPlace {
       ++statistics_.early;
     }
     if (!item->tensor.defined()) bring_back(*item);
-    // Its copy out, where it has not left, reads what backward reads.
+    // If the tensor has not left, its copy out reads the memory that backward reads.
     wait(*item);
     advance();
-    // As much as a step keeps for both ways, and no more.
+    // Limits the memory of both directions together.
     let_leave(std::max(options_.max_leaving, options_.max_returning) - ahead_);
     return item->tensor;
   }
@@ -97,7 +97,7 @@ class PinnedPlace final : public OffloadPlace {
   OffloadStatistics statistics() const override { return statistics_; }
 
  private:
-  // Behind what the computing stream has been given.
+  // Copies after the work queued on the computing stream.
   void move(Item& item, void* to, const void* from, Stream stream) {
     computed_.record(compute_);
     computed_.block_stream(stream);
@@ -107,7 +107,7 @@ class PinnedPlace final : public OffloadPlace {
     events_.pop_back();
     item.moved->record(stream);
   }
-  // The computing stream, for the item's copy.
+  // Makes the computing stream wait for the item's copy.
   void wait(Item& item) {
     if (!item.moved) return;
     item.moved->block_stream(compute_);
@@ -120,7 +120,7 @@ class PinnedPlace final : public OffloadPlace {
   void stays(const std::shared_ptr<Item>& item) {
     if (std::exchange(item->leaving, false)) std::erase(leaving_, item);
   }
-  // Gives memory back, of the oldest first, until `most` have not left.
+  // Frees the memory of the oldest leaving tensors until at most `most` are left.
   void let_leave(int most) {
     while (static_cast<int>(leaving_.size()) > std::max(most, 0)) {
       Item& oldest = *leaving_.front();
@@ -146,17 +146,17 @@ class PinnedPlace final : public OffloadPlace {
   const OffloadOptions options_;
   const Stream compute_;
   DeviceBackend& backend_;
-  // Before the streams, which end first and with them what is on its way.
+  // Declared before the streams: they are destroyed first, which ends running copies.
   std::unique_ptr<MemoryResource> own_;
   PoolMemory pinned_;
   std::deque<std::shared_ptr<Item>> leaving_;
   std::deque<std::weak_ptr<Item>> expected_;
-  int ahead_ = 0;  // items of which `ahead` is true
+  int ahead_ = 0;  // items whose `ahead` is true
   std::int64_t held_ = 0;
   OffloadStatistics statistics_;
   OwnedStream out_, in_;
   Event computed_;
-  std::vector<std::unique_ptr<Event>> events_;  // free
+  std::vector<std::unique_ptr<Event>> events_;  // unused
 };
 
 }  // namespace
