@@ -56,7 +56,7 @@ nn::StepOptions DistributedOptimizer::step_options(const UpdateOptions& options)
 nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
                                            const UpdateOptions& options) {
   return model_.mesh().guarded([&] {
-    model_.wait_for_values();  // of the step before: gathers read what is updated now
+    model_.wait_for_values();  // the last step's gathers read the values that are updated now
     nn::StepOptions update = step_options(options);
     update.gradient_scale = 1 / scaler_.scale();
     const nn::StepOutcome outcome = rule_->step(state, update);
@@ -76,7 +76,7 @@ void DistributedOptimizer::queue_step(kernels::StepState& state, const UpdateOpt
     model_.wait_for_values();
     rule_->queue_step(state, step_options(options));
     model_.publish();
-    // Of a captured step nothing is under way behind it: the next one may be replayed.
+    // A captured step must end with no running gather: the next step may be a replay.
     if (model_.options().captured) model_.wait_for_values();
   });
 }

@@ -7,9 +7,9 @@
 //   each step: microbatches' input.loss.loss_scale = optimizer.loss_scale() / targets of all ranks;
 //              model.train(microbatches); optimizer.step(state, {.learning_rate = 1e-3});
 //
-// What is updated is f32: masters where the model computes in bf16 or f16, else the values; or,
-// with ParallelOptions::rounding_seed, bf16 values. Every rank makes one and makes the same calls
-// in the same order.
+// It updates f32 values: masters if the model computes in bf16 or f16, else the parameters. With
+// ParallelOptions::rounding_seed it updates bf16 values. Every rank creates one and makes the same
+// calls in the same order.
 #pragma once
 
 #include <functional>
@@ -25,65 +25,66 @@ namespace shoal::parallel {
 
 struct DistributedOptimizerOptions {  // SMP's arguments and defaults
   double static_loss_scale = 1;
-  bool dynamic_loss_scale = false;  // then static_loss_scale is passed over
-  // Scale 2^32 at first, factor 2, window 1000, at least 1, delayed_shift 1.
+  bool dynamic_loss_scale = false;  // true: static_loss_scale is ignored
+  // Defaults: initial scale 2^32, factor 2, window 1000, minimum 1, delayed_shift 1.
   nn::LossScalerOptions dynamic_loss_args = {};
 };
 
 struct UpdateOptions {
   double learning_rate = 0;
   double max_gradient_norm = 0;  // 0: no clipping
-  // Of nn::StepOptions, for set_step() and queue_step().
+  // The nn::StepOptions fields of the same names, for set_step() and queue_step().
   std::int64_t update = -1;
   float inverse_targets = 1;
   kernels::LossScaleRule scaling = {};
 };
 
-// What this rank keeps of one tensor that a checkpoint has.
+// This rank's part of one tensor of a checkpoint.
 struct HeldRun {
   const nn::Parameter* parameter = nullptr;
-  std::string state;       // "exp_avg", ...; empty: the parameter's own numbers
-  std::int64_t first = 0;  // element of the parameter, row-major; tensor.count() from there
-  // f32, contiguous, the optimizer's memory: to write out or to load into. Of a parameter that is
-  // frozen or has no master its value, in the compute dtype.
+  std::string state;       // "exp_avg", ...; empty: the parameter's values
+  std::int64_t first = 0;  // first element in the parameter, row-major; tensor.count() elements
+                           // follow
+  // Contiguous f32 memory of the optimizer, to save from or load into. If the parameter is frozen
+  // or has no master: its value, in the compute dtype.
   Tensor tensor;
-  bool writes = false;  // over all ranks of the mesh, true for each element exactly once
+  bool writes = false;  // true on exactly one rank of the mesh for each element
 };
 
 class DistributedOptimizer {
  public:
-  // Makes the rule of what this rank updates: nn::make_adamw(...).
+  // Creates the update rule for this rank's segments: nn::make_adamw(...).
   using Make = std::function<std::unique_ptr<nn::Optimizer>(std::vector<nn::Segment>)>;
-  // `model` outlives the object.
+  // `model` must outlive the object.
   DistributedOptimizer(ParallelModel& model, const Make& make,
                        const DistributedOptimizerOptions& options = {});
 
-  // What the next train()'s losses are to be multiplied with; 1 without scaling.
+  // Factor for the losses of the next train(); 1 without scaling.
   double loss_scale() const { return scaler_.scale(); }
-  // After train(). Norm over all parameters of the model, the same bits on every rank, and clipping
-  // by it; where it is not finite, or one rank's share of it, all ranks skip the step. Then the
-  // loss scale follows. With sharding, new values are on their way when this returns; train() and
-  // evaluate() wait for what they read. Blocks.
+  // Call after train(). Clips by the norm over all parameters of the model, which has the same bits
+  // on every rank. If the norm or one rank's share of it is not finite, all ranks skip the step.
+  // Then updates the loss scale. With sharding, new values may still be on their way when this
+  // returns; train() and evaluate() wait for the ones they read. Blocks.
   nn::StepOutcome step(kernels::StepState& state, const UpdateOptions& options);
 
-  // On a device a step of which the host waits for nothing, between them ParallelModel's
-  // queue_train(): what differs from step to step, then the work. Losses are scaled by `state`
-  // (LossOptions::state), whose loss scale follows the `scaling` of the options: loss_scale() and
-  // scaler() have no part in it. Where the step is left out, rule().norm() is not finite, and
-  // values are given to the other ranks all the same. Both may be captured in a graph, replays of
-  // which leave take_last_sum() too.
+  // The step on a device without host waits. Call set_step() with the step's settings, then
+  // ParallelModel::queue_train(), then queue_step(). Losses are scaled by `state`
+  // (LossOptions::state), whose loss scale follows `options.scaling`; loss_scale() and scaler() are
+  // not used. If the step is skipped, rule().norm() is not finite, and values are published all the
+  // same. Both calls may be captured in a graph; replays also set take_last_sum().
   void set_step(kernels::StepState& state, const UpdateOptions& options);
   void queue_step(kernels::StepState& state, const UpdateOptions& options);
-  // The last of the step's sums over ranks: who waits for the stream waits for that before, which
+  // The last cross-rank sum of the step. Wait for it before waiting for the stream: the sum's wait
   // has a deadline. Null: there is one rank.
   collectives::WorkPtr take_last_sum() { return std::move(last_sum_); }
 
-  // For checkpoints: masters and the rule's states, in an order of no meaning. Whole parameters, or
-  // with sharding this rank's runs of them, loaded on every rank, whoever wrote them.
+  // For checkpoints: masters and the rule's states, in no particular order. Without sharding whole
+  // parameters, with sharding this rank's runs. Every rank loads all of its entries, whichever rank
+  // wrote them.
   std::vector<HeldRun> held() const;
-  // After held() were loaded: rounds masters into values and gathers them. Blocks.
+  // Call after loading into held(): rounds masters into values and gathers them. Blocks.
   void refresh();
-  // The loss scale's part of a checkpoint: scaler().state(), restore().
+  // Its state() and restore() are the loss scale's part of a checkpoint.
   nn::LossScaler& scaler() { return scaler_; }
 
   nn::Optimizer& rule() { return *rule_; }
@@ -92,7 +93,7 @@ class DistributedOptimizer {
   nn::StepOptions step_options(const UpdateOptions& options);
 
   ParallelModel& model_;
-  collectives::WorkPtr last_sum_;  // of the step that is being queued
+  collectives::WorkPtr last_sum_;  // of the step being queued
   nn::LossScaler scaler_;
   std::unique_ptr<nn::Optimizer> rule_;
 };

@@ -10,8 +10,8 @@
 namespace shoal::parallel {
 namespace {
 
-// Bytes, and tensors of a stream's size that leave for a file: of all of these together only so
-// many take memory at a time.
+// Bytes in memory, and the number of stream-sized tensors that leave for a file. Of the leaving
+// tensors only a few take memory at a time.
 struct Holding {
   double bytes = 0, leaving = 0;
   Holding operator+(const Holding& other) const {
@@ -22,13 +22,13 @@ struct Holding {
   }
 };
 
-// What one stage holds of a microbatch.
+// Memory that one stage holds for a microbatch.
 class StageMemory {
  public:
   StageMemory(const ActivationRequest& request, UnitRange stage) : request_(request) {
     const int units = static_cast<int>(request.units.size());
     for (int unit = stage.first; unit < stage.last; ++unit) {
-      // Embeddings and head are never computed again.
+      // Embeddings and head are never recomputed.
       const bool again = request.checkpoint_group > 0 && unit > 0 && unit < units - 1;
       if (begins_group(unit, stage.first, units, request.checkpoint_group))
         pieces_.push_back({unit, unit, again});
@@ -42,11 +42,12 @@ class StageMemory {
   Holding kept() const { return kept_; }        // from the forward until the backward
   Holding weights() const { return weights_; }  // from a backward of inputs until the weights'
 
-  // The most of its own while it computes, `others` being held; `splits`: a backward of inputs.
+  // Peak of this stage's memory while it computes; `others` are held too. `splits`: this is a
+  // backward of inputs only.
   double computing(const Holding& others, bool splits) const {
     double most = 0;
     Holding before = others;
-    double after = weights_.bytes;  // of later pieces, whose inputs' backward is done
+    double after = weights_.bytes;  // of later pieces, whose backward of inputs is done
     for (const Piece& piece : pieces_) {
       after -= weights_of(piece);
       double inside = 0, inside_after = weights_of(piece);
@@ -70,7 +71,7 @@ class StageMemory {
  private:
   struct Piece {
     int first, last;
-    bool again;  // computed again in backward: keeps its input
+    bool again;  // recomputed in backward: keeps only its input
   };
   Holding kept_of(const Piece& piece) const {
     double bytes = 0;
@@ -151,13 +152,13 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
   const std::vector<StageMemory> memory = stage_memories(schedule, stages, request);
   Holding held;
   double most = 0;
-  std::vector<std::pair<int, int>> leaving;  // messages: stage and microbatch of what made them
+  std::vector<std::pair<int, int>> leaving;  // messages: sending stage and microbatch
   const auto compute = [&](const StageMemory& stage, bool splits) {
     const Holding messages{static_cast<double>(leaving.size()) * request.stream_bytes, 0};
     most = std::max(most, stage.computing(held + messages, splits));
     leaving.clear();
   };
-  // To a neighbour: another rank's, or one that this rank computes later.
+  // Sends to a neighbour stage, on another rank or on this one.
   const auto hand_on = [&](const Action& action, int to) {
     if (to < 0 || to >= schedule.stages()) return;
     if (schedule.rank_of_stage[static_cast<std::size_t>(to)] == rank)
@@ -171,7 +172,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
     const StageMemory& stage = memory[static_cast<std::size_t>(action.stage)];
     const bool splits = action.kind == ActionKind::input_backward;
     if (action.kind == ActionKind::forward) {
-      if (action.stage > 0) held.bytes -= request.stream_bytes;  // the unit's own from here on
+      if (action.stage > 0) held.bytes -= request.stream_bytes;  // now counted in the unit
       compute(stage, false);
       held = held + stage.kept();
       hand_on(action, action.stage + 1);
@@ -179,7 +180,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
       held = held - stage.weights();
       leaving.clear();
     } else {
-      // Its gradient is the answer to what its forward sent.
+      // The received gradient shows that the activation sent in forward has arrived.
       std::erase(leaving, std::pair(action.stage, action.microbatch));
       if (action.stage + 1 < schedule.stages()) held.bytes -= request.stream_bytes;
       held = held - stage.kept();
@@ -194,7 +195,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
 double peak_offloaded(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
                       const ActivationRequest& request) {
   const std::vector<StageMemory> memory = stage_memories(schedule, stages, request);
-  double held = 0, most = 0;  // tensors of a stream's size
+  double held = 0, most = 0;  // in stream-sized tensors
   for (const Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
     if (!computes(action.kind) || action.kind == ActionKind::weight_backward) continue;
     const double own = memory[static_cast<std::size_t>(action.stage)].kept().leaving;

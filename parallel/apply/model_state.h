@@ -1,4 +1,4 @@
-// A rank's parameters through a step: values, masters and gradients, whole or sharded. For
+// A rank's parameters during a step: values, masters and gradients, whole or sharded. For
 // ParallelModel; not for other rooms.
 #pragma once
 
@@ -16,37 +16,37 @@
 
 namespace shoal::parallel {
 
-// Trainable parameters that stages on the same ranks of the pipeline hold (tied weights).
+// Trainable parameters that the same pipeline ranks share (tied weights).
 struct TiedSet {
   std::vector<int> ranks;  // of the pipeline, ascending
-  bool partial = false;    // HeldParameter's
+  bool partial = false;    // HeldParameter::partial
   bool operator==(const TiedSet&) const = default;
 };
 
-// A parameter of this rank's stages, and which other ranks of its replica hold it.
+// A parameter of this rank's stages, and the other ranks of its replica that hold it.
 struct HeldParameter {
   nn::Parameter* parameter = nullptr;
-  // A rank's gradient is a contribution, to be summed over tensor parallelism too.
+  // This rank's gradient is a partial sum, to be summed over tensor parallelism too.
   bool partial = false;
-  int tied = -1;        // its TiedSet; -1: none
+  int tied = -1;        // index of its TiedSet; -1: none
   bool counted = true;  // true on one rank of each replica's pp × tp for each element
-  int number = 0;       // among the parameters of the whole model, alike on every rank
+  int number = 0;       // index among the parameters of the whole model, the same on every rank
 };
 
-// Consecutive elements of a parameter whose numbers this rank updates, and keeps.
+// Consecutive elements of a parameter that this rank updates and keeps.
 struct OwnedRun {
   nn::Parameter* parameter = nullptr;
-  int number = 0;          // HeldParameter's
+  int number = 0;          // HeldParameter::number
   std::int64_t first = 0;  // element of the parameter, row-major
-  nn::Segment segment;     // for an Optimizer; of a frozen parameter: name and master, its value
-  bool writes = false;     // over all ranks of the mesh, true for each element once
+  nn::Segment segment;     // for an Optimizer; frozen parameter: only name and master, its value
+  bool writes = false;     // true on exactly one rank of the mesh for each element
 };
 
-// Where a layout lets every tensor begin at a cache line, what one of f32 takes.
+// f32 elements rounded up to whole cache lines.
 constexpr std::int64_t whole_lines(std::int64_t elements) { return (elements + 15) / 16 * 16; }
 
-// Elements that a rank keeps between two steps, with the gaps of its layout. Masters: 0 where
-// values are f32, or rounded stochastically, and so masters themselves.
+// Elements that a rank keeps between two steps, including the gaps of its layout. `masters` is 0 if
+// values are f32 or rounded stochastically: then values are their own masters.
 struct KeptElements {
   std::int64_t values = 0, gradients = 0, masters = 0;
 };
@@ -57,51 +57,54 @@ class ModelState {
   ModelState(const ModelState&) = delete;
   ModelState& operator=(const ModelState&) = delete;
 
-  // Gradients' memory and hooks; before the first begin_step(), and never for who only evaluates.
+  // Allocates gradients and sets hooks. Called before the first begin_step(); never in runs that
+  // only evaluate.
   virtual void make_gradients() = 0;
-  // As ShardedGradients has them. After finish() gradients are sums over all ranks.
+  // Same protocol as ShardedGradients. After finish() gradients are sums over all ranks.
   virtual void begin_step() = 0;
   virtual void arm() = 0;
   virtual void finish() = 0;
-  // `drop_tapes`: lets go of what the step has recorded. After gradients, for what a tape drops
-  // counts as ready, and before values, which units that were entered let go of.
+  // `drop_tapes` drops what the step recorded. It runs after gradients are abandoned, because a
+  // dropped tape marks its gradients as ready. It runs before values are abandoned, because units
+  // that were entered release theirs.
   virtual void abandon_step(const std::function<void()>& drop_tapes) = 0;
-  // Takes hooks and gradients away; aborts what is in flight. Before the tapes end.
+  // Removes hooks and gradients, and aborts running reductions. Call before the tapes are
+  // destroyed.
   virtual void drop_gradients() = 0;
 
   virtual ReducerStatistics statistics() const = 0;  // all zero without gradients
-  virtual KeptElements kept() const = 0;             // as the plan has it: nothing is counted
+  virtual KeptElements kept() const = 0;             // computed from the plan, not measured
 
   virtual nn::UnitObserver* observer() = 0;         // for the stages; may be null
   virtual std::vector<OwnedRun> owned() const = 0;  // trainable ones
-  virtual void publish() = 0;  // after owned() were updated: starts to give the others what changed
-  virtual void wait() = 0;     // until what was published is there
-  virtual void refresh() = 0;  // after masters were written: rounds them into the values. Blocks
-  virtual void drop_idle() = 0;  // units' values that nothing computes with
-  // Ranks that share one copy of the state are a copy; of several, this rank is of the first.
+  virtual void publish() = 0;    // after owned() were updated: starts to send the new values
+  virtual void wait() = 0;       // for the published values
+  virtual void refresh() = 0;    // after masters were written: rounds them into the values. Blocks
+  virtual void drop_idle() = 0;  // values of units that no computation uses
+  // True if this rank is in the first copy of the state. A copy is the ranks that share one state.
   virtual bool is_first_copy() const = 0;
 
  protected:
   ModelState() = default;
 };
 
-// One group for each set, of all ranks that hold part `part` of `parts` of its gradients, copies
-// and all; null where this rank holds none. One sum over one group: had each replica sums of its
-// own, three or more summands could be added in other orders, where hosts cut replicas differently,
-// and replicas would drift apart. Collective over the mesh.
+// One group per set: all ranks that hold part `part` of `parts` of its gradients, over all copies.
+// Null if this rank holds none. A single group gives a single sum. If each replica summed by
+// itself, hosts could cut replicas differently and add three or more summands in different orders.
+// Then replicas would drift apart. Collective over the mesh.
 std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
     const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);
 
-// Collective over the mesh, as all calls are. `tied`: of the whole model, in an order that is the
-// same on every rank. options.fill is set. `held` alike on the ranks of dp, but for the sizes of
-// parts. All arguments outlive the result.
+// Collective over the mesh, as are all calls. `tied` describes the whole model, in the same order
+// on every rank. options.fill must be set. `held` is equal on all ranks of dp except for the sizes
+// of parts. All arguments must outlive the result.
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<HeldParameter> held, bool splits,
                                              const std::vector<TiedSet>& tied,
                                              const ParallelOptions& options);
-// The shard group is of rdp: what tensor parallelism cuts differs in size over tp (vocabularies),
-// so ranks of different tp could not share buckets. Of what is replicated over tp, or tied,
-// gradients are summed over rdp to their owners and then, parts only, over all that own the same.
+// The shard group is a part of rdp. Tensor-parallel parts differ in size over tp (vocabularies), so
+// ranks of different tp could not share buckets. Gradients that are replicated over tp or tied are
+// first summed over rdp to their owners. Then all owners of the same part sum that part.
 std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
                                                ProcessMesh& mesh, std::vector<HeldParameter> held,
                                                const std::vector<TiedSet>& tied,

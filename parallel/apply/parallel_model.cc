@@ -48,7 +48,7 @@ ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh
   }
 }
 
-// Hooks and gradients before the tapes, which the stages hold; values after them.
+// Hooks and gradients are destroyed before the tapes, which the stages hold; values after them.
 ParallelModel::~ParallelModel() { state_->drop_gradients(); }
 
 void ParallelModel::split_tensors() {
@@ -88,11 +88,11 @@ void ParallelModel::cut() {
               schedule_.stages());
 }
 
-// Every rank of the pipeline goes through the whole model, so that tied weights have the same order
-// on all of them.
+// Every pipeline rank walks through the whole model, so that tied weights have the same order on
+// all.
 void ParallelModel::find_parameters() {
   std::vector<nn::Parameter*> all;
-  std::map<nn::Parameter*, std::set<int>> ranks_of;  // of the pipeline
+  std::map<nn::Parameter*, std::set<int>> ranks_of;  // pipeline ranks that hold it
   for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage)
     for (int unit = partition_.stages[stage].first; unit < partition_.stages[stage].last; ++unit)
       for (nn::Parameter* parameter : chain_.unit_parameters(unit)) {
@@ -179,8 +179,8 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
   return runs;
 }
 
-// One sum over all ranks: sums of each copy's own might be added in different orders, and copies
-// that clip by other norms drift apart. A copy that does not count adds zero, and its veto.
+// A single sum over all ranks. Separate sums of each copy might add in different orders, and copies
+// that clip by different norms drift apart. A copy that does not count adds zero and its veto.
 double ParallelModel::sum_squares(double mine) {
   if (mesh_.world().size() == 1) return mine;
   double sums[] = {state_->is_first_copy() ? mine : 0, std::isfinite(mine) ? 0.0 : 1.0};
@@ -201,8 +201,8 @@ void ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream,
     add();
 }
 
-// Each element counts on the one rank of the mesh that writes it to checkpoints. One sum over all
-// ranks, as of squares.
+// Each element counts on the one rank of the mesh that writes it to checkpoints. A single sum over
+// all ranks, as in sum_squares().
 void ParallelModel::sum_over_parts(std::span<nn::SquareSums> sums) {
   const std::vector<OwnedRun> runs = owned();
   SHOAL_ASSERT(runs.size() == sums.size());
@@ -238,8 +238,8 @@ void ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> 
   executor.run(after_last_forward);
 }
 
-// A tensor-parallel head has the loss of its whole group, the same on every rank of it; so has any
-// head where they see the same samples.
+// A tensor-parallel head computes the loss of its whole group, the same on every rank. So does any
+// head if the ranks see the same samples.
 bool ParallelModel::losses_differ_over_tp() const {
   const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
   return split_ == ActivationSplit::batch &&
@@ -309,7 +309,7 @@ void ParallelModel::abandon_step() {
 
 StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,
                                   std::vector<Tensor>* logits) {
-  struct Evaluating {  // the mode comes back where an exception ends it, too
+  struct Evaluating {  // restores the mode, also after an exception
     nn::Context& context;
     nn::Mode before = std::exchange(context.mode, nn::Mode::evaluate);
     ~Evaluating() { context.mode = before; }

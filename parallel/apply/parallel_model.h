@@ -1,8 +1,8 @@
 // parallelize(model, mesh, options): the one place where a model meets parallelism.
 //
-// A ParallelModel makes this rank's part of a model (its pipeline stages, its tensor-parallel
-// parts, its shard of both), runs training steps on it and sums gradients over the ranks. Whatever
-// the mesh, a step computes what one rank would of the whole batch. DistributedOptimizer steps it.
+// A ParallelModel builds this rank's part of a model (its pipeline stages, its tensor-parallel
+// parts, its shard of both). It runs training steps and sums gradients over the ranks. On any mesh,
+// a step computes what one rank would compute from the whole batch. DistributedOptimizer steps it.
 #pragma once
 
 #include <functional>
@@ -26,73 +26,74 @@ namespace shoal::parallel {
 
 class ParallelModel {
  public:
-  // Collective over the mesh. Replaces modules of `chain` where tensor parallelism does, and gives
-  // memory and initial values to this rank's parameters only: `chain` must not be materialised.
-  // What cannot be is refused with the numbers and a remedy. All arguments outlive the object.
+  // Collective over the mesh. Replaces modules of `chain` for tensor parallelism. Allocates and
+  // initialises only this rank's parameters: `chain` must not be materialised. An impossible layout
+  // is refused with the numbers and a remedy. All arguments must outlive the object.
   ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh& mesh,
                 const ParallelOptions& options);
   ~ParallelModel();
 
-  // Gives gradients memory; once, later calls do nothing. DistributedOptimizer and train() call it:
-  // who only evaluates has none. Collective.
+  // Allocates gradients; later calls do nothing. DistributedOptimizer and train() call it, so a run
+  // that only evaluates has no gradients. Collective.
   void prepare_training();
 
-  // This rank's parameters, each once, in the order of the model. Their gradients live as long as
-  // this object (sharded: so do their values); an Optimizer over them ends before it.
+  // This rank's parameters, each once, in the order of the model. Their gradients (when sharded,
+  // their values too) live as long as this object. An Optimizer over them must be destroyed first.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
   bool sharded() const { return options_.plan.sharding.level > 0; }
   const ProcessMesh& mesh() const { return mesh_; }
   const ParallelOptions& options() const { return options_; }
   const ParallelPlan& plan() const { return options_.plan; }
 
-  // Of its plan, gaps included (layout_memory.h).
+  // Computed from the plan, gaps included (layout_memory.h).
   KeptElements kept() const { return state_->kept(); }
 
   // --- for DistributedOptimizer ----------------------------------------------------------------
-  // What this rank updates, in that order: with sharding its shard of each parameter.
+  // The elements this rank updates, in the order of parameters(): with sharding, its shard of each.
   std::vector<OwnedRun> owned() const { return state_->owned(); }
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
-  // nn::StepOptions::sum_over_shards: of all gradients of the model, from each rank's of what
-  // Segment::in_norm says counts there. Of several copies the first counts. The same bits on every
-  // rank; where one rank's is not finite, whichever copy it is of, not finite on all. Blocks.
+  // nn::StepOptions::sum_over_shards: the sum over the model's gradients. `mine` is this rank's sum
+  // over the segments with Segment::in_norm. Of several copies only the first counts. The result
+  // has the same bits on every rank. If any rank's sum is not finite, in any copy, all results are
+  // not finite. Blocks.
   double sum_squares(double mine);
-  // The same of an f64 [1] of a device, queued on `stream` (StepOptions::sum_in_place). Waits for
-  // nothing that the device does. `began` is given the sum's Work, in each replay of a captured
-  // step too; not called where there is one rank.
+  // The same for an f64 [1] on a device, queued on `stream` (StepOptions::sum_in_place). The host
+  // does not wait for the device. `began` receives the sum's Work, also in each replay of a
+  // captured step. It is not called if there is one rank.
   void sum_squares_in_place(const Tensor& mine, Stream stream,
                             const std::function<void(collectives::WorkPtr)>& began);
-  // nn::StepOptions::sum_parts where ranks have parts of parameters: `sums` are those of owned(),
-  // in that order; afterwards of the whole parameter each is of, on every rank the same bits.
-  // Blocks.
+  // nn::StepOptions::sum_parts, if ranks hold parts of parameters. `sums` belong to owned(), in
+  // that order. Afterwards each is the sum of the whole parameter, with the same bits on every
+  // rank. Blocks.
   void sum_over_parts(std::span<nn::SquareSums> sums);
-  bool has_parts() const { return mesh_.shape().tp > 1 || sharded(); }  // alike on every rank
-  // After an update: starts to give the other ranks what changed. train() and evaluate() wait unit
-  // by unit; who reads values otherwise calls wait_for_values() first.
+  bool has_parts() const { return mesh_.shape().tp > 1 || sharded(); }  // the same on every rank
+  // Call after an update: starts to send the new values to the other ranks. train() and evaluate()
+  // wait unit by unit. Call wait_for_values() before reading values in any other way.
   void publish() { state_->publish(); }
   void wait_for_values() { state_->wait(); }
-  // After somebody wrote into masters. Blocks.
+  // Call after writing into masters. Blocks.
   void refresh();
 
-  // How many rows of the global batch a rank has in each microbatch, and which: with tensor
-  // parallelism and no prescaled_batch the ranks of a tp group share the group's rows.
+  // How many parts each microbatch's rows are divided into, and this rank's part. With tensor
+  // parallelism and no prescaled_batch, the ranks of a tp group share the group's rows.
   int batch_parts() const { return batch_parts_; }
   int batch_part() const { return batch_part_; }
-  // Over all ranks that see other samples; for the number that the loss is divided by. Blocks.
+  // Sums over all ranks that see different samples, e.g. for the loss divisor. Blocks.
   std::int64_t sum_over_samples(std::int64_t value);
 
-  // Forward and backward of as many microbatches as the options say; gradients are then sums over
-  // all ranks and microbatches. Returns the loss of all of them, on every rank. Blocks.
+  // Forward and backward of the plan's number of microbatches. Afterwards gradients are sums over
+  // all ranks and microbatches. Returns the total loss on every rank. Blocks.
   StageLoss train(std::span<const Microbatch> microbatches);
-  // train() of a device whose host waits for nothing: all of it is queued on context.stream.
-  // `losses`, f32 [microbatches] there, becomes what this rank adds to the loss of all, in no sum
-  // yet; undefined where it adds nothing.
+  // train() on a device without host waits: all work is queued on context.stream. `losses`, f32
+  // [microbatches] on the device, receives this rank's contributions to the total loss, not yet
+  // summed. Undefined if adds_losses() is false.
   void queue_train(std::span<const Microbatch> microbatches, const Tensor& losses);
   bool adds_losses() const;
-  // Between queue_train() and DistributedOptimizer's queue_step(), or in the middle of one: of a
-  // step that was to be captured and could not be. Nothing of it has begun; the next may.
+  // Discards a step whose capture failed, after queue_train() or in the middle of the optimizer's
+  // queue_step(). None of its work has begun. Another step may follow.
   void abandon_step();
-  // `logits`: takes the scores of each microbatch's rows (Chain::head_logits()) on one of the ranks
-  // that read them; empty on the others.
+  // `logits`: receives the scores of each microbatch's rows (Chain::head_logits()) on one of the
+  // ranks that read those rows; empty on the others.
   StageLoss evaluate(std::span<const Microbatch> microbatches,
                      std::vector<Tensor>* logits = nullptr);
 
@@ -100,9 +101,9 @@ class ParallelModel {
   const Partition& partition() const { return partition_; }
   const std::vector<UnitCost>& units() const { return units_; }
   const PipelineStatistics& pipeline_statistics() const { return executor_->statistics(); }
-  // Gradients' way over the ranks, of all axes but those inside a pass of the model.
+  // Reductions of gradients over all mesh axes except those inside a pass of the model.
   ReducerStatistics gradient_statistics() const { return state_->statistics(); }
-  OffloadStatistics offload_statistics() const;  // all zero where nothing is offloaded
+  OffloadStatistics offload_statistics() const;  // all zero without offloading
   std::string describe() const;                  // mesh, schedule and plan, as a table
 
  private:
@@ -115,7 +116,7 @@ class ParallelModel {
   void run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
            const std::function<void()>& after_last_forward, bool scores = false);
   StageLoss loss_of_all();
-  // Each rank of a tensor-parallel group has a loss of its own samples.
+  // True if the ranks of a tensor-parallel group compute losses of different samples.
   bool losses_differ_over_tp() const;
 
   nn::Context& context_;
@@ -130,8 +131,8 @@ class ParallelModel {
   Partition partition_;
   std::vector<TiedSet> tied_;
   std::vector<HeldParameter> held_;
-  int parameters_of_all_ = 0;  // ranks: of the whole model
-  // Before the stages, whose tapes refer to them.
+  int parameters_of_all_ = 0;  // in ranks of the whole model
+  // Declared before the stages, whose tapes refer to it.
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<Offloader> offloader_;
   std::map<int, std::unique_ptr<ChainStage>> stages_;

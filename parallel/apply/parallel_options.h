@@ -1,4 +1,4 @@
-// What parallelize() is given: the plan, and the tools and memory of this rank.
+// Arguments of parallelize(): the plan, and the tools and memory of this rank.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,35 @@
 
 namespace shoal::parallel {
 
-// What a rank is given beside the plan: its own tools and memory. A plan is the same on every rank.
+// The plan is the same on every rank; the other members are this rank's own tools and memory.
 struct ParallelOptions {
   ParallelPlan plan = {};
-  // Which modules are cut, and how; a user's own kinds are added (smp.tp_register).
+  // Which modules are split, and how; users add their own kinds (smp.tp_register).
   TensorParallelRegistry tensor_parallel = TensorParallelRegistry::defaults();
   OffloadOptions offload = {};
-  // Pinned host memory for what is on its way to or from a device, activations that leave among it
-  // (offload.pinned is set to it); null: their own, that nobody counts. Outlives the chain, too.
+  // Pinned host memory for transfers to and from a device, including offloaded activations
+  // (offload.pinned is set to it). It must also outlive the chain. Null: each user allocates its
+  // own, which no statistics count.
   MemoryResource* pinned = nullptr;
-  // What each unit costs is measured on this microbatch of this rank's, as train() gets them
-  // (measure_units(): a unit at a time); none: parameters are counted.
+  // The cost of each unit is measured on this microbatch, which has the form that train() gets
+  // (measure_units(), one unit at a time). None: parameters are counted instead.
   std::optional<Microbatch> trace = {};
-  ReducerOptions reducer = {};  // where nothing is sharded
-  // Gives a parameter of this rank its f32 value (of a part: Parameter::pieces()), once for each,
-  // just before it is cut and rounded; none: nn::materialize(). No rank ever holds more in f32 than
-  // its masters and one parameter.
+  ReducerOptions reducer = {};  // used without sharding
+  // Sets the f32 value of one of this rank's parameters (of a part: Parameter::pieces()). It is
+  // called once per parameter, just before it is sharded and rounded. None: nn::materialize(). No
+  // rank ever holds more f32 values than its masters and one parameter.
   std::function<void(nn::Parameter&)> fill = {};
-  // Of bf16: no f32 masters. What AdamW or LAMB updates is rounded stochastically, by bits that
-  // this seed and an element's place in the whole model decide: the same ones in any layout.
+  // With bf16 parameters: no f32 masters; AdamW and LAMB round their updates stochastically. The
+  // random bits depend only on this seed and the element's position in the full model, so they are
+  // the same in any layout.
   std::optional<std::uint64_t> rounding_seed = {};
-  // Where f32 masters of 16-bit values lie, if not in the context's memory: pinned memory of the
-  // host, which a device's kernels read and write in place. Outlives the object; with sharding a
-  // rank's shard of them is there.
+  // Memory for the f32 masters of 16-bit values, if not the context's: pinned host memory, which
+  // device kernels read and write in place. It must outlive the object. With sharding it holds this
+  // rank's shard of the masters.
   MemoryResource* masters = nullptr;
-  // Steps are captured, or planned (nn::StepCapture): what one does and allocates, and in which
-  // order, hangs on no time, and it leaves nothing under way. On a device the mesh is made for it.
+  // Steps are captured or planned (nn::StepCapture). Their work, allocations and order do not
+  // depend on timing, and nothing is still running when a step ends. On a device the mesh must be
+  // created for it.
   bool captured = false;
   Tracer* tracer = nullptr;
 };

@@ -1,4 +1,4 @@
-// The ranks of rdp share one copy of their parameters' state, or several (MiCS).
+// The ranks of rdp share one copy of their parameters' state, or several copies (MiCS).
 #include <algorithm>
 
 #include "shoal/parallel/apply/model_state.h"
@@ -12,10 +12,10 @@ namespace {
 using collectives::Communicator;
 using collectives::ReduceOp;
 
-// Which ranks of other shard groups sum a gradient too: those of tp, those of a tied weight.
+// Ranks of other shard groups that sum a gradient too: those of tp and those of a tied weight.
 struct Peers {
   bool partial = false;
-  int tied = -1;  // HeldParameter's
+  int tied = -1;  // HeldParameter::tied
   bool operator==(const Peers&) const = default;
 };
 
@@ -42,12 +42,12 @@ class ShardedState final : public ModelState {
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {
-    // They lie in the shard group's memory.
+    // The values lie in the shard group's memory.
     for (const HeldParameter& entry : held_) entry.parameter->value = {};
   }
 
   void make_gradients() override {
-    // Groups are made by all ranks or none, whatever their stages hold.
+    // Every rank takes part in creating groups, whatever its stages hold.
     if (groups_.copies() > 1 && mesh_.shape().tp > 1)
       tp_of_copies_ = mesh_.split(mesh_.dp(), groups_.rank(), mesh_.dp().rank());
     tied_groups_ = make_tied_groups(mesh_, tied_, groups_.shards(), groups_.rank());
@@ -68,7 +68,7 @@ class ShardedState final : public ModelState {
     drop_tapes();
     values_->abandon_step();
   }
-  // Blocks are never empty.
+  // Memory blocks are never empty.
   KeptElements kept() const override {
     const ShardPlan& plan = layout_.plan;
     const auto some = [](std::int64_t count) { return std::max<std::int64_t>(count, 1); };
@@ -126,7 +126,7 @@ class ShardedState final : public ModelState {
     groups_ = {shard_.get(), replicas_.get()};
   }
 
-  // Parameters with the same peers, which have the same ones in the same order (that of the model).
+  // Groups parameters by their peers. Ranks with the same peers get the same sets in model order.
   std::vector<std::vector<nn::Parameter*>> sets() {
     std::vector<std::vector<nn::Parameter*>> sets;
     for (const HeldParameter& entry : held_) {
@@ -143,13 +143,13 @@ class ShardedState final : public ModelState {
     return sets;
   }
 
-  // All ranks that own the same part as this one, copies and all.
+  // All ranks that own the same part as this one, over all copies.
   Communicator& owners_with(const Peers& peers) const {
     if (peers.tied >= 0) return *tied_groups_[static_cast<std::size_t>(peers.tied)];
     return tp_of_copies_ ? *tp_of_copies_ : mesh_.tp();
   }
 
-  // Copies have the same sums here, of which the first one's counts.
+  // Copies have the same sums here; the first copy's counts.
   void sum_parts() {
     std::vector<collectives::WorkPtr> works;
     for (int b = 0; b < layout_.plan.buckets(); ++b) {
@@ -173,9 +173,10 @@ class ShardedState final : public ModelState {
   const bool captured_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;
-  std::shared_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one shard group
+  std::shared_ptr<Communicator> shard_, replicas_;  // splits of rdp; replicas_ null: one shard
+                                                    // group
   ShardGroups groups_;
-  std::shared_ptr<Communicator> tp_of_copies_;  // null: there is one copy, or no tp
+  std::shared_ptr<Communicator> tp_of_copies_;  // null: one copy, or no tp
   std::vector<std::shared_ptr<Communicator>> tied_groups_;
   std::vector<Peers> peers_;  // by set of the layout
   ShardLayout layout_;

@@ -1,4 +1,4 @@
-// Every replica keeps all of its parameters' state.
+// Every replica keeps the whole state of its parameters.
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/apply/model_state.h"
 
@@ -36,7 +36,7 @@ class WholeState final : public ModelState {
                        : over_rdp)
           .push_back(entry.parameter);
     add_sum(over_rdp, mesh_.split(mesh_.rdp(), 0, mesh_.place().rdp));
-    // Groups are made by all ranks or none, whatever their stages hold.
+    // Every rank takes part in creating groups, whatever its stages hold.
     if (splits_) add_sum(over_dp, mesh_.split(mesh_.dp(), 0, mesh_.dp().rank()));
     const auto groups = make_tied_groups(mesh_, tied_, 1, 0);
     for (std::size_t set = 0; set < groups.size(); ++set) add_sum(tied[set], groups[set]);
@@ -56,7 +56,7 @@ class WholeState final : public ModelState {
     for (const Sum& sum : sums_) sum.reducer->abandon_step();
     drop_tapes();
   }
-  // A parameter's gradient and its master begin at a cache line.
+  // The gradient and the master of a parameter begin at a cache line.
   KeptElements kept() const override {
     KeptElements kept;
     for (const HeldParameter& entry : held_) {
@@ -88,7 +88,8 @@ class WholeState final : public ModelState {
   nn::UnitObserver* observer() override { return nullptr; }
   std::vector<OwnedRun> owned() const override {
     std::vector<OwnedRun> runs;
-    const std::vector<nn::Segment> segments = weights_.segments();  // trainable ones, in order
+    const std::vector<nn::Segment> segments = weights_.segments();  // of trainable parameters, in
+                                                                    // order
     for (const HeldParameter& entry : held_) {
       if (!entry.parameter->trainable()) continue;
       OwnedRun run{entry.parameter, entry.number, 0, segments[runs.size()],
@@ -105,7 +106,7 @@ class WholeState final : public ModelState {
   bool is_first_copy() const override { return mesh_.place().rdp == 0; }
 
  private:
-  // Groups of their own: which bucket goes when is each rank's matter.
+  // Each sum has a group of its own, because each rank decides when its buckets go.
   struct Sum {
     std::shared_ptr<collectives::Communicator> group;
     std::unique_ptr<Reducer> reducer;
@@ -123,7 +124,7 @@ class WholeState final : public ModelState {
   ReducerOptions reducer_;
   const std::vector<TiedSet> tied_;
   nn::MasterWeights weights_;
-  std::vector<Sum> sums_;  // in an order that the ranks of any two of them share
+  std::vector<Sum> sums_;  // any two ranks order the sums they share alike
 };
 
 }  // namespace
