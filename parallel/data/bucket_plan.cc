@@ -67,7 +67,7 @@ class Planner {
     plan_.buckets.back().end = plan_.count;
   }
 
-  // What fits into the small first bucket; a larger first parameter is left to the rest.
+  // Fills the small first bucket. If the first parameter is larger, it goes to the other buckets.
   int add_first_bucket(int next) {
     std::int64_t held = 0;
     while (next >= 0 && held + size(next) <= first_limit_) {
@@ -81,7 +81,7 @@ class Planner {
   void add_giant(int parameter) {
     const std::int64_t count = counts_[static_cast<std::size_t>(parameter)];
     const std::int64_t pieces = cut_ ? (size(parameter) + limit_ - 1) / limit_ : 1;
-    // Whole parts, so that the pieces lie end to end.
+    // A multiple of the parts, so that the pieces lie end to end.
     const std::int64_t piece = padded((count + pieces - 1) / pieces, unit_);
     for (std::int64_t first = 0; first < count; first += piece) {
       open();
@@ -93,8 +93,8 @@ class Planner {
     }
   }
 
-  // Parameters `from` down to `end` (not included), none above the limit. The share is what the
-  // least possible number of buckets would hold; whole parameters may need one more.
+  // Adds parameters `from` down to `end` (excluded), none above the limit. The share divides the
+  // elements by the least possible number of buckets; whole parameters may need one more.
   void add_run(int from, int end) {
     std::int64_t left = 0;
     for (int i = from; i > end; --i) left += size(i);
@@ -102,7 +102,7 @@ class Planner {
     bool opened = false;
     for (int i = from; i > end; --i) {
       const std::int64_t more = size(i);
-      // Close where the bucket is nearer to its share without the next parameter.
+      // Close the bucket if it is nearer to its share without the next parameter.
       const bool nearer = share - held < held + more - share;
       if (!opened || held + more > limit_ || (held > 0 && nearer)) {
         open();
@@ -117,7 +117,7 @@ class Planner {
   }
 
   std::span<const std::int64_t> counts_;
-  std::int64_t unit_;  // elements that every bucket's length divides by
+  std::int64_t unit_;  // every bucket's length is a multiple of it
   bool cut_;
   std::int64_t limit_, first_limit_;  // elements
   BucketPlan plan_;
@@ -146,7 +146,7 @@ std::vector<int> plan_turns(std::span<const BucketTiming> buckets, double bytes_
   const auto at = [&](int bucket) -> const BucketTiming& {
     return buckets[static_cast<std::size_t>(bucket)];
   };
-  std::vector<double> ends;  // of what was handed over, ascending
+  std::vector<double> ends;  // end times of the buckets handed over, ascending
   double now = 0;
   while (!waiting.empty()) {
     if (ends.size() >= places) now = std::max(now, ends[ends.size() - places]);

@@ -10,8 +10,9 @@ namespace {
 class AllReduction final : public BucketReduction {
  public:
   explicit AllReduction(collectives::Communicator& communicator) : communicator_(communicator) {
-    // NCCL computes there. What hosts carry out has streams of its own, and this one only waits for
-    // what may be behind a gate (stream_gate.h): it is to be of another priority.
+    // NCCL computes on this stream. Operations that hosts run have streams of their own. Then this
+    // stream only waits for work that may be behind a gate (stream_gate.h), so it gets another
+    // priority.
     if (const Stream own = communicator.stream(); !own.device.is_cpu())
       lane_.emplace(own.device, communicator.backend() == "nccl" ? StreamPriority::high
                                                                  : StreamPriority::normal);
@@ -31,11 +32,11 @@ class AllReduction final : public BucketReduction {
   void abort(std::string_view reason) override { communicator_.abort(reason); }
 
  private:
-  // On a device: sums go beside what backward queues, not between.
+  // On a device: a stream of its own, so that sums run beside backward's work.
   class Lane {
    public:
     Lane(Device device, StreamPriority priority) : stream_(device, priority), written_(device) {}
-    // For work behind all that is queued on `other` by now.
+    // The stream, for work after everything that is queued on `other` now.
     Stream behind(Stream other) {
       written_.record(other);
       written_.block_stream(stream_.view());
@@ -70,7 +71,7 @@ class NoReduction final : public BucketReduction {
 
 }  // namespace
 
-// 0 times what is not finite is NaN: such a rank's veto, and all others of them add nothing.
+// 0 times a value that is not finite is NaN: that is such a rank's veto. Otherwise it adds nothing.
 void scale_squares(kernels::ReductionKernels& kernels, const Tensor& sum, bool counts,
                    Stream stream) {
   if (!counts) kernels.scale(DType::f64, sum.view().data, 0, 1, stream);

@@ -11,8 +11,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// In the plan of turns. One bucket after the other: a wire that carries several at a time brings
-// the one that is needed first later.
+// For the plan of turns: one bucket at a time. If a wire carries several at a time, the bucket
+// needed first arrives later.
 constexpr int kPlannedInFlight = 1;
 
 std::int64_t bytes_of(const GradientBucket& bucket) {
@@ -47,7 +47,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
     : Reducer(parameters, make_all_reduction(communicator), options) {}
 
-// Not moved on: the plan asks it in the same call.
+// Not moved: the same call still reads it for the plan.
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  // NOLINTNEXTLINE(performance-unnecessary-value-param)
                  std::shared_ptr<BucketReduction> reduction, const ReducerOptions& options)
@@ -102,7 +102,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
     parameter.set_ready_hook(
         [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });
   }
-  // The first step touches memory for the first time; a plan by time should not be of it.
+  // A plan by time should not use the first step, which touches memory for the first time.
   if (reduction_->ranks() > 1 && buckets > 1)
     agreements_left_ = options.priority == BucketPriority::forward ? 3 : 1;
 }
@@ -112,15 +112,15 @@ Reducer::~Reducer() {
   give_up_step();
 }
 
-// Whatever ended the step early, an exception in backward say: buckets in flight would be reduced
-// in memory that is freed, and the other ranks wait for the rest.
+// For a step that ended early, e.g. by an exception in backward. Buckets in flight would be written
+// into freed memory, and the other ranks would wait for the rest.
 void Reducer::give_up_step() noexcept {
   try {
     while (!in_flight_.empty() && in_flight_.front().work->test()) in_flight_.pop_front();
     if (in_flight_.empty()) return;
     reduction_->abort("a Reducer was destroyed in the middle of a step");
     in_flight_.front().work->wait(deadlines::at_once());
-  } catch (const std::exception&) {  // as it should be: the communicator has failed, or does now
+  } catch (const std::exception&) {  // expected: the communicator has failed or fails now
     in_flight_.clear();
   }
 }
@@ -160,7 +160,7 @@ void Reducer::mark_ready(int index) {
   ready_[at(index)] = 1;
   nn::Parameter& parameter = *parameters_[at(index)];
   if (!parameter.has_gradient()) {
-    // No backward of this step wrote it: what lies there is the step before's.
+    // No backward of this step wrote it: the memory holds the last step's gradient.
     const Tensor& gradient = parameter.gradient;
     if (gradient.count() > 0)
       device_backend(gradient.device().type)
@@ -176,7 +176,7 @@ void Reducer::mark_ready(int index) {
 }
 
 void Reducer::progress() {
-  // They end about in the order of their turns; a later one is seen when those before it are done.
+  // Buckets end roughly in the order of turns; a later one is seen only after those before it.
   while (!in_flight_.empty() && in_flight_.front().work->test()) {
     const InFlight reduced = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -203,7 +203,7 @@ void Reducer::launch(int index) {
   trace_counter(options_.tracer, "buckets in flight", static_cast<double>(in_flight_.size()));
 }
 
-// `reduced` is no longer among those in flight.
+// `reduced` is no longer in in_flight_.
 void Reducer::finished(const InFlight& reduced) {
   count_reduced(reduced.bucket);
   const std::int64_t bytes = bytes_of(plan_.buckets[at(reduced.bucket)]);
@@ -220,7 +220,7 @@ void Reducer::count_reduced(int bucket) {
     if (--unreduced_[at(entry.parameter)] == 0) arrived_.push_back(entry.parameter);
 }
 
-// Not while backward goes on, which may still read values.
+// Not called during backward, which may still read values.
 void Reducer::tell_reduced() {
   if (options_.on_reduced)
     for (const int parameter : arrived_) options_.on_reduced(*parameters_[at(parameter)]);
@@ -229,16 +229,16 @@ void Reducer::tell_reduced() {
 
 void Reducer::wait_for_oldest() {
   SHOAL_ASSERT(!in_flight_.empty());
-  // Taken out first: after an Error nothing may wait for it again.
+  // Removed first: after an Error no call may wait for it again.
   const InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
-  // A device's stream waits, and the host goes on.
+  // On a device the stream waits and the host continues.
   oldest.work->block_stream(reduction_->stream());
   finished(oldest);
   progress();
 }
 
-// What has come is worked on before more is waited for, which counts as exposed.
+// Reports what has arrived before it waits for more; the wait counts as exposed.
 void Reducer::wait_and_tell() {
   tell_reduced();
   const auto start = Clock::now();
@@ -248,7 +248,7 @@ void Reducer::wait_and_tell() {
 
 void Reducer::flush() {
   SHOAL_CHECK(phase_ == Phase::armed, "Reducer: flush() without arm() before the last backward");
-  progress();  // what was reduced by now was hidden behind backward
+  progress();  // buckets reduced by now were hidden behind backward
   statistics_.launched_in_backward += static_cast<std::int64_t>(next_turn_);
   phase_ = Phase::flushed;
   for (std::size_t i = 0; i < parameters_.size(); ++i)

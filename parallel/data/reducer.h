@@ -6,14 +6,14 @@
 //   reducer.begin_step();
 //   for each microbatch: forward; if it is the last: reducer.arm(); backward
 //   reducer.finish();
-// Who needs no norm over all gradients may let the next forward begin before they are all there:
+// If no norm over all gradients is needed, the next forward may begin before all sums have arrived:
 //   ... backward; reducer.flush();
 //   reducer.begin_step(); forward: reducer.wait_for(parameter), update it, use it
 //   reducer.finish(); reducer.arm(); backward ...
-// Every rank must run the same steps; which parameters a backward reaches may differ. All calls
-// and backward itself come from one thread. From arm() until finish() returns nobody else may
-// call the communicator: when a bucket is handed over is this rank's own matter. (A split of it may
-// be used.)
+// Every rank must run the same steps, but its backward may reach different parameters. All calls
+// and backward itself come from one thread. From arm() until finish() returns, no other caller may
+// use the communicator, because each rank decides by itself when to hand over a bucket. (A split of
+// the communicator may be used.)
 #pragma once
 
 #include <deque>
@@ -31,90 +31,90 @@
 
 namespace shoal::parallel {
 
-// Which of several waiting buckets goes first. `readiness`: the one that was ready first, best
-// where finish() waits for all. `forward`: the one that the next forward needs first, for who uses
-// wait_for(); planned on rank 0 (plan_turns).
+// Which of several waiting buckets goes first. `readiness`: the bucket that was ready first; best
+// if finish() waits for all. `forward`: the bucket that the next forward needs first, for callers
+// of wait_for(); planned on rank 0 (plan_turns).
 enum class BucketPriority { readiness, forward };
 
-// What was measured of these: docs/performance.md, "Data-parallel step beside PyTorch DDP".
+// Measurements: docs/performance.md, "Data-parallel step beside PyTorch DDP".
 struct ReducerOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;       // ddp_bucket_cap_mb
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // ddp_first_bucket_cap_mb
-  // ddp_buckets_in_flight. 0: no bound of the Reducer's: what is ready is handed over in the agreed
-  // order at once, and the communicator carries out as much at a time as fills its wires. A bound
-  // lets the next bucket go only when backward or the caller comes by.
+  // ddp_buckets_in_flight. 0: the Reducer sets no limit. Ready buckets are handed over at once in
+  // the agreed order, and the communicator limits what it runs at a time. With a limit, the next
+  // bucket goes only when backward or the caller calls the Reducer.
   int buckets_in_flight = 0;
   BucketPriority priority = BucketPriority::readiness;
-  // Called during wait_for() and finish(), once a step for each trainable parameter, as soon as its
-  // gradient is seen to be the sum over all ranks; may be empty. It may read gradients and write
-  // values, and calls nothing of the Reducer's.
+  // Called during wait_for() and finish(), once per step and trainable parameter, as soon as the
+  // parameter's gradient is found to be the sum over all ranks. May be empty. It may read gradients
+  // and write values; it must not call the Reducer.
   std::function<void(nn::Parameter&)> on_reduced = {};
-  // Called once a step for each trainable parameter when this rank's gradient is complete, before
-  // any of it is handed over; may be empty. Mostly from inside backward.
+  // Called once per step and trainable parameter when this rank's gradient is complete, before any
+  // of it is handed over. May be empty. Mostly called inside backward.
   std::function<void(nn::Parameter&)> on_complete = {};
   Tracer* tracer = nullptr;  // may be null
-  // Of steps that are captured although hosts take part in sums (make_replayed_reduction()); may be
-  // null, and outlives the Reducer.
+  // For captured steps whose sums need the host (make_replayed_reduction()). May be null; must
+  // outlive the Reducer.
   const nn::HostWork* host_work = nullptr;
 };
 
 struct ReducerStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;
-  std::int64_t hidden_bytes = 0;          // of these, seen reduced before backward had ended
-  double exposed_seconds = 0;             // finish() and wait_for() waited for communication
+  std::int64_t hidden_bytes = 0;          // of these, seen reduced before backward ended
+  double exposed_seconds = 0;             // waiting for communication in finish() and wait_for()
   std::int64_t launched_in_backward = 0;  // buckets handed over before flush() or finish()
   int most_in_flight = 0;
-  // Of the bytes: 1 when nothing was left to wait for after backward, or nothing to reduce.
+  // Share of the bytes: 1 if nothing was left to wait for after backward, or nothing was reduced.
   double hidden_share() const;
 };
 ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b);  // between two calls
 
 class Reducer {
  public:
-  // Takes the trainable ones of `parameters`, in the same order on every rank, gives each its
-  // `gradient` and its ready hook. Parameters and communicator must outlive the Reducer; the
-  // gradients stay valid as long as any Tensor refers to them and the communicator lives.
+  // Uses the trainable ones of `parameters`, in the same order on every rank. Sets the `gradient`
+  // and the ready hook of each. Parameters and communicator must outlive the Reducer. The gradients
+  // stay valid as long as a Tensor refers to them and the communicator lives.
   Reducer(std::span<nn::Parameter* const> parameters, collectives::Communicator& communicator,
           const ReducerOptions& options = {});
-  // The same with another way to sum; "the sum over all ranks" below is then what it makes.
+  // The same with another kind of sum, which then replaces "the sum over all ranks" below.
   Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
           const ReducerOptions& options = {});
-  // The same in buckets that somebody else planned for the trainable ones, whose lengths divide
-  // into reduction->parts(); options.bucket_bytes is passed over.
+  // The same with buckets that the caller planned for the trainable parameters. Their lengths must
+  // be multiples of reduction->parts(); options.bucket_bytes is ignored.
   Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
           BucketPlan plan, const ReducerOptions& options);
-  // Takes its hooks away, waits for nothing; aborts where buckets are in flight (mpi: see work.h).
+  // Removes its hooks and waits for nothing; aborts if buckets are in flight (mpi: see work.h).
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // The next write into each gradient overwrites. Between flush() and finish() nobody may write
-  // into a gradient before wait_for() its parameter.
+  // The next write into each gradient overwrites it. Between flush() and finish(), call wait_for()
+  // before writing into a parameter's gradient.
   void begin_step();
-  // Before the last microbatch's backward: from here a parameter whose gradient is complete counts
-  // as ready, and a full bucket's all_reduce starts when its turn has come and fewer than
-  // buckets_in_flight are on their way. The order of turns is agreed: that of registration,
-  // reversed, in the first step, then what rank 0 made of that step.
+  // Call before the last microbatch's backward. From then on a parameter whose gradient is complete
+  // counts as ready. A full bucket's all_reduce starts at its turn if fewer than buckets_in_flight
+  // are running. All ranks agree on the turns: in the first step the reverse order of registration,
+  // later an order that rank 0 plans from measured steps.
   void arm();
-  // Backward has ended. Hands over what is left, as far as a bound in flight allows; later calls
-  // hand over the rest. Parameters that backward did not reach give what earlier microbatches
-  // left, or zeros. Does not wait.
+  // Call after backward. Hands over the remaining buckets as far as buckets_in_flight allows; later
+  // calls hand over the rest. Parameters that backward did not reach contribute what earlier
+  // microbatches left, or zeros. Does not wait.
   void flush();
-  // After flush(): waits until this parameter's gradient is the sum over all ranks. Every rank
-  // must end the step with finish(), whatever it waited for.
+  // After flush(): waits until this parameter's gradient is the sum over all ranks. Every rank must
+  // still end the step with finish().
   void wait_for(const nn::Parameter& parameter);
-  // flush(), unless it was called, and waits for everything; on a device the communicator's stream
-  // does, as in wait_for(), and the host goes on. Throws the communicator's Errors.
+  // Calls flush() if it was not called, and waits for everything. On a device the communicator's
+  // stream waits and the host continues, as in wait_for(). Throws the communicator's Errors.
   void finish();
 
-  // Instead of finish(), of a step that was to be captured and could not be, so that nothing it
-  // handed over has begun: forgets it.
+  // Replaces finish() for a step whose capture failed, so that nothing it handed over has begun.
+  // Forgets the step.
   void abandon_step();
 
   const BucketPlan& plan() const { return plan_; }
   std::span<const int> turns() const { return turns_; }  // buckets in the agreed order
-  // All gradients with their padding (zeros): for norms, clipping and flat optimizers.
+  // All gradients with their zero padding: for norms, clipping and flat optimizers.
   Tensor flat() const { return flat_; }
   const ReducerStatistics& statistics() const { return statistics_; }
 
@@ -147,7 +147,7 @@ class Reducer {
   std::vector<std::vector<int>> buckets_of_;  // by parameter
   std::vector<int> missing_;                  // by bucket: parameters not ready yet
   std::vector<int> unreduced_;                // by parameter: buckets not reduced yet
-  std::vector<int> arrived_;                  // parameters that on_reduced has not been told of
+  std::vector<int> arrived_;                  // parameters not yet reported to on_reduced
   std::vector<char> ready_;                   // by parameter
   std::vector<BucketTiming> timings_;         // by bucket, of this step
   std::vector<int> turns_;
@@ -157,7 +157,7 @@ class Reducer {
   Phase phase_ = Phase::idle;
   int agreements_left_ = 0;
   Clock::time_point armed_at_, busy_since_;
-  double busy_seconds_ = 0;  // something was in flight, this step
+  double busy_seconds_ = 0;  // with a bucket in flight, this step
   ReducerStatistics statistics_;
 };
 

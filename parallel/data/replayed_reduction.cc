@@ -1,4 +1,4 @@
-// Sums whose hosts take part, of steps that are captured in pieces.
+// Sums that need the host, for steps that are captured in pieces.
 #include <utility>
 
 #include "shoal/parallel/data/bucket_reduction.h"
@@ -7,7 +7,7 @@
 namespace shoal::parallel {
 namespace {
 
-// All of start(), and not only the Communicator's calls in it, is of the replay.
+// A replay runs all of start(), not only the Communicator's calls in it.
 class ReplayedReduction final : public BucketReduction {
  public:
   ReplayedReduction(std::shared_ptr<BucketReduction> reduction, const nn::HostWork& host_work)
