@@ -76,8 +76,8 @@ std::vector<int> Placement::group(int rank, Axes axes, const MeshShape& shape) c
 }
 
 int Placement::group_index(int rank, Axes axes, const MeshShape& shape) const {
-  // Groups in the order of their smallest ranks are in the order of the coordinates left, read in
-  // the placement's order.
+  // Ordering groups by their smallest ranks orders them by their remaining coordinates, read in the
+  // placement's order.
   MeshPlace place = place_of(rank, shape);
   int index = 0;
   for (const char letter : letters_)
@@ -90,7 +90,7 @@ MeshShape mesh_shape(int ranks, int pp, int tp) {
   SHOAL_CHECK(ranks > 0 && pp > 0 && tp > 0,
               "a mesh of {} ranks, pipeline_parallel_degree {}, tensor_parallel_degree {}", ranks,
               pp, tp);
-  const std::int64_t replica = std::int64_t{pp} * tp;  // more than an int holds
+  const std::int64_t replica = std::int64_t{pp} * tp;  // may exceed an int
   if (ranks % replica != 0)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} ranks do not divide into replicas of pipeline_parallel_degree {} x "

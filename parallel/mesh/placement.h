@@ -1,6 +1,6 @@
-// Where each rank stands on the mesh rdp × pp × tp: pure arithmetic.
+// Positions of ranks on the mesh rdp × pp × tp: pure arithmetic.
 //
-// SMP's words: rdp is the reduced data-parallel axis (replicas of the whole model), pp the
+// SMP's terms: rdp is the reduced data-parallel axis (replicas of the whole model), pp the
 // pipeline, tp tensor parallelism. A placement is a permutation of D, P and T; the right-most
 // letter varies fastest over the global ranks.
 #pragma once
@@ -13,7 +13,7 @@
 namespace shoal::parallel {
 
 enum class Axis : unsigned { tp = 1, pp = 2, rdp = 4 };
-// A set of axes names a group: the ranks that differ from this one along these axes only.
+// A set of axes names a group: the ranks that differ from this one only along these axes.
 using Axes = unsigned;
 inline constexpr Axes kTp = 1, kPp = 2, kRdp = 4;
 inline constexpr Axes kMp = kPp | kTp;   // one replica of the model
@@ -34,29 +34,30 @@ struct MeshPlace {
 class Placement {
  public:
   Placement() = default;  // cluster
-  // "cluster" (DPT), "spread" (TPD) or the letters in any order, either case; else throws with what
-  // there is.
+  // "cluster" (DPT), "spread" (TPD) or the letters in any order and case. Otherwise throws an Error
+  // that lists the choices.
   explicit Placement(std::string_view text);
   const std::string& letters() const { return letters_; }  // "DPT"
   bool operator==(const Placement&) const = default;
 
   MeshPlace place_of(int rank, const MeshShape& shape) const;
   int rank_at(const MeshPlace& place, const MeshShape& shape) const;
-  // The ranks of the group of `axes` that `rank` is in, ascending.
+  // The ranks of `rank`'s group along `axes`, ascending.
   std::vector<int> group(int rank, Axes axes, const MeshShape& shape) const;
-  // The groups of `axes` are numbered by their smallest rank; the number of the one of `rank`.
+  // Index of `rank`'s group among the groups along `axes`, which are numbered by their smallest
+  // rank.
   int group_index(int rank, Axes axes, const MeshShape& shape) const;
 
  private:
   std::string letters_ = "DPT";
 };
 
-// The mesh of `ranks` ranks for these degrees: rdp is what is left. Throws with the numbers and the
-// degrees that would do, where they do not divide.
+// The mesh of `ranks` ranks for these degrees; rdp gets the remaining factor. If they do not
+// divide, throws with the numbers and the degrees that would work.
 MeshShape mesh_shape(int ranks, int pipeline_parallel_degree, int tensor_parallel_degree);
 
-// A line for each rank: global rank, rdp, pp, tp and the groups' ranks. Above 64 ranks the middle
-// is left out.
+// One line per rank: global rank, rdp, pp, tp and the groups' ranks. Above 64 ranks the middle is
+// omitted.
 std::string placement_table(const MeshShape& shape, const Placement& placement);
 
 }  // namespace shoal::parallel

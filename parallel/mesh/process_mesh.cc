@@ -10,16 +10,15 @@
 namespace shoal::parallel {
 namespace {
 
-// The axes of `axes` along which there is more than one rank: groups that are the same ranks are
-// one group.
+// The axes of `axes` with more than one rank: groups of the same ranks are one group.
 Axes effective(Axes axes, const MeshShape& shape) {
   for (const Axes axis : {kTp, kPp, kRdp})
     if (shape.size(axis) == 1) axes &= ~axis;
   return axes;
 }
 
-// What a Communicator writes before the reason of an abort, "rank 3 aborted: ", taken off `text`:
-// the rank, or -1 where it does not begin so.
+// Removes the prefix that a Communicator writes before an abort's reason, "rank 3 aborted: ", from
+// `text`. Returns the rank, or -1 without such a prefix.
 int take_rank(std::string_view& text) {
   constexpr std::string_view kBefore = "rank ", kAfter = " aborted: ";
   if (!text.starts_with(kBefore)) return -1;
@@ -32,11 +31,11 @@ int take_rank(std::string_view& text) {
   return rank;
 }
 
-// Who began an abort, and why: "rank 2 aborted: rank 0 aborted: WHY" was passed on by rank 2.
+// First rank and reason of an abort: in "rank 2 aborted: rank 0 aborted: WHY" rank 2 passed it on.
 struct Beginning {
   int rank = -1;
   std::string_view why;
-  int passed_on = -1;  // by how many ranks; -1: it is no abort
+  int passed_on = -1;  // by how many ranks; -1: not an abort
 };
 Beginning beginning_of(std::string_view message) {
   Beginning found{.why = message};
@@ -65,7 +64,7 @@ std::string reason_of(const std::exception& why) {
 void give_up(collectives::Communicator& group, const std::string& reason) noexcept {
   try {
     if (group.size() > 1) group.abort(reason);
-  } catch (const std::exception& problem) {  // as where the store of the job is gone
+  } catch (const std::exception& problem) {  // e.g. the job's store is gone
     log::debug("the other ranks are not told why this one ends: {}", problem.what());
   }
 }
@@ -116,8 +115,8 @@ void ProcessMesh::abort(const std::exception& why) const noexcept {
   if (aborted_.exchange(true)) return;
   try {
     const std::string reason = reason_of(why);
-    // The world first: there each rank hears of the one that began, whoever it hears from
-    // elsewhere.
+    // The world first: through it each rank learns which rank began the abort, whichever other
+    // ranks it hears from.
     give_up(*all_, reason);
     for (const auto& group : owned_) give_up(*group, reason);
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// The ranks of a job as a mesh with axes rdp, pp and tp, and a Communicator for each group that
+// The ranks of a job as a mesh with axes rdp, pp and tp, with a Communicator for each group that
 // parallelism uses.
 #pragma once
 
@@ -18,11 +18,11 @@ namespace shoal::parallel {
 
 class ProcessMesh {
  public:
-  // Collective and blocking. `world` must outlive the mesh; groups that hold all ranks are `world`
-  // itself, so operations on different groups keep the order of the calls as any do on one
-  // Communicator. Throws where shape.size() is not the size of `world`. `host_work`: of the steps
-  // that are captured, for which all groups are made (make_replayed_communicator()), world() too;
-  // outlives the mesh. Null: none is.
+  // Collective and blocking. `world` must outlive the mesh. Groups of all ranks are `world` itself,
+  // so operations on them keep the order of the calls, as on one Communicator. Throws if
+  // shape.size() differs from the size of `world`. `host_work` belongs to the captured steps; all
+  // groups, world() too, are created for it (make_replayed_communicator()). It must outlive the
+  // mesh. Null: no step is captured.
   ProcessMesh(collectives::Communicator& world, const MeshShape& shape, const Placement& placement,
               const nn::HostWork* host_work = nullptr);
 
@@ -37,28 +37,28 @@ class ProcessMesh {
   collectives::Communicator& mp() const { return *mp_; }  // pp × tp
   collectives::Communicator& dp() const { return *dp_; }  // rdp × tp
 
-  // Communicator::split() of one of the groups, which abort() ends too. Null for color < 0.
-  // Collective over `group`, blocking. The mesh keeps it until the next split() after its last
-  // other owner: what unwinding lets go must still hear of an abort.
+  // Communicator::split() of one of the mesh's groups; abort() ends the new group too. Null for
+  // color < 0. Collective over `group`, blocking. The mesh keeps the group until the next split()
+  // after its last other owner is gone: a group released by unwinding must still receive an abort.
   std::shared_ptr<collectives::Communicator> split(collectives::Communicator& group, int color,
                                                    int key) const;
 
-  // Of captured steps, for StepCaptureOptions: what their operations are noted in, where hosts take
-  // part in them, else null; and the memory of all groups made so far.
+  // For StepCaptureOptions: the host work that records operations of captured steps, null if graphs
+  // hold them all; and the memory of all groups created so far.
   const nn::HostWork* host_work() const;
   const std::vector<nn::PlannedMemory*>& planned_memories() const { return *memories_; }
-  // A step is being captured: nothing of it has begun, and no other rank waits for any of it.
+  // True while a step is captured: none of its work has begun, and no other rank waits for it.
   bool captured() const { return host_work_ != nullptr && host_work_->captured(); }
 
-  // A rank that fails ends the work of all: gives up the world, then every other group, whose
-  // ranks need not be in the one where it failed. Their waits throw `aborted`: "rank 3 aborted:
-  // WHY". Where `why` is such an abort, it is passed on with the number of the rank that began it.
-  // Any thread; the first call counts. The mesh is of no use afterwards.
+  // Ends the work of all ranks after this rank failed: aborts the world, then every other group,
+  // whose ranks need not be in the group that failed. Their waits throw `aborted`: "rank 3 aborted:
+  // WHY". If `why` is such an abort itself, it is passed on with the number of the first rank. Any
+  // thread; only the first call has an effect. The mesh must not be used afterwards.
   void abort(const std::exception& why) const noexcept;
 
-  // work(); where it throws, abort() first. Another rank's abort is thrown on under the number of
-  // the rank that began it. For every call that other ranks may wait in. What fails while a step is
-  // captured ends the capture alone.
+  // Runs work(). If it throws, calls abort() first. Another rank's abort is rethrown with the
+  // number of the rank that began it. Wrap every call that other ranks may wait in. A failure
+  // during a capture only ends the capture.
   template <typename Work>
   decltype(auto) guarded(Work&& work) const {
     try {
@@ -81,7 +81,7 @@ class ProcessMesh {
 
   const nn::HostWork* host_work_;
   ReplayedMemories memories_ = std::make_shared<std::vector<nn::PlannedMemory*>>();
-  std::unique_ptr<collectives::Communicator> replayed_;  // world's; null: no step is captured
+  std::unique_ptr<collectives::Communicator> replayed_;  // of world; null: no step is captured
   collectives::Communicator* all_;                       // world's ranks
   MeshShape shape_;
   Placement placement_;
@@ -90,7 +90,7 @@ class ProcessMesh {
   std::vector<std::pair<Axes, collectives::Communicator*>> made_;
   collectives::Communicator *tp_, *pp_, *rdp_, *mp_, *dp_;
   mutable std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;  // of splits_
+  mutable std::mutex mutex_;  // guards splits_
   mutable std::vector<std::shared_ptr<collectives::Communicator>> splits_;
 };
 
