@@ -20,7 +20,7 @@ class NotedWorks::Noted final : public collectives::Work {
   }
   double default_deadline_seconds() const override { return 0; }
   void block_stream(Stream stream) override {
-    // Taken out first: after an Error nothing may wait for it again.
+    // Removed first: after an Error no call may wait for it again.
     host_work_.run([slot = slot_, stream] {
       const collectives::WorkPtr work = std::move(slot->work);
       if (work) work->block_stream(stream);
@@ -33,7 +33,7 @@ class NotedWorks::Noted final : public collectives::Work {
 };
 
 collectives::WorkPtr NotedWorks::note(std::function<collectives::WorkPtr()> begin) {
-  // Those that only this list still holds are of graphs that have gone.
+  // Slots that only this list still holds belong to destroyed graphs.
   std::erase_if(slots_, [](const std::shared_ptr<Slot>& slot) {
     return slot.use_count() == 1 && !slot->work;
   });
@@ -53,7 +53,7 @@ void NotedWorks::give_up(const std::function<void()>& abort) noexcept {
       abort();
       slot->work->wait(deadlines::at_once());
     }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has failed, as it should
+  } catch (const std::exception&) {  // expected: it has failed
   }
 }
 

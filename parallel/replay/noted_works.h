@@ -1,5 +1,5 @@
-// Operations over ranks in a step that is captured although hosts take part in them: each replay
-// makes them, between the graphs.
+// Operations between ranks in a captured step that need the host: each replay runs them between its
+// graphs.
 #pragma once
 
 #include <functional>
@@ -11,25 +11,25 @@
 
 namespace shoal::parallel {
 
-// Of one communicator, or one reduction. The thread that computes.
+// Notes the operations of one communicator or one reduction. Called by the computing thread.
 class NotedWorks {
  public:
-  // Outlived by `host_work`.
+  // `host_work` must outlive the object.
   explicit NotedWorks(const nn::HostWork& host_work) : host_work_(host_work) {}
 
-  // While a step is captured, else the caller begins by itself.
+  // True while a step is captured; otherwise the caller starts operations itself.
   bool notes() const { return host_work_.captured(); }
-  // Each replay calls `begin`, and, at the place where the step calls block_stream() of what is
-  // returned, that of what it began. That is all the Work returned is good for: nothing is under
-  // way while a step is captured, so test() is false, and wait() throws. A step that does not wait
-  // for all that it begins throws when it is replayed again.
+  // Each replay calls `begin`. Where the step calls block_stream() on the returned Work, the replay
+  // calls block_stream() on the Work that `begin` returned. The returned Work supports nothing
+  // else: nothing runs during a capture, so test() is false and wait() throws. A step that does not
+  // wait for everything it begins throws at its second replay.
   collectives::WorkPtr note(std::function<collectives::WorkPtr()> begin);
-  // Before the memory of what a replay began goes: where one that failed has left some of it under
-  // way, calls `abort`, after which this rank touches no buffer any more.
+  // Call before freeing memory that a replay's operations use. If a failed replay left operations
+  // running, calls `abort`, after which this rank touches no buffer any more.
   void give_up(const std::function<void()>& abort) noexcept;
 
  private:
-  struct Slot {  // what one call of note() has under way in this replay
+  struct Slot {  // the running operation of one call of note() in this replay
     collectives::WorkPtr work;
   };
   class Noted;

@@ -28,7 +28,7 @@ class ReplayedCommunicator final : public Communicator {
         memory_(inner.memory_resource()) {
     memories_->push_back(&memory_);
   }
-  // Before the memory goes.
+  // Runs before the memory is freed.
   ~ReplayedCommunicator() override {
     works_.give_up([this] { inner_.abort("a step ended in the middle of its replay"); });
     std::erase(*memories_, &memory_);
@@ -147,11 +147,11 @@ class ReplayedCommunicator final : public Communicator {
   using Group = std::vector<Call>;
 
   bool notes() const { return works_.notes() && !inner_.can_capture(); }
-  // Without one where nothing is captured: a call costs what it did.
+  // Does not build a std::function unless a step is captured, so calls cost no more than `inner`'s.
   template <class Made>
   WorkPtr call(Made&& made) {
     if (!notes()) {
-      group_.clear();  // of a capture that failed
+      group_.clear();  // left by a failed capture
       return made(inner_);
     }
     if (!group_.empty()) {
@@ -162,13 +162,13 @@ class ReplayedCommunicator final : public Communicator {
         [inner = &inner_, noted = Call(std::forward<Made>(made))] { return noted(*inner); });
   }
 
-  const std::unique_ptr<Communicator> owned_;  // null: somebody else owns it
+  const std::unique_ptr<Communicator> owned_;  // null: the caller owns it
   Communicator& inner_;
   const nn::HostWork& host_work_;
   NotedWorks works_;
   const ReplayedMemories memories_;
   nn::PlannedMemory memory_;
-  std::vector<Group> group_;  // of a captured step: those begun and not ended, the innermost last
+  std::vector<Group> group_;  // begun groups of a captured step, innermost last
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A Communicator for steps that are captured.
+// A Communicator for captured steps.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,19 @@
 
 namespace shoal::parallel {
 
-// The memory of all groups of one mesh, for StepCaptureOptions::beside. One thread.
+// The memory of all groups of one mesh, for StepCaptureOptions::beside. Used by one thread.
 using ReplayedMemories = std::shared_ptr<std::vector<nn::PlannedMemory*>>;
 
-// `inner`, whose operations are `host_work` while a step is captured (NotedWorks: their Works are
-// good for block_stream() alone), unless graphs can hold them (Communicator::can_capture()).
-// Outside a capture its own. Its memory_resource() is planned (PlannedMemory) and added to
-// `memories`; what is split from it is such a Communicator too, in `memories` too. host() is the
-// inner one's; asked for while a step is captured it throws: what hosts exchange would be that
-// step's for ever, and nobody could wait for it. register_buffer() and watch() are the inner one's.
+// Wraps `inner`. While a step is captured, operations become `host_work` (NotedWorks: their Works
+// support block_stream() only), unless graphs can hold them (Communicator::can_capture()). Outside
+// a capture, operations go to `inner` directly.
 //
-// `inner` and `host_work` outlive the result; so do the ranks' captured steps not.
+// memory_resource() is planned (PlannedMemory) and added to `memories`. A split of it is such a
+// Communicator too, with its memory in `memories`. host(), register_buffer() and watch() are those
+// of `inner`. host() throws during a capture: every replay would repeat that step's host values,
+// and no caller could wait for them.
+//
+// `inner` and `host_work` must outlive the result. Captured steps must not outlive it.
 std::unique_ptr<collectives::Communicator> make_replayed_communicator(
     collectives::Communicator& inner, const nn::HostWork& host_work, ReplayedMemories memories);
 
