@@ -11,7 +11,7 @@ namespace {
 using collectives::ReduceOp;
 using collectives::WorkPtr;
 
-// The second hops begin in the order of the first ones, on every rank.
+// The second hops begin in the order of the first hops, on every rank.
 class TwoHops : public std::enable_shared_from_this<TwoHops> {
  public:
   explicit TwoHops(const ShardGroups& groups) : groups_(groups) {}
@@ -23,7 +23,8 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
     entry->first =
         groups_.shard->reduce_scatter(data, entry->part, entry->count, DType::f32, ReduceOp::sum);
     waiting_.push_back(entry);
-    // NCCL's calls wait in the stream for those before them: every rank queues both groups' alike.
+    // A NCCL call waits in the stream for the calls before it: every rank must queue both groups'
+    // calls in the same order.
     if (groups_.replicas->backend() == "nccl") go_on();
     return std::make_unique<Handle>(shared_from_this(), entry);
   }
@@ -64,7 +65,7 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
     std::shared_ptr<TwoHops> hops_;
     std::shared_ptr<Entry> entry_;
   };
-  // The first hop of the front is done.
+  // Starts the second hop of the front entry, whose first hop is done.
   void go_on() {
     Entry& entry = *waiting_.front();
     entry.second = groups_.replicas->all_reduce(entry.part, entry.part, entry.count, DType::f32,
@@ -95,7 +96,8 @@ class ShardReduction final : public BucketReduction {
   void agree(std::span<std::int32_t> numbers) override {
     const auto count = static_cast<std::int64_t>(numbers.size());
     groups_.shard->host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
-    // Now all of a group agree; the ranks with the first group's numbers are first among replicas.
+    // Now each shard group agrees. The ranks with the first group's numbers are the first among
+    // replicas.
     if (groups_.replicas)
       groups_.replicas->host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
   }

@@ -1,4 +1,5 @@
-// The ranks that hold one copy of the model's state together, and those that hold the same shard.
+// The ranks that together hold one copy of the model's state, and the ranks that hold the same
+// shard.
 #pragma once
 
 #include "shoal/collectives/communicator.h"
@@ -6,7 +7,8 @@
 
 namespace shoal::parallel {
 
-// Splits of the data-parallel ranks by shard_place(). Both must outlive whatever is given them.
+// Splits of the data-parallel ranks by shard_place(). Both must outlive every object that receives
+// them.
 struct ShardGroups {
   collectives::Communicator* shard = nullptr;     // never null
   collectives::Communicator* replicas = nullptr;  // null: there is one shard group
@@ -15,9 +17,9 @@ struct ShardGroups {
   int copies() const { return replicas ? replicas->size() : 1; }
 };
 
-// For a Reducer: reduce_scatter in the shard group, then all_reduce of the own part over replicas
-// (MiCS's two hops). Afterwards a bucket's r-th part holds the sum, where r = groups.rank(); the
-// rest of it is of no use. The second hop begins when somebody tests or waits.
+// For a Reducer: reduce_scatter in the shard group, then all_reduce of this rank's part over
+// replicas (MiCS's two hops). Afterwards part groups.rank() of a bucket holds the sum; the rest is
+// undefined. The second hop begins when the caller tests or waits.
 std::shared_ptr<BucketReduction> make_shard_reduction(const ShardGroups& groups);
 
 }  // namespace shoal::parallel

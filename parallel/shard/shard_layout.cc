@@ -10,7 +10,7 @@ namespace {
 
 using Parameters = std::span<const std::vector<nn::Parameter*>>;
 
-// Those that the layout has.
+// Indices of the parameters that the layout has.
 std::vector<std::vector<int>> indices_of(const ShardLayout& layout, Parameters lists) {
   std::unordered_map<const nn::Parameter*, int> index_of;
   for (const nn::Parameter* parameter : layout.parameters)

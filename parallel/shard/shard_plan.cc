@@ -22,7 +22,7 @@ void check(const ShardPlanOptions& options) {
               options.bucket_elements, options.first_bucket_elements);
 }
 
-// By parameter: the units that read it.
+// For each parameter, the units that read it.
 std::vector<std::vector<int>> readers_of(std::size_t parameters,
                                          std::span<const std::vector<int>> units) {
   std::vector<std::vector<int>> readers(parameters);
@@ -37,7 +37,7 @@ std::vector<std::vector<int>> readers_of(std::size_t parameters,
   return readers;
 }
 
-// All parameters once: the sets, with what is in none of them before the others.
+// Every parameter once: first the parameters that are in no set, then the sets.
 std::vector<std::vector<int>> sets_of(std::size_t parameters, ShardSets apart) {
   std::vector<char> taken(parameters, 0);
   std::vector<std::vector<int>> sets(1);
@@ -54,7 +54,7 @@ std::vector<std::vector<int>> sets_of(std::size_t parameters, ShardSets apart) {
   return sets;
 }
 
-// Buckets of these parameters behind what the plan has.
+// Appends buckets of these parameters to the plan.
 void append(BucketPlan& plan, std::span<const int> parameters, std::span<const std::int64_t> counts,
             const ShardPlanOptions& options) {
   std::vector<std::int64_t> own;
@@ -77,7 +77,7 @@ void append(BucketPlan& plan, std::span<const int> parameters, std::span<const s
 }  // namespace
 
 BucketOptions ShardPlanOptions::bucket_options() const {
-  // Bytes must fit in 64 bits; no bucket is ever that long.
+  // Bytes must fit into 64 bits; no bucket is ever that long.
   const auto bytes = [](std::int64_t elements) {
     return std::min(elements, std::int64_t{1} << 60) * kBytes;
   };
@@ -109,7 +109,7 @@ ShardPlan plan_unit_shards(std::span<const std::int64_t> counts,
               persistence_threshold);
   const auto readers = readers_of(counts.size(), units);
   const auto sets = sets_of(counts.size(), apart);
-  // By set and readers: parameters.
+  // Parameters by set and readers.
   std::map<std::pair<std::size_t, std::vector<int>>, std::vector<int>> groups;
   std::vector<std::vector<int>> whole(sets.size());
   for (std::size_t set = 0; set < sets.size(); ++set)

@@ -66,14 +66,14 @@ class PassingGradients final : public ShardedGradients {
   enum class Phase : std::uint8_t { idle, accumulating, armed };
   enum class State : std::uint8_t { absent, written, reducing };
   struct Bucket {
-    std::shared_ptr<Storage> storage;  // the full one; released while absent
+    std::shared_ptr<Storage> storage;  // the full bucket's; released while absent
     State state = State::absent;
     bool has_sum = false;  // its part of the shard holds a sum of this step
     bool is_last = false;  // nothing more will be added to it
   };
   struct InFlight {
     int bucket;
-    collectives::WorkPtr work;  // null: there was nothing to do
+    collectives::WorkPtr work;  // null: nothing to do
   };
   void prepare(int bucket);
   void on_uses_ended(int parameter);
@@ -89,13 +89,13 @@ class PassingGradients final : public ShardedGradients {
   const ShardLayout& layout_;
   kernels::Kernels& kernels_;
   Tracer* tracer_;
-  const bool by_time_;  // what has come is taken over when it is seen to have
+  const bool by_time_;  // buckets are taken over as soon as they are seen to be reduced
   Tensor shard_;        // f32 [plan.shard_count()]
   std::vector<Bucket> buckets_;
-  std::deque<InFlight> reducing_;               // in the order in which they were handed over
+  std::deque<InFlight> reducing_;               // in the order of hand-over
   std::vector<collectives::WorkPtr> replicas_;  // of parts of the shard
   Phase phase_ = Phase::idle;
-  bool finishing_ = false;  // in finish(): nothing is hidden any more
+  bool finishing_ = false;  // in finish(): communication is no longer hidden
   std::int64_t full_bytes_ = 0;
   ShardedGradientStatistics statistics_;
 };
@@ -137,7 +137,7 @@ PassingGradients::~PassingGradients() {
   give_up();
 }
 
-// As the Reducer does it: what is in flight would be written into memory that is freed.
+// As in the Reducer: buckets in flight would be written into freed memory.
 void PassingGradients::give_up() noexcept {
   try {
     while (!reducing_.empty() && (!reducing_.front().work || reducing_.front().work->test()))
@@ -149,7 +149,7 @@ void PassingGradients::give_up() noexcept {
     if (layout_.groups.replicas) layout_.groups.replicas->abort(kReason);
     if (!reducing_.empty()) reducing_.front().work->wait(deadlines::at_once());
     if (!replicas_.empty()) replicas_.front()->wait(deadlines::at_once());
-  } catch (const std::exception&) {  // as it should be: the groups have failed, or do now
+  } catch (const std::exception&) {  // expected: the groups have failed, or fail now
     reducing_.clear();
     replicas_.clear();
   }
@@ -201,7 +201,7 @@ void PassingGradients::prepare(int index) {
 }
 
 void PassingGradients::on_uses_ended(int index) {
-  layout_.parameters[at(index)]->arm();  // to be called for the next microbatch too
+  layout_.parameters[at(index)]->arm();  // the hook must run for the next microbatch too
   const int b = layout_.buckets_of[at(index)].front();
   if (at_bucket(b).state != State::written) return;
   for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries)
@@ -210,7 +210,8 @@ void PassingGradients::on_uses_ended(int index) {
   hand_over(b);
 }
 
-// Between entries and where nobody wrote: what lies there is whatever the memory held.
+// Zeros the gaps between entries and the gradients that backward did not write; they hold old
+// memory.
 void PassingGradients::zero_gaps(int index) {
   const GradientBucket& bucket = layout_.plan.bucket(index);
   auto* const data = static_cast<float*>(at_bucket(index).storage->data()) - bucket.begin;
@@ -245,13 +246,15 @@ void PassingGradients::hand_over(int index) {
     statistics_.reduced_bytes += bytes_of(layout_.plan.bucket(index));
   }
   reducing_.push_back({index, std::move(work)});
-  // NCCL's calls wait in the stream for those before them: every rank queues both groups' alike.
+  // A NCCL call waits in the stream for the calls before it: every rank must queue both groups'
+  // calls in the same order.
   if (groups.copies() > 1 && groups.replicas->backend() == "nccl")
     while (!reducing_.empty()) wait_for_oldest();
   progress();
 }
 
-// The bucket's own part is the shard group's sum: it goes into the shard, the memory back.
+// This rank's part of the bucket is the shard group's sum: adds it to the shard and frees the
+// bucket.
 void PassingGradients::take_over(int index) {
   Bucket& bucket = at_bucket(index);
   const Tensor mine = part(index);
@@ -291,10 +294,10 @@ void PassingGradients::progress() {
 void PassingGradients::wait_for_oldest() {
   SHOAL_ASSERT(!reducing_.empty());
   const auto start = Clock::now();
-  // Taken out first: after an Error nothing may wait for it again.
+  // Removed first: after an Error no call may wait for it again.
   const InFlight oldest = std::move(reducing_.front());
   reducing_.pop_front();
-  // A device's stream waits, and the host goes on.
+  // On a device the stream waits and the host continues.
   if (oldest.work) oldest.work->block_stream(kernels_.stream());
   statistics_.exposed_seconds += seconds_since(start);
   take_over(oldest.bucket);

@@ -34,7 +34,7 @@ void ShardedUnits::bring(int bucket) {
       std::max(statistics_.most_live_elements, values_.live_elements());
 }
 
-// What is begun here, and in which order, follows from the calls alone: equal on every rank.
+// The calls alone decide which gathers begin in which order, so every rank does the same.
 void ShardedUnits::begin(int unit, int next) {
   const ShardPlan& plan = values_.layout().plan;
   const std::vector<int>& needed = buckets(unit);

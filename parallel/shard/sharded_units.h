@@ -1,9 +1,9 @@
-// Brings a unit's parameters when it computes and drops them afterwards (ZeRO 3; FSDP, Zhao et al.,
-// VLDB 2023). At levels 1 and 2 it only waits for what the last step gathers.
+// Gathers a unit's parameters when it computes and drops them afterwards (ZeRO 3; FSDP, Zhao et
+// al., VLDB 2023). At levels 1 and 2 it only waits for the last step's gathers.
 //
-// A unit's values are dropped when the next unit begins, so that the last unit's forward and its
-// backward, or a recomputation and what follows it, gather once. Meanwhile the next unit's are on
-// their way, as long as no more than sdp_max_live_parameters elements are whole.
+// A unit's values are dropped when the next unit begins. So the last unit's forward and backward
+// share one gather, as do a recomputation and the backward after it. Meanwhile the next unit's
+// values are gathered, up to a total of sdp_max_live_parameters whole elements.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace shoal::parallel {
 
-// What each unit of the whole chain reads, for make_shard_layout().
+// The parameters that each unit of the whole chain reads, for make_shard_layout().
 std::vector<std::vector<nn::Parameter*>> parameters_of_units(const nn::Chain& chain);
 
 struct ShardedUnitsStatistics {
@@ -24,14 +24,15 @@ struct ShardedUnitsStatistics {
 
 class ShardedUnits final : public nn::UnitObserver {
  public:
-  // For forward_units() on this chain. Both arguments outlive the object, and it the tapes.
+  // For forward_units() on this chain. Both arguments must outlive the object, and it the tapes.
   ShardedUnits(const nn::Chain& chain, ShardedValues& values);
 
   void before_forward(int unit, int next) override { begin(unit, next); }
   void after_forward(int unit) noexcept override { end(unit); }
   void before_backward(int unit, int next) override { begin(unit, next); }
   void after_backward(int unit) noexcept override { end(unit); }
-  // Drops what no unit computes with: after an evaluation, say. A step's publish() does so too.
+  // Drops values that no unit computes with, e.g. after an evaluation. A step's publish() does so
+  // too.
   void drop_idle();
   const ShardedUnitsStatistics& statistics() const { return statistics_; }
 
@@ -44,7 +45,7 @@ class ShardedUnits final : public nn::UnitObserver {
   }
 
   ShardedValues& values_;
-  std::vector<std::vector<int>> buckets_;  // by unit: whole ones and its own
+  std::vector<std::vector<int>> buckets_;  // by unit: whole buckets and its own
   ShardedUnitsStatistics statistics_;
 };
 

@@ -62,7 +62,7 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   }
 }
 
-// Moves one parameter's numbers to where they belong; its own memory is given back.
+// Moves one parameter's values to their places and frees its own memory.
 void ShardedValues::take_over(int index, std::span<const ShardSegment* const> mine,
                               const Fill& fill) {
   nn::Parameter& parameter = *layout_.parameters[static_cast<std::size_t>(index)];
@@ -104,7 +104,7 @@ ShardedValues::~ShardedValues() {
   }
 }
 
-// --- where a rank's part lies ------------------------------------------------------------------
+// --- position of a rank's part ------------------------------------------------------------------
 
 Tensor ShardedValues::part(int bucket) const {
   const ShardPlan& plan = layout_.plan;
@@ -166,7 +166,7 @@ void ShardedValues::refresh() {
 void ShardedValues::publish() {
   for (int b = 0; b < layout_.plan.unit_buckets; ++b) release(b);
   if (layout_.groups.shards() == 1) return;
-  // They are planned as backward completes them; forward goes the other way.
+  // Planned in the order in which backward completes them; the forward needs the reverse order.
   for (int b = layout_.plan.buckets(); b-- > layout_.plan.unit_buckets;) {
     const Tensor mine = part(b);
     void* const all =
@@ -216,7 +216,7 @@ void ShardedValues::gather(int index) {
 }
 
 void ShardedValues::wait_for_bucket(int index) {
-  // Taken out first: after an Error nothing may wait for it again.
+  // Removed first: after an Error no call may wait for it again.
   if (const collectives::WorkPtr work = std::move(at(index).work))
     work->block_stream(kernels_.stream());
 }
