@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, 11> kNames = {"F",       "B",       "I", 
                                                      "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
                                                      "UNSHARD", "RESHARD", "REDUCE_GRAD"};
 
-// The digits at the start of `text`, which they are taken from; -1 without any.
+// Removes the digits at the start of `text` and returns their value; -1 if there are none.
 int take_number(std::string_view& text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

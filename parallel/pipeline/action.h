@@ -1,5 +1,5 @@
-// One step of a pipeline's rank, and its text: "2F0" is stage 2's forward of microbatch 0. The
-// language is that of PyTorch's torch.distributed.pipelining.
+// One step of a pipeline rank, and its text form: "2F0" is stage 2's forward of microbatch 0. The
+// syntax is that of PyTorch's torch.distributed.pipelining.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ enum class ActionKind : std::uint8_t {
   input_backward,   // I: the input's gradient; the weights' is left for W (zero bubble)
   weight_backward,  // W
   send_forward,     // SEND_F: this stage's output goes to the next stage
-  recv_forward,     // RECV_F: this stage's input comes from the stage before
-  send_backward,    // SEND_B: the gradient of this stage's input goes to the stage before
-  recv_backward,    // RECV_B: the gradient of this stage's output comes from the next
-  unshard,          // UNSHARD: the stage's sharded parameters are gathered
-  reshard,          // RESHARD: and given up again
+  recv_forward,     // RECV_F: this stage's input comes from the previous stage
+  send_backward,    // SEND_B: the gradient of this stage's input goes to the previous stage
+  recv_backward,    // RECV_B: the gradient of this stage's output comes from the next stage
+  unshard,          // UNSHARD: gather the stage's sharded parameters
+  reshard,          // RESHARD: drop them again
   reduce_gradient,  // REDUCE_GRAD: the stage's gradients are complete on this rank
 };
 
 struct Action {
   ActionKind kind = ActionKind::forward;
-  int stage = 0;        // counted over the whole pipeline, virtual stages included
+  int stage = 0;        // numbered over the whole pipeline, virtual stages included
   int microbatch = -1;  // -1 for UNSHARD, RESHARD and REDUCE_GRAD
   bool operator==(const Action&) const = default;
 };
@@ -36,7 +36,7 @@ bool concerns_stage(ActionKind kind);    // UNSHARD, RESHARD, REDUCE_GRAD: no mi
 std::string_view name(ActionKind kind);  // "SEND_F"
 
 std::string to_string(const Action& action);
-// Throws invalid_argument that says what is wrong with the text and how an action is written.
+// Throws invalid_argument that names the error and shows how an action is written.
 Action parse_action(std::string_view text);
 
 }  // namespace shoal::parallel

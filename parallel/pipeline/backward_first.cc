@@ -1,4 +1,4 @@
-// SMP's "interleaved": decided while it runs there, played beforehand here.
+// SMP's "interleaved". SMP decides it at run time; here it is generated in advance.
 #include <algorithm>
 #include <limits>
 
@@ -23,9 +23,9 @@ class Game {
     std::fill(arrived_[0].begin(), arrived_[0].end(), 0.0);
   }
 
-  // Each rank takes microbatches in order in both directions; what it does next is a backward when
-  // its gradient is there, else a forward. Ranks move in the order of time, the first of equals
-  // first.
+  // Each rank takes microbatches in order in both directions. It does a backward next if the
+  // gradient has arrived, otherwise a forward. The rank with the earliest time moves first; ties go
+  // to the lowest rank.
   ComputeLists play() && {
     const int each = o_.microbatches * (o_.forward_only ? 1 : 2);
     for (int left = each * o_.ranks; left > 0; --left) {
@@ -45,7 +45,7 @@ class Game {
     const int m = forwards_[size(rank)];
     if (m == o_.microbatches) return kNever;
     double at = arrived_[size(rank)][size(m)];
-    // A microbatch enters when another has left the first stage.
+    // A microbatch enters only after the first stage has finished the backward of an earlier one.
     if (rank == 0 && !o_.forward_only && m >= active_ && backwards_[0] <= m - active_)
       return kNever;
     return std::max(at, free_at_[size(rank)]);
@@ -76,8 +76,9 @@ class Game {
   int active_;
   ComputeLists lists_;
   std::vector<double> free_at_;
-  std::vector<int> forwards_, backwards_;                // by rank: how many were done
-  std::vector<std::vector<double>> arrived_, returned_;  // by rank, microbatch: input, gradient
+  std::vector<int> forwards_, backwards_;                // by rank: number done
+  std::vector<std::vector<double>> arrived_, returned_;  // by rank and microbatch: times of input
+                                                         // and gradient
 };
 
 }  // namespace

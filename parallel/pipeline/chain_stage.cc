@@ -7,7 +7,7 @@
 namespace shoal::parallel {
 namespace {
 
-// The stage's coordinates for one microbatch; puts back what was there.
+// Sets the stage's coordinates for one microbatch; restores the previous ones.
 class Coordinates {
  public:
   Coordinates(nn::Context& context, nn::Tape* tape)
@@ -77,7 +77,7 @@ StageLoss ChainStage::loss() const {
     for (const Tensor& sum : losses_) loss.sum += context_.read(sum);
     return loss;
   }
-  // A device is waited for once.
+  // A single wait for the device.
   std::vector<float> sums(losses_.size());
   const Tensor all = context_.empty({std::ssize(losses_)}, DType::f32, MemoryTag::workspace);
   copy_losses(all);
@@ -124,7 +124,7 @@ Tensor ChainStage::forward(int index, Tensor input) {
   context_.random.sample_first = batch.sample_first;
   context_.activation.first_position = shape.shape[1] * options_.sequence_part;
 
-  // With what is recorded it lives until backward, which may compute these layers again.
+  // Lives as long as the recorded tape: backward may recompute these layers.
   nn::ChainInput own = batch.input;
   own.of_group = std::make_shared<std::optional<nn::GroupAttentionInput>>();
   nn::ResidualStream stream;
@@ -168,7 +168,7 @@ Tensor ChainStage::backward(int index, Tensor gradient, bool weights_later) {
   Record& record = found->second;
   const Message shape = message(index);
   const Coordinates coordinates(context_, nullptr);
-  // Without a gradient there is nothing to walk (everything frozen up to here).
+  // Without a gradient nothing has to be walked (everything up to here is frozen).
   if (record.output.needs_gradient())
     record.tape->backward(context_, record.output, std::move(gradient), {weights_later});
   record.output = {};
@@ -195,7 +195,7 @@ void ChainStage::expect_backward(int index) {
 
 void ChainStage::weight_backward(int index) {
   const auto found = records_.find(index);
-  if (found == records_.end()) return;  // its backward left nothing
+  if (found == records_.end()) return;  // its backward left no deferred work
   const Coordinates coordinates(context_, nullptr);
   found->second.tape->run_deferred();
   records_.erase(found);

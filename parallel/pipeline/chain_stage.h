@@ -1,4 +1,4 @@
-// A pipeline's stage that computes consecutive units of a model: one tape a microbatch.
+// A pipeline stage that computes consecutive units of a model, with one tape per microbatch.
 #pragma once
 
 #include <map>
@@ -20,19 +20,18 @@ struct UnitRange {
 
 struct Microbatch {
   nn::ChainInput input;
-  std::uint32_t sample_first = 0;  // random coordinates of its row 0 (decision 10)
+  std::uint32_t sample_first = 0;  // random coordinates of its first row (decision 10)
 };
 
 struct ChainStageOptions {
   int checkpoint_group = 0;  // nn::forward_units()
-  // Where the residual stream is split along the sequence: into how many parts, and which one is
-  // here.
+  // If the residual stream is split along the sequence: the number of parts, and this stage's part.
   int sequence_parts = 1, sequence_part = 0;
-  Offloader* offloader = nullptr;        // takes what tapes save; may be null
+  Offloader* offloader = nullptr;        // stores the tensors that tapes save; may be null
   nn::UnitObserver* observer = nullptr;  // may be null; must outlive the stage
 };
 
-// Of the last stage, over the microbatches since begin(). Not scaled.
+// Loss of the last stage over the microbatches since begin(). Not scaled.
 struct StageLoss {
   double sum = 0;
   std::int64_t targets = 0;
@@ -40,20 +39,22 @@ struct StageLoss {
 
 class ChainStage final : public Stage {
  public:
-  // `context` gives kernels, memory, dispatcher, mode and seed; tape, random coordinates and
-  // activation coordinates are the stage's while it computes. In Mode::evaluate nothing is
-  // recorded: forward only. Units must be materialised before begin(). All outlive the stage.
+  // `context` provides kernels, memory, dispatcher, mode and seed. While the stage computes, it
+  // sets the context's tape, random coordinates and activation coordinates. In Mode::evaluate it
+  // records nothing, so only forward works. Units must be materialised before begin(). All
+  // arguments must outlive the stage.
   ChainStage(nn::Context& context, nn::Chain& chain, UnitRange units, ChainStageOptions options);
 
   const UnitRange& units() const { return units_; }
-  // Before each run of the executor. What earlier microbatches left is dropped. `microbatches`
-  // stays valid until the run has ended. `scores`: the head keeps its scores (evaluation).
+  // Call before each run of the executor. Drops data left from earlier microbatches. `microbatches`
+  // must stay valid until the run ends. `scores`: the head keeps its scores (evaluation).
   void begin(std::span<const Microbatch> microbatches, bool scores = false);
-  // Of the head, of each microbatch since begin(), as Chain::head_logits(); empty: none were kept.
+  // The head's scores of each microbatch since begin(), as Chain::head_logits(); empty: none were
+  // kept.
   std::vector<Tensor> take_logits() { return std::move(logits_); }
-  StageLoss loss() const;  // on a device it waits for the numbers
-  // Lets go of the losses of the head's microbatches since begin(), into f32 [n] where it is
-  // defined.
+  StageLoss loss() const;  // on a device it waits for the values
+  // Moves the losses of the head's microbatches since begin() into `into`, f32 [n]. If `into` is
+  // undefined, only drops them.
   void take_losses(const Tensor& into);
   int microbatches_in_flight() const { return static_cast<int>(records_.size()); }
 
@@ -69,8 +70,8 @@ class ChainStage final : public Stage {
   void copy_losses(const Tensor& into) const;  // f32 [n]
   struct Record {
     std::unique_ptr<nn::Tape> tape = std::make_unique<nn::Tape>();
-    nn::Value input, output;                      // without their tensors
-    std::shared_ptr<Offloader::Batch> offloaded;  // null: nothing is
+    nn::Value input, output;                      // values without their tensors
+    std::shared_ptr<Offloader::Batch> offloaded;  // null: nothing is offloaded
   };
   Message message(int microbatch) const;
   bool is_head() const { return units_.last == chain_.units(); }
@@ -82,8 +83,8 @@ class ChainStage final : public Stage {
   ChainStageOptions options_;
   std::span<const Microbatch> microbatches_;
   std::map<int, Record> records_;
-  std::vector<Tensor> losses_;  // [1] f32, of each microbatch of the head
-  std::vector<Tensor> logits_;  // of the head, where they are kept
+  std::vector<Tensor> losses_;  // f32 [1] per microbatch of the head
+  std::vector<Tensor> logits_;  // of the head, if scores are kept
   std::int64_t targets_ = 0;
 };
 

@@ -68,9 +68,8 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
   statistics_.seconds += seconds_since(began);
 }
 
-// What a stage threw leaves messages in flight, which would arrive in memory that is freed here,
-// and ranks that wait for messages which nobody will send. Where `pp` has failed, all of that is
-// over.
+// An error in a stage leaves messages in flight, which would arrive in freed memory, and ranks that
+// wait for messages that will never be sent. If `pp` has failed already, all of them have ended.
 void PipelineExecutor::give_up(const std::exception& why) noexcept {
   const auto each_work = [this](const auto& act) {
     for (const auto* table : {&inputs_, &gradients_})
@@ -80,12 +79,12 @@ void PipelineExecutor::give_up(const std::exception& why) noexcept {
   };
   try {
     if (!abort_ || abort_(why)) {
-      each_work([](collectives::Work& work) { work.test(); });  // throws where `pp` has failed
+      each_work([](collectives::Work& work) { work.test(); });  // throws if `pp` has failed
       if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", why.what()));
-      // Once one has thrown, this rank touches no buffer any more.
+      // Once one of them throws, this rank touches no buffer any more.
       each_work([](collectives::Work& work) { work.wait(deadlines::at_once()); });
     }
-    // As it should be: the communicator has failed, or does now.
+    // Expected: the communicator has failed, or fails now.
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
   }
   inputs_.clear();
@@ -95,7 +94,7 @@ void PipelineExecutor::give_up(const std::exception& why) noexcept {
   leaving_.clear();
 }
 
-// Tells of the backwards among the next `horizon_` computations.
+// Announces the backwards among the next `horizon_` computations.
 void PipelineExecutor::look_ahead(std::size_t from) {
   const auto& actions = schedule_.actions[static_cast<std::size_t>(pp_.rank())];
   int seen = 0;
@@ -151,7 +150,7 @@ void PipelineExecutor::compute(const Action& action) {
   if (action.kind == ActionKind::forward) statistics_.forward_seconds += took;
 }
 
-// To the neighbour's table where it is a stage of this rank, else to what waits for its SEND.
+// Puts the tensor into the table of a neighbour on this rank, or into the table of its SEND.
 void PipelineExecutor::hand_on(bool forward, int from_stage, int microbatch, Tensor tensor) {
   const int to_stage = from_stage + (forward ? 1 : -1);
   if (stages_.count(to_stage) == 1)
@@ -168,7 +167,7 @@ Tensor PipelineExecutor::take(std::map<Key, Arriving>& from, const Key& key) {
   if (found->second.work) {
     const TraceSpan span(tracer_, "pipeline", "wait", key.first);
     const Clock::time_point began = Clock::now();
-    // What computes with it is queued there; on the host it is a wait.
+    // On a device the stream waits before it computes with the tensor; on the host this blocks.
     found->second.work->block_stream(pp_.stream());
     statistics_.wait_seconds += seconds_since(began);
   }
@@ -212,7 +211,7 @@ void PipelineExecutor::drop_what_left() {
   std::erase_if(leaving_, [](Leaving& message) { return message.work->test(); });
 }
 
-// Its gradient has come, so it has left.
+// The output's gradient has arrived, so the output has been sent.
 void PipelineExecutor::drop_output(const Key& key) {
   const auto found = std::ranges::find_if(
       leaving_, [&](const Leaving& message) { return message.forward && message.from == key; });

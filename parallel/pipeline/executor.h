@@ -1,5 +1,5 @@
-// Runs one rank's list of a schedule: computes on its stages, sends and receives between them. It
-// knows neither models nor tapes.
+// Runs one rank's list of a schedule: computes on its stages, and sends and receives between
+// stages. It does not depend on models or tapes.
 #pragma once
 
 #include <exception>
@@ -16,35 +16,39 @@
 namespace shoal::parallel {
 
 struct PipelineStatistics {
-  double seconds = 0;          // in run(), all of them
+  double seconds = 0;          // in all calls of run()
   double compute_seconds = 0;  // of these, in the stages
-  double forward_seconds = 0;  // of the stages'
-  double wait_seconds = 0;     // of these, waiting for messages
+  double forward_seconds = 0;  // of the stages' seconds, in forwards
+  double wait_seconds = 0;     // of `seconds`, waiting for messages
   std::int64_t messages = 0;   // sent
   std::int64_t message_bytes = 0;
 };
 
 class PipelineExecutor {
  public:
-  // `stages`: those that the schedule gives this rank, by number; refused otherwise. `pp`: the
-  // pipeline's ranks, in the order of the schedule's. All outlive the executor. `tracer` may be
-  // null. `horizon`: how many computations ahead a stage is told of a backward (SMP's
-  // activation_loading_horizon, counted in pipeline tasks); 0: never. `abort`: tells other ranks
-  // that a step ends with this, and throws nothing; false: it does not, for nothing of it has begun
-  // (a step that is captured). None: pp.abort(), which ranks outside the pipeline do not hear.
-  // `captured`: steps are (nn::StepCapture), so when a message's memory goes hangs on no time: an
-  // output's when its gradient has come, a gradient's at the end.
+  // `stages`: this rank's stages of the schedule, by number; any other set is refused. `pp`: the
+  // ranks of the pipeline, in the schedule's order. All arguments must outlive the executor.
+  // `tracer` may be null.
+  //
+  // `horizon`: announce a backward to its stage this many computations ahead (SMP's
+  // activation_loading_horizon, in pipeline tasks); 0: never.
+  //
+  // `abort`: tells the other ranks that a step failed with this error, and must not throw. It
+  // returns false if it does not tell them because none of the step has begun (a capture). Without
+  // it, run() calls pp.abort(), which ranks outside the pipeline do not receive.
+  //
+  // `captured`: steps are captured (nn::StepCapture), so message memory is freed at times that do
+  // not depend on timing: an output when its gradient has arrived, a gradient at the end.
   using Abort = std::function<bool(const std::exception& why)>;
   PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                    std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0,
                    Abort abort = {}, bool captured = false);
 
   // Runs the list once. Blocks until this rank's work is done and its sends have left; on a device
-  // pp's stream does. Collective
-  // over `pp`, whose sends and receives belong to this call. `after_last_forward` is called once,
-  // when no forward of this rank is left (gradients become complete from then on); may be empty.
-  // Throws what a stage or the communicator throws. The step is then given up on every rank
-  // (`abort`), and what was in flight touches memory no more.
+  // pp's stream waits instead. Collective over `pp`, whose sends and receives belong to this call.
+  // `after_last_forward` is called once, after this rank's last forward (gradients become complete
+  // from then on); may be empty. Throws errors of the stages and the communicator. Then every rank
+  // gives the step up (`abort`), and its messages no longer touch memory.
   void run(const std::function<void()>& after_last_forward = {});
 
   const Schedule& schedule() const { return schedule_; }
@@ -81,9 +85,9 @@ class PipelineExecutor {
   int horizon_;
   Abort abort_;
   const bool captured_;
-  // By the stage that needs it, received or from a stage of this rank.
+  // By the receiving stage; received, or handed over by a stage of this rank.
   std::map<Key, Arriving> inputs_, gradients_;
-  // By the stage that made it, until its SEND.
+  // By the producing stage, until its SEND.
   std::map<Key, Tensor> outputs_, input_gradients_;
   std::vector<Leaving> leaving_;
   PipelineStatistics statistics_;

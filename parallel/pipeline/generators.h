@@ -1,4 +1,5 @@
-// One function a family of schedules: compute actions by rank. For make_schedule() alone.
+// One function per family of schedules; each returns compute actions by rank. For make_schedule()
+// only.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,7 @@ using ComputeLists = std::vector<std::vector<Action>>;
 
 ComputeLists simple_lists(const ScheduleOptions& options);
 ComputeLists backward_first_lists(const ScheduleOptions& options);
-ComputeLists interleaved_lists(const ScheduleOptions& options);  // 1f1b: one chunk
+ComputeLists interleaved_lists(const ScheduleOptions& options);  // 1F1B is the case of one chunk
 ComputeLists zero_bubble_lists(const ScheduleOptions& options);
 ComputeLists zero_bubble_v_lists(const ScheduleOptions& options);
 

@@ -13,8 +13,8 @@ namespace {
 
 using collectives::ReduceOp;
 
-// Values and gradients of one unit's parameters, for as long as it lives. Zeros: what a unit takes
-// does not depend on its numbers, and drawing those of a large table would take longer.
+// Values and gradients of one unit's parameters, for its lifetime. They are zeros: a unit's costs
+// do not depend on the values, and drawing those of a large table would take longer.
 class Held {
  public:
   Held(nn::Context& context, std::vector<nn::Parameter*> parameters, DType dtype)
@@ -41,7 +41,7 @@ class Held {
   std::vector<nn::Parameter*> parameters_;
 };
 
-// One unit's, or the group's of it.
+// Costs of one unit on this rank, or agreed by the group.
 struct Measured {
   double seconds = std::numeric_limits<double>::infinity();
   std::int64_t activation_bytes = 0, peak_bytes = 0, weight_bytes = 0, split_peak_bytes = 0;
@@ -49,7 +49,7 @@ struct Measured {
 
 enum class Backward : std::uint8_t { whole, split };
 
-// One unit, ready to run on a microbatch.
+// Runs one unit on a microbatch.
 class Runner {
  public:
   Runner(nn::Context& context, CountingMemory& memory, nn::Chain& chain, int unit,
@@ -69,7 +69,7 @@ class Runner {
     DeviceBackend& device = device_backend(context_.stream.device.type);
     memory_.reset_peaks();
     const std::int64_t before = current();
-    // Given away: the unit keeps it or not.
+    // Moved into the unit, which may keep it.
     Tensor input = unit_ > 0 ? zeros(stage) : Tensor();
     device.synchronize(context_.stream);
     const auto began = Clock::now();
@@ -92,9 +92,9 @@ class Runner {
     }
   }
 
-  // What stays in memory of what the unit keeps.
+  // Bytes that the unit keeps in memory when it offloads.
   std::int64_t kept_offloading(OffloadOptions offload) {
-    offload.max_leaving = 0;  // all that leaves has left when forward is done
+    offload.max_leaving = 0;  // every leaving tensor has left when forward is done
     Offloader offloader(context_.memory(), offload, context_.stream);
     ChainStageOptions stage_options = options_.stage;
     stage_options.offloader = &offloader;
@@ -128,9 +128,9 @@ void append_kinds(nn::Module& module, std::string& text) {
   text += ')';
 }
 
-// Equal for units alike.
+// Equal for units of equal structure.
 std::string structure_of(const nn::Chain& chain, int unit) {
-  // The ends have inputs and outputs of their own.
+  // The first and the last unit have inputs and outputs of their own.
   std::string text = unit == 0 ? "first" : unit == chain.units() - 1 ? "last" : "";
   for (nn::Module* module : chain.unit_modules(unit)) append_kinds(*module, text);
   for (const nn::Parameter* parameter : chain.unit_parameters(unit))
@@ -204,7 +204,7 @@ std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain
   own.stream = context.stream;
   own.random = context.random;
 
-  std::map<std::string, std::size_t> known;  // structure: its place in `all`
+  std::map<std::string, std::size_t> known;  // structure -> index in `all`
   std::vector<Measured> all;
   std::vector<std::size_t> measured_as;  // by unit
   for (int unit = 0; unit < chain.units(); ++unit) {

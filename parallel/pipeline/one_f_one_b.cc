@@ -10,9 +10,9 @@ struct Turn {
   int chunk, microbatch;
 };
 
-// How many microbatches go through a chunk at a time. A last group shorter than the pipeline would
-// leave ranks waiting for it: then they are shared out evenly over one group fewer, the longest
-// first, because the warmup is as long as the first group asks.
+// Sizes of the groups of microbatches that go through a chunk together. Ranks would wait for a last
+// group shorter than the pipeline. So its microbatches are shared out over the other groups, the
+// first ones first, because the first group sets the length of the warmup.
 std::vector<int> group_lengths(const ScheduleOptions& o) {
   const int group = std::min(o.group == 0 ? o.ranks : o.group, o.microbatches);
   const int rest = o.microbatches % group;
@@ -24,8 +24,8 @@ std::vector<int> group_lengths(const ScheduleOptions& o) {
   return lengths;
 }
 
-// The order in which a rank's chunks meet the microbatches: a group of them through the first
-// chunk, then the same through the second ...
+// The order in which a rank's chunks process microbatches: a group through the first chunk, then
+// the same group through the second, ...
 std::vector<Turn> turns(const ScheduleOptions& o) {
   std::vector<Turn> order;
   int first = 0;
@@ -37,7 +37,7 @@ std::vector<Turn> turns(const ScheduleOptions& o) {
   return order;
 }
 
-// Forwards before a rank's first backward.
+// Number of forwards before a rank's first backward.
 int warmup(const ScheduleOptions& o, const std::vector<Turn>& order, int rank) {
   const int all = static_cast<int>(order.size());
   if (o.chunks == 1) return std::min(o.ranks - rank - 1, all);
@@ -67,7 +67,7 @@ ComputeLists interleaved_lists(const ScheduleOptions& o) {
     const auto forward = [&](std::size_t i) {
       list.push_back({ActionKind::forward, order[i].chunk * o.ranks + rank, order[i].microbatch});
     };
-    // Backwards go through the chunks from the last to the first.
+    // Backwards go from the last chunk to the first.
     const auto backward = [&](std::size_t i) {
       list.push_back({ActionKind::backward, (o.chunks - 1 - order[i].chunk) * o.ranks + rank,
                       order[i].microbatch});

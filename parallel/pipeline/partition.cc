@@ -33,7 +33,7 @@ bool is_measured(std::span<const UnitCost> units) {
   return std::ranges::any_of(units, [](const UnitCost& unit) { return unit.seconds > 0; });
 }
 
-// What segments of units hold and take, and what they cost as stages.
+// Memory and time of every segment of units, and its cost as a stage.
 class Costs {
  public:
   enum class Time { seconds, work };
@@ -57,7 +57,7 @@ class Costs {
   }
   std::size_t units() const { return count_; }
 
-  // `all_bytes`: what the memory of all stages adds up to.
+  // `all_bytes`: the memory of all stages together.
   StageCost of(UnitRange range, std::size_t stage, double all_bytes) const {
     const Segment& part = segment(range);
     StageCost cost{.parameters = part.parameters,
@@ -67,7 +67,7 @@ class Costs {
     const double all_time = segment({0, static_cast<int>(count_)}).time;
     const double memory = all_bytes > 0 ? cost.memory_bytes / all_bytes : 0;
     const double time = all_time > 0 ? part.time / all_time : 0;
-    // What nothing is known of weighs nothing.
+    // A measure without data gets no weight.
     const double weight = all_time <= 0 ? 1 : all_bytes <= 0 ? 0 : options_.memory_weight;
     cost.cost = weight * memory + (1 - weight) * time;
     return cost;
@@ -83,7 +83,7 @@ class Costs {
       most = std::max(most, of(cut[stage], stage, all_bytes).cost);
     return most;
   }
-  // The whole model, with as many microbatches as stages keep on average.
+  // Bytes of the whole model, with the average number of microbatches that stages keep.
   double usual_bytes() const {
     double microbatches = 0;
     const auto stages = static_cast<std::size_t>(options_.stages);
@@ -127,7 +127,7 @@ Partition with_costs(std::vector<UnitRange> stages, const Costs& costs) {
   return partition;
 }
 
-// The best cut by those costs where the memory of all stages is taken to be `all_bytes`.
+// The best cut by those costs if the memory of all stages is assumed to be `all_bytes`.
 std::vector<UnitRange> best_cut_at(const Costs& costs, std::size_t stages, double all_bytes) {
   // best[s][j]: the first j units on the first s stages: largest cost, then sum of squares.
   using Score = std::pair<double, double>;
@@ -156,11 +156,11 @@ std::vector<UnitRange> best_cut_at(const Costs& costs, std::size_t stages, doubl
   return cut;
 }
 
-// What stages hold adds up to more where early ones, which keep more microbatches, have more units,
-// and tied weights count on each stage. Divided by each cut's own sum, waste would look cheap; so
-// the sum is held while cuts are compared, and is that of the cut which comes out (a few turns
-// agree). Where none does, those that follow one another differ by little: the one whose own share
-// is the smallest.
+// The memory of all stages depends on the cut. It grows if early stages, which keep more
+// microbatches, have more units, and tied weights count on each stage. Dividing by each cut's own
+// sum would make waste look cheap. So one sum is used for all cuts, and the search repeats with the
+// sum of the best cut until that cut repeats. If the cuts alternate instead, they differ little,
+// and the one whose largest share of its own sum is smallest is taken.
 std::vector<UnitRange> best_cut(const Costs& costs, std::size_t stages) {
   std::vector<std::vector<UnitRange>> seen;
   double all_bytes = costs.usual_bytes();
@@ -190,7 +190,7 @@ std::string bytes_text(double bytes) {
 
 }  // namespace
 
-// Embeddings and head, at the ends, are never computed again.
+// Embeddings and head, at the ends, are never recomputed.
 bool begins_group(int unit, int first, int units, int checkpoint_group) {
   if (checkpoint_group <= 0 || unit == 0 || unit == units - 1) return true;
   return (unit - std::max(first, 1)) % checkpoint_group == 0;

@@ -1,5 +1,4 @@
-// Which consecutive units of a model make up each stage. Pure; what units cost is measured by
-// measure_units.h.
+// Cuts a model's units into stages of consecutive units. Pure; measure_units.h measures the costs.
 #pragma once
 
 #include <cstdint>
@@ -15,40 +14,42 @@ namespace shoal::parallel {
 
 struct UnitCost {
   std::string name = {};
-  // Elements of each parameter that the unit reads. A number names the parameter: tied weights
+  // Elements of each parameter that the unit reads. The key identifies the parameter: tied weights
   // appear in several units, and a stage holds them once.
   std::map<int, std::int64_t> parameters = {};
-  // Of a microbatch: what is kept from the forward until the backward, the unit's input included;
-  // the most while the unit computes, with what is kept and the gradient it gets; and where
-  // backward is split, what is kept from the inputs' until the weights', and the most then.
+  // Bytes per microbatch. `activation_bytes`: kept from forward to backward, including the unit's
+  // input. `peak_bytes`: peak while the unit computes, including kept bytes and the incoming
+  // gradient. If backward is split: `weight_bytes` are kept from the inputs' to the weights'
+  // backward; `split_peak_bytes` is the peak.
   std::int64_t activation_bytes = 0, peak_bytes = 0, weight_bytes = 0, split_peak_bytes = 0;
   double seconds = 0;  // forward and backward of a microbatch; 0: not measured
-  double work = 0;     // what stands for seconds where no unit has any; in any measure
+  double work = 0;     // replaces seconds if no unit has any; in any unit of measure
 };
 
 struct PartitionOptions {
   int stages = 1;
-  // SMP's memory_weight: 0 balances computation only, 1 memory only.
+  // SMP's memory_weight: 0 balances only computation, 1 only memory.
   double memory_weight = 0.2;
   double bytes_per_parameter = 16;  // f32 value, gradient and AdamW's two moments
-  // Microbatches whose activations each stage keeps at its peak (Simulation::peak_microbatches);
-  // empty: one.
+  // For each stage, microbatches whose activations it keeps at its peak
+  // (Simulation::peak_microbatches); empty: one.
   std::vector<int> microbatches_kept = {};
-  // nn::forward_units(): so many units of a stage keep the first one's input, and no more. What
-  // each keeps alone is UnitCost's then.
+  // nn::forward_units(): a group of this many units keeps only the input of its first unit. The
+  // UnitCosts must be those of units without checkpointing.
   int checkpoint_group = 0;
 };
-// Whether that unit is the first of a checkpoint's group, or of none, in a stage from `first` on of
-// a model of `units`.
+// True if `unit` begins a checkpoint group or belongs to none. The stage begins at unit `first` of
+// a model of `units` units.
 bool begins_group(int unit, int first, int units, int checkpoint_group);
 
 struct StageCost {
   std::int64_t parameters = 0;  // elements, shared ones once
   int microbatches = 1;         // whose activations it keeps
-  double memory_bytes = 0;      // parameters' and those activations'
-  double seconds = 0;           // of one microbatch
+  double memory_bytes = 0;      // of parameters and those activations
+  double seconds = 0;           // for one microbatch
   // memory_weight × its share of the memory of all stages + (1 - memory_weight) × its share of the
-  // time: over all stages, 1. Where no time is known memory alone counts, and the other way round.
+  // time. The costs of all stages add up to 1. If no time is known, only memory counts, and vice
+  // versa.
   double cost = 0;
 };
 
@@ -58,26 +59,26 @@ struct Partition {
   double largest() const;
 };
 
-// Contiguous segments, none empty, whose largest cost is the smallest possible where the memory of
-// all stages is what theirs adds up to; among those, costs as even as a stage-by-stage choice makes
-// them. Measured seconds differ a little each time, and a
-// cut should not: where the one by work instead of seconds is as good within kSteady of the largest
-// cost, it is taken. More stages than units, or a memory_weight outside [0, 1]: invalid_argument
-// with the numbers.
+// Cuts the units into contiguous, non-empty stages so that the largest cost is minimal; memory
+// shares refer to the memory of all stages of the cut. Among such cuts, a stage-by-stage choice
+// evens out the costs. Measured seconds vary a little, and the cut should not: the cut by work
+// instead of seconds is taken if its largest cost is within kSteady of the best. More stages than
+// units, or a memory_weight outside [0, 1], throws invalid_argument with the numbers.
 inline constexpr double kSteady = 0.05;
 Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options);
 
-// By hand: so many units a stage, "4,3,2", all units and no others.
+// By hand: units per stage, as in "4,3,2"; the counts must add up to all units.
 Partition partition_by_counts(std::span<const UnitCost> units, std::string_view counts,
                               const PartitionOptions& options);
-// By hand as SMP has it: the stage of units by name, the others on `default_stage`. Stages must
-// ascend along the model and all have units; else the unit that breaks it is named.
+// By hand in SMP's form: `stage_of` names the stages of some units, the others are on
+// `default_stage`. Stages must ascend along the model and all have units; otherwise the error names
+// the unit.
 Partition partition_by_assignment(std::span<const UnitCost> units,
                                   const std::map<std::string, int>& stage_of, int default_stage,
                                   const PartitionOptions& options);
 
-// A line for each stage: its rank in the pipeline, units, parameters, microbatches in flight,
-// memory, time ("-": not measured) and share (StageCost::cost).
+// One line per stage: its rank in the pipeline, units, parameters, microbatches in flight, memory,
+// time ("-": not measured) and share (StageCost::cost).
 std::string partition_table(const Partition& partition, std::span<const UnitCost> units,
                             std::span<const int> rank_of_stage);
 // "embeddings 0.31 ms, h.0 to h.11 2.10 ms each, head 4.02 ms"; empty: nothing was measured.

@@ -12,7 +12,7 @@ constexpr unsigned bit(ActionKind kind) { return 1U << static_cast<unsigned>(kin
 Player::Player(const Schedule& schedule)
     : schedule_(schedule), next_(static_cast<std::size_t>(schedule.ranks()), 0) {}
 
-// Between neighbours on two ranks it is the message, on one rank the other stage's action.
+// Between neighbours on two ranks it is the message; on one rank, the other stage's action.
 Player::Need Player::need_of(const Action& action) const {
   const int stage = action.stage;
   const int last = schedule_.stages() - 1;
@@ -45,7 +45,7 @@ bool Player::ready(const Action& action) const {
   const auto found = done_.find({need.action.stage, need.action.microbatch});
   if (found == done_.end()) return false;
   unsigned accepted = bit(need.action.kind);
-  // Either kind of backward gives the input's gradient.
+  // Both kinds of backward give the input's gradient.
   if (need.action.kind == ActionKind::backward) accepted |= bit(ActionKind::input_backward);
   return (found->second & accepted) != 0;
 }

@@ -1,5 +1,5 @@
-// Plays a schedule's lists against each other: which action may run next, and what a rank waits
-// for. Shared by the validator and the simulator; not for other rooms.
+// Runs a schedule's lists against each other: finds which action may run next, and what a rank
+// waits for. Shared by the validator and the simulator; not for other rooms.
 #pragma once
 
 #include <functional>
@@ -16,16 +16,16 @@ class Player {
  public:
   explicit Player(const Schedule& schedule);
 
-  // Runs every rank as far as it gets. For each action, in an order in which they may run:
-  // visit(rank, index). True when all lists were played to their ends.
+  // Runs every rank as far as possible. Calls visit(rank, index) for each action, in an order in
+  // which they may run. Returns true if all lists ran to their ends.
   bool play(const std::function<void(int rank, std::size_t index)>& visit);
 
-  // After a play that did not end: where each rank stands, and what it waits for.
+  // After an incomplete play(): each rank's position, and what it waits for.
   std::size_t position(int rank) const { return next_[static_cast<std::size_t>(rank)]; }
   std::string waits_for(int rank) const;
 
-  // What the action needs from elsewhere: a message (the send that it waits for) or an action of
-  // the same rank. A stage of -1 means nothing.
+  // The dependency of an action: a message (the send that it waits for) or an action of the same
+  // rank. Stage -1: no dependency.
   struct Need {
     Action action{ActionKind::forward, -1, -1};
     bool message = false;

@@ -37,7 +37,8 @@ bool crosses_forward(const Schedule& schedule, int stage) {
 
 namespace {
 
-// The message that compute action `use` waits for, as its receive; or nothing.
+// Sets `receive` to the receive of the message that compute action `use` waits for. False: there is
+// none.
 bool message_before(const Schedule& schedule, const Action& use, Action& receive) {
   const bool forward = use.kind == ActionKind::forward;
   if (use.kind == ActionKind::weight_backward) return false;
@@ -47,7 +48,7 @@ bool message_before(const Schedule& schedule, const Action& use, Action& receive
   return true;
 }
 
-// The send that follows compute action `done`, or nothing.
+// Sets `send` to the send that follows compute action `done`. False: there is none.
 bool message_after(const Schedule& schedule, const Action& done, Action& send) {
   const bool forward = done.kind == ActionKind::forward;
   if (done.kind == ActionKind::weight_backward) return false;
@@ -57,14 +58,14 @@ bool message_after(const Schedule& schedule, const Action& done, Action& send) {
   return true;
 }
 
-// The receive that meets a send.
+// The receive that matches a send.
 Action met_by(const Schedule& schedule, const Action& send) {
   return {
       send.kind == ActionKind::send_forward ? ActionKind::recv_forward : ActionKind::recv_backward,
       peer_of(schedule, send).stage, send.microbatch};
 }
 
-// What each rank sends each other rank, in order, as the receives that meet it.
+// What each rank sends to each other rank, in order, as the matching receives.
 using Wires = std::map<std::pair<int, int>, std::vector<Action>>;  // (from, to)
 
 Wires wires_of(const Schedule& schedule, const std::vector<std::vector<Action>>& compute) {
@@ -92,7 +93,7 @@ Schedule with_communication(const Schedule& schedule, int ahead) {
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     const auto& mine = compute[static_cast<std::size_t>(rank)];
     std::map<int, std::size_t> taken;  // by peer: receives placed so far
-    // receives[i]: those that stand before mine[i].
+    // placed[i]: receives that come before mine[i].
     std::vector<std::vector<Action>> placed(mine.size());
     for (std::size_t i = 0; i < mine.size(); ++i) {
       Action receive;
@@ -100,7 +101,7 @@ Schedule with_communication(const Schedule& schedule, int ahead) {
       const int peer = peer_of(schedule, receive).rank;
       const auto& wire = wires[{peer, rank}];
       const auto found = std::find(wire.begin(), wire.end(), receive);
-      // Without a sender the receive stands alone, for the validator to name.
+      // A receive without a sender is placed alone; the validator reports it.
       const std::size_t until =
           found == wire.end() ? taken[peer] : static_cast<std::size_t>(found - wire.begin()) + 1;
       const std::size_t at = i - std::min(i, static_cast<std::size_t>(ahead));

@@ -1,4 +1,4 @@
-// A pipeline's order as data (decision 9): which rank runs which actions, one after the other.
+// The order of a pipeline as data (decision 9): each rank's list of actions.
 #pragma once
 
 #include <string>
@@ -20,34 +20,33 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// Where the stages of a pipeline of `ranks` lie when each rank has `chunks` of them. Loop: stage s
-// on rank s mod ranks (Megatron's virtual stages). V: forwards and back, so that rank 0 has the
-// first and the last (ZB-V); two chunks.
+// Rank of each stage, if each of `ranks` ranks has `chunks` stages. Loop: stage s is on rank s mod
+// ranks (Megatron's virtual stages). V: two chunks, down and back up, so that rank 0 has the first
+// and the last stage (ZB-V).
 std::vector<int> loop_placement(int ranks, int chunks);
 std::vector<int> v_placement(int ranks);
 
-// The rank that stage `stage` of `schedule` exchanges with for an action that sends or receives,
-// and the stage there. Stage -1: there is none (the first stage receives no input).
+// The stage and rank at the other end of a send or receive of `schedule`. Stage -1: none (the first
+// stage receives no input).
 struct PeerStage {
   int stage = -1, rank = -1;
 };
 PeerStage peer_of(const Schedule& schedule, const Action& action);
 
-// True when the stage's neighbour in that direction lies on another rank, so that its microbatches
-// travel.
+// True if the next stage is on another rank, so that microbatches are sent.
 bool crosses_forward(const Schedule& schedule, int stage);  // stage -> stage + 1
 
-// The compute actions with the sends and receives they need, in an order that cannot deadlock:
-// a send follows what it sends; a receive stands before its use, earlier where the peer sends
-// something else first (messages between two ranks arrive in the order in which they were sent),
-// and `ahead` compute actions earlier still, so that data arrives while the rank computes.
-// Sends and receives that `schedule` has are replaced.
+// Adds the needed sends and receives to the compute actions, in an order that cannot deadlock. A
+// send follows the action that computes its data. A receive comes before its use; earlier if the
+// peer sends something else first, because messages between two ranks arrive in the order they were
+// sent. It comes another `ahead` compute actions earlier, so that data arrives while the rank
+// computes. Replaces sends and receives that `schedule` already has.
 Schedule with_communication(const Schedule& schedule, int ahead = 1);
 
-// CSV: a line for each rank, a cell for each action, as PyTorch's schedules are written; an empty
-// cell is idle time and is passed over. Before it, comments: "# name: 1f1b", "# stages: 0 1 2 3"
-// (the rank of each stage) and "# microbatches: 8". Reading without comments (PyTorch's files), the
-// rank of a stage is that of the line it stands in. Throws invalid_argument with line and cell.
+// CSV: one line per rank, one cell per action, as PyTorch writes schedules. An empty cell is idle
+// time and is ignored. Comments precede it: "# name: 1f1b", "# stages: 0 1 2 3" (the rank of each
+// stage) and "# microbatches: 8". Without comments (PyTorch's files), a stage is on the rank whose
+// line contains it. Throws invalid_argument with line and cell.
 std::string to_csv(const Schedule& schedule);
 Schedule parse_csv(std::string_view text);
 

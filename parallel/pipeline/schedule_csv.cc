@@ -22,7 +22,7 @@ int number(std::string_view text, std::size_t line) {
   return value;
 }
 
-// What the comment "# key: value" says.
+// Reads the comment "# key: value".
 void read_comment(std::string_view text, std::size_t line, Schedule& schedule,
                   std::optional<int>& microbatches) {
   const auto colon = text.find(':');
@@ -55,7 +55,7 @@ std::vector<Action> read_rank(std::string_view text, std::size_t line) {
   }
 }
 
-// Each stage's rank is the one whose line names it.
+// A stage is on the rank whose line contains it.
 void place_stages(Schedule& schedule) {
   for (int rank = 0; rank < schedule.ranks(); ++rank)
     for (const Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
@@ -72,8 +72,7 @@ void place_stages(Schedule& schedule) {
                 schedule.rank_of_stage.size());
 }
 
-// Each stage and each microbatch has an action of its own at least: larger numbers are no
-// schedule's.
+// Each stage and each microbatch has at least one action of its own, so larger numbers are invalid.
 void check_numbers(const Schedule& schedule, const std::optional<int>& microbatches) {
   std::size_t all = 0;
   for (const auto& actions : schedule.actions) all += actions.size();

@@ -13,7 +13,7 @@ namespace {
 
 using Key = std::pair<int, int>;  // stage, microbatch
 
-// A message: when each side came to it. Its receive may come later in the play than its send.
+// Times at which each side reached a message. The play may visit its receive after its send.
 struct Message {
   double sent = 0, posted = 0;
 };
@@ -65,8 +65,8 @@ class Clockwork {
     }
   }
 
-  // When what `action` needs from elsewhere is there. A message's arrival is settled here, when
-  // both sides are known: those before it on the same wire were settled by uses before.
+  // Time at which the data that `action` needs is there. A message's arrival is settled here, when
+  // both of its sides are known; messages before it on the same wire are settled first.
   double arrival(int rank, const Action& action) {
     const Player::Need need = player_.need_of(action);
     if (need.action.stage < 0) return 0;
@@ -132,7 +132,7 @@ class Clockwork {
     }
     if (action.kind == ActionKind::backward) held -= stage.activation;
     if (action.kind == ActionKind::input_backward) {
-      held -= stage.activation - stage.weight_activation;  // may be more than before
+      held -= stage.activation - stage.weight_activation;  // may exceed the previous value
       result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
     }
     if (action.kind == ActionKind::weight_backward) held -= stage.weight_activation;
@@ -180,7 +180,7 @@ Simulation simulate(const Schedule& schedule, const PipelineCosts& costs) {
 std::vector<int> microbatches_kept(const Schedule& schedule) {
   const auto stages = static_cast<std::size_t>(schedule.stages());
   std::vector<int> kept(stages, 1);
-  for (const std::vector<Action>& actions : schedule.actions) {  // in the order of each rank's list
+  for (const std::vector<Action>& actions : schedule.actions) {  // in the order of the rank's list
     std::vector<int> now(stages, 0);
     int all = 0, most = 0;
     for (const Action& action : actions) {

@@ -1,17 +1,18 @@
-// What an executor drives.
+// The interface that the executor runs.
 #pragma once
 
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::parallel {
 
-// What one stage does, microbatch by microbatch, in the order of the schedule (chain_stage.h is the
-// one for models). Tensors that it is given or gives are contiguous and not written afterwards.
+// Computes one stage, microbatch by microbatch, in the order of the schedule (chain_stage.h
+// implements it for models). Tensors passed in and out are contiguous and must not be written
+// afterwards.
 class Stage {
  public:
   virtual ~Stage() = default;
-  // What enters and what leaves this stage; the gradients of both look the same. Not asked of the
-  // pipeline's two ends.
+  // Shape and type of this stage's input and output, and of their gradients. Not called for the
+  // input of the first stage and the output of the last.
   struct Message {
     Shape shape;
     DType dtype = DType::f32;
@@ -21,15 +22,16 @@ class Stage {
   // An uninitialised tensor to receive into.
   virtual Tensor allocate(const Message& message) = 0;
 
-  // F. `input` is undefined for the first stage; so is what the last one returns.
+  // F. `input` is undefined on the first stage; the result is undefined on the last.
   virtual Tensor forward(int microbatch, Tensor input) = 0;
-  // B, or I where `weights_later`: the rest then comes with weight_backward (W). The gradient of
-  // the output (undefined: the last stage's) for that of the input (undefined: the first's).
+  // B, or I with `weights_later`: then weight_backward() (W) does the rest. Takes the gradient of
+  // the output (undefined on the last stage) and returns that of the input (undefined on the
+  // first).
   virtual Tensor backward(int microbatch, Tensor gradient, bool weights_later) = 0;
   virtual void weight_backward(int microbatch) = 0;
 
-  // Some computations ahead of that microbatch's backward (PipelineExecutor's horizon), perhaps
-  // more than once: what was offloaded may be brought back.
+  // Announces that microbatch's backward some computations ahead (PipelineExecutor's horizon),
+  // possibly more than once. Offloaded tensors may be brought back.
   virtual void expect_backward(int microbatch) { (void)microbatch; }
   virtual void unshard() {}
   virtual void reshard() {}

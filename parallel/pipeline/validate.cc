@@ -17,7 +17,7 @@ class Inspector {
 
   std::vector<ScheduleFault> faults() && {
     check_places();
-    if (!faults_.empty()) return std::move(faults_);  // the rest would only repeat them
+    if (!faults_.empty()) return std::move(faults_);  // later checks would only repeat them
     for (int rank = 0; rank < schedule_.ranks(); ++rank) check_order(rank);
     for (int stage = 0; stage < schedule_.stages(); ++stage) check_complete(stage);
     if (options_.communication) check_wires();
@@ -43,7 +43,7 @@ class Inspector {
   }
   int rank_of(int stage) const { return schedule_.rank_of_stage[static_cast<std::size_t>(stage)]; }
 
-  // Stages on the rank that they belong to, microbatches that exist, nothing twice.
+  // Each stage is on its own rank, microbatches exist, and no action occurs twice.
   void check_places() {
     for (std::size_t s = 0; s < schedule_.rank_of_stage.size(); ++s)
       if (const int rank = schedule_.rank_of_stage[s]; rank < 0 || rank >= schedule_.ranks())
@@ -68,7 +68,7 @@ class Inspector {
     }
   }
 
-  // F before B or I, I before W, a send after what it sends, a receive before its use.
+  // F before B or I, I before W, a send after its computation, a receive before its use.
   void check_order(int rank) {
     std::map<Key, std::size_t> at;
     for (std::size_t i = 0; i < list(rank).size(); ++i) at.emplace(key(list(rank)[i]), i);
@@ -102,7 +102,7 @@ class Inspector {
     }
   }
 
-  // One F a microbatch, and either one B or I and W.
+  // Per microbatch one F, and either one B or I and W.
   void check_complete(int stage) {
     const int rank = rank_of(stage);
     std::set<Key> has;
@@ -133,7 +133,7 @@ class Inspector {
     }
   }
 
-  // Each pair of ranks: what one sends is what the other receives, in that order.
+  // For each pair of ranks: sends and receives match in order.
   void check_wires() {
     struct End {
       Action action;  // as the receive

@@ -1,5 +1,5 @@
-// Schedules that split backward in two: what the stage before waits for (I), and the weights'
-// gradient (W), which nobody waits for and which fills what would be idle.
+// Schedules that split backward in two: the input's gradient (I), which the previous stage waits
+// for, and the weights' gradient (W). No stage waits for W, so it fills idle time.
 #include <algorithm>
 
 #include "shoal/parallel/pipeline/generators.h"
@@ -7,7 +7,7 @@
 namespace shoal::parallel {
 namespace {
 
-// One rank's list while it is written: how far each of its chunks is in F, I and W.
+// Builds one rank's list: counts how far each of its chunks is in F, I and W.
 class RankList {
  public:
   RankList(int microbatches, std::vector<int> stages)
@@ -46,8 +46,8 @@ class RankList {
 
 }  // namespace
 
-// 1F1B with W held back by as many microbatches as the rank has ranks before it: each rank then
-// holds at most p microbatches, and has that much work left for its cooldown.
+// 1F1B in which rank r delays W by r microbatches. Each rank then holds at most p microbatches, and
+// has that many W left for its cooldown.
 ComputeLists zero_bubble_lists(const ScheduleOptions& o) {
   ComputeLists lists;
   for (int rank = 0; rank < o.ranks; ++rank) {
@@ -70,9 +70,10 @@ ComputeLists zero_bubble_lists(const ScheduleOptions& o) {
   return lists;
 }
 
-// Chunk 0 is on the way there, chunk 1 on the way back. The phases are the paper's: fill the first
-// half of the V, then both halves in turn, then backwards of the second half while the first waits
-// for them; steady, each of F and I+W of both chunks once; at the end inputs first, weights last.
+// Chunk 0 is on the way down the V, chunk 1 on the way back. The phases are the paper's. First fill
+// the first half of the V, then both halves in turn, then run backwards of the second half while
+// the first half waits for them. In the steady phase, each round has F and I+W of both chunks. At
+// the end, inputs come first and weights last.
 ComputeLists zero_bubble_v_lists(const ScheduleOptions& o) {
   ComputeLists lists;
   const int p = o.ranks;
