@@ -1,4 +1,4 @@
-// The cut of a model into stages as a plan asks for it, and its file.
+// The cut of a model into stages that a plan asks for, and its file.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>

@@ -9,7 +9,7 @@
 namespace shoal::parallel {
 namespace {
 
-// "1, 2, 4": those that divide every one of `counts`, at most `most`.
+// "1, 2, 4": the numbers up to `most` that divide all of `counts`.
 std::string divisors(std::initializer_list<std::int64_t> counts, std::int64_t most) {
   std::vector<std::int64_t> found;
   for (std::int64_t d = 1; d <= most; ++d)
@@ -18,14 +18,14 @@ std::string divisors(std::initializer_list<std::int64_t> counts, std::int64_t mo
   return fmt::format("{}", fmt::join(found, ", "));
 }
 
-// Degrees multiply to more than an int holds.
+// The product may exceed an int.
 std::int64_t replica_of(const ParallelPlan& plan) {
   return std::int64_t{plan.mesh.pipeline} * plan.mesh.tensor;
 }
 
-constexpr std::int64_t kMostMicrobatches = 1'000'000;  // of a step: a schedule is a list of them
+constexpr std::int64_t kMostMicrobatches = 1'000'000;  // per step: a schedule lists every one
 
-// Outputs of what may become column-parallel; 0: of another kind, which its maker looks at.
+// Outputs of a layer that can become column-parallel; 0: another kind, which its maker checks.
 std::int64_t width_of(const nn::Module& module) {
   if (const auto* const linear = dynamic_cast<const nn::Linear*>(&module))
     return linear->config().out;
@@ -74,7 +74,7 @@ class Examination {
                           (run_.ranks / replica() + 1) * replica()));
   }
 
-  // A configuration that says that they are not summed is not carried out silently.
+  // ddp = false must not be ignored silently.
   void replicas() {
     const int ranks = run_.ranks;
     if (plan_.mesh.ddp.value_or(true) || ranks == replica() || ranks % replica() != 0) return;
@@ -159,7 +159,7 @@ void collect(const nn::Module& module, LayoutModel& model) {
     model.heads = std::gcd(model.heads, attention->config().heads);
   if (const auto* const attention = dynamic_cast<const nn::SelfAttention*>(&module))
     model.heads = std::gcd(model.heads, attention->config().heads);
-  // Ranks share out whole groups: each must have a key head of its own.
+  // Ranks get whole groups of heads, so each needs a key head of its own.
   if (const auto* const attention = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
     model.heads = std::gcd(model.heads, attention->config().key_heads);
   if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module))

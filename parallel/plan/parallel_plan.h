@@ -7,9 +7,8 @@
 //   plan.sharding.level = 1;
 //   check_layout(plan, {.ranks = 8, .batch = 8}, layout_model(chain));   // legality.h
 //
-// SMP's parameters, the command line's flat options and Hugging Face's names are parsers that yield
-// a plan (smp_parameters.h). The defaults are data parallelism: each rank has the whole model.
-// Pure.
+// SMP's parameters, the command line's flat options and Hugging Face's names are parsed into a plan
+// (smp_parameters.h). The defaults are data parallelism: each rank has the whole model. Pure.
 #pragma once
 
 #include <map>
@@ -28,25 +27,27 @@
 
 namespace shoal::parallel {
 
-// The replicas are the quotient: ranks / (pipeline x tensor).
+// The number of replicas is ranks / (pipeline x tensor).
 struct MeshPlan {
-  int pipeline = 1, tensor = 1;  // ranks of one replica along each axis
-  Placement placement = {};      // of ranks on the mesh
-  std::optional<bool> ddp =
-      true;  // gradients of replicas are summed; nothing: the user did not say
+  int pipeline = 1, tensor = 1;    // ranks of one replica along each axis
+  Placement placement = {};        // of ranks on the mesh
+  std::optional<bool> ddp = true;  // gradients of replicas are summed; nullopt: not specified
   bool operator==(const MeshPlan&) const = default;
 };
 
-// How the model is cut into stages. At most one of `counts`, `first_units`, `by_hand` and `load`.
+// How the model is cut into stages. Set at most one of `counts`, `first_units`, `by_hand` and
+// `load`.
 struct PartitionChoice {
-  double memory_weight = 0.8;                 // PartitionOptions'
-  bool measured = true;                       // costs of units are measured; false: counted
+  double memory_weight = 0.8;                 // as in PartitionOptions
+  bool measured = true;                       // true: costs of units are measured; false:
+                                              // parameters are counted
   std::string counts = {};                    // "4,3,2": units of each stage
-  std::vector<std::string> first_units = {};  // of each stage, by name
-  bool by_hand = false;                       // `stage_of`, the others on default_partition
+  std::vector<std::string> first_units = {};  // first unit of each stage, by name
+  bool by_hand = false;                       // use `stage_of`; the other units are on
+                                              // default_partition
   std::map<std::string, int> stage_of = {};
   int default_partition = 0;
-  std::string file = {};  // read with `load`, else written by write_partition()
+  std::string file = {};  // read if `load` is set, else written by write_partition()
   bool load = false;
   bool is_automatic() const { return counts.empty() && first_units.empty() && !by_hand && !load; }
   bool operator==(const PartitionChoice&) const = default;
@@ -54,29 +55,31 @@ struct PartitionChoice {
 
 struct PipelinePlan {
   ScheduleKind schedule = ScheduleKind::interleaved;
-  int microbatches = 1;         // of a batch
-  int chunks = 1;               // stages a rank
+  int microbatches = 1;         // per batch
+  int chunks = 1;               // stages per rank
   int active_microbatches = 0;  // ScheduleKind::interleaved only; 0: pipeline ranks + 2
   PartitionChoice partition = {};
   bool operator==(const PipelinePlan&) const = default;
 };
 
 struct TensorPlan {
-  bool prescaled_batch = false;  // all ranks of a group see the same samples; else each its own
+  bool prescaled_batch = false;  // true: the ranks of a group see the same samples; false: each its
+                                 // own
   bool speed = false;  // with prescaled_batch: activations are duplicated instead of split
   bool operator==(const TensorPlan&) const = default;
 };
 
 struct ActivationPlan {
   int checkpoint_group = 0;  // nn::forward_units(); 0: no checkpointing
-  bool offload = false;      // checkpoints wait in host memory or in a file until their backward
-  int loading_horizon = 4;   // they come back this many pipeline tasks before it
+  bool offload = false;      // keep checkpoints in host memory or in a file until their backward
+  int loading_horizon = 4;   // bring them back this many pipeline tasks before it
   bool operator==(const ActivationPlan&) const = default;
 };
 
 struct PrecisionPlan {
   DType dtype = DType::f32;  // of values and activations; the optimizer updates f32 masters
-  std::optional<nn::LossScalerOptions> loss_scaling = {};  // of f16; nothing: GradScaler's numbers
+  std::optional<nn::LossScalerOptions> loss_scaling = {};  // for f16; nullopt: GradScaler's
+                                                           // defaults
   bool operator==(const PrecisionPlan&) const = default;
 };
 
@@ -92,17 +95,17 @@ struct ParallelPlan {
 
 ScheduleOptions schedule_options(const ParallelPlan& plan, bool forward_only = false);
 
-// The cut that plan.pipeline.partition asks for. `units` are equal on every rank;
-// `bytes_per_parameter` as in PartitionOptions. Reads partition.file where `load` is set. Throws
-// invalid_argument with the unit or the stage at fault, not_found and corrupt_data for the file.
+// The cut that plan.pipeline.partition describes. `units` must be equal on every rank;
+// `bytes_per_parameter` as in PartitionOptions. Reads partition.file if `load` is set. Throws
+// invalid_argument with the unit or stage at fault; not_found or corrupt_data for the file.
 Partition choose_partition(const ParallelPlan& plan, std::span<const UnitCost> units,
                            double bytes_per_parameter = 16);
-// Writes a partition that `load` reads; one rank of the job calls it. Throws io.
+// Writes a partition for `load`; call it on one rank of the job. Throws io.
 void write_partition(const std::string& path, const Partition& partition,
                      std::span<const UnitCost> units);
 
-// The plan under SMP's names, without what is at its default: parse_smp_parameters() of it yields
-// an equal plan. A run prints it, and checkpoints keep it.
+// The plan under SMP's names, without defaults. parse_smp_parameters() turns it into an equal plan.
+// Runs print it and checkpoints keep it.
 nlohmann::ordered_json plan_json(const ParallelPlan& plan);
 
 }  // namespace shoal::parallel

@@ -20,7 +20,7 @@ class Writer {
     const std::size_t before = json_.size();
     pipeline();
     partition();
-    if (json_.size() > before)  // SMP's keys of a pipeline ask for the degree, 1 too
+    if (json_.size() > before)  // SMP's pipeline keys require the degree, even if it is 1
       json_["pipeline_parallel_degree"] = plan_.mesh.pipeline;
     put("prescaled_batch", plan_.tensor.prescaled_batch, false);
     put("optimize", std::string(plan_.tensor.speed ? "speed" : "memory"), std::string("memory"));

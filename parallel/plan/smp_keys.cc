@@ -12,7 +12,8 @@ namespace {
 
 using enum SmpOrigin;
 
-// Meanings of implemented keys say what happens here, of the others why nothing does.
+// The meaning of an implemented key describes its effect; for other keys, the reason they have
+// none.
 constexpr std::array kKeys = {
     // --- mesh
     SmpKey{"pipeline_parallel_degree", "partitions", version1,

@@ -1,5 +1,5 @@
-// The keys of SMP's parameters as data: the parser, the run's flat options and the documents read
-// them.
+// Table of the keys of SMP's parameters, used by the parser, the run's flat options and the
+// documents.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace shoal::parallel {
 
-// As they were written; nothing: not given.
+// Values as given; nullopt: not given.
 struct SmpRaw {
   using Number = std::optional<std::int64_t>;
   using Flag = std::optional<bool>;
@@ -37,12 +37,12 @@ struct SmpRaw {
   std::vector<std::string> manual_partition;
   nlohmann::json partition_assignment, dynamic_loss_args;
 
-  // Of keys of which one value only can be had here.
+  // Values of keys for which only one value is supported.
   std::map<std::string, Number> only_numbers;
   std::map<std::string, Flag> only_flags;
 };
 
-// What a key takes.
+// Kinds of values.
 inline constexpr std::int64_t kAnySize = std::numeric_limits<std::int64_t>::max();
 struct SmpInteger {
   SmpRaw::Number SmpRaw::* field;
@@ -66,18 +66,19 @@ struct SmpList {
 struct SmpObject {
   nlohmann::json SmpRaw::* field;
 };
-// Any value; a notice unless it is this one.
+// Accepts any value. Gives a notice unless the value is `quiet`.
 struct SmpNoEffect {
   std::string_view quiet = {};
 };
-// This value alone; others are refused, the key's meaning being the reason.
+// Accepts only this value; the key's meaning gives the reason for refusing others.
 struct SmpOnlyFlag {
   bool value;
 };
 struct SmpOnlyNumber {
   std::int64_t value;
 };
-// Begins with "_", which elsewhere is a comment: refused, that it is not taken for one.
+// The key begins with "_", which marks a comment elsewhere. It is refused, so that it is not
+// ignored.
 struct SmpInternal {};
 
 enum class SmpOrigin { version1, version2, both, ours };
@@ -88,7 +89,7 @@ struct SmpKey {
   std::variant<SmpInteger, SmpReal, SmpFlag, SmpWord, SmpList, SmpObject, SmpNoEffect, SmpOnlyFlag,
                SmpOnlyNumber, SmpInternal>
       takes;
-  std::string_view fallback;  // in words
+  std::string_view fallback;  // the default, in words
   std::string_view meaning;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A strategy without a number: as many units as a stage has.
+// A strategy without a number covers all units of a stage.
 constexpr int kWholeStage = 1 << 20;
 
 std::string lower(std::string text) {
@@ -26,7 +26,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// "true" of true and of "True": SageMaker hands hyperparameters over as text.
+// "true" for both true and "True": SageMaker passes hyperparameters as text.
 std::string plain(const Json& value) {
   return lower(value.is_string() ? value.get<std::string>() : value.dump());
 }
@@ -36,7 +36,7 @@ std::string text_of(std::int64_t value) { return fmt::format("{}", value); }
 std::string text_of(double value) { return fmt::format("{}", value); }
 std::string text_of(const std::string& value) { return value; }
 
-// From the keys as written to what they come to; each method one subject, problems added up.
+// Translates the keys as given. Each method handles one subject; problems are collected.
 class Reader {
  public:
   Reader(const SmpRaw& raw, const RunValues& run, bool version2, const std::string& source)
@@ -66,7 +66,7 @@ class Reader {
   void note(fmt::format_string<Args...> format, Args&&... args) {
     out_.notices.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  // One of a few words, in any case; the canonical spelling, or `fallback`.
+  // One of the key's words, in any case. Returns its canonical spelling, or `fallback`.
   std::string word(const char* name, const SmpRaw::Word& given, std::string_view fallback) {
     if (!given) return std::string(fallback);
     std::string_view words;
@@ -80,7 +80,7 @@ class Reader {
            guess.empty() ? "" : "; ", guess);
     return std::string(fallback);
   }
-  // One thing under two names: whichever is given; both given must be equal.
+  // One option under two names: returns the given value; if both are given, they must be equal.
   template <typename T>
   std::optional<T> agree(const char* name, const std::optional<T>& here, const char* other,
                          const std::optional<T>& there) {
@@ -334,7 +334,7 @@ class Reader {
     if (sharding.level >= 2) {
       out_.max_grad_norm = agree("sdp_gradient_clipping", raw_.sdp_gradient_clipping,
                                  "max_grad_norm", run_.max_grad_norm);
-      // SMP clips wherever it shards.
+      // SMP clips by default if it shards parameters.
       if (!out_.max_grad_norm) out_.max_grad_norm = 1.0;
     } else if (raw_.sdp_gradient_clipping) {
       note("sdp_gradient_clipping has no effect: parameters are not sharded; max_grad_norm clips");
@@ -446,14 +446,14 @@ class Reader {
       note("the loss is not scaled: only fp16 needs it, and it is not set");
   }
 
-  // Gradients are always summed; a configuration that says otherwise is not carried out silently.
+  // Gradients are always summed, so ddp = false must not be ignored silently.
   void data_parallel() {
     const bool horovod = raw_.horovod.value_or(false);
     if (horovod && raw_.ddp.value_or(false)) refuse("ddp and horovod are both true; choose ddp");
     if (horovod) note("horovod has no effect: Shoal sums gradients itself");
     if (raw_.ddp_dist_backend && !raw_.ddp.value_or(false))
       refuse("ddp_dist_backend is given, but ddp is not true");
-    // Version 2 has no such key.
+    // Version 2 has no `ddp` key.
     if (horovod || version2_)
       plan_.mesh.ddp = true;
     else
@@ -471,13 +471,13 @@ class Reader {
 
 bool has_version2_keys(const Json& json) {
   return std::ranges::any_of(smp_keys(), [&](const SmpKey& key) {
-    // random_seed alone is of version 2, though its alias is of version 1.
+    // random_seed is a version 2 key, although its alias is one of version 1.
     return (key.origin == SmpOrigin::version2 || key.name == "random_seed") &&
            find_field(json, key.name) != nullptr;
   });
 }
 
-// Keys that one value only can have, and those that change nothing.
+// Checks keys that support only one value, and notes keys without effect.
 void check_fixed(const Json& json, const SmpRaw& raw, std::vector<std::string>& problems,
                  std::vector<std::string>& notices) {
   const auto refuse = [&](const SmpKey& key, const std::string& value) {

@@ -1,7 +1,6 @@
-// SMP's `parameters`, taken as SMP takes them (library versions 1 and 2: names, aliases, defaults,
-// checks), and what they come to here. Every key is carried out, refused with a reason, or accepted
-// with a notice where it has no meaning here; docs/smp_parameters.md lists them. Pure, but for the
-// partition's file.
+// Parses SMP's `parameters` into a plan, following library versions 1 and 2 (names, aliases,
+// defaults, checks). Every key is implemented, refused with a reason, or accepted with a notice if
+// it has no meaning here; docs/smp_parameters.md lists them. Pure, except for the partition's file.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@
 
 namespace shoal::parallel {
 
-// What the run's other options say of the same things (decision 18: one option, one meaning).
-// Nothing: not given, so that SMP's word holds.
+// Values of the run's options that overlap with SMP's keys (decision 18: one option, one meaning).
+// nullopt: not given, so SMP's value holds.
 struct RunValues {
   bool training = true;
   std::optional<bool> fp16 = {}, bf16 = {};
@@ -27,30 +26,29 @@ struct RunValues {
   std::optional<std::string> backend = {};  // ddp_backend
 };
 
-// The plan that the parameters yield, and what they say of the run's other options.
+// The plan, and the resulting values of the run's other options.
 struct SmpParameters {
   ParallelPlan plan = {};
-  // Agreed with the run's own options; nothing where neither says anything.
+  // Merged with the run's own options; nullopt if neither gives a value.
   std::optional<bool> fp16 = {}, bf16 = {};
   std::optional<double> max_grad_norm = {};
   std::optional<std::int64_t> seed = {};
   std::optional<std::string> backend = {};
   std::string collectives = {};           // rules to add to the run's (collectives/select)
-  std::vector<std::string> notices = {};  // each names a key without effect, and says why
+  std::vector<std::string> notices = {};  // each names a key without effect and the reason
 };
 
 // `json`: the object of parameters, or {"enabled": ..., "parameters": {...}} around it. Throws
-// invalid_argument with every problem, one a line, each naming its key; an unknown key with the
-// nearest. `source` is where the object was found, for messages.
+// invalid_argument with every problem, one per line, each naming its key; for an unknown key also
+// the nearest one. `source` says in messages where the object was found.
 SmpParameters parse_smp_parameters(const nlohmann::json& json, const RunValues& run = {},
                                    const std::string& source = "mp_parameters");
 
-// `run` with the backend and the rules that the parameters ask for. Throws where `run` has others
-// that these cannot stand beside.
+// `run` with the backend and rules that the parameters ask for. Throws if `run` has other values
+// that conflict with them.
 collectives::CommunicatorOptions communicator_options(const SmpParameters& parameters,
                                                       collectives::CommunicatorOptions run = {});
-// Markdown: a row for each key, from the table that the parser reads. docs/smp_parameters.md has
-// it.
+// Markdown for docs/smp_parameters.md: one row per key, from the parser's table.
 std::string smp_parameters_table();
 
 }  // namespace shoal::parallel
