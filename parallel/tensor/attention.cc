@@ -41,7 +41,7 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.scale = config_.scale;
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
-  // Positions are the embedding's, which is whole on each rank.
+  // Positions belong to the embedding, which is whole on each rank.
   const nn::GroupAttentionInput all = gather_input(
       context, group_,
       {.key_mask = input.key_mask, .sequences = input.sequences, .of_group = input.of_group});

@@ -1,4 +1,5 @@
-// GPT-2's and BERT's attention with the heads cut over the group, tp-th by tp-th in their order.
+// GPT-2's and BERT's attention with heads split over the group: each rank has 1/tp of them, in
+// order.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
@@ -6,11 +7,11 @@
 
 namespace shoal::parallel {
 
-// local -> local (exchange.h). Dropout and key mask are those of the group's samples, so that the
-// result is the whole layer's. A key-value cache is refused.
+// local -> local (exchange.h). Dropout and key mask cover the group's samples, so the result equals
+// the whole layer's. A key-value cache is refused.
 class TensorParallelAttention final : public nn::AttentionLike {
  public:
-  // `config` is the whole layer's; its heads must divide.
+  // `config` is the whole layer's; its heads must be a multiple of tp.
   TensorParallelAttention(const TensorParallel& group, const nn::CausalSelfAttentionConfig& config);
   std::string_view kind() const override { return "TensorParallelAttention"; }
   nn::Value forward(nn::Context& context, const nn::Value& x,
@@ -24,7 +25,7 @@ class TensorParallelAttention final : public nn::AttentionLike {
   nn::CausalSelfAttentionConfig config_;
 };
 
-// BERT's: the three projections share one enter().
+// BERT's attention: the three projections share one enter().
 class TensorParallelSelfAttention final : public nn::AttentionLike {
  public:
   TensorParallelSelfAttention(const TensorParallel& group, const nn::SelfAttentionConfig& config);

@@ -1,5 +1,5 @@
-// Llama's attention and MLP cut over the group: whole groups of heads with their key heads, and the
-// inner width.
+// Llama's attention and MLP split over the group: attention by whole groups of heads with their key
+// heads, the MLP by its inner width.
 #pragma once
 
 #include "shoal/nn/layers/decoder_layers.h"
@@ -7,11 +7,11 @@
 
 namespace shoal::parallel {
 
-// local -> local (exchange.h); the three projections share one enter(). A key-value cache is
-// refused, and so is a group of more ranks than there are key heads: they would have to be copied.
+// local -> local (exchange.h); the three projections share one enter(). Refuses a key-value cache,
+// and a group with more ranks than key heads, which would require copies of key heads.
 class TensorParallelGroupedAttention final : public nn::AttentionLike {
  public:
-  // `config` is the whole layer's; its key heads must divide.
+  // `config` is the whole layer's; its key heads must be a multiple of tp.
   TensorParallelGroupedAttention(const TensorParallel& group,
                                  const nn::GroupedSelfAttentionConfig& config);
   std::string_view kind() const override { return "TensorParallelGroupedAttention"; }

@@ -13,7 +13,7 @@ using nn::Context;
 using nn::Parameter;
 using nn::Value;
 
-// i32 [ids]: what `map`, i32 [V], says of each. Nothing is counted, so that the host need not look.
+// i32 [ids]: the entries of `map`, i32 [V], at the ids. Computed without reading ids on the host.
 Tensor looked_up(Context& context, const Tensor& ids, const Tensor& map) {
   const Tensor found = context.empty(ids.shape(), DType::i32);
   // Rows of one element, whose bits are copied.
@@ -27,7 +27,7 @@ Tensor looked_up(Context& context, const Tensor& ids, const Tensor& map) {
   return found;
 }
 
-// Row i of `to` is row i * stride + numbers[i] of `from`; zeros where that number is negative.
+// Row i of `to` is row i * stride + numbers[i] of `from`; zeros if numbers[i] is negative.
 void select(Context& context, std::string_view name, const Tensor& numbers, std::int64_t stride,
             const Tensor& from, const Tensor& to) {
   const auto rows_of = [](const Tensor& tensor) {
@@ -58,7 +58,7 @@ class EmbeddingPartFunction final : public nn::Function {
             context, table, ids.reshaped({ids.count()}).narrowed(0, 0, 0), dy, padding);
       const Tensor hit = context.empty(dy.shape(), dy.dtype()),
                    mine = looked_up(context, ids, own.mine);
-      // Another rank's row adds nothing to this one's first.
+      // Ids of other ranks map to row 0 and must add nothing to it.
       select(context, "embedding.rows", mine, 1, dy, hit);
       nn::add_embedding_gradient(context, table, looked_up(context, ids, own.rows), hit, padding);
     });
@@ -72,7 +72,7 @@ class EmbeddingPartFunction final : public nn::Function {
   std::int64_t padding_;
 };
 
-// [B, T] -> [B, T, C], zeros where another rank has the row. ids are where kernels read them.
+// [B, T] -> [B, T, C], zeros for rows of other ranks. Kernels must be able to read `ids`.
 Value embedding_part(Context& context, const TensorParallel& group, const Tensor& ids,
                      Parameter& table, const OwnRows& own, std::int64_t padding) {
   const std::int64_t channels = table.shape()[1];
@@ -111,7 +111,7 @@ VocabularyParallelEmbedding::VocabularyParallelEmbedding(const TensorParallel& g
   weight_->set_part({vocabulary, channels}, {{{own.count, channels}, {0, 0}, {own.first, 0}}});
 }
 
-// Once: what an id is to this rank hangs on no batch.
+// Computed once: an id's row does not depend on the batch.
 const OwnRows& VocabularyParallelEmbedding::own_rows(Context& context) {
   if (own_.numbers.defined()) return own_;
   const std::int64_t vocabulary = weight_->whole_shape()[0];
@@ -132,7 +132,7 @@ Value VocabularyParallelEmbedding::forward(Context& context, const Tensor& ids) 
   SHOAL_CHECK(ids.dtype() == DType::i32 && ids.shape().rank() == 2,
               "{}: ids are {} {}, not i32 [B, T]", weight_->name(), to_string(ids.dtype()),
               to_string(ids.shape()));
-  // A device's kernels could only complain later.
+  // Checked here on the host; a device's kernels could only report it later.
   if (ids.device().is_cpu())
     for (std::int64_t i = 0; i < ids.count(); ++i) {
       const std::int32_t id = ids.const_data<std::int32_t>()[i];

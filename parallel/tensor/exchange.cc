@@ -24,7 +24,8 @@ std::byte* at(void* data, std::int64_t elements, DType dtype) {
   return static_cast<std::byte*>(data) + static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
-// Each sample's positions lie together, so a sample is one call; the group moves them side by side.
+// A sample's positions are contiguous, so each sample is one call; the group runs the calls
+// together.
 template <class Call>
 WorkPtr each_sample(Communicator& tp, std::int64_t samples, const Call& call) {
   tp.begin_group();
@@ -69,8 +70,8 @@ class LeaveFunction final : public nn::Function {
 }  // namespace
 
 Exchange::~Exchange() {
-  // The buffers belong to the work until it is done; its error is the one being thrown, or a later
-  // call's.
+  // The buffers belong to the work until it is done. Its error is either being thrown already or
+  // thrown by a later call.
   if (work_) try {
       work_->wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch)

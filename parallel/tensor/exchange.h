@@ -1,5 +1,5 @@
-// Where activations pass between what each rank holds and what the group computes on. Two
-// differentiable operations, each the other's backward:
+// Exchanges activations between the ranks' local parts and the tensors that the group computes
+// with. Two differentiable operations, each the other's backward:
 //
 //   split     enter (local -> whole)             leave (partial sums of the whole -> local)
 //   none      nothing; backward all_reduce       all_reduce; backward nothing
@@ -8,6 +8,7 @@
 //
 // local: none [B, T, C], sequence [B, T/tp, C], batch [B, T, C]; whole: [B, T, C], but [tp·B, T, C]
 // under batch. Every rank calls with the same shapes. 16-bit activations are summed in f32 and
+// rounded once.
 // rounded once.
 #pragma once
 
@@ -20,9 +21,9 @@ namespace shoal::parallel {
 nn::Value enter(nn::Context& context, const TensorParallel& group, const nn::Value& x);
 nn::Value leave(nn::Context& context, const TensorParallel& group, nn::Value x);
 
-// --- for Functions that compute meanwhile ---------------------------------------------------
+// --- for Functions that overlap computation with an exchange -------------------------------
 
-// One in flight; holds its tensors. Dropped without wait() (an exception), it waits.
+// A running exchange, which holds its tensors. Its destructor waits if wait() was not called.
 class Exchange {
  public:
   Exchange() = default;
@@ -33,24 +34,24 @@ class Exchange {
   Exchange& operator=(Exchange&&) = delete;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
-  // What is queued on the context's stream from now on waits for it; on the host's, the caller
-  // does. Throws the communicator's Errors. Once.
+  // Makes later work on the context's stream wait for the exchange; on the host, the caller waits.
+  // Throws the communicator's Errors. Call once.
   Tensor wait(nn::Context& context);
 
  private:
   Tensor result_, source_;
   collectives::WorkPtr work_;  // null: nothing to do
 };
-// local -> whole; under `none` the tensor itself.
+// local -> whole; under `none` the same tensor.
 Exchange begin_gather(nn::Context& context, const TensorParallel& group, Tensor local);
-// Partial sums of the whole -> local; in place where nobody else holds them and nothing is cut.
+// Partial sums of the whole -> local. Works in place if the tensor is not shared and not split.
 Exchange begin_reduce(nn::Context& context, const TensorParallel& group, Tensor whole);
 
-// Of each sample, no gradient: ids, targets, masks. `batch`: [B, ..] -> [tp·B, ..]; else unchanged.
-// Host tensors stay in host memory.
+// Gathers per-sample data without gradients: ids, targets, masks. `batch`: [B, ..] -> [tp·B, ..];
+// otherwise unchanged. Host tensors stay in host memory.
 Tensor gather_samples(nn::Context& context, const TensorParallel& group, const Tensor& own);
-// Of an AttentionInput, on the kernels' device: what a layer computes the group's samples with. The
-// first of a microbatch's layers gathers where of_group keeps it for the others.
+// The AttentionInput of the group's samples, on the kernels' device. The first layer of a
+// microbatch gathers it; of_group keeps it for the other layers.
 nn::GroupAttentionInput gather_input(nn::Context& context, const TensorParallel& group,
                                      const nn::AttentionInput& own);
 // An activation in memory that the ranks of a host share, so that exchanging it copies nothing.

@@ -16,7 +16,7 @@ using nn::Value;
 
 constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // of f32 logits
 
-// Everything was computed in forward; backward hands out dx and ends the weight's use.
+// Forward computed everything; backward returns dx and ends the weight's use.
 class VocabularyLossFunction final : public nn::Function {
  public:
   VocabularyLossFunction(nn::Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dx)
@@ -46,14 +46,14 @@ class VocabularyLossFunction final : public nn::Function {
   nn::SavedTensor dx_;
 };
 
-// One forward (and, where wanted, backward) of the head over the group's rows.
+// One forward of the head over the group's rows, with backward if wanted.
 class LossPass {
  public:
   LossPass(Context& context, const TensorParallel& group, Parameter& weight, Parameter* bias,
            const nn::LossOptions& options)
       : context_(context), group_(group), weight_(weight), bias_(bias), options_(options) {}
 
-  // x [.., C] and targets [..] are the group's. take(): targets in host memory.
+  // x [.., C] and targets [..] are the group's. take(): targets are in host memory.
   void take(const Tensor& x, const Tensor& targets);
   void take_all(const Tensor& x, const Tensor& targets);
   void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, bool wants_dbias);
@@ -63,10 +63,10 @@ class LossPass {
   Tensor dx(Context& context) { return dx_ ? dx_->wait(context) : Tensor(); }
 
  private:
-  // Rows [first, first + count) of those that have a target, between product and gradient.
+  // Rows [first, first + count) of the rows that have a target, between product and gradient.
   struct Slice {
     std::int64_t first = 0, count = 0;
-    Tensor logits;  // [count, Vl] f32; later exponentials
+    Tensor logits;  // [count, Vl] f32; finish() turns them into exponentials
     std::unique_ptr<Exchange> statistics;
   };
   Slice start(std::int64_t first, std::int64_t count, const Tensor& buffer);
@@ -86,14 +86,14 @@ class LossPass {
   nn::LossOptions options_;
   Shape whole_;                    // of the group's x
   Tensor x_, targets_;             // rows that have a target: [n, C], i32 [n]
-  std::vector<std::int32_t> row_;  // of the group's x; empty where every row has a target
+  std::vector<std::int32_t> row_;  // row in the group's x; empty if every row has a target
   std::int64_t count_ = 0;
   Tensor losses_;   // [n] f32
-  Tensor dx_rows_;  // [n, C]; and a row of zeros, where not every row has a target
+  Tensor dx_rows_;  // [n, C]; plus a row of zeros if not every row has a target
   std::unique_ptr<Exchange> dx_;
 };
 
-// Rows without a target are left out.
+// Skips rows without a target.
 void LossPass::take(const Tensor& x, const Tensor& targets) {
   whole_ = x.shape();
   const std::int64_t rows = whole_.rows();
@@ -124,7 +124,7 @@ void LossPass::take(const Tensor& x, const Tensor& targets) {
   });
 }
 
-// Every row, whatever its target.
+// Takes every row, whatever its target.
 void LossPass::take_all(const Tensor& x, const Tensor& targets) {
   whole_ = x.shape();
   count_ = whole_.rows();
@@ -162,7 +162,7 @@ LossPass::Slice LossPass::start(std::int64_t first, std::int64_t count, const Te
   return slice;
 }
 
-// The losses of a slice; its gradient, in `dlogits`' memory, where that is defined.
+// Computes the losses of a slice. If `dlogits` is defined, returns their gradient in its memory.
 Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   const Tensor all = slice.statistics->wait(context_);
   const Tensor loss = losses_.narrowed(0, slice.first, slice.count);
@@ -186,7 +186,7 @@ Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   return gradient;
 }
 
-// The host sums in f64; a device's sum stays there.
+// The host sums in f64; a device's sum stays on the device.
 Tensor LossPass::loss_sum() {
   if (context_.kernels().device().is_cpu()) {
     double sum = 0;
@@ -245,7 +245,7 @@ void LossPass::bias_gradient(const Tensor& dlogits) {
   });
 }
 
-// Rows go back to where they were; those without a target have no gradient.
+// Moves rows back to their places; rows without a target have no gradient.
 void LossPass::begin_dx_reduction() {
   Tensor dx;
   if (row_.empty() && count_ > 0) {
@@ -285,7 +285,7 @@ void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, b
         });
     return;
   }
-  // By the widest shard, so that all ranks cut alike.
+  // Sized by the widest shard, so that all ranks use equal slices.
   const std::int64_t widest = (weight_.whole_shape()[0] + group_.size() - 1) / group_.size();
   if (slice_rows <= 0)
     slice_rows = std::max<std::int64_t>(kSliceBytes / (std::max<std::int64_t>(widest, 1) * 4), 1);
@@ -316,7 +316,7 @@ void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, b
                    buffers[static_cast<std::size_t>((k + 1) % 2)]);
     const Tensor gradient = finish(now, dlogits);
     if (wants_dx) input_gradient(now, gradient);
-    if (wants_dx && k + 1 == slices) begin_dx_reduction();  // meanwhile the last weight gradient
+    if (wants_dx && k + 1 == slices) begin_dx_reduction();  // overlaps the last weight gradient
     if (wants_dweight) weight_gradient(now, gradient);
     if (wants_dbias) bias_gradient(gradient);
     now = std::move(next);
@@ -417,7 +417,7 @@ Tensor VocabularyParallelHead::logits(Context& context, const Tensor& hidden) {
   const Tensor x = begin_gather(context, group_, hidden).wait(context);
   const std::int64_t rows = x.shape().rows(), channels = weight_->shape()[1],
                      own = weight_->shape()[0], vocabulary = weight_->whole_shape()[0];
-  // Transposed, so that the ranks' parts follow one another.
+  // Transposed, so that the ranks' parts are contiguous.
   const Tensor mine = exchange_memory(context, group_, {own, rows}, x.dtype()),
                all = exchange_memory(context, group_, {vocabulary, rows}, x.dtype());
   const Tensor logits = context.empty({rows, vocabulary}, x.dtype());

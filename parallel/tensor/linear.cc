@@ -19,7 +19,7 @@ ConstView flat(const Tensor& tensor) {
   return tensor.reshaped({tensor.shape().rows(), tensor.shape().columns()});
 }
 
-// dW; x and dy are the group's.
+// dW from the group's x and dy.
 void weight_gradient(Context& context, Parameter& weight, bool transposed, const Tensor& x,
                      const Tensor& dy) {
   if (!weight.trainable()) return;
@@ -33,8 +33,9 @@ void weight_gradient(Context& context, Parameter& weight, bool transposed, const
               [&] { context.kernels().matmul().matmul(args, context.stream); });
 }
 
-// A pass of its own, not the weight's product's (MatmulArgs::bias_gradient): a column layer's runs
-// while x is gathered, and a row layer's sums this rank's part of dy, not the group's.
+// A separate pass, not part of the weight's product (MatmulArgs::bias_gradient). A column layer's
+// bias gradient runs while x is gathered; a row layer's sums this rank's part of dy, not the
+// group's.
 void bias_gradient(Context& context, Parameter* bias, const Tensor& dy) {
   if (!bias || !bias->trainable()) return;
   const bool accumulate = bias->accumulate();
@@ -80,10 +81,10 @@ class ColumnLinearFunction final : public nn::Function {
   std::vector<Tensor> backward(nn::BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
-    Tensor x;  // a frozen weight needs none
+    Tensor x;  // undefined if the weight is frozen
     if (x_.defined()) x = x_.get(name());
     x_.reset();
-    // A deferred gradient gathers when it runs: until then only this rank's part is held.
+    // A deferred gradient gathers when it runs; until then only this rank's part is held.
     const auto gathered = x.defined() && !backward_context.deferred()
                               ? std::make_shared<Exchange>(begin_gather(context, group_, x))
                               : nullptr;
@@ -196,7 +197,8 @@ class RowLinearFunction final : public nn::Function {
 nn::Initializer normal(float std) { return {nn::Initializer::Kind::normal, std}; }
 nn::Initializer zeros() { return {nn::Initializer::Kind::zeros, 0}; }
 
-// What a module is as a linear layer; throws for another kind.
+// The configuration of a linear layer, and whether its weight is transposed; throws for another
+// kind.
 std::pair<LinearConfig, bool> as_linear(const nn::Module& module) {
   if (const auto* linear = dynamic_cast<const nn::Linear*>(&module))
     return {linear->config(), true};
@@ -219,7 +221,7 @@ Value column_linear(Context& context, const TensorParallel& group, const Value& 
       context.empty(whole.shape().with(-1, shape[options.transposed ? 0 : 1]), whole.dtype());
   Tensor before;
   kernels::MatmulArgs args;
-  // As in nn's linear(): a checkpoint's first run takes the path of its recomputation.
+  // As in nn's linear(): the first run under a checkpoint takes the same path as its recomputation.
   if ((records || context.noted_uses) && options.activation != Activation::none) {
     before = context.empty(y.shape(), y.dtype());
     args.pre_activation = before.view();

@@ -1,6 +1,7 @@
-// Linear layers whose weights are cut over the group. A column-parallel one has a part of the
-// outputs and starts by enter(); a row-parallel one has a part of the inputs and ends by leave(),
-// so that the pair exchanges once. Parameters are parts of the whole layer's, with its names.
+// Linear layers with weights split over the group. A column-parallel layer has a part of the
+// outputs and begins with enter(). A row-parallel layer has a part of the inputs and ends with
+// leave(). Together they exchange once. Parameters are parts of the whole layer's and have its
+// names.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
@@ -9,21 +10,21 @@
 namespace shoal::parallel {
 
 // activation(enter(x)·W + b), W [in, out/tp] or, transposed, [out/tp, in]. In backward the exchange
-// of dx overlaps the weight's gradient. x is kept, not what enter made of it: backward gathers
+// of dx overlaps the weight's gradient. The tape keeps x, not the gathered tensor: backward gathers
 // again, which overlaps the product for dx.
 nn::Value column_linear(nn::Context& context, const TensorParallel& group, const nn::Value& x,
                         nn::Parameter& weight, nn::Parameter* bias,
                         const nn::LinearOptions& options);
-// leave(x·W) + b, W [in/tp, out] or, transposed, [out, in/tp]; the bias is whole.
+// leave(x·W) + b, W [in/tp, out] or, transposed, [out, in/tp]; the bias is not split.
 nn::Value row_linear(nn::Context& context, const TensorParallel& group, const nn::Value& x,
                      nn::Parameter& weight, nn::Parameter* bias, bool transposed);
 
-// As Linear (transposed: weight [out, in]) or Conv1D (weight [in, out]) of `config`, the whole
+// Like Linear (transposed: weight [out, in]) or Conv1D (weight [in, out]). `config` is the whole
 // layer's.
 class ColumnParallelLinear final : public nn::LinearLike {
  public:
-  // The outputs are `blocks` equal blocks one after another (3: queries, keys, values), each of
-  // which is cut over the ranks. out/blocks must divide.
+  // The outputs are `blocks` equal blocks (3: queries, keys, values), each split over the ranks.
+  // out/blocks must be a multiple of tp.
   ColumnParallelLinear(const TensorParallel& group, const nn::LinearConfig& config, bool transposed,
                        int blocks = 1);
   std::string_view kind() const override { return "ColumnParallelLinear"; }
@@ -38,7 +39,7 @@ class ColumnParallelLinear final : public nn::LinearLike {
 
 class RowParallelLinear final : public nn::LinearLike {
  public:
-  // in must divide; an activation is refused.
+  // `in` must be a multiple of tp; an activation is refused.
   RowParallelLinear(const TensorParallel& group, const nn::LinearConfig& config, bool transposed);
   std::string_view kind() const override { return "RowParallelLinear"; }
   // whole with in/tp channels -> local
@@ -50,18 +51,18 @@ class RowParallelLinear final : public nn::LinearLike {
   std::shared_ptr<nn::Parameter> weight_, bias_;
 };
 
-// A Linear with this rank's part of the outputs of `config`'s, for layers that call enter() once
-// for several of them. out must divide.
+// A Linear with this rank's part of the outputs of `config`, for layers that share one enter()
+// between several of them. `out` must be a multiple of tp.
 std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
                                         const nn::LinearConfig& config);
 
-// What takes the place of a Linear or a Conv1D; another kind throws. Not yet materialised.
+// The replacement of a Linear or a Conv1D, not yet materialised; another kind throws.
 std::unique_ptr<ColumnParallelLinear> column_parallel(const nn::Module& linear,
                                                       const TensorParallel& group, int blocks = 1);
 std::unique_ptr<RowParallelLinear> row_parallel(const nn::Module& linear,
                                                 const TensorParallel& group);
-// What was set on the replaced module's parameters (frozen, decay) goes on to the new ones, in
-// order. Throws where their number differs, or where values are there already.
+// Copies the settings of the replaced module's parameters (frozen, decay) to the new ones, in
+// order. Throws if their numbers differ or values exist already.
 void inherit_parameters(const nn::Module& from, const nn::Module& to);
 
 }  // namespace shoal::parallel

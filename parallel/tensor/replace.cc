@@ -13,7 +13,7 @@
 namespace shoal::parallel {
 namespace {
 
-// The registered maker speaks for a kind; the module of that kind must be the class it knows.
+// Casts a module to the class that the maker of its kind expects.
 template <class Kind>
 Kind& as(nn::Module& module) {
   auto* known = dynamic_cast<Kind*>(&module);
@@ -84,7 +84,7 @@ std::unique_ptr<nn::Module> cut_head(nn::Module& original, const TensorParallel&
   nn::LmHeadConfig config = head.config();
   config.tied = parameters.part_of(*whole);
   const bool cuts = !config.tied;
-  if (cuts) {  // its own weight, or one that whoever shares it must have cut before
+  if (cuts) {  // its own weight, or one that its owner must have replaced before
     config.vocabulary = whole->shape()[0];
     config.channels = whole->shape()[1];
     config.std = whole->initializer().std;
@@ -95,7 +95,7 @@ std::unique_ptr<nn::Module> cut_head(nn::Module& original, const TensorParallel&
   return made;
 }
 
-// It stays whole; where it would see a part of the positions it is given all.
+// The head is not split; if a rank has a part of the positions, the head gathers all of them.
 std::unique_ptr<nn::Module> give_sequences(nn::Module& original, const TensorParallel& group,
                                            ReplacedParameters&) {
   if (group.split == ActivationSplit::sequence)
@@ -110,7 +110,7 @@ void visit(nn::Module& module, const std::function<void(nn::Module&)>& fn) {
   }
 }
 
-// What sees all positions, or makes them, cannot stay as it is where a rank has a part of them.
+// Modules that read or create all positions must be replaced if a rank has only a part of them.
 void check_positions(nn::Module& root, const std::vector<const nn::Module*>& made) {
   visit(root, [&](nn::Module& module) {
     const bool sees_all = dynamic_cast<nn::AttentionLike*>(&module) ||

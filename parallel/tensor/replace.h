@@ -1,4 +1,4 @@
-// A model built for one rank becomes this rank's part of a tensor-parallel one.
+// Turns a model built for one rank into this rank's part of a tensor-parallel model.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace shoal::parallel {
 
-// Which part took the place of a parameter that modules may share (tied weights).
+// Maps replaced parameters to their parts, for modules that share them (tied weights).
 class ReplacedParameters {
  public:
-  // Throws where `whole` was replaced before: then its sharer ought to have taken part_of() it.
+  // Throws if `whole` was replaced before: the module that shares it should have used part_of().
   void add(std::shared_ptr<nn::Parameter> whole, std::shared_ptr<nn::Parameter> part);
   std::shared_ptr<nn::Parameter> part_of(const nn::Parameter& whole) const;  // null: none yet
   const std::vector<std::pair<std::shared_ptr<nn::Parameter>, std::shared_ptr<nn::Parameter>>>&
@@ -27,31 +27,32 @@ class ReplacedParameters {
   std::vector<std::pair<std::shared_ptr<nn::Parameter>, std::shared_ptr<nn::Parameter>>> all_;
 };
 
-// Gives what takes `original`'s place, or null where it changed its children only
-// (column_parallel() and row_parallel() are what they become). Throws where shapes do not divide.
+// Returns the replacement of `original`, or null if only its children were changed (with
+// column_parallel() and row_parallel()). Throws if shapes do not divide.
 using TensorParallelMaker = std::function<std::unique_ptr<nn::Module>(
     nn::Module& original, const TensorParallel& group, ReplacedParameters& parameters)>;
 
-// Module::kind() -> maker. A user's module joins by add(); it must do between its own enter() and
-// leave() what the original does, with parameters that are parts (Parameter::set_part), and draw
-// random numbers under GroupCoordinates.
+// Maps Module::kind() to a maker. Users add their own modules with add(). Such a module must
+// compute between enter() and leave() what the original computes. Its parameters are parts
+// (Parameter::set_part), and it draws random numbers under GroupCoordinates.
 class TensorParallelRegistry {
  public:
-  // CausalSelfAttention, SelfAttention, GroupedSelfAttention, Mlp, GatedMlp, Embedding and LmHead
-  // (tied or not); SampleHead stays whole.
+  // Makers for CausalSelfAttention, SelfAttention, GroupedSelfAttention, Mlp, GatedMlp, Embedding
+  // and LmHead (tied or not); SampleHead is not split.
   static TensorParallelRegistry defaults();
-  void add(const std::string& kind, TensorParallelMaker maker);  // replaces an earlier one
-  void remove(const std::string& kind);                          // such modules stay as they are
+  void add(const std::string& kind, TensorParallelMaker maker);  // replaces an earlier maker
+  void remove(const std::string& kind);                          // such modules are no longer
+                                                                 // replaced
   const TensorParallelMaker* find(std::string_view kind) const;
 
  private:
   std::map<std::string, TensorParallelMaker, std::less<>> makers_;
 };
 
-// Before materialize(), alike on every rank of the group. Nothing changes where tp has one rank.
-// Throws where a shape does not divide, where a replaced parameter is still used by another module,
-// and under `sequence` where an attention, an embedding or a head would see a part of the positions
-// only.
+// Call before materialize(), with equal arguments on every rank of the group. Changes nothing if tp
+// has one rank. Throws if a shape does not divide, or if another module still uses a replaced
+// parameter. Under `sequence` also throws if an attention, an embedding or a head would see only a
+// part of the positions.
 void apply_tensor_parallelism(
     nn::Module& root, const TensorParallel& group,
     const TensorParallelRegistry& registry = TensorParallelRegistry::defaults());

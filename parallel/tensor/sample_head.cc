@@ -10,7 +10,7 @@
 namespace shoal::parallel {
 namespace {
 
-// A copy in host memory in which only samples [first, last) have targets.
+// A host copy of the targets with those outside samples [first, last) blanked.
 Tensor targets_of(nn::Context& context, const Tensor& given, std::int64_t first,
                   std::int64_t last) {
   SHOAL_CHECK(given.dtype() == DType::i32 || given.dtype() == DType::f32,

@@ -1,4 +1,4 @@
-// Heads that must see every position of a sample, where a rank has a part of every sequence.
+// Heads that need every position of a sample, while each rank has a part of every sequence.
 #pragma once
 
 #include "shoal/nn/layers/task_head.h"
@@ -6,14 +6,15 @@
 
 namespace shoal::parallel {
 
-// For ActivationSplit::sequence: sequences are gathered by enter(), and each rank computes the loss
-// of its share of the samples, so that gradients of the head's parameters are contributions, as
-// those of everything that is replicated. The loss and the number of targets are the group's.
+// For ActivationSplit::sequence: enter() gathers the sequences, and each rank computes the loss of
+// its share of the samples. Gradients of the head's parameters are therefore partial sums, like
+// those of all replicated parameters. The loss and the number of targets are the group's.
 class SharedSamples final : public nn::WholeSequences {
  public:
   explicit SharedSamples(const TensorParallel& group) : group_(group) {}
   nn::Value whole(nn::Context& context, const nn::Value& hidden) override;
-  // input.targets: i32 or f32, [B, ..]. Of a device they are read, which waits for it.
+  // input.targets: i32 or f32, [B, ..]. The host reads them; on a device without a host copy it
+  // waits.
   nn::LossOutput share(nn::Context& context, const nn::Value& hidden, const nn::ChainInput& input,
                        const Head& head) override;
 

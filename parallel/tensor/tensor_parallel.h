@@ -1,10 +1,11 @@
-// Tensor parallelism: layers whose parameters are cut over the ranks of a group, which work on the
-// same samples together (Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing
+// Tensor parallelism: layers whose parameters are split over the ranks of a group, which compute
+// the same samples together (Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing
 // Activation Recomputation in Large Transformer Models", 2022).
 //
-// Between distributed layers run the ordinary ones (norms, dropouts, residual sums), each rank on
-// what it holds of an activation. A distributed layer starts by enter(), which gives every rank all
-// of it, and ends by leave(), which sums the ranks' contributions and takes each its own.
+// Ordinary layers (norms, dropouts, residual sums) run between distributed layers, on each rank's
+// part of the activation. A distributed layer begins with enter(), which gives every rank the whole
+// activation. It ends with leave(), which sums the ranks' contributions and gives each rank its
+// part.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +18,28 @@
 
 namespace shoal::parallel {
 
-// What a rank holds of an activation [B, T, C] between distributed layers.
+// A rank's part of an activation [B, T, C] between distributed layers.
 enum class ActivationSplit : std::uint8_t {
   none,      // all of it, the same on every rank (SMP: prescaled_batch, optimize = speed)
   sequence,  // positions [r·T/tp, (r+1)·T/tp) of every sample (prescaled_batch, optimize = memory)
-  batch,     // a batch of its own: samples [r·B, (r+1)·B) of the group's tp·B (no prescaled_batch)
+  batch,     // its own batch: samples [r·B, (r+1)·B) of the group's tp·B (no prescaled_batch)
 };
 std::string_view to_string(ActivationSplit split);
 
-// `tp` must outlive the modules that hold this and every tape of theirs. All its ranks run the same
+// `tp` must outlive the modules that hold this and all of their tapes. All its ranks run the same
 // forwards and backwards: each distributed layer is a collective call.
 struct TensorParallel {
   collectives::Communicator& tp;
   ActivationSplit split = ActivationSplit::none;
-  std::shared_ptr<Uploads> uploads = std::make_shared<Uploads>();  // of all layers of the group
+  std::shared_ptr<Uploads> uploads = std::make_shared<Uploads>();  // shared by all layers of the
+                                                                   // group
   int rank() const { return tp.rank(); }
   int size() const { return tp.size(); }
 };
 
-// For as long as it lives the context says which part of a microbatch of T positions this rank's
-// activations are. Whoever runs a forward makes one around it. Throws where T does not divide.
-// (Under `batch` random.sample_first is this rank's own first sample, as for any other rank.)
+// During its lifetime, tells the context which part of a microbatch of T positions this rank's
+// activations are. The caller of a forward creates one around it. Throws if T is no multiple of tp.
+// (Under `batch`, random.sample_first is this rank's own first sample, as on any other rank.)
 class ForwardCoordinates {
  public:
   ForwardCoordinates(nn::Context& context, const TensorParallel& group, std::int64_t positions);
@@ -51,7 +53,7 @@ class ForwardCoordinates {
 };
 
 // The same between enter() and leave(), where activations are the group's: all positions of all its
-// samples. `batch`: this rank's own samples.
+// samples. `batch`: number of this rank's own samples.
 class GroupCoordinates {
  public:
   GroupCoordinates(nn::Context& context, const TensorParallel& group, std::int64_t batch);
@@ -65,8 +67,8 @@ class GroupCoordinates {
   nn::RandomCoordinates random_;
 };
 
-// Whether a rank's gradient of this parameter is only a contribution, to be summed over tp: that of
-// what is replicated, where the ranks' activations differ.
+// True if a rank's gradient of this parameter is a partial sum, to be summed over tp. This holds
+// for replicated parameters when the ranks' activations differ.
 bool gradient_is_partial(const nn::Parameter& parameter, ActivationSplit split);
 
 // `count` / tp; throws with the numbers and the remedy where it does not divide. `what`: "heads".

@@ -36,7 +36,7 @@ Tensor Uploads::keep(const nn::Context& context, std::span<const std::int32_t> v
   }
   struct Own {
     std::unique_ptr<MemoryResource> memory;
-    Buffer buffer;  // ends before its memory
+    Buffer buffer;  // destroyed before its memory
   };
   const auto own = std::make_shared<Own>();
   own->memory = make_device_memory(device);

@@ -1,4 +1,4 @@
-// Host values on their way to a device, for which nobody waits.
+// Uploads host values to a device without waiting.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +10,32 @@
 
 namespace shoal::parallel {
 
-// Copies values into pinned memory, from which the device takes them when it comes so far. With
-// kernels of the host it is Context::upload(). Its end waits for its copies.
+// Copies values into pinned memory, from which the device copies them later. With host kernels it
+// calls Context::upload(). The destructor waits for the copies.
 class Uploads {
  public:
-  // `pinned`: PinnedStaging's.
+  // `pinned`: memory for PinnedStaging.
   explicit Uploads(MemoryResource* pinned = nullptr) : pinned_(pinned) {}
-  // Queued on context.stream; the values may go when it returns.
+  // Queued on context.stream; the caller may free the values when it returns.
   Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data);
-  // The same into memory of the tensor's own, which outlives the context's: for what a layer keeps
-  // beside its parameters. The device's is counted nowhere.
+  // The same into memory that the tensor owns and that outlives the context: for tensors that a
+  // layer keeps beside its parameters. Device memory allocated here is not counted.
   Tensor keep(const nn::Context& context, std::span<const std::int32_t> values);
-  // `tensor` itself where kernels can read it.
+  // Returns `tensor` itself if kernels can read it.
   Tensor to_device(const nn::Context& context, const Tensor& tensor);
 
  private:
   // Queued on context.stream.
   void copy(const nn::Context& context, const void* values, const Tensor& to);
   MemoryResource* pinned_;
-  std::optional<PinnedStaging> staging_;  // of the first call's device
+  std::optional<PinnedStaging> staging_;  // of the device of the first call
 };
 
-// In host memory of its own, uninitialised.
+// An uninitialised tensor that owns its host memory.
 Tensor host_tensor(const Shape& shape, DType dtype);
-// What the host reads of it: itself, or of a device what it has of it (Context::host_copy()), or a
-// copy, for which it waits.
+// The tensor's values on the host: the tensor itself, the host copy of a device tensor
+// (Context::host_copy()), or a new copy, for which this waits.
 Tensor on_host(const nn::Context& context, const Tensor& tensor);
 
 }  // namespace shoal::parallel
