@@ -42,7 +42,7 @@ ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh
       make_state();
       make_stages();
     });
-  } catch (...) {  // values may lie in the memory of groups that end with the mesh
+  } catch (...) {  // values may lie in the memory of groups that the mesh ends
     for (nn::Parameter* parameter : parameters_) parameter->value = {};
     throw;
   }

@@ -82,7 +82,7 @@ class WholeState final : public ModelState {
   void drop_gradients() override {
     for (Sum& sum : sums_) sum.reducer.reset();
     for (const HeldParameter& entry : held_) entry.parameter->gradient = {};
-    sums_.clear();  // groups last: gradients lie in their memory
+    sums_.clear();  // releases groups last: gradients lie in their memory
   }
 
   nn::UnitObserver* observer() override { return nullptr; }

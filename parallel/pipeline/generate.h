@@ -18,7 +18,8 @@ enum class ScheduleKind : std::uint8_t {
   // active_microbatches in flight. Generated from agreed costs, so that it is the same on every
   // rank.
   interleaved,
-  // One forward, one backward after a warmup of p-r-1 forwards (PipeDream-flush, Narayanan 2021).
+  // Alternates forwards and backwards after a warmup of p-r-1 forwards (PipeDream-flush, Narayanan
+  // 2021).
   one_f_one_b,
   // The same with several stages per rank (Megatron-LM's interleaved schedule, Narayanan et al.
   // 2021): the bubble is divided by `chunks`.

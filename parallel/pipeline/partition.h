@@ -44,7 +44,7 @@ bool begins_group(int unit, int first, int units, int checkpoint_group);
 
 struct StageCost {
   std::int64_t parameters = 0;  // elements, shared ones once
-  int microbatches = 1;         // whose activations it keeps
+  int microbatches = 1;         // whose activations the stage keeps
   double memory_bytes = 0;      // of parameters and those activations
   double seconds = 0;           // for one microbatch
   // memory_weight × its share of the memory of all stages + (1 - memory_weight) × its share of the

@@ -157,7 +157,7 @@ constexpr std::array kKeys = {
            "receives are always posted ahead"},
     SmpKey{"task_level_activation_loading_horizon", "", version1, SmpNoEffect{}, "none",
            "activation_loading_horizon is counted in tasks already"},
-    // --- refused, or of no meaning
+    // --- refused, or without effect
     SmpKey{"contiguous", "", version1, SmpOnlyFlag{true}, "true",
            "stages are consecutive units of the model"},
     SmpKey{"checkpoint_attentions", "", version1, SmpOnlyFlag{false}, "false",

@@ -17,7 +17,7 @@ std::int64_t bytes_of(const GradientBucket& bucket) {
   return (bucket.end - bucket.begin) * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Level 1.
+// Level 1 keeps all gradients until the end of the step.
 class KeptGradients final : public ShardedGradients {
  public:
   KeptGradients(const ShardLayout& layout, const ShardedGradientOptions& options)
@@ -47,7 +47,7 @@ class KeptGradients final : public ShardedGradients {
   Reducer reducer_;
 };
 
-// Levels 2 and 3.
+// Levels 2 and 3 pass each bucket on when it is complete.
 class PassingGradients final : public ShardedGradients {
  public:
   PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels, MemoryResource& memory,

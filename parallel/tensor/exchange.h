@@ -9,7 +9,6 @@
 // local: none [B, T, C], sequence [B, T/tp, C], batch [B, T, C]; whole: [B, T, C], but [tp·B, T, C]
 // under batch. Every rank calls with the same shapes. 16-bit activations are summed in f32 and
 // rounded once.
-// rounded once.
 #pragma once
 
 #include "shoal/nn/autograd/context.h"

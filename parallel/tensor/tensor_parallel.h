@@ -71,7 +71,7 @@ class GroupCoordinates {
 // for replicated parameters when the ranks' activations differ.
 bool gradient_is_partial(const nn::Parameter& parameter, ActivationSplit split);
 
-// `count` / tp; throws with the numbers and the remedy where it does not divide. `what`: "heads".
+// `count` / tp; if it does not divide, throws with the numbers and the remedy. `what`: "heads".
 std::int64_t divided(std::int64_t count, const TensorParallel& group, std::string_view what,
                      std::string_view path);
 
