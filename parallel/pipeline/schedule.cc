@@ -65,7 +65,7 @@ Action met_by(const Schedule& schedule, const Action& send) {
       peer_of(schedule, send).stage, send.microbatch};
 }
 
-// What each rank sends to each other rank, in order, as the matching receives.
+// The messages between each two ranks, in order, as the matching receives.
 using Wires = std::map<std::pair<int, int>, std::vector<Action>>;  // (from, to)
 
 Wires wires_of(const Schedule& schedule, const std::vector<std::vector<Action>>& compute) {
