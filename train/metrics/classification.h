@@ -1,6 +1,7 @@
-// Metrics of classifiers and of regression, as scikit-learn and SciPy define them.
+// Metrics of classification and regression, as scikit-learn and SciPy define them.
 //
-// All take as many predictions as labels (else invalid_argument), and of none return NaN.
+// All functions require as many predictions as labels (else invalid_argument) and return NaN
+// without any.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,15 @@ namespace shoal {
 using Classes = std::span<const std::int64_t>;
 
 double accuracy(Classes predictions, Classes labels);
-// Of class 1 against the rest: 2 TP / (2 TP + FP + FN); 0 where nobody predicts it and nothing is.
+// F1 of class 1 against the rest: 2 TP / (2 TP + FP + FN); 0 if class 1 is neither predicted nor
+// labelled.
 double f1_score(Classes predictions, Classes labels);
-// For any number of classes (Gorodkin 2004); 0 where predictions or labels are all alike.
+// For any number of classes (Gorodkin 2004); 0 if all predictions or all labels are equal.
 double matthews_correlation(Classes predictions, Classes labels);
 
-// NaN where one side is constant or there are fewer than two.
+// NaN if one side is constant or has fewer than two values.
 double pearson_correlation(std::span<const double> a, std::span<const double> b);
-// Of the ranks; equal values share the mean of theirs.
+// Pearson's correlation of the ranks; equal values share the mean of their ranks.
 double spearman_correlation(std::span<const double> a, std::span<const double> b);
 
 }  // namespace shoal

@@ -10,11 +10,11 @@ namespace shoal {
 namespace {
 
 struct Tag {
-  char kind = 'O';  // of "B-PER", B
+  char kind = 'O';  // B of "B-PER"
   std::string_view type = "_";
 };
 
-// An empty tag is none.
+// An empty tag is O.
 Tag parse(std::string_view text) {
   if (text.empty()) return {};
   Tag tag{text[0], text.substr(1)};
@@ -60,7 +60,7 @@ std::vector<Entity> entities_of(std::span<const std::string> tags) {
   Tag before{'O', ""};
   std::int64_t begin = 0;
   const auto count = static_cast<std::int64_t>(tags.size());
-  for (std::int64_t i = 0; i <= count; ++i) {  // the end is as an O
+  for (std::int64_t i = 0; i <= count; ++i) {  // the end acts as an O
     const Tag tag = i < count ? parse(tags[static_cast<std::size_t>(i)]) : Tag{};
     if (ends_between(before, tag)) entities.push_back({std::string(before.type), begin, i - 1});
     if (begins_between(before, tag)) begin = i;

@@ -1,5 +1,5 @@
 // Scores of tagged entities, as seqeval computes them in its default mode (which follows CoNLL's
-// conlleval): IOB1, IOB2, IOE and IOBES tags, "B-PER".
+// conlleval). Tags are IOB1, IOB2, IOE or IOBES, as in "B-PER".
 #pragma once
 
 #include <compare>
@@ -11,30 +11,30 @@
 
 namespace shoal {
 
-// Tags [begin, end] of a sentence are one entity.
+// An entity: tags [begin, end] of a sentence.
 struct Entity {
-  std::string type;  // "_" of a tag that names none ("B")
+  std::string type;  // "_" if the tag has no type ("B")
   std::int64_t begin = 0, end = 0;
   friend auto operator<=>(const Entity&, const Entity&) = default;
 };
 
-// An entity begins at B or S, after O, E or S, and where the type changes; it ends at E or S,
-// before B, S or O, and where the type changes.
+// An entity begins at B or S, at I or E after O, E or S, and where the type changes. It ends at E
+// or S, before B, S or O, and where the type changes.
 std::vector<Entity> entities_of(std::span<const std::string> tags);
 
 struct EntityScore {
-  double precision = 0, recall = 0, f1 = 0;  // 0 where there is nothing to divide by
-  std::int64_t number = 0;                   // entities of the labels
+  double precision = 0, recall = 0, f1 = 0;  // 0 if the denominator is 0
+  std::int64_t number = 0;                   // entities in the labels
 };
 
 struct EntityScores {
   EntityScore overall;                       // over all entities together (micro)
-  double accuracy = 0;                       // of tags; NaN of none
-  std::map<std::string, EntityScore> types;  // of labels or predictions
+  double accuracy = 0;                       // of tags; NaN without tags
+  std::map<std::string, EntityScore> types;  // every type in labels or predictions
 };
 
-// By sentence; an entity counts where its type and both ends agree. Another number of sentences or
-// of tags in one: invalid_argument.
+// Both arguments are by sentence. An entity is correct if its type and both ends agree. Throws
+// invalid_argument if the numbers of sentences, or of tags in a sentence, differ.
 EntityScores entity_scores(std::span<const std::vector<std::string>> predictions,
                            std::span<const std::vector<std::string>> labels);
 

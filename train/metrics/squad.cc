@@ -15,7 +15,7 @@
 namespace shoal {
 namespace {
 
-// What \b of Python's regular expressions goes by.
+// As \b in Python's regular expressions.
 bool is_word(UChar32 c) {
   return u_isalnum(c) || u_getNumericValue(c) != U_NO_NUMERIC_VALUE || c == '_';
 }
@@ -32,8 +32,8 @@ std::string utf8(const icu::UnicodeString& text) {
   return result;
 }
 
-// An article stands between characters that are no word's, which need not be spaces: each becomes a
-// space, and spaces then separate the words.
+// An article stands between characters that are not part of a word and need not be spaces. Each
+// article becomes a space; words are then split at spaces.
 std::vector<std::string> words_of(std::string_view text) {
   icu::UnicodeString lower =
       icu::UnicodeString::fromUTF8(

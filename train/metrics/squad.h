@@ -7,16 +7,16 @@
 
 namespace shoal {
 
-// Lower case, without ASCII punctuation, the words a, an and the, and more than single spaces.
+// Lower case, without ASCII punctuation and the words a, an and the, separated by single spaces.
 std::string normalize_answer(std::string_view text);
 
 struct AnswerScore {
   double exact_match = 0, f1 = 0;  // 0 to 1
 };
 
-// The best over the accepted answers, of each score on its own. Texts are UTF-8. F1 is of the bags
-// of words; where no word is shared it is 0, even if both are empty. No accepted answer:
-// invalid_argument.
+// The best exact_match and the best f1 over the accepted answers, each on its own. Texts are UTF-8.
+// F1 compares bags of words; it is 0 if no word is shared, even if both are empty. Throws
+// invalid_argument without an accepted answer.
 AnswerScore score_answer(std::string_view prediction, std::span<const std::string> accepted);
 
 }  // namespace shoal
