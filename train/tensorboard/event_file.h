@@ -1,5 +1,5 @@
-// TensorBoard's event files: TFRecords (length, masked CRC32C of it, bytes, masked CRC32C of them;
-// tensorflow/core/lib/io/record_writer.h), each an Event of tensorflow/core/util/event.proto.
+// TensorBoard's event files: TFRecords (length, its masked CRC32C, bytes, their masked CRC32C;
+// tensorflow/core/lib/io/record_writer.h). Each holds an Event of tensorflow/core/util/event.proto.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace shoal {
 // CRC-32C (Castagnoli; RFC 3720, B.4).
 std::uint32_t crc32c(std::string_view bytes);
 
-// Not thread-safe. Errors: io with the path and the reason.
+// Not thread-safe. Throws io with the path and the reason.
 class EventFile {
  public:
-  // Creates `path`, which must not exist, and writes the format's version. `wall_time`: seconds
-  // since 1970, here and below.
+  // Creates `path`, which must not exist, and writes the format's version. `wall_time` is in
+  // seconds since 1970, here and below.
   EventFile(std::string path, double wall_time);
 
   void add_scalar(std::string_view tag, float value, std::int64_t step, double wall_time);
-  void flush();  // to the operating system: a TensorBoard that runs beside sees it
+  void flush();  // to the operating system, so that a running TensorBoard sees it
 
   const std::string& path() const { return path_; }
 

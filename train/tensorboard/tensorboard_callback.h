@@ -1,5 +1,5 @@
-// What the trainer logs, as Hugging Face's TensorBoardCallback writes it (transformers,
-// integrations/integration_utils.py): train/loss, train/learning_rate, eval/loss ...
+// Writes the trainer's log as Hugging Face's TensorBoardCallback does (transformers,
+// integrations/integration_utils.py): train/loss, train/learning_rate, eval/loss, ...
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@ namespace shoal {
 
 class EventFile;
 
-// Whether report_to asks for it: tensorboard, or all.
+// True if report_to names tensorboard or all.
 bool reports_to_tensorboard(const TrainingArguments& arguments);
 
-// logging_dir, or where that is empty output_dir/runs/Nov23_14-05-09_HOST.
+// logging_dir; if empty, output_dir/runs/Nov23_14-05-09_HOST.
 std::string tensorboard_directory(const TrainingArguments& arguments);
 
 class TensorBoardCallback final : public TrainerCallback {
  public:
-  // For rank 0 alone: the other ranks have no callback of this kind. The file is made when training
-  // or evaluation first logs.
+  // For rank 0 only; other ranks have no callback of this kind. The file is created at the first
+  // log record.
   explicit TensorBoardCallback(std::string directory);
   ~TensorBoardCallback() override;
 
@@ -33,7 +33,7 @@ class TensorBoardCallback final : public TrainerCallback {
   std::unique_ptr<EventFile> file_;
 };
 
-// eval_loss becomes eval/loss, test_loss test/loss, anything else train/...
+// eval_loss becomes eval/loss, test_loss test/loss; other keys go under train/.
 std::string tensorboard_tag(const std::string& key);
 
 }  // namespace shoal
