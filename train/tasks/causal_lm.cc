@@ -59,7 +59,7 @@ Tensor shift_labels(const Tensor& labels, MemoryResource& memory) {
 }
 
 nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& memory) const {
-  // Kernels of a device could only complain when the step is long queued.
+  // Checked here: a device's kernels could report bad ids only after the step was queued.
   kernels::check::ids("embedding", batch.input_ids, vocabulary());
   const Tensor targets = shift_labels(batch.labels, memory);
   const Tensor mask = needed_mask(batch.attention_mask, [&](std::int64_t row, std::int64_t t) {

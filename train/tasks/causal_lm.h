@@ -18,7 +18,7 @@ struct CausalLmOptions {
 
 class CausalLmTask final : public Task {
  public:
-  // `tokenizer`, if any, is saved beside the weights.
+  // Saves `tokenizer`, if any, beside the weights.
   explicit CausalLmTask(std::unique_ptr<nn::CausalLm> model,
                         std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                         const CausalLmOptions& options = {});
@@ -50,7 +50,8 @@ class CausalLmTask final : public Task {
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 
-// labels [B, T] -> targets [B, T]: targets[b, t] = labels[b, t + 1], and none at the end.
+// labels [B, T] -> targets [B, T]: targets[b, t] = labels[b, t + 1]; the last position has no
+// target.
 Tensor shift_labels(const Tensor& labels, MemoryResource& memory);
 
 }  // namespace shoal

@@ -72,7 +72,7 @@ nn::ChainInput DecoderWithHead::chain_input(const Batch& batch, MemoryResource& 
   nn::ChainInput input = labelled_input(target_form(), batch, vocabulary(), positions(), memory);
   if (model_->head_kind() == nn::DecoderHead::sequence_classification)
     input.ends = ends_of(batch, model_->trunk().padding(), memory);
-  // Answers are looked for in all positions, padding too.
+  // Answers are searched in all positions, including padding.
   if (model_->head_kind() != nn::DecoderHead::question_answering) {
     const auto* const places =
         (input.ends.defined() ? input.ends : input.targets).const_data<std::int32_t>();

@@ -13,12 +13,12 @@
 
 namespace shoal {
 
-// Batch::labels of each head: sequence_classification i32 [B], or where the model gives numbers f32
-// [B, labels]; question_answering i32 [B, 2]; token_classification i32 [B, T]. Undefined: there are
-// none. What is no class or position is invalid_argument with the row.
+// Batch::labels by head. sequence_classification: i32 [B], or f32 [B, labels] if the model predicts
+// numbers. question_answering: i32 [B, 2]. token_classification: i32 [B, T]. Undefined: no labels.
+// A value that is no class or position throws invalid_argument with the row.
 class DecoderWithHead final : public Task {
  public:
-  // `tokenizer`, if any, is saved beside the weights.
+  // Saves `tokenizer`, if any, beside the weights.
   explicit DecoderWithHead(std::unique_ptr<nn::HeadedDecoder> model,
                            std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                            bool gradient_checkpointing = false);
@@ -49,8 +49,8 @@ class DecoderWithHead final : public Task {
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 
-// Where each row ends, i32 [B]: at its last id that is not `padding`, as transformers has it; a
-// model without one: at the last that is attended to. A row of nothing else ends at 0.
+// The last position of each row, i32 [B]: its last id that is not `padding`, as in transformers.
+// Without `padding`: its last attended position. 0 if there is no such position.
 Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryResource& memory);
 
 }  // namespace shoal

@@ -44,7 +44,7 @@ nlohmann::json EncoderWithHead::configuration_of(const nlohmann::json& other,
 }
 
 std::int64_t EncoderWithHead::positions() const {
-  // RoBERTa's count begins behind the padding's id.
+  // RoBERTa's positions begin after the id of the padding token.
   const bool counted = nn::encoder_family(config().model_type).positions_from_ids;
   return config().max_position_embeddings - (counted ? config().pad_token_id.value_or(0) + 1 : 0);
 }
@@ -74,7 +74,7 @@ std::int64_t EncoderWithHead::count_targets(const Batch& batch) const {
 
 Tensor EncoderWithHead::token_types_of(const Batch& batch) const {
   const std::int64_t types = config().type_vocab_size;
-  // DistilBERT knows none; its tokenizer in transformers gives none either.
+  // DistilBERT has no token types; neither does its tokenizer in transformers.
   if (!batch.token_type_ids.defined() || types == 0) return {};
   kernels::check::ids("token types", batch.token_type_ids, types);
   return types > 1 ? batch.token_type_ids : Tensor();

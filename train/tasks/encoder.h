@@ -11,14 +11,14 @@
 
 namespace shoal {
 
-// Batch::labels of each head: masked_lm and token_classification i32 [B, T], the token where one is
-// masked, or the position's class; sequence_classification i32 [B], or where the configuration is
-// one of regression f32 [B, labels]; question_answering i32 [B, 2], an answer's first and last
-// position. Undefined: there are none. What is no class, position or token is invalid_argument with
-// the row.
+// Batch::labels by head. masked_lm and token_classification: i32 [B, T], the token at masked
+// positions, or the position's class. sequence_classification: i32 [B], or f32 [B, labels] if the
+// configuration is one of regression. question_answering: i32 [B, 2], first and last position of
+// the answer. Undefined: no labels. A value that is no class, position or token throws
+// invalid_argument with the row.
 class EncoderWithHead final : public Task {
  public:
-  // `tokenizer`, if any, is saved beside the weights.
+  // Saves `tokenizer`, if any, beside the weights.
   EncoderWithHead(const nn::EncoderConfig& config, nn::EncoderTask head,
                   std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                   bool gradient_checkpointing = false);

@@ -16,7 +16,7 @@ namespace {
 struct Known {
   TaskKind kind;
   std::string_view name, class_ending;
-  std::optional<nn::EncoderTask> encoder;  // the head that an encoder has for it
+  std::optional<nn::EncoderTask> encoder;  // the encoder's head for the task
   std::optional<nn::DecoderHead> decoder;
 };
 constexpr std::array kKnown = {
@@ -36,7 +36,7 @@ const Known& known(TaskKind kind) {
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(kind));
 }
 
-// Empty: it does not say.
+// Empty if the configuration has none.
 std::string model_type_of(const nlohmann::json& config) {
   const nlohmann::json* const type = find_field(config, "model_type");
   return type != nullptr && type->is_string() ? type->get<std::string>() : std::string();
@@ -65,7 +65,7 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
 void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source) {
   const Known& task = known(kind);
   const std::string type = model_type_of(config);
-  // Without a type it is what the task asks for.
+  // Without a type the model has the type that the task asks for.
   if (type.empty() || (is_decoder(type) ? task.decoder.has_value() : task.encoder.has_value()))
     return;
   throw Error(ErrorCode::invalid_argument,

@@ -1,4 +1,4 @@
-// Which task a run has, and the Task for it.
+// Finds the task of a run and creates its Task.
 #pragma once
 
 #include <memory>
@@ -22,20 +22,20 @@ enum class TaskKind : std::uint8_t {
 };
 std::string_view to_string(TaskKind kind);  // "causal-lm", "text-classification", ...
 
-// What the model of this config.json was made for, by its `architectures` and model_type; empty:
-// they do not say, or it is something else.
+// The task that the model of this config.json was trained for, by its `architectures` and
+// model_type; nullopt if they do not name a known task.
 std::optional<TaskKind> task_of(const nlohmann::json& config);
 
-// invalid_argument where a model of this configuration's type has no head for the task.
+// Throws invalid_argument if a model of this type has no head for the task.
 void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source);
 
 struct TaskOptions {
   bool gradient_checkpointing = false;
 };
 
-// `config`: config.json as Hugging Face has it; `source` names it in messages. invalid_argument
-// where a model of this type has no such task, or the tokenizer has ids beyond its vocabulary;
-// takes memory for nothing but names.
+// `config` is a Hugging Face config.json; `source` names it in messages. Throws invalid_argument if
+// a model of this type has no such task, or if the tokenizer has ids beyond the vocabulary.
+// Allocates only names.
 std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
                                 std::string_view source, std::shared_ptr<const Tokenizer> tokenizer,
                                 const TaskOptions& options = {});

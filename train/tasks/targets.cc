@@ -27,7 +27,7 @@ Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length
 
 nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::int64_t vocabulary,
                               std::int64_t positions, MemoryResource& memory) {
-  // Kernels of a device could only complain when the step is long queued.
+  // Checked here: a device's kernels could report bad ids only after the step was queued.
   kernels::check::ids("embedding", batch.input_ids, vocabulary);
   SHOAL_CHECK(!batch.sequences.defined(), "{} takes one text a row, not packed sequences",
               form.head);

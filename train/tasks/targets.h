@@ -1,4 +1,4 @@
-// Targets of heads: what a batch's labels must be like, and what they are where there are none.
+// The required form of a head's labels, and targets for rows without labels.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 namespace shoal {
 
 enum class TargetsOf : std::uint8_t {
-  samples,    // i32 [B]: a class; numbers: f32 [B, width], NaN: none
-  positions,  // i32 [B, T]: a class of each
+  samples,    // i32 [B]: a class; or numbers, f32 [B, width], NaN: no target
+  positions,  // i32 [B, T]: a class per position
   places,     // i32 [B, 2]: two positions
 };
 
 struct TargetForm {
   std::string head;  // "sequence classification", for messages
   TargetsOf of = TargetsOf::samples;
-  std::int64_t classes = 0;  // or the width of numbers; places: 0, they are positions
+  std::int64_t classes = 0;  // or the width of numbers; 0 for `places`, which are positions
   bool numbers = false;
 
   Shape shape(std::int64_t rows, std::int64_t length) const;
@@ -30,23 +30,25 @@ struct TargetForm {
 
 Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length,
                   MemoryResource& memory);
-// The batch's labels, or none. invalid_argument with the row where one is no class, position or
-// token, or where they are of another shape.
+// The batch's labels, or no targets. Throws invalid_argument if the shape differs, or with the row
+// if a value is no class, position or token.
 Tensor targets_of(const TargetForm& form, const Batch& batch, MemoryResource& memory);
-// A batch's ids, targets and mask of bytes, for a head other than a language model's.
-// invalid_argument where an id is outside the vocabulary or samples have more positions than the
-// model.
+// A batch's ids, targets and byte mask, for a head other than a language model's. Throws
+// invalid_argument if an id is outside the vocabulary or a sample is longer than the model's
+// positions.
 nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::int64_t vocabulary,
                               std::int64_t positions, MemoryResource& memory);
-// The mask that a decoder's attention needs of `mask`, u8 [B, T] or undefined. A position sees what
-// comes before it alone: where each row is a text and then padding, and no padding counts(row,
-// position), it is none, and the quicker kernels that know no masks serve.
+// The part of `mask`, u8 [B, T] or undefined, that a decoder's attention needs. A decoder's
+// position sees only earlier positions. So no mask is needed if each row is a text followed by
+// padding and no padding position has a target (`counts`). The result is then undefined, which
+// permits faster kernels.
 Tensor needed_mask(const Tensor& mask,
                    const std::function<bool(std::int64_t row, std::int64_t position)>& counts);
-// The same mask as numbers of keys, i32 [B], where each row of u8 [B, T] is a text and then
-// padding; else as it is. Attention passes over keys behind the last one, and cuDNN's serves.
+// Turns the mask u8 [B, T] into numbers of keys, i32 [B], if each row is a text followed by
+// padding; otherwise returns it unchanged. Attention then skips the keys after the last, and
+// cuDNN's kernels apply.
 Tensor mask_as_lengths(const Tensor& mask, MemoryResource& memory);
-// How many targets there are in a batch's labels.
+// Number of targets in a batch's labels.
 std::int64_t count_targets(const Tensor& labels);
 
 }  // namespace shoal

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-// A column under the names that it has in one file or another.
+// A column's names in the different files.
 struct TaskFiles {
   std::string_view task, folder;
   Names first, second, label;
@@ -57,7 +57,7 @@ std::string joined(const Names& names) {
   return text;
 }
 
-// A file without a header, by its number of fields.
+// The layout of a file without a header, by its number of fields.
 std::optional<GlueLayout> headerless(const TaskFiles& files, std::size_t fields) {
   if (files.task == "cola" && fields == 4)
     return GlueLayout{{"sentence", "", "is_acceptable"},

@@ -1,5 +1,5 @@
-// The files of GLUE (Wang et al. 2018), as its download has them: a folder a task, tab-separated,
-// quotation marks are text. Classes and metrics are train/metrics/glue.h's.
+// The files of GLUE (Wang et al. 2018) as downloaded: one folder per task, tab-separated, quotation
+// marks are plain text. train/metrics/glue.h has the classes and metrics.
 #pragma once
 
 #include <cstdint>
@@ -17,36 +17,38 @@ namespace shoal {
 
 enum class GlueSplit { train, validation, test };
 
-// One file, with the name that Hugging Face's `glue` gives its part: "validation", or MNLI's
+// One file, with the name of its split in Hugging Face's `glue`: "validation", or for MNLI
 // "validation_matched" and "validation_mismatched".
 struct GlueFile {
   std::string part, path;
 };
 
-// train.tsv, dev.tsv, test.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv, likewise test) in
-// `directory` or in its folder of the task (CoLA, SST-2, ...); also .jsonl and .csv, and MRPC's
-// msr_paraphrase_train.txt and msr_paraphrase_test.txt. not_found says what was looked for.
+// Finds train.tsv, dev.tsv, test.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv, likewise for
+// test) in `directory` or in its folder of the task (CoLA, SST-2, ...). Also finds .jsonl and .csv,
+// and MRPC's msr_paraphrase_train.txt and msr_paraphrase_test.txt. Throws not_found with the names
+// it tried.
 std::vector<GlueFile> glue_files(const std::string& directory, const GlueTask& task,
                                  GlueSplit split);
 
-// Which columns of a file are the task's. The official names, those of Hugging Face's data set
-// (sentence1, label, ...), and headerless files: CoLA's official four columns, or the texts and
-// then the label. not_found names what is there and what is wanted. A file without labels gives an
-// empty label column.
+// The columns of a file that the task uses. Supports the official names, those of Hugging Face's
+// data set (sentence1, label, ...), and files without a header: CoLA's official four columns, or
+// the texts followed by the label. Throws not_found with the present and the wanted columns. A file
+// without labels gives an empty label column.
 struct GlueLayout {
   TextColumns columns;
-  std::vector<std::string> header = {};  // of a file that has none; else empty
+  std::vector<std::string> header = {};  // column names for a file without a header; otherwise
+                                         // empty
 };
 GlueLayout glue_layout(const std::string& path, const GlueTask& task);
 
 struct GlueOptions {
   std::int64_t max_seq_length = 128;
-  bool needs_labels = true;  // train and validation; a test set may have none
+  bool needs_labels = true;  // train and validation: true; a test set may have none
   BadRecords bad = BadRecords::stop;
-  LabelSet model_labels = {};  // where the model's order of the same classes counts
+  LabelSet model_labels = {};  // if the model orders the same classes differently
 };
 
-// Classes are numbered as the task's, unless model_labels says otherwise; STS-B has scores, 0 to 5.
+// Classes are numbered as in the task unless model_labels differs; STS-B has scores from 0 to 5.
 std::shared_ptr<const TextClassificationDataset> open_glue(
     const std::string& path, const GlueTask& task, std::shared_ptr<const Tokenizer> tokenizer,
     const GlueOptions& options = {});

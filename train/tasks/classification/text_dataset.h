@@ -1,4 +1,4 @@
-// Rows of text, or of two texts, with a class or a score: what run_glue trains on.
+// Rows of one or two texts with a class or a score, as run_glue reads them.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,36 @@ namespace shoal {
 
 struct TextColumns {
   std::string first;
-  std::string second = {};  // empty: one text a row
-  std::string label = {};   // empty: rows have none
+  std::string second = {};  // empty: one text per row
+  std::string label = {};   // empty: rows have no label
 };
 
-// As run_glue chooses: the label is "label"; the texts are "sentence1" and "sentence2", else the
-// first two other columns, or the one there is. invalid_argument where JSON lines leave the order
-// of two texts open.
+// Chooses as run_glue: the label is "label"; the texts are "sentence1" and "sentence2", otherwise
+// the first two other columns, or the only one. Throws invalid_argument if JSON lines leave the
+// order of two texts undefined.
 TextColumns default_columns(const RecordFile& rows);
 
-// What the labels of a file are. run_glue's rule: numbers that are not all whole are scores (no
-// classes); everything else are classes, in LabelSet::discover's order. Name them once, from the
+// Decides by run_glue's rule what a file's labels are. Numbers that are not all whole are scores
+// (empty set). Everything else is a class, in LabelSet::discover's order. Call it once, on the
 // training file.
 LabelSet discover_labels(const RecordFile& rows, const std::string& column);
 
 struct TextClassificationOptions {
   TextColumns columns;
   LabelSet labels = {};                      // empty: labels are scores
-  std::vector<std::int32_t> model_ids = {};  // of each class, where the model's order is another
-  double least = 0, most = 0;                // of scores, where least < most
-  bool may_lack_labels = false;              // an empty label and "-1" mean none
+  std::vector<std::int32_t> model_ids = {};  // by class, if the model orders classes differently
+  double least = 0, most = 0;                // bounds of scores, if least < most
+  bool may_lack_labels = false;              // an empty label and "-1" mean no label
   std::int64_t max_seq_length = 128;
   BadRecords bad = BadRecords::stop;
 };
 
-// Every label is read when it is made; texts are tokenized in get(). A sample's labels hold its
-// class, or kIgnoreLabel; of scores `values` holds the score (NaN: none), and labels are empty.
+// The constructor reads every label; get() tokenizes texts. A sample's labels hold its class, or
+// kIgnoreLabel. With scores, `values` holds the score (NaN: none) and labels are empty.
 class TextClassificationDataset final : public Dataset {
  public:
-  // Labels that are no class, no number or out of range are bad records: corrupt_data with file
-  // and line, or left out and counted.
+  // A label that is no class, no number or out of range makes a bad record: corrupt_data with file
+  // and line, or the row is skipped and counted.
   TextClassificationDataset(std::shared_ptr<const RecordFile> rows,
                             std::shared_ptr<const Tokenizer> tokenizer,
                             const TextClassificationOptions& options);
@@ -55,7 +55,7 @@ class TextClassificationDataset final : public Dataset {
   bool is_regression() const { return options_.labels.empty(); }
   const LabelSet& labels() const { return options_.labels; }
   bool has_labels() const { return has_labels_; }  // of any row
-  // Rows left out, those of the file included, and what was wrong with the first of them.
+  // Skipped rows, including those that the file skipped, and the first reason.
   std::int64_t skipped() const { return file_->skipped() + skipped_; }
   const std::string& first_skipped() const;
 

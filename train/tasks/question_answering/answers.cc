@@ -20,7 +20,7 @@ struct Candidate {
   float score = 0, start_logit = 0, end_logit = 0;
 };
 
-// Positions of the `count` highest, the highest first.
+// Positions of the `count` highest logits, highest first.
 std::vector<std::int64_t> highest(std::span<const float> logits, std::int64_t count) {
   std::vector<std::int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), std::int64_t{0});
@@ -89,7 +89,7 @@ class Prediction {
            candidate.start_logit, candidate.end_logit, 0});
       scores.push_back(candidate.score);
     }
-    // utils_qa's rare case: nothing, or nothing but the null answer.
+    // utils_qa's rare case: no candidate, or only the null answer.
     if (answer.best.empty() || (answer.best.size() == 1 && answer.best[0].text.empty())) {
       answer.best.insert(answer.best.begin(), AnswerCandidate{"empty", 0, 0, 0});
       scores.insert(scores.begin(), 0);
@@ -110,7 +110,7 @@ class Prediction {
     }
     const auto best = std::find_if(answer.best.begin(), answer.best.end(),
                                    [](const auto& candidate) { return !candidate.text.empty(); });
-    if (best == answer.best.end()) return;  // nothing but empty texts
+    if (best == answer.best.end()) return;  // only empty texts
     const float difference = null_->score - best->start_logit - best->end_logit;
     answer.null_score_difference = difference;
     if (difference <= options_.null_score_diff_threshold) answer.text = best->text;
@@ -127,7 +127,7 @@ void check_sizes(const SquadFile& file, std::span<const PredictedAnswer> predict
               predictions.size(), file.questions.size(), file.path);
 }
 
-// As Python's json.dumps(value, indent=4) with a line end.
+// Formats like Python's json.dumps(value, indent=4), with a final newline.
 std::string text_of(const ordered_json& value) { return value.dump(4, ' ', true) + "\n"; }
 
 template <typename Value>

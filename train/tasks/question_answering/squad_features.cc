@@ -19,8 +19,7 @@ std::vector<Encoding> encode_all(const Tokenizer& tokenizer,
   return encode_batch(tokenizer, texts, {.add_special_tokens = false, .offsets = offsets}, threads);
 }
 
-// Special tokens before the context: those that stand before the second text. -1 unless the
-// question comes first.
+// Number of special tokens before the second text; -1 unless the question comes first.
 std::int64_t special_before_context(const SequenceTemplate& sequence) {
   std::int64_t special = 0;
   bool question = false;
@@ -32,8 +31,8 @@ std::int64_t special_before_context(const SequenceTemplate& sequence) {
   return -1;
 }
 
-// Tokens of the window that hold `answer`, counted in the context; nothing where the window does
-// not have it whole.
+// Finds the tokens of the window that hold `answer`, as indices in the context. False if the window
+// does not contain all of it.
 bool find_answer(const Encoding& context, TextSpan window, TextSpan answer, TextSpan& tokens) {
   if (window.begin == window.end) return false;
   const auto at = [&](std::int64_t token) {

@@ -1,9 +1,10 @@
-// Questions and contexts as model inputs: run_qa's features.
+// Turns questions and contexts into model inputs, which run_qa calls features.
 //
-// [CLS] question [SEP] window of the context [SEP]: a context that is too long becomes several
-// features whose windows overlap by doc_stride tokens. Ids and offsets are those of Hugging Face's
-// truncation "only_second" with overflow; but byte-level BPE that both trims offsets and adds a
-// prefix space (roberta-base does not) there counts the space before each window's first token in.
+// [CLS] question [SEP] window of the context [SEP]: a context that is too long gives several
+// features, whose windows overlap by doc_stride tokens. Ids and offsets equal those of Hugging
+// Face's truncation "only_second" with overflow, with one exception. Byte-level BPE that both trims
+// offsets and adds a prefix space (roberta-base does not) includes the space before each window's
+// first token.
 #pragma once
 
 #include <cstdint>
@@ -18,38 +19,38 @@ namespace shoal {
 struct SquadFeatureOptions {
   std::int64_t max_seq_length = 384;
   std::int64_t doc_stride = 128;
-  // A longer question is cut, as BERT's own script does (run_qa refuses what leaves no context).
+  // A longer question is cut, as in BERT's own script (run_qa refuses one that leaves no context).
   std::int64_t max_query_length = 64;
-  int threads = 1;  // to tokenize with
+  int threads = 1;  // for tokenizing
 };
 
 class SquadDataset final : public Dataset {
  public:
-  // One input of the model. Tokens [first_context, first_context + context.end - context.begin) are
+  // One model input. Its tokens [first_context, first_context + context.end - context.begin) are
   // the context's tokens [context.begin, context.end).
   struct Feature {
-    std::int64_t question = 0;  // which of SquadFile::questions
+    std::int64_t question = 0;  // index in SquadFile::questions
     TextSpan context;
     std::int64_t first_context = 0, tokens = 0;
-    std::int32_t start = 0, end = 0;  // the first answer's tokens; without one here, the CLS token
+    std::int32_t start = 0, end = 0;  // tokens of the first answer; the CLS token if it is not here
   };
 
-  // Tokenizes everything, and keeps nothing of the tokenizer. A template that has not the question
-  // first, or a max_seq_length that leaves the windows no more than doc_stride tokens:
-  // invalid_argument with the numbers.
+  // Tokenizes everything; the tokenizer may be destroyed afterwards. Throws invalid_argument with
+  // the numbers if the template does not begin with the question, or if max_seq_length leaves
+  // windows of doc_stride tokens or fewer.
   SquadDataset(std::shared_ptr<const SquadFile> file, const Tokenizer& tokenizer,
                const SquadFeatureOptions& options);
 
   std::int64_t size() const override { return static_cast<std::int64_t>(features_.size()); }
-  // labels: start and end; both kIgnoreLabel where the file has no answers at all.
+  // labels: start and end; both kIgnoreLabel if the file has no answers at all.
   Sample get(std::int64_t index) const override;
 
   const SquadFile& file() const { return *file_; }
   const Feature& feature(std::int64_t index) const;
   // Features [begin, end) of a question.
   TextSpan features_of(std::int64_t question) const;
-  // Bytes of the context that the token at `position` of a feature stands for; (0, 0) where that is
-  // no token of the context.
+  // Bytes of the context at the token in `position` of a feature; (0, 0) if that is no context
+  // token.
   bool is_context(const Feature& feature, std::int64_t position) const;
   TextSpan bytes(const Feature& feature, std::int64_t position) const;
 
@@ -63,7 +64,7 @@ class SquadDataset final : public Dataset {
   SquadFeatureOptions options_;
   std::vector<Encoding> contexts_, questions_;
   std::vector<Feature> features_;
-  std::vector<std::int64_t> first_feature_;  // of each question, and one beyond
+  std::vector<std::int64_t> first_feature_;  // by question, and one beyond
   bool has_answers_ = false;
 };
 

@@ -40,15 +40,15 @@ std::string need_text(const json& object, const char* key, const std::string& pl
   return value.get<std::string>();
 }
 
-// Where the characters of a text begin. Many answers may point into one long text, so some places
-// are noted, and the rest counted from the one before.
+// Maps character indices of a text to bytes. Many answers may point into one long text, so every
+// kEach-th position is stored and the rest are counted from the one before.
 class CharacterPlaces {
  public:
   explicit CharacterPlaces(std::string_view text) {
     for (std::size_t at = 0; at < text.size(); ++at)
       if (begins(text[at]) && characters_++ % kEach == 0) noted_.push_back(at);
   }
-  // The byte of character `index`, one beyond the last included; -1 outside of the text.
+  // The byte of character `index`, including one past the last; -1 outside the text.
   std::int64_t byte_of(std::string_view text, std::int64_t index) const {
     if (index < 0 || index > characters_) return -1;
     if (index == characters_) return static_cast<std::int64_t>(text.size());

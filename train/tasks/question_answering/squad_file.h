@@ -12,14 +12,13 @@ namespace shoal {
 
 struct SquadAnswer {
   std::string text;
-  TextSpan bytes;  // of the context (the file counts characters)
+  TextSpan bytes;  // in the context (the file counts characters)
 };
 
 struct SquadQuestion {
-  std::string id, text;      // white space at its left is gone, as run_qa drops it
-  std::int64_t context = 0;  // which of SquadFile::contexts
-  std::vector<SquadAnswer> answers =
-      {};  // none: version 2.0 says that there is no answer, or a test
+  std::string id, text;                   // without white space at the left, as in run_qa
+  std::int64_t context = 0;               // index in SquadFile::contexts
+  std::vector<SquadAnswer> answers = {};  // empty: no answer exists (version 2.0), or a test set
 };
 
 struct SquadFile {
@@ -31,16 +30,18 @@ struct SquadFile {
 };
 
 struct SquadFileOptions {
-  bool version_2_with_negative = false;  // else a question without an answer is a bad record
-  bool needs_answers = true;             // false: a test set; then nothing has to be answered
+  bool version_2_with_negative = false;  // false: a question without an answer is a bad record
+  bool needs_answers = true;             // false: a test set; answers may be missing
   BadRecords bad = BadRecords::stop;
 };
 
 // Reads {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text",
 // "answer_start"}]}]}]}]}, and the flat rows that Hugging Face's `datasets` writes ({"data":
-// [{"id", "context", "question", "answers": {"text": [], "answer_start": []}}]}). Bad records are
-// questions: a field missing, an id met before, an empty answer, an answer that is not where
-// answer_start says; corrupt_data with file, article and question, or left out and counted.
+// [{"id", "context", "question", "answers": {"text": [], "answer_start": []}}]}).
+//
+// A question is a bad record if a field is missing, its id is repeated, or an answer is empty or
+// not at answer_start. Bad records throw corrupt_data with file, article and question, or are
+// skipped and counted.
 SquadFile read_squad(const std::string& path, const SquadFileOptions& options = {});
 
 }  // namespace shoal

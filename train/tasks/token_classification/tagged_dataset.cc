@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-// "B-X" as "I-X"; run_ner replaces every "B-" in the name.
+// "B-X" becomes "I-X"; like run_ner, replaces every "B-" in the name.
 std::string inside_name(std::string name) {
   for (std::size_t at = name.find("B-"); at != name.npos; at = name.find("B-", at + 2))
     name[at] = 'I';
@@ -25,7 +25,7 @@ TaggedDataset::TaggedDataset(std::shared_ptr<const TaggedText> text,
     : text_(std::move(text)),
       tokenizer_(std::move(tokenizer)),
       options_(options),
-      // transformers asks byte-level tokenizers for add_prefix_space here.
+      // transformers sets add_prefix_space for byte-level tokenizers here.
       space_before_words_(dynamic_cast<const ByteLevelBpe*>(tokenizer_.get()) != nullptr),
       room_(room_for_text(tokenizer_->sequence_template(), false, options.max_seq_length)) {
   const LabelSet& labels = options_.labels;

@@ -1,5 +1,5 @@
-// Tagged words as model inputs, as run_ner makes them: each word is tokenized by itself, its tag
-// stands at its first piece.
+// Tagged words as model inputs, as in run_ner: each word is tokenized by itself, and its tag is at
+// its first piece.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,30 @@ namespace shoal {
 
 struct TaggedOptions {
   LabelSet labels;                           // discover_tags() of the training file
-  std::vector<std::int32_t> model_ids = {};  // of each tag, where the model's order is another
-  // A word's other pieces get its tag too, B- made I- where that is a tag; else kIgnoreLabel.
+  std::vector<std::int32_t> model_ids = {};  // by tag, if the model orders tags differently
+  // A word's other pieces get its tag too, as I- instead of B- if that tag exists; otherwise
+  // kIgnoreLabel.
   bool label_all_tokens = false;
   std::int64_t max_seq_length = 128;  // longer sentences are cut at the right
 };
 
-// Sample::labels are as long as input_ids; special tokens have kIgnoreLabel, and so has everything
-// where the text was read without tags. Byte-level BPE sees each word after a space.
+// Sample::labels has one entry per input id. Special tokens have kIgnoreLabel, as does every token
+// if the text has no tags. Byte-level BPE sees a space before each word.
 class TaggedDataset final : public Dataset {
  public:
-  // A tag that is none of the labels: corrupt_data with file and line.
+  // A tag that is not in the labels throws corrupt_data with file and line.
   TaggedDataset(std::shared_ptr<const TaggedText> text, std::shared_ptr<const Tokenizer> tokenizer,
                 const TaggedOptions& options);
   std::int64_t size() const override { return static_cast<std::int64_t>(text_->sentences.size()); }
   Sample get(std::int64_t index) const override;
-  // Where in the sample each word's first piece stands; words that were cut off, or that the
-  // tokenizer makes nothing of, have none.
+  // Position of each word's first piece in the sample. Words that were cut off, or that the
+  // tokenizer turns into no tokens, have no entry.
   std::vector<std::int64_t> first_pieces(std::int64_t index) const;
 
  private:
   struct Pieces {
     Encoding text;
-    std::vector<TextSpan> words;  // of text, each word's pieces
+    std::vector<TextSpan> words;  // of `text`: each word's pieces
   };
   Pieces pieces_of(std::int64_t index) const;
 
@@ -48,12 +49,12 @@ class TaggedDataset final : public Dataset {
   TaggedOptions options_;
   bool space_before_words_;
   std::int64_t room_;
-  std::vector<std::int32_t> inside_;  // of each tag, what a word's later pieces get
+  std::vector<std::int32_t> inside_;  // by tag: label of a word's later pieces
   std::vector<std::vector<std::int32_t>> tags_;
 };
 
-// The tags where there is a label, for entity_scores(): of the predicted classes (as many as
-// labels), or of the labels themselves.
+// The tags at labelled positions, for entity_scores(): of predicted classes (as many as labels), or
+// of the labels themselves.
 std::vector<std::string> tags_where_labelled(std::span<const std::int32_t> classes,
                                              std::span<const std::int32_t> labels,
                                              const LabelSet& names);

@@ -16,7 +16,7 @@
 namespace shoal {
 namespace {
 
-// The columns of a CoNLL line: by tabs where it has one, else by spaces.
+// The columns of a CoNLL line, separated by tabs if it has any, else by spaces.
 std::vector<std::string_view> columns_of(std::string_view line) {
   const bool tabs = line.find('\t') != line.npos;
   std::vector<std::string_view> columns;
@@ -28,10 +28,10 @@ std::vector<std::string_view> columns_of(std::string_view line) {
   return columns;
 }
 
-// Of a line without blanks behind.
+// For a line without trailing blanks.
 bool ends_sentence(std::string_view line) { return line.empty() || line.starts_with("-DOCSTART-"); }
 
-// str.rstrip(), which readers of CoNLL's files apply to a line or its tag.
+// Python's str.rstrip(), which readers of CoNLL files apply to a line or its tag.
 std::string_view without_blanks_behind(std::string_view text) {
   return without_spaces_behind(text, is_python_space);
 }
@@ -119,7 +119,7 @@ class ColumnReader {
   const TaggedTextOptions& options_;
   std::string path_;
   TaggedSentence sentence_;
-  std::string wrong_;  // what is, of the sentence that is being read
+  std::string wrong_;  // problem in the sentence being read
 };
 
 std::vector<std::string> split_at_spaces(std::string_view text) {

@@ -12,12 +12,12 @@ namespace shoal {
 
 struct TaggedSentence {
   std::vector<std::string> words;
-  std::vector<std::string> tags;  // as many; empty where the file is read without
+  std::vector<std::string> tags;  // as many; empty if read without tags
   std::string place;              // "train.conll, line 7"
 };
 
 struct TaggedTextOptions {
-  bool has_tags = true;                // false: columns beyond the word are not looked at
+  bool has_tags = true;                // false: columns after the word are ignored
   std::string words_field = "tokens";  // of JSON lines and .csv
   std::string tags_field = "ner_tags";
   BadRecords bad = BadRecords::stop;
@@ -29,17 +29,20 @@ struct TaggedText {
   std::string first_skipped;
 };
 
-// .jsonl and .json: a sentence a record, two lists. .csv: a sentence a row, spaces between its
-// words and between its tags. Every other ending: a word a line, the first of its columns, the tag
-// the last; a tab or spaces between them; a blank line or -DOCSTART- ends a sentence. Blanks behind
-// a tag are not part of it. A sentence is bad where a line has no tag, the lists differ in length,
-// or the text is not UTF-8: corrupt_data with file and line, or left out and counted.
+// .jsonl and .json: one sentence per record, as two lists. .csv: one sentence per row, with spaces
+// between words and between tags.
+//
+// Other endings: one word per line, the first column is the word and the last its tag, separated by
+// a tab or spaces. A blank line or -DOCSTART- ends a sentence. Blanks after a tag are ignored.
+//
+// A sentence is bad if a line has no tag, the lists differ in length, or the text is not UTF-8. Bad
+// sentences throw corrupt_data with file and line, or are skipped and counted.
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options = {});
 
-// The columns of the first word of a file that has a word a line; empty: there is none.
+// The columns of the first word in a file with one word per line; empty if there is none.
 std::vector<std::string> first_word_columns(const std::string& path);
 
-// The tags there are, in the order in which run_ner sorts them.
+// All tags, sorted as in run_ner.
 LabelSet discover_tags(const TaggedText& text);
 
 }  // namespace shoal
