@@ -21,12 +21,12 @@ constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kTemporaryPrefix = "tmp-checkpoint-";
 constexpr std::string_view kReplaced = ".replaced";
 
-// The new checkpoint is in place: a failure here costs room until the next start, and no more.
+// The new checkpoint is in place: a failure here only costs disk space until the next start.
 void remove_replaced(const std::string& path) {
   best_effort("remove the checkpoint that was replaced", [&] { remove_tree(path); });
 }
 
-// Paths relative to `directory`, sorted; the marker left out.
+// Paths relative to `directory`, sorted, without the marker.
 std::vector<std::string> files_below(const std::string& directory) {
   std::vector<std::string> names;
   for (const DirectoryEntry& entry : list_tree(directory))
@@ -46,8 +46,8 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-// A checkpoint with such an error is damaged. Any other error (io, out_of_memory, ...) says nothing
-// about the checkpoint: the next attempt may read it.
+// True if such an error shows a damaged checkpoint. Other errors (io, out_of_memory, ...) show
+// nothing about it: the next attempt may read it.
 bool says_damaged(ErrorCode code) {
   return code == ErrorCode::corrupt_data || code == ErrorCode::invalid_argument ||
          code == ErrorCode::not_found;
@@ -68,8 +68,8 @@ void check_listed_file(const std::string& directory, const nlohmann::json& entry
                 "{} does not match its checksum", name);
 }
 
-// By file of the marker: whether the share has it. The largest ones are dealt first, each to whom
-// has least.
+// For each file of the marker, whether the share includes it. Deals files from the largest down,
+// each to the reader with the fewest bytes.
 std::vector<bool> dealt(const nlohmann::json& files, const ChecksumShare& share) {
   std::vector<std::pair<std::int64_t, std::size_t>> by_size;
   for (const auto& file : files)
@@ -98,7 +98,9 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
-  if (!is_directory(output_dir)) return found;  // a file is refused where the directory is made
+  if (!is_directory(output_dir))
+    return found;  // if it is a file, creating the directory reports
+                   // that
   const auto is_named_so = [](std::string_view name) { return step_of(name).has_value(); };
   for (DirectoryEntry& entry : list_directory_if_there(output_dir, is_named_so))
     if (entry.kind == FileKind::directory)
@@ -169,8 +171,8 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
       return fs::path(path).filename() == fs::path(info.path).filename();
     });
     if (kept || &info == &all.back()) continue;
-    // The marker goes first: a removal that is cut short leaves something that does not count.
-    // What cannot be removed costs room, not the run.
+    // The marker is removed first, so that an interrupted removal leaves an invalid checkpoint. A
+    // failed removal only costs disk space and does not end the run.
     best_effort("remove an old checkpoint", [&] {
       remove_file(info.path + "/" + std::string(kCompleteMarker));
       remove_tree(info.path);
@@ -203,7 +205,7 @@ void restore_replaced_checkpoints(const std::string& output_dir) {
     const std::string aside = output_dir + "/" + name;
     if (!step || checkpoint_problem(aside, false)) continue;
     const std::string path = checkpoint_path(output_dir, *step);
-    if (!checkpoint_problem(path, false)) continue;  // the newer one is whole
+    if (!checkpoint_problem(path, false)) continue;  // the newer one is complete
     remove_tree(path);
     rename_and_sync(aside, path);
   }
@@ -268,8 +270,8 @@ std::string CheckpointTransaction::commit_part() {
   return final_;
 }
 
-// A directory of this step may stand there: an incomplete one, or that of a run which is being
-// repeated. It is moved aside, so that at no moment a mixture has the name.
+// A directory of this step may exist: an incomplete one, or one of a run that is being repeated. It
+// is moved aside first, so that the final name never holds a mixture.
 std::string CheckpointTransaction::take_place() {
   sync_directory(temporary_);
   std::string replaced = temporary_ + std::string(kReplaced);

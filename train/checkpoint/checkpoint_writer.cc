@@ -23,8 +23,8 @@ struct CheckpointWriter::Impl {
   std::thread thread;
 
   void loop() {
-    // Kernels wait for their slowest thread, so a core shared evenly with this one would slow a
-    // whole step down; a checkpoint may take longer instead. (Linux gives each thread a niceness.)
+    // Kernels wait for their slowest thread. Sharing a core evenly with this thread would slow a
+    // whole step down, so this thread gets a lower priority. (Linux gives each thread a niceness.)
     (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
     std::unique_lock lock(mutex);
     for (;;) {
@@ -39,7 +39,7 @@ struct CheckpointWriter::Impl {
       } catch (...) {
         failed = std::current_exception();
       }
-      current = nullptr;  // the snapshot's memory goes before anybody is told
+      current = nullptr;  // frees the snapshot before waiting callers are notified
       lock.lock();
       running = false;
       if (failed) error = failed;

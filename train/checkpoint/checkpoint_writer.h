@@ -1,4 +1,4 @@
-// The one thread that writes checkpoints while training goes on.
+// The thread that writes checkpoints during training.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 
 namespace shoal {
 
-// Methods belong to one thread, the trainer's. A job owns what it writes (a snapshot), and may not
-// touch anything that a step changes. At most one job is in flight: memory for one snapshot.
+// Only the trainer's thread calls the methods. A job owns the snapshot that it writes and must not
+// touch data that a step changes. At most one job is in flight, so memory holds one snapshot.
 class CheckpointWriter {
  public:
   CheckpointWriter();

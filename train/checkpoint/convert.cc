@@ -35,7 +35,7 @@ struct Item {
   bool is_state;
 };
 
-// Weights in whatever form: other tools' and ours, which are written anew.
+// Weights in any format, which are not copied but written anew.
 bool is_weights(const std::string& name) {
   static constexpr std::array kEndings = {".safetensors", ".safetensors.index.json",
                                           ".bin",         ".bin.index.json",
@@ -81,7 +81,7 @@ class Converter {
     else
       write_whole(transaction.directory());
     refuse_overflows();
-    check_target();  // commit() would put aside what came there meanwhile
+    check_target();  // commit() would move aside a directory created meanwhile
     transaction.commit();
     for (const Item& item : items_) ++(item.is_state ? out_.states : out_.tensors);
     out_.bytes = done_;
@@ -101,7 +101,7 @@ class Converter {
         "weights are not converted to {}", to_string(*o.dtype));
     if (!is_directory(o.from)) throw_error(ErrorCode::not_found, "{} is not a directory", o.from);
     check_target();
-    // Of transformers' there are the weights alone.
+    // Only the weights of a transformers checkpoint are read.
     if (is_transformers_checkpoint(o.from)) return;
     if (path_exists(o.from + "/" + std::string(kCompleteMarker)) ||
         path_exists(o.from + "/" + std::string(kState)))
@@ -117,7 +117,8 @@ class Converter {
                   "nothing is overwritten: choose another name, or remove it");
   }
 
-  // Everything but weights, marker and what only the left out optimizer state needs.
+  // Copies all files except weights, the marker, and the run's state if optimizer state is left
+  // out.
   void carry(const std::string& directory, bool resumes) {
     const std::string from = options_.setup.empty() ? options_.from : options_.setup;
     bool has_config = false;
@@ -150,17 +151,17 @@ class Converter {
                       from));
   }
 
-  // transformers loads in the dtype that the configuration names.
+  // transformers loads weights in the dtype that the configuration names.
   void set_dtype(const std::string& path) const {
     auto config = parse_ordered_json(read_text_file(path), path);
-    const bool newer = config.contains("dtype");  // its name in transformers 5; some have both
+    const bool newer = config.contains("dtype");  // name in transformers 5; some files have both
     if (newer) config["dtype"] = torch_name(*options_.dtype);
     if (!newer || config.contains("torch_dtype"))
       config["torch_dtype"] = torch_name(*options_.dtype);
     write_file_atomically(path, config.dump(2) + "\n");
   }
 
-  // Elements [begin, end) of a tensor, in the buffer until the next call.
+  // Elements [begin, end) of a tensor; the buffer is valid until the next call.
   ConstView read(const Item& item, HeldTensor wanted) {
     wanted.dtype = item.dtype;
     const auto bytes = static_cast<std::size_t>(wanted.count()) * size_of(item.dtype);
@@ -173,7 +174,7 @@ class Converter {
     return ConstView(buffer_.data(), {wanted.count()}, item.dtype);
   }
 
-  // What was a number and is infinite in the buffer, where `wanted` has just been read.
+  // Counts finite values that became infinite in the buffer, which holds the elements `wanted`.
   void note_overflows(const Item& item, HeldTensor wanted) {
     const bool f16 = item.dtype == DType::f16;
     if (source_.tensors().at(item.name).dtype == item.dtype || (!f16 && item.dtype != DType::bf16))
@@ -237,7 +238,7 @@ class Converter {
                               std::numeric_limits<std::int64_t>::max(), stem.string());
   }
 
-  // Each shard an equal range of every tensor's elements, whatever its shape.
+  // Each shard has an equal range of every tensor's elements, whatever its shape.
   void write_shards(const std::string& directory) {
     for (int shard = 0; shard < options_.shards; ++shard) {
       std::vector<HeldTensor> held;

@@ -9,17 +9,18 @@
 namespace shoal {
 namespace {
 
-// Of one box: rows of its last dimension, or more where the box spans both tensors' inner sizes.
-// Only rows that are held are looked at: a description of a few bytes may have 2^40 of them.
+// Adds the runs of one box. A run is a row of the box's last dimension, or more if the box spans
+// inner dimensions of both tensors. Visits only held rows: a description of a few bytes may have
+// 2^40 rows.
 void add_runs(const HeldTensor& held, const nn::ParameterPiece& piece,
               std::vector<TensorRun>& runs) {
   const Shape inner = contiguous_strides(held.local), outer = contiguous_strides(held.whole);
   if (piece.sizes.count() == 0) return;
-  int last = piece.sizes.rank() - 1;  // the dimension of which a row is a part
+  int last = piece.sizes.rank() - 1;  // a row lies in this dimension
   std::int64_t row = last < 0 ? 1 : piece.sizes[last];
   while (last > 0 && piece.sizes[last] == held.local[last] && piece.sizes[last] == held.whole[last])
     row *= piece.sizes[--last];
-  const auto place = [&](std::int64_t i) {  // of row i, in what is here and in the whole
+  const auto place = [&](std::int64_t i) {  // offset of row i in the local and the whole tensor
     std::int64_t local = 0, whole = 0;
     for (int dim = piece.sizes.rank(); dim-- > 0;) {
       std::int64_t at = 0;
@@ -33,7 +34,7 @@ void add_runs(const HeldTensor& held, const nn::ParameterPiece& piece,
     return std::pair(local, whole);
   };
   const std::int64_t rows = piece.sizes.count() / row;
-  std::int64_t low = 0, high = rows;  // the first row that ends behind what is before
+  std::int64_t low = 0, high = rows;  // first row that ends after held.begin
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     if (place(middle).first + row <= held.begin)
@@ -146,8 +147,8 @@ HeldTensor held_from_json(const nlohmann::json& json, const std::string& source)
     held.name = json.at("name");
     held.whole = shape_from(json.at("whole"));
     held.local = shape_from(json.at("local"));
-    (void)held.whole.count();                 // must not overflow
-    constexpr std::size_t kMostPieces = 256;  // each is compared with each; a fused qkv has 3
+    (void)held.whole.count();                 // throws on overflow
+    constexpr std::size_t kMostPieces = 256;  // pieces are compared pairwise; a fused qkv has 3
     SHOAL_CHECK(json.at("pieces").size() <= kMostPieces, "it has {} pieces, more than {}",
                 json.at("pieces").size(), kMostPieces);
     for (const auto& piece : json.at("pieces"))
@@ -156,7 +157,7 @@ HeldTensor held_from_json(const nlohmann::json& json, const std::string& source)
     held.begin = json.at("begin");
     held.end = json.at("end");
     held.dtype = parse_dtype(json.at("dtype").get<std::string>());
-    // The same checks as for a parameter of a model.
+    // The same checks as for a model's parameter.
     nn::Parameter(held.name, held.local, {}).set_part(held.whole, held.pieces);
   } catch (const std::exception& problem) {
     throw_error(ErrorCode::corrupt_data, "{}: the description of {} makes no sense: {}", source,

@@ -1,8 +1,8 @@
-// What one rank holds of a tensor, whatever the layout (decision 13). Pure.
+// Describes the part of a tensor that one rank holds, in any layout (decision 13). Pure.
 //
-// A parameter is made of boxes of the whole tensor (nn::ParameterPiece; a fused qkv shard is
-// three), and a sharded optimizer holds a range of the parameter's elements. Both come down to
-// runs: consecutive elements of the whole tensor that are consecutive here.
+// A parameter consists of boxes of the whole tensor (nn::ParameterPiece; a fused qkv shard has
+// three). A sharded optimizer holds a range of the parameter's elements. Both reduce to runs:
+// elements that are consecutive both in the whole tensor and here.
 #pragma once
 
 #include <cstdint>
@@ -20,38 +20,38 @@ namespace shoal {
 struct HeldTensor {
   std::string name;  // Hugging Face's; "exp_avg/NAME" for optimizer state
   Shape whole;       // of the tensor
-  Shape local;       // of the parameter here
+  Shape local;       // of this rank's parameter
   std::vector<nn::ParameterPiece> pieces;
-  std::int64_t begin = 0, end = 0;  // of the parameter's elements, row-major: those that are held
+  std::int64_t begin = 0, end = 0;  // range of the parameter's elements that is held, row-major
   DType dtype = DType::f32;
   std::int64_t count() const { return end - begin; }
 };
 
-// Of optimizer state, by the name it is held under.
+// True for optimizer state, by its name.
 inline bool is_state_name(std::string_view name) { return name.find('/') != name.npos; }
 
-// All of a parameter, or the elements [begin, end) of it, under the name `prefix` + its own.
+// All of a parameter, or its elements [begin, end). The name is `prefix` plus the parameter's.
 HeldTensor held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix = {});
 HeldTensor held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
                    DType dtype, const std::string& prefix = {});
-// A tensor of a model on one rank.
+// A whole tensor on one rank.
 HeldTensor whole_tensor(std::string name, const Shape& shape, DType dtype);
 
 struct TensorRun {
-  std::int64_t whole = 0;  // element of the whole tensor, row-major
-  std::int64_t held = 0;   // element of what is held, from 0
+  std::int64_t whole = 0;  // first element in the whole tensor, row-major
+  std::int64_t held = 0;   // first element in the held range, from 0
   std::int64_t count = 0;
   bool operator==(const TensorRun&) const = default;
 };
-// By rising `whole`; neighbours that continue in both are one.
+// Sorted by `whole`; adjacent runs are merged.
 std::vector<TensorRun> runs_of(const HeldTensor& held);
 
-// Why these (of one name) are not each element of the tensor once: the first elements that are in
-// none or in two, or shapes that differ. Empty: they are.
+// Why parts of one tensor do not cover each element exactly once: the first elements in no part or
+// in two, or shapes that differ. Empty if they do.
 std::string tiling_problem(std::span<const HeldTensor> held);
 
 nlohmann::ordered_json to_json(const HeldTensor& held);
-// Throws corrupt_data, naming `source` and what is wrong.
+// Throws corrupt_data that names `source` and the error.
 HeldTensor held_from_json(const nlohmann::json& json, const std::string& source);
 
 }  // namespace shoal

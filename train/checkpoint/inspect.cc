@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kProblemsShown = 8;  // of tensors; a missing shard breaks nearly all
+constexpr std::size_t kProblemsShown = 8;  // for tensors; a missing shard breaks nearly all
 
-// "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
+// State is named "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
 std::int64_t bytes_of(const HeldTensor& held) {
   return held.whole.count() * static_cast<std::int64_t>(size_of(held.dtype));
 }
@@ -167,7 +167,7 @@ class Inspection {
       out_.notes.emplace_back("no optimizer state: a run can start from it, not resume");
   }
 
-  // A run's checkpoint counts only with its marker; other directories may have none.
+  // A run's checkpoint needs its marker; other directories may have none.
   void check_marker(bool checksums) {
     if (!has(kCompleteMarker) &&
         (!has("trainer_state.json") || is_transformers_checkpoint(directory_))) {

@@ -1,4 +1,5 @@
-// What a checkpoint directory holds, whole or not: read from headers and descriptions, no numbers.
+// Reports the contents of a checkpoint directory, complete or not. Reads headers and descriptions,
+// no values.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,17 @@ namespace shoal {
 
 enum class CheckpointKind {
   huggingface,  // whole tensors, model.safetensors
-  trainer,      // the same with a run's state
-  sharded,      // tensors in parts, a shard of each rank
+  trainer,      // the same with the state of a run
+  sharded,      // tensors in parts, one shard per rank
 };
 
 struct CheckpointTensor {
-  std::string name, dtype;          // as its file says: "F32"
+  std::string name, dtype;          // as in its file: "F32"
   std::vector<std::int64_t> sizes;  // of the whole tensor
   std::int64_t bytes = 0;           // of the whole tensor
-  bool is_state = false;            // the optimizer's
-  int parts = 1;                    // shards that hold some of it, or files
-  std::string problem = {};         // empty: every element is there, once
+  bool is_state = false;            // optimizer state
+  int parts = 1;                    // shards or files that hold a part of it
+  std::string problem = {};         // empty: every element is there exactly once
 };
 
 struct CheckpointFile {
@@ -36,19 +37,19 @@ struct CheckpointContents {
   std::string path;
   CheckpointKind kind = CheckpointKind::huggingface;
   std::optional<std::int64_t> step = {};
-  int shards = 0;                              // as many as there should be; sharded only
+  int shards = 0;                              // expected number; sharded only
   std::vector<CheckpointTensor> tensors = {};  // by name, weights before state
   std::vector<CheckpointFile> files = {};
-  std::vector<std::string> problems = {};  // what is missing or wrong; empty: complete
+  std::vector<std::string> problems = {};  // missing or invalid parts; empty: complete
   std::vector<std::string> notes = {};
-  bool verified = false;  // every byte was read and fits its checksum
+  bool verified = false;  // every byte was read and matches its checksum
 };
 
-// not_found: no directory, or nothing of a checkpoint in it. All else is told in `problems`.
-// `checksums`: read every byte where the directory has checksums.
+// Throws not_found if the directory does not exist or holds no part of a checkpoint. All other
+// problems are in `problems`. `checksums`: reads every byte if the directory has checksums.
 CheckpointContents inspect_checkpoint(const std::string& directory, bool checksums);
 
-// As text; state tensors summed up by kind unless `all`.
+// As text; summarizes state tensors by kind unless `all` is set.
 std::string describe(const CheckpointContents& contents, bool all);
 nlohmann::ordered_json to_json(const CheckpointContents& contents);
 

@@ -16,7 +16,7 @@
 namespace shoal {
 namespace {
 
-// Nothing of these is computed with. n_inner may be left to n_embd: tensors show what it is.
+// These do not affect computation. n_inner may default to n_embd; tensors show its value.
 constexpr std::array<std::string_view, 24> kOfNoNumber = {"architectures",
                                                           "bos_token_id",
                                                           "cls_token_id",
@@ -44,8 +44,8 @@ constexpr std::array<std::string_view, 24> kOfNoNumber = {"architectures",
 
 bool is_dropout(std::string_view field) { return field.find("drop") != field.npos; }
 
-// Of another kind of model, or with a value that this build refuses, the file as it is: it differs
-// in what it says.
+// The file itself if it describes another kind of model or has a value that this build refuses:
+// then its fields show the difference.
 nlohmann::json as_known(const nlohmann::json& file, const nlohmann::json& configuration,
                         const KnownFields& known, const std::string& path) {
   const nlohmann::json *there = find_field(file, "model_type"),

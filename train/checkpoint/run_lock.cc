@@ -32,7 +32,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::size_t kMostBytes = 4096;  // of a lock; more is malformed
+constexpr std::size_t kMostBytes = 4096;  // of a lock file; a larger one is malformed
 constexpr double kLooksInLease = 60;
 constexpr int kAttempts = 3;
 
@@ -40,7 +40,7 @@ constexpr int kAttempts = 3;
   throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, std::strerror(errno));
 }
 
-// Opened anew each time: a network's file system then asks its server.
+// Opens the file anew each time, so that a network file system asks its server.
 std::optional<std::string> small_file(const std::string& path) {
   for (int attempt = 1;; ++attempt) {
     int descriptor = -1;
@@ -62,7 +62,7 @@ std::optional<std::string> small_file(const std::string& path) {
     errno = error;
     text.resize(have);
     if (count == 0) return text;
-    // A network's file may be removed between open() and read(): the next open() says so.
+    // A network file may be removed between open() and read(): the next open() shows that.
     if (error != ESTALE || attempt == kAttempts) fail("read", path);
   }
 }
@@ -77,7 +77,7 @@ std::string host_name() {
   return name.data();
 }
 
-// Of a process: ended (a zombie too), alive since that tick of the boot, or not to be known.
+// State of a process: ended (including zombies), alive since a tick of the boot, or unknown.
 struct ProcessLife {
   bool ended = false;
   std::optional<std::uint64_t> start;
@@ -90,11 +90,11 @@ ProcessLife life_of(std::int64_t pid) {
   best_effort("look at the process that holds an output_dir",
               [&] { stat = small_file(fmt::format("/proc/{}/stat", pid)); });
   if (!stat) return {gone(), {}};  // it ended just now, or /proc hides other users' processes
-  const std::size_t name_end = stat->rfind(')');  // the name may hold blanks and brackets
+  const std::size_t name_end = stat->rfind(')');  // the name may contain blanks and brackets
   if (name_end == std::string::npos) return {};
   std::istringstream fields(stat->substr(name_end + 1));
   std::string field;
-  fields >> field;  // the third: the state
+  fields >> field;  // the third field: the state
   if (field == "Z" || field == "X") return {true, {}};
   for (int skipped = 4; skipped < 22; ++skipped) fields >> field;
   std::uint64_t start = 0;
@@ -122,7 +122,7 @@ struct Holder {
     return own;
   }
 
-  // Of the same length for each beat: it is written over the one before.
+  // The same length for each beat, because it overwrites the previous text.
   std::string text() const {
     nlohmann::ordered_json json;
     json["host"] = host;
@@ -137,7 +137,7 @@ struct Holder {
     return text + fmt::format(",\"alive\":\"{}\",\"beat\":{:20}}}\n", alive, beat);
   }
 
-  // Nothing: malformed, as one that is just being written may be.
+  // nullopt: malformed, which a file that is being written may be.
   static std::optional<Holder> of(std::string_view text) {
     const std::optional<nlohmann::json> json = json_if_valid(text);
     if (!json || !json->is_object()) return std::nullopt;
@@ -161,7 +161,7 @@ struct Holder {
   std::string name() const { return fmt::format("process {} on {} since {}", pid, host, since); }
 };
 
-// Whether the processes of this host say if a holder lives, and what they say.
+// Whether a holder lives, as far as this host's processes show.
 enum class Life : std::uint8_t { unknown, ended, alive };
 Life life_here(const Holder& holder, const Holder& own) {
   if (own.boot.empty() || holder.boot != own.boot || holder.host != own.host ||
@@ -184,7 +184,7 @@ struct RunLock::Impl {
   std::mutex mutex;
   std::condition_variable wake;
   bool ends = false;
-  std::string claimed_by_another;  // the stale lock, where a claim was there already
+  std::string claimed_by_another;  // the stale lock that another waiter had claimed already
   std::thread refresher;
 
   void tell(const std::string& line) const {
@@ -194,7 +194,8 @@ struct RunLock::Impl {
       log::warn("{}", line);
   }
 
-  // False: there is a file. It is first empty, then whole: a rank that sees it empty watches it.
+  // False: the file exists. A new file is empty at first; a waiter that sees it empty keeps
+  // watching it.
   bool create(const std::string& file) {
     own.since = own.alive = now_text();
     descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -202,7 +203,7 @@ struct RunLock::Impl {
     if (descriptor < 0) fail("create", file);
     try {
       write_beat();
-    } catch (...) {  // a full disk: the next run shall not wait for an empty lock
+    } catch (...) {  // a full disk: the next run must not wait for an empty lock
       best_effort("remove a lock that was not written", [&] { remove_file(file); });
       throw;
     }
@@ -244,13 +245,14 @@ struct RunLock::Impl {
                                   path, times.lease, output_dir));
         return;
       }
-      // Another waiter has the claim: it has a lease of time to put its lock in place.
+      // Another waiter has the claim; it has one lease to put its lock in place.
       if (life == Life::ended) stands_still(*seen, holder);
     }
   }
 
-  // By this process's own clock, as hosts' clocks may differ. True: nothing was written for the
-  // lease. False: the lock is another one, or gone. Refuses where its holder lives.
+  // Measures with this process's own clock, because hosts' clocks may differ. True: the file did
+  // not change during the lease. False: it is gone, or it is another run's lock. Refuses if its
+  // holder lives.
   bool stands_still(const std::string& seen, const std::optional<Holder>& holder) const {
     tell(fmt::format("note: {} is in use by {}: waiting up to {:g} s to see whether it still lives",
                      output_dir, holder ? holder->name() : "the run that wrote " + path,
@@ -271,15 +273,15 @@ struct RunLock::Impl {
     return true;
   }
 
-  // Of several waiters one gets the claim, a link to the stale lock under a name that only this
-  // lock has, and puts its own lock in place by rename(): at no moment is there none.
+  // One of several waiters gets the claim: a link to the stale lock under a name derived from that
+  // lock. It renames its own lock into place, so that a lock exists at every moment.
   bool replace_stale(const std::string& stale, const std::optional<Holder>& holder) {
     const std::string claim = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir,
                                           holder ? holder->token : std::string("unreadable"));
     if (::link(path.c_str(), claim.c_str()) != 0) {
       if (errno == ENOENT) return false;
       if (errno != EEXIST) fail("link", claim);
-      // Another waiter replaces it. Where the lock outlives a second lease, that one has died.
+      // Another waiter is replacing it. If the lock outlives a second lease, that waiter has died.
       if (std::exchange(claimed_by_another, stale) == stale) remove_file(claim);
       return false;
     }
@@ -293,7 +295,7 @@ struct RunLock::Impl {
     return mine;
   }
 
-  // Beats go to the open file, so that they never come into another run's.
+  // Beats go to the open file, so they can never go into another run's lock.
   void beat() {
     std::unique_lock lock(mutex);
     bool warned = false;

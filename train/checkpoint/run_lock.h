@@ -1,16 +1,17 @@
-// One run at a time writes into an output_dir. The file <output_dir>/run.lock says which: JSON with
-// the host, its boot, the process and when it started, a token of this launch, and a beat that a
-// thread of the holder raises every few seconds. It works on a network's disk, where no lock of the
-// operating system is sure: the file is created by O_EXCL, and a beat that stands still for the
-// lease, by the waiter's own clock, is a dead holder's.
+// Ensures that only one run writes into an output_dir. The file <output_dir>/run.lock names the
+// run. It holds JSON with the host, its boot, the process and its start time, a token of this
+// launch, and a beat counter. A thread of the holder raises the counter every few seconds.
 //
-//   auto lock = std::make_shared<RunLock>(output_dir, say);  // or throws who has it
+// It works on network disks, where operating system locks are unreliable: O_EXCL creates the file.
+// A holder counts as dead if its beat does not change during the lease, by the waiter's own clock.
+//
+//   auto lock = std::make_shared<RunLock>(output_dir, say);  // or throws and names the holder
 //   ... write a checkpoint ...
-//   lock->check();                                           // still ours, or throws who took it
+//   lock->check();                                           // throws if another run took the lock
 //   transaction.commit();
 //
-// A holder of this host and boot is looked up among the processes: one that lives is refused at
-// once, and a dead one's lock is taken over at once. All calls block on the file system.
+// If the holder is of this host and boot, its process is looked up: a living holder is refused at
+// once, and a dead holder's lock is taken over at once. All calls block on the file system.
 #pragma once
 
 #include <functional>
@@ -31,8 +32,8 @@ struct RunLockTimes {
 
 class RunLock {
  public:
-  // Makes output_dir if missing. invalid_argument: another run lives there, with its process, host
-  // and times. io with path and reason. `say` hears of a wait and of a takeover.
+  // Creates output_dir if missing. Throws invalid_argument if another run is alive there, with its
+  // process, host and times; io with path and reason. `say` is told of a wait and of a takeover.
   explicit RunLock(const std::string& output_dir,
                    const std::function<void(const std::string&)>& say = {},
                    const RunLockTimes& times = {});
@@ -41,7 +42,8 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // unavailable, with who has it now, unless the lock is still this run's; io. Thread-safe.
+  // Throws unavailable, naming the present holder, if the lock is no longer this run's; or io.
+  // Thread-safe.
   void check() const;
 
  private:

@@ -25,7 +25,7 @@ class FileDescriptor {
   int value_;
 };
 
-// And how many bytes there were.
+// Sets `bytes` to the file's size.
 Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes,
               const std::function<void()>& progress = {}) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),

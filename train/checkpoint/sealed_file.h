@@ -1,4 +1,4 @@
-// A file of a checkpoint with its SHA-256 (FIPS 180-4), as whoever wrote it knows it.
+// A file of a checkpoint with the SHA-256 (FIPS 180-4) that its writer computed.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-// Eight bytes a word, the first byte highest: what ranks tell each other in one small sum.
+// Eight bytes per word, the first byte highest, so that ranks can exchange it in a small sum.
 using Sha256 = std::array<std::int64_t, 4>;
 std::string to_hex(const Sha256& sum);
 
@@ -18,7 +18,7 @@ struct SealedFile {
   Sha256 sha256 = {};
 };
 
-// Syncs it and reads every byte. Blocks; io with path and reason.
+// Syncs the file and reads every byte. Blocks; throws io with path and reason.
 SealedFile seal_file(const std::string& directory, const std::string& name);
 // Reads every byte; calls `progress` after each MiB.
 Sha256 sha256_of_file(const std::string& path, const std::function<void()>& progress = {});

@@ -66,8 +66,8 @@ void convert(const std::byte* from, DType from_dtype, std::int64_t first, const 
   }
 }
 
-// rank and ranks of a shard's file name. (By hand: of std::regex GCC 12 says under
-// AddressSanitizer that it may be uninitialised.)
+// Parses rank and ranks of a shard's file name. (Without std::regex, for which GCC 12 with
+// AddressSanitizer warns of uninitialised values.)
 bool parse_name(const std::string& name, int& rank, int& ranks) {
   if (name.size() != shard_name(0, 1).size()) return false;
   const auto digits = [&](std::size_t at, int& number) {
@@ -92,7 +92,7 @@ void write_shard(const std::string& directory, int rank, int ranks,
   nlohmann::ordered_json described = nlohmann::ordered_json::array();
   std::map<std::string, std::size_t> index;
   for (const HeldTensor& held : tensors) {
-    // One rank may hold several parts of one tensor.
+    // One rank may hold several parts of a tensor.
     const std::string key = fmt::format("{}#{}", held.name, entries.size());
     nlohmann::ordered_json json = to_json(held);
     json["key"] = key;
@@ -137,7 +137,7 @@ FoundShards find_shards(const std::string& directory) {
 }
 
 std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard) {
-  // Shards of before saves had names have none.
+  // Shards written before saves had names have none.
   const auto save_of = [](const SafetensorsFile& file) {
     const auto found = file.metadata().find(std::string(kSave));
     return found == file.metadata().end() ? std::string() : found->second;
@@ -245,7 +245,7 @@ void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
   std::int64_t filled = 0;
   for (const Part& part : found->second) {
     const std::byte* data = part.file->bytes(part.entry.key).data();
-    // Both lists rise; walk them side by side.
+    // Both lists are sorted; walk them side by side.
     for (std::size_t a = 0, b = 0; a < need.size() && b < part.runs.size();) {
       const TensorRun &want = need[a], &have = part.runs[b];
       const std::int64_t first = std::max(want.whole, have.whole);

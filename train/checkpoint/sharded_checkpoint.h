@@ -1,8 +1,9 @@
-// Tensors in parts: every rank writes what it holds, any other layout reads what it needs.
+// Checkpoints in parts: every rank writes what it holds, and any other layout reads what it needs.
 // Whole tensors (a Hugging Face directory) are read the same way.
 //
-// A directory of shard-RRRRR-of-NNNNN.safetensors, one of each rank that wrote. Their metadata say
-// which part of which tensor each entry is (held_tensor.h, JSON under "shoal"), so a shard explains
+// A directory has one shard-RRRRR-of-NNNNN.safetensors per writing rank. The metadata of a shard
+// describe each entry's part of its tensor (held_tensor.h, JSON under "shoal"), so a shard is
+// self-contained. Opening checks that all shards exist and that each element occurs exactly once.
 // itself. That they are all there, and each element once, is checked when they are opened.
 #pragma once
 
@@ -24,26 +25,27 @@ struct HeldData {
 };
 
 std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetensors"
-// Rank `rank` of `ranks`; a rank that holds nothing writes an empty shard. A shard of that name is
-// replaced. `save`: the same on every rank, another for another save ("step 20"): by it a directory
-// in which a save over older shards was interrupted is told from a whole one.
+// Writes the shard of rank `rank` of `ranks`, replacing one of that name. A rank that holds nothing
+// writes an empty shard. `save` names the save ("step 20"): the same on every rank, another for
+// every save. It shows whether a save over older shards was interrupted.
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldData> tensors, const std::string& save);
-// The same without holding them all: `data(i)` of tensors[i] is asked for once, in any order, and
-// must stay until the next call.
+// The same without holding all tensors in memory. `data(i)` is called once per tensor, in any
+// order; its result must stay valid until the next call.
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldTensor> tensors,
                  const std::function<ConstView(std::size_t)>& data, const std::string& save);
 
-// Paths by rank; `ranks` is of how many, 0 where there is none. corrupt_data: shards of two saves.
+// Paths by rank; `ranks` is the number of shards, 0 if there are none. corrupt_data: shards of two
+// saves.
 struct FoundShards {
   int ranks = 0;
   std::map<int, std::string> paths;
 };
 FoundShards find_shards(const std::string& directory);
-// Why `shard` cannot belong to `first`, of the same directory; empty: both are of one save.
+// Why `shard` cannot be of the same save as `first`, from the same directory; empty if it can.
 std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard);
-// What a shard says that it holds; `key` is the tensor's name in the file. Throws corrupt_data.
+// The entries that a shard describes; `key` is the tensor's name in the file. Throws corrupt_data.
 struct ShardEntry {
   HeldTensor held;
   std::string key;
@@ -52,24 +54,26 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file);
 
 class ShardedCheckpoint {
  public:
-  // Maps every shard. Throws corrupt_data, naming the shard or the tensor: shards missing or of
-  // different saves (write_shard), elements in no shard or in two. io: it cannot be listed.
+  // Maps every shard. Throws corrupt_data with the shard or tensor if shards are missing or of
+  // different saves (write_shard), or if elements are in no shard or in two. Throws io if the
+  // directory cannot be listed.
   static ShardedCheckpoint open(const std::string& directory);
-  // A directory of whole tensors: model.safetensors or its parts, and optimizer.safetensors where
-  // that is there.
+  // Opens a directory of whole tensors: model.safetensors or its parts, and optimizer.safetensors
+  // if present.
   static ShardedCheckpoint open_full(const std::string& directory);
 
   struct Description {
     Shape shape;
     DType dtype = DType::f32;
-    int parts = 0;  // shards that have some of it
+    int parts = 0;  // shards that have a part of it
   };
   const std::map<std::string, Description>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
   int shards() const { return static_cast<int>(files_.size()); }
 
-  // Into `into`: wanted.count() elements in the order of `wanted`, converted to its dtype. Another
-  // whole shape: invalid_argument; an unknown name: not_found with the nearest.
+  // Reads wanted.count() elements in the order of `wanted`, converted to the dtype of `into`.
+  // Throws invalid_argument for another whole shape, not_found with the nearest name for an unknown
+  // one.
   void read(const HeldTensor& wanted, const View& into) const;
 
  private:

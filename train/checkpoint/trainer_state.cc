@@ -102,7 +102,7 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
     read(own, "tokens_seen", state.tokens_seen);
     read(own, "loss_scale", state.loss_scale);
     read(own, "loss_scale_good_steps", state.loss_scale_good_steps);
-    // Files of before 2026-11-22 lack these; every scale but 1 was a dynamic one then.
+    // Files before 2026-11-22 lack these; every scale except 1 was dynamic then.
     state.loss_scale_dynamic = state.loss_scale != 1;
     if (own.contains("loss_scale_dynamic")) {
       read(own, "loss_scale_dynamic", state.loss_scale_dynamic);

@@ -1,16 +1,16 @@
-// checkpoint-N directories of transformers' Trainer. They have the names that Shoal's have, and
-// weights that Shoal opens, but PyTorch's files for the state of the run, which it does not read.
+// Detects checkpoint-N directories of transformers' Trainer. They are named like Shoal's and have
+// weights that Shoal opens. Shoal does not read their run state, which is in PyTorch's files.
 #pragma once
 
 #include <string>
 
 namespace shoal {
 
-// Whether transformers' Trainer wrote the directory: it has no COMPLETE marker, and files of
-// PyTorch's or a trainer_state.json without what Shoal adds. A checkpoint of Shoal's that was cut
-// short has neither.
+// True if transformers' Trainer wrote the directory. It then has no COMPLETE marker, and either
+// PyTorch's files or a trainer_state.json without Shoal's fields. An interrupted checkpoint of
+// Shoal's has neither.
 bool is_transformers_checkpoint(const std::string& path);
-// "it is a checkpoint of transformers' Trainer, ...": why no run goes on from one, and what to do.
+// "it is a checkpoint of transformers' Trainer, ...": why it cannot be resumed, and the remedy.
 std::string why_not_resumed(const std::string& path);
 
 }  // namespace shoal
