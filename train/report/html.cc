@@ -7,7 +7,7 @@
 namespace shoal::report {
 namespace {
 
-// Bytes of the well-formed UTF-8 character at `at`; 0: there is none (Unicode, table 3-7).
+// Bytes of the well-formed UTF-8 character at `at`; 0 if there is none (Unicode, table 3-7).
 std::size_t character_bytes(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) -> std::uint8_t {
     return at + i < text.size() ? static_cast<std::uint8_t>(text[at + i]) : 0;

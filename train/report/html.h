@@ -1,4 +1,4 @@
-// Text and tables of a page.
+// Text and tables of an HTML page.
 #pragma once
 
 #include <string>
@@ -7,21 +7,22 @@
 
 namespace shoal::report {
 
-// What stands between tags or in a quoted attribute: & < > " ' become entities, control characters
-// and bytes that are no UTF-8 become U+FFFD, so that no name of a file can break or script a page.
+// Escapes text for use between tags or in a quoted attribute: & < > " ' become entities; control
+// characters and invalid UTF-8 become U+FFFD. So no name in a file can break a page or add a
+// script.
 std::string escape(std::string_view text);
 
-// "<div ...><table>...": cells are HTML already. The first column is text, others are numbers
-// unless `all_text`.
+// "<div ...><table>...". Cells must be HTML already. The first column is text, the others are
+// numbers unless `all_text` is set.
 struct Table {
   std::vector<std::string> head = {};
   std::vector<std::vector<std::string>> rows = {};
   bool all_text = false;
-  bool bars = false;  // the last column has them
+  bool bars = false;  // the last column contains bars
   std::string html() const;
 };
 
-// A line with a swatch of a colour, as it stands in legends and tables.
+// A small line in a colour, for legends and tables.
 std::string swatch(int colour, bool dashed = false, bool area = false);
 
 }  // namespace shoal::report

@@ -93,7 +93,7 @@ std::vector<Phase> phases(const RunLog& run) {
   for (Phase& phase : all) {
     phase.seconds = column_of(run.training, phase.column);
     phase.mean = mean_after_first(phase.seconds).value_or(0);
-    // A record without a phase (a run continued by another layout) took no time in it.
+    // A record without a phase (a run resumed with another layout) spent no time in it.
     Series full{rest.x, std::vector<double>(rest.x.size(), 0.0)};
     for (std::size_t i = 0, j = 0; i < full.x.size() && j < phase.seconds.x.size(); ++i)
       if (full.x[i] == phase.seconds.x[j]) full.y[i] = phase.seconds.y[j++];

@@ -1,5 +1,5 @@
-// What a run's records come to: throughput, where a step's time went, the numbers at the end, and
-// how throughput grows with ranks.
+// Derives numbers from a run's records: throughput, time per phase, final values, and scaling with
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,47 +15,47 @@
 
 namespace shoal::report {
 
-// A column over its steps; where a record lacks the name there is no point, where it was not finite
-// y is NaN.
+// A column over its steps. Records without the name give no point; non-finite values give y = NaN.
 Series column_of(const Records& records, std::string_view name);
 std::vector<double> steps_not_finite(const Records& records, std::string_view name);
 
 struct Throughput {
-  Series series;             // per second, of the steps since the record before
-  bool tokens = true;        // else samples
-  bool with_pauses = false;  // evaluation and checkpoints count: step_seconds was not recorded
+  Series series;             // per second, over the steps since the previous record
+  bool tokens = true;        // false: samples
+  bool with_pauses = false;  // includes evaluation and checkpoints, because step_seconds was not
+                             // recorded
   const char* unit() const { return tokens ? "tokens/s" : "samples/s"; }
 };
 Throughput throughput(const RunLog& run);
 
-// Parts of a step in the order in which they are drawn, "other" last; only those that the run has
-// recorded. Empty: none.
+// Phases of a step in drawing order, "other" last; only phases that the run recorded. Empty: none.
 struct Phase {
-  std::string_view column;  // "forward_seconds"; of "other" empty: what they leave of step_seconds
+  std::string_view column;  // "forward_seconds"; empty for "other", the rest of step_seconds
   const char* name;
   int colour;
-  Series seconds;   // a step
-  double mean = 0;  // of all records but the first, which warms up, where there are more than 3
+  Series seconds;   // per step
+  double mean = 0;  // over all records except the first (warm-up), if there are more than 3
 };
 std::vector<Phase> phases(const RunLog& run);
 
-// The numbers a run is told by.
+// A value that summarizes a run.
 struct Number {
   std::string key, title;
   Unit unit = Unit::number;
   double value = 0;
-  int better = 0;  // 1: more is, -1: less is, 0: neither
+  int better = 0;  // 1: higher is better, -1: lower is, 0: neither
 };
 std::vector<Number> numbers_of(const RunLog& run);
 const Number* find(const std::vector<Number>& numbers, std::string_view key);
-// "eval_accuracy" and the like: metrics of evaluations but for their loss and speed.
+// "eval_accuracy" and the like: metrics of evaluations except loss and speed.
 std::vector<std::string> metric_names(const Records& evaluations);
 int better_direction(std::string_view metric);
 
-// T(N) / (N * T(1)); where no run has one rank, of the fewest ranks: N0 * T(N) / (N * T(N0)).
+// Efficiency T(N) / (N * T(1)). If no run has one rank, relative to the fewest ranks N0: N0 * T(N)
+// / (N * T(N0)).
 struct ScalingPoint {
   std::int64_t ranks = 1;
-  double throughput = 0;  // the median of the runs on so many ranks
+  double throughput = 0;  // median of the runs with this number of ranks
   double efficiency = 1;
   int runs = 1;
 };
@@ -63,8 +63,8 @@ struct Measured {
   std::int64_t ranks = 0;
   double throughput = 0;
 };
-// By ranks, rising. Runs whose ranks or throughput are not known are left out; fewer than two
-// numbers of ranks: empty.
+// Sorted by ranks. Ignores runs whose ranks or throughput are unknown; empty with fewer than two
+// numbers of ranks.
 std::vector<ScalingPoint> scaling(std::span<const Measured> runs);
 
 }  // namespace shoal::report

@@ -12,7 +12,7 @@ namespace shoal::report {
 
 std::string Cards::html(const std::string& title) const {
   std::string text;
-  bool second = false;  // column
+  bool second = false;  // the next card goes into the second column
   for (std::size_t i = 0; i < cards_.size(); ++i) {
     const Card& card = cards_[i];
     const bool alone = !second && (i + 1 == cards_.size() || cards_[i + 1].wide);

@@ -1,4 +1,5 @@
-// One HTML page of one run or several: style and drawings inside, nothing fetched, no script.
+// One HTML page about one run or several: style and drawings are inline, nothing is fetched, no
+// script.
 #pragma once
 
 #include <span>
@@ -8,7 +9,7 @@
 
 namespace shoal::report {
 
-// `runs`: at least one. `program`: "shoal 0.1", for the foot of the page.
+// `runs`: at least one. `program`: "shoal 0.1", for the footer.
 std::string page(std::span<const RunLog> runs, const std::string& program);
 
 }  // namespace shoal::report

@@ -19,7 +19,7 @@ bool has_number(const Series& series) {
   return std::ranges::any_of(series.y, [](double y) { return std::isfinite(y); });
 }
 
-// An average over this many logged points; 0: it would hide more than it shows.
+// Number of logged points to average over; 0: too few points for an average.
 double smoothing_points(const Curve& curve) {
   const std::size_t count = curve.values.x.size();
   if (!curve.smooth || count < kFewForSmoothing) return 0;
@@ -151,7 +151,7 @@ class Canvas {
     }
   }
 
-  // Where a number was NaN or infinite: a cross at the upper edge.
+  // Marks NaN and infinite values with crosses at the upper edge.
   void marks(std::string& out, const Curve& curve) const {
     const std::size_t count = curve.not_finite.size();
     for (std::size_t k = 0; k < std::min(count, kMarks); ++k) {
@@ -188,7 +188,7 @@ class Canvas {
     }
   }
 
-  // Of the curve with most points at most kStrips x; a strip around each says what is there.
+  // Hover strips around at most kStrips x of the longest curve; each shows the values there.
   void strips(std::string& out) const {
     const Curve* longest = nullptr;
     for (const Curve& curve : plot_.curves)
@@ -215,7 +215,7 @@ class Canvas {
     }
   }
 
-  // "\nname: value", of the point nearest to x if that lies in the strip.
+  // "\nname: value" of the point nearest to x, if it is in the strip.
   std::string value_near(const Curve& curve, double x, double from, double to) const {
     const std::vector<double>& all = curve.values.x;
     if (all.empty()) return {};

@@ -14,7 +14,7 @@ void Records::add(const nlohmann::json& record) {
   const double step_before = rows_ > 0 ? column("step").back() : 0;
   const auto put = [this](const std::string& name) -> Column& {
     Column& column = columns_[name];
-    column.values.resize(rows_, kAbsent);  // it may be new
+    column.values.resize(rows_, kAbsent);  // a new column is filled with kAbsent
     return column;
   };
   for (const auto& [name, value] : record.items()) {
@@ -31,7 +31,7 @@ void Records::add(const nlohmann::json& record) {
     }
   }
   ++rows_;
-  // Names of which each stands in few records would make a table far larger than its file.
+  // Names that occur in few records each would make the table far larger than its file.
   constexpr std::size_t kUsual = 8, kAtLeast = std::size_t{1} << 20;
   if (rows_ * columns_.size() > kUsual * given_ + kAtLeast)
     throw Error(ErrorCode::corrupt_data,

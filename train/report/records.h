@@ -1,4 +1,4 @@
-// The numbers of a run's metrics.jsonl: records of one kind as a table, a row a record, a column a
+// The records of one kind in a run's metrics.jsonl as a table: one row per record, one column per
 // name.
 #pragma once
 
@@ -20,25 +20,27 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 
 class Records {
  public:
-  // Numbers, and null, which is how a NaN or an infinity is written; other fields are passed over.
-  // A record without "step" has the one before. corrupt_data where most places would stay empty.
+  // Adds the record's numbers, and nulls, which stand for NaN or infinity; ignores other fields. A
+  // record without "step" has the previous step. Throws corrupt_data if most cells of the table
+  // would be empty.
   void add(const nlohmann::json& record);
-  // Into the last row: what else was measured at its step. False, and nothing is done, where the
-  // row has one of these numbers already.
+  // Merges a record of the same step into the last row. If the row already has one of its numbers,
+  // changes nothing and returns false.
   bool join(const nlohmann::json& record);
-  // Rows of this step and later ones go: a run that was continued has them again. How many.
+  // Removes the rows of this and later steps, which a resumed run writes again. Returns their
+  // number.
   std::int64_t drop_from(double step);
 
   std::size_t rows() const { return rows_; }
   std::vector<std::string> names() const;
   bool has(std::string_view name) const { return columns_.contains(name); }
-  // [rows()]; NaN where the record lacks the name or has null there. Empty: no record has it.
+  // [rows()]; NaN if the record lacks the name or has null. Empty: no record has it.
   std::span<const double> column(std::string_view name) const;
   std::span<const double> steps() const { return column("step"); }
-  // Rows whose record has the name, but with null.
+  // Rows whose record has null under the name.
   std::span<const std::size_t> not_finite(std::string_view name) const;
 
-  std::optional<double> first(std::string_view name) const;  // finite one
+  std::optional<double> first(std::string_view name) const;  // first finite value
   std::optional<double> last(std::string_view name) const;
   std::optional<double> median(std::string_view name) const;
   std::optional<std::size_t> row_of_least(std::string_view name) const;
@@ -53,6 +55,6 @@ class Records {
   std::size_t rows_ = 0, given_ = 0;  // given_: numbers in all records that were added
 };
 
-std::optional<double> median(std::vector<double> values);  // of the finite ones
+std::optional<double> median(std::vector<double> values);  // of the finite values
 
 }  // namespace shoal::report

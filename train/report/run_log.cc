@@ -22,7 +22,7 @@ bool is_evaluation(const nlohmann::json& record) {
                              [](const auto& item) { return item.key().starts_with("eval_"); });
 }
 
-// The most of each kind so far.
+// Keeps the maximum of each kind.
 void raise_peaks(const nlohmann::json& record, const char* name,
                  std::map<std::string, double>& most) {
   const auto peaks = record.find(name);
@@ -31,7 +31,7 @@ void raise_peaks(const nlohmann::json& record, const char* name,
     if (bytes.is_number()) most[tag] = std::max(most[tag], bytes.get<double>());
 }
 
-// A record of a step that was there before: the run went on from an earlier checkpoint.
+// A training record of a step that exists already means that the run resumed from a checkpoint.
 void take_record(RunLog& run, const nlohmann::json& record) {
   ++run.records;
   const bool training = record.contains("loss");
@@ -53,8 +53,9 @@ void take_record(RunLog& run, const nlohmann::json& record) {
     }
   } else if (step != record.end() && step->is_number()) {
     const auto number = step->get<double>();
-    // Once more at one step: MNLI's other part, beside the first one; or when training has ended,
-    // of the same model or of the best one, which is not what this step had.
+    // A second record of the same step: MNLI's mismatched part beside the matched one; or the
+    // evaluation after training, of the same or of the best model. The latter is not this step's
+    // and is ignored.
     const bool again = table.rows() > 0 && table.steps().back() == number;
     if (again && (table.join(record) || run.finished)) return;
     table.drop_from(number);
@@ -64,7 +65,7 @@ void take_record(RunLog& run, const nlohmann::json& record) {
   raise_peaks(record, "pinned_memory_peak_by_tag", run.pinned_memory_peak_by_tag);
 }
 
-// {} where there is none or it is damaged: a report does without.
+// {} if the file is missing or damaged: a report can do without it.
 nlohmann::json object_in(const std::string& path) {
   if (!path_exists(path)) return nlohmann::json::object();
   try {
@@ -137,7 +138,7 @@ RunLog read_run(const std::string& directory) {
   const std::string metrics = directory + "/metrics.jsonl";
   if (!is_regular_file(metrics)) {
     std::string found;
-    // A suggestion only: what cannot be looked at is no reason to keep the error to itself.
+    // This only improves the error's hint; a failure here must not replace the error.
     best_effort("look for a run below", [&] {
       for (const DirectoryEntry& entry : list_directory(directory))
         if (found.empty() && entry.kind == FileKind::directory &&

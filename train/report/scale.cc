@@ -12,7 +12,7 @@
 namespace shoal::report {
 namespace {
 
-struct Measure {  // a unit that numbers of some size are written in
+struct Measure {  // a unit for numbers of some size
   double size;
   const char* name;
 };
@@ -58,7 +58,7 @@ std::string with_thousands(const std::string& digits) {
   return sign + grouped + (point == std::string::npos ? "" : digits.substr(point));
 }
 
-// Four digits that say something.
+// Four significant digits.
 std::string plain_number(double value) {
   const double size = std::abs(value);
   if (value == 0) return "0";
@@ -68,7 +68,7 @@ std::string plain_number(double value) {
   return fmt::format("{:.{}f}", value, size < 0.01 ? 6 : decimals);
 }
 
-// Multiples of 1, 2 or 5 x 10^k.
+// Step between ticks: a multiple of 1, 2 or 5 x 10^k.
 double round_step(double span, int wanted) {
   const double raw = span / std::max(wanted, 1);
   const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -103,7 +103,7 @@ std::vector<double> log_ticks(double low, double high, int wanted) {
   return at;
 }
 
-// Of ticks `step` apart, the largest of which is `largest`.
+// Label for ticks `step` apart; `largest` is the largest of them.
 std::string tick_label(double value, double step, double largest) {
   if (value == 0) return "0";
   if (largest >= 1e7 || largest < 1e-3)
@@ -152,10 +152,10 @@ Ticks Axis::ticks(int wanted) const {
     ticks.labels.push_back(tick_label(at, step, largest / measure.size));
     at *= measure.size;
   }
-  // No count lies between whole numbers.
+  // Counts have no ticks between whole numbers.
   if (unit == Unit::count && step < 1) {
     Ticks whole{.unit = ticks.unit};
-    for (double at = std::ceil(low) + 0.0; at <= high; ++at) {  // 0, not -0
+    for (double at = std::ceil(low) + 0.0; at <= high; ++at) {  // + 0.0 turns -0 into 0
       whole.at.push_back(at);
       whole.labels.push_back(fmt::format("{:.0f}", at));
     }
@@ -175,7 +175,7 @@ Axis make_axis(const Range& range, const AxisRules& rules) {
     return axis;
   }
   if (rules.from_zero) axis.low = std::min(axis.low, 0.0), axis.high = std::max(axis.high, 0.0);
-  // Differences below what a double holds beside its size cannot be drawn.
+  // Differences below the precision of a double cannot be drawn.
   const double least = 1e-9 * std::max(std::abs(axis.low), std::abs(axis.high));
   if (axis.high - axis.low <= least) {
     const double half = axis.low == 0 ? 0.5 : std::abs(axis.low) * 0.05;

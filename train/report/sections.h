@@ -1,5 +1,5 @@
-// The parts of a page, as HTML. Each draws one run or lays several over each other, and says in a
-// line what no run has recorded.
+// The sections of a page, as HTML. Each shows one run or overlays several. One line names values
+// that no run recorded.
 #pragma once
 
 #include <span>
@@ -11,19 +11,19 @@ namespace shoal::report {
 
 using Runs = std::span<const RunLog>;
 
-// Name, state and numbers of one run; of several a list of them.
+// Name, state and numbers of one run; a list for several runs.
 std::string head_section(Runs runs);
-// What was damaged or done twice in the files.
+// Damaged or repeated data in the files.
 std::string remarks_section(Runs runs);
-// Two runs: their last numbers beside each other, with differences; more: a column each.
+// Two runs: last numbers side by side with differences; more runs: one column each.
 std::string comparison_section(Runs runs);
 std::string learning_section(Runs runs);
 std::string speed_section(Runs runs);
 std::string memory_section(Runs runs);
 std::string evaluation_section(Runs runs);
-// Of runs on different numbers of ranks; else empty.
+// For runs on different numbers of ranks; otherwise empty.
 std::string scaling_section(Runs runs);
-// Options, what differs between runs, the head of the log, the machine.
+// Options, differences between runs, the head of the log, the machine.
 std::string settings_section(Runs runs);
 
 }  // namespace shoal::report

@@ -1,4 +1,4 @@
-// What sections share. Not for other rooms.
+// Helpers shared by the sections. Not for other rooms.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace shoal::report {
 
-// Cards in a grid of two columns, and below it the lines of what is missing. A card that would
-// stand alone in its row gets both columns.
+// Cards in a grid of two columns, followed by the lines about missing values. A card alone in its
+// row spans both columns.
 class Cards {
  public:
   void add(const Plot& plot, bool wide = false) {
@@ -31,7 +31,7 @@ class Cards {
 
  private:
   struct Card {
-    Plot plot;            // of others only the title
+    Plot plot;            // if `content` is set, only its title is used
     std::string content;  // empty: a plot
     bool wide;
   };
@@ -42,7 +42,7 @@ class Cards {
 inline int colour_of_run(std::size_t index) {
   return static_cast<int>(index % static_cast<std::size_t>(kColours - 1));  // without the grey one
 }
-// Of one run curves are named by what they are, of several by their run.
+// With one run, curves are named by their content; with several, by their run.
 inline std::string curve_name(Runs runs, const RunLog& run, const std::string& what) {
   if (runs.size() == 1) return what;
   return run.name + (what.empty() ? "" : ", " + what);

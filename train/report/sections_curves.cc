@@ -1,4 +1,4 @@
-// Learning, speed and memory.
+// Sections on learning, speed and memory.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kOfTraining = "no record of metrics.jsonl has it";
 
-// A curve a run of a column.
+// A plot of one column, with a curve per run.
 Plot plot_of(Runs runs, const std::string& title, const char* column, const char* what) {
   Plot plot{.title = title, .curves = {}, .missing = kOfTraining};
   for (std::size_t i = 0; i < runs.size(); ++i)
@@ -25,7 +25,7 @@ Plot plot_of(Runs runs, const std::string& title, const char* column, const char
   return plot;
 }
 
-// Evaluation's are few, and each matters.
+// Evaluations are few, so each value is drawn.
 Curve evaluation_curve(Runs runs, std::size_t i, const std::string& column,
                        const std::string& what) {
   const bool alone = runs.size() == 1;
@@ -70,7 +70,7 @@ std::string time_table(const std::vector<Phase>& parts) {
   return table.html();
 }
 
-// What the times of one run say to do.
+// Advice from a run's phase times.
 std::string advice(const RunLog& run, const std::vector<Phase>& parts) {
   double whole = 0, data = 0;
   for (const Phase& part : parts) {
@@ -173,7 +173,7 @@ Plot rate_plot(Runs runs) {
   return plot;
 }
 
-// A table of bytes by what they are for; none where no run has any.
+// Adds a table of bytes by tag, unless no run has any.
 void add_kinds(Cards& cards, const std::string& title, Runs runs,
                std::map<std::string, double> RunLog::* peaks, const std::string& note) {
   Table table{.head = {"kind", "at its peak", ""}, .bars = runs.size() == 1};
@@ -210,7 +210,7 @@ std::string learning_section(Runs runs) {
   Plot rate = plot_of(runs, "Learning rate", "learning_rate", "learning rate");
   for (std::size_t i = 0; i < runs.size(); ++i) {
     rate.curves[i].smooth = false;
-    rate.curves[i].dashed = i % 2 == 1;  // often the same: both are seen
+    rate.curves[i].dashed = i % 2 == 1;  // curves often coincide; dashes keep both visible
   }
   rate.y.from_zero = true;
   cards.add(rate);

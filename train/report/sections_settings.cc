@@ -1,4 +1,4 @@
-// Scaling over ranks, and what runs were told.
+// Sections on scaling over ranks and on settings.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -10,7 +10,7 @@
 namespace shoal::report {
 namespace {
 
-// Where a run writes tells nothing about it.
+// Options that only say where a run writes.
 constexpr std::array kPlaces = {"output_dir", "logging_dir",          "trace",
                                 "run_name",   "overwrite_output_dir", "data_cache_dir"};
 
@@ -115,7 +115,7 @@ void add_differences(Cards& cards, Runs runs) {
                    true);
 }
 
-// "Strong scaling: ...", from the global batches of the runs that were measured.
+// "Strong scaling: ...", derived from the global batches of the measured runs.
 std::string kind_of_scaling(Runs runs) {
   std::set<std::int64_t> batches, a_rank;
   for (const RunLog& run : runs) {

@@ -1,4 +1,4 @@
-// The head of a page, comparison, evaluations.
+// Sections on the head of a page, comparison and evaluations.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -88,7 +88,7 @@ std::string tiles(const RunLog& run) {
   show("memory_peak_bytes", "peak memory", "rank 0");
   show("seconds", "time", fmt::format("{} steps", format_number(run.last_step(), Unit::count)));
   if (count == 0) return text;
-  // One row, or two of the same length.
+  // One row, or two of equal length.
   return fmt::format("<div class=\"tiles\" style=\"--tiles:{}\">\n{}</div>\n",
                      count > 7 ? (count + 1) / 2 : count, text);
 }
@@ -213,7 +213,7 @@ std::string remarks_section(Runs runs) {
 std::string comparison_section(Runs runs) {
   if (runs.size() < 2) return {};
   std::vector<std::vector<Number>> numbers;
-  std::vector<Number> rows;  // each key once, in the order of the run that has most of them
+  std::vector<Number> rows;  // each key once, in the order of the runs
   for (const RunLog& run : runs) numbers.push_back(numbers_of(run));
   for (const auto& of_run : numbers)
     for (const Number& number : of_run)

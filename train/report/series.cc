@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kGap = std::numeric_limits<double>::quiet_NaN();
 
-// work(begin, end) for `parts` stretches of as equal a length as possible.
+// Calls work(begin, end) for `parts` ranges of nearly equal length.
 template <typename Work>
 void for_stretches(std::size_t begin, std::size_t end, std::size_t parts, Work&& work) {
   const std::size_t count = end - begin;

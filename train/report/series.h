@@ -1,4 +1,4 @@
-// Curves: what is drawn of a column of numbers.
+// Curves, and how they are reduced for drawing.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,25 @@
 namespace shoal::report {
 
 struct Series {
-  std::vector<double> x, y;  // of equal length; x finite and not falling, y may be NaN (a gap)
+  std::vector<double> x, y;  // of equal length; x is finite and does not fall, y may be NaN (a gap)
 };
 
-// An exponential moving average over about `points` of them, without the pull of its start (divided
-// by the weights so far, as TensorBoard does). Gaps stay, and count for nothing.
+// An exponential moving average over about `points` points, without bias at the start (divided by
+// the sum of weights, as in TensorBoard). Gaps stay and are not averaged.
 Series smoothed(const Series& series, double points);
 
-// At most `most` (at least 4) points with the same outline: of each of equally many neighbours the
-// least and the greatest, the first and the last point of all. A gap stays where a whole stretch
-// has no number. Shorter series are returned as they are.
+// At most `most` (at least 4) points with the same outline: the first and last point, and the
+// minimum and maximum of each group of equally many neighbours. A group without values stays a gap.
+// A shorter series is returned unchanged.
 Series thinned(const Series& series, std::size_t most);
 
-// The mean of y in each of at most `most` stretches of equally many points, at the mean x.
+// Averages of x and y in at most `most` groups of equally many points.
 Series averaged(const Series& series, std::size_t most);
 
 struct Range {
   double low = 0, high = 0;
   bool empty = true;
-  void take(double value);  // what is not finite changes nothing
+  void take(double value);  // ignores non-finite values
   void take(std::span<const double> values);
 };
 

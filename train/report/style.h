@@ -1,6 +1,6 @@
-// The style sheet of a page. Colours of curves differ in lightness too and keep a contrast of 3:1
-// with what lies behind them, light and dark (WCAG 2, 1.4.11); those of the light page are a darker
-// kin of Okabe and Ito's palette for colour-blind readers.
+// The style sheet of a page. Curve colours differ in lightness too and have a contrast of 3:1 with
+// their background, light and dark (WCAG 2, 1.4.11). Those of the light page are darker variants of
+// Okabe and Ito's palette for colour-blind readers.
 #pragma once
 
 namespace shoal::report {
