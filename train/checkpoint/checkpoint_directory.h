@@ -3,8 +3,8 @@
 //
 //   <output_dir>/tmp-checkpoint-N.<rank>/   being written; ignored, and removed later
 //   <output_dir>/checkpoint-N/              renamed into place
-//   <output_dir>/checkpoint-N/COMPLETE      JSON: every file with its bytes and SHA-256. If it
-//                                           is missing or differs, the checkpoint is invalid.
+//   <output_dir>/checkpoint-N/COMPLETE      JSON: every file with its bytes and SHA-256;
+//                                           without it the checkpoint is invalid
 //
 // A checkpoint is damaged if files are missing or differ from the marker. A file system error (EIO,
 // EACCES, ESTALE, ...) does not show damage: every function here throws io then.

@@ -4,7 +4,6 @@
 // A directory has one shard-RRRRR-of-NNNNN.safetensors per writing rank. The metadata of a shard
 // describe each entry's part of its tensor (held_tensor.h, JSON under "shoal"), so a shard is
 // self-contained. Opening checks that all shards exist and that each element occurs exactly once.
-// itself. That they are all there, and each element once, is checked when they are opened.
 #pragma once
 
 #include <functional>
