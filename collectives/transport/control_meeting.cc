@@ -226,7 +226,7 @@ class Guest {
       std::string& why = whys[attempt % ways];
       hub_ = Connection{};
       hub_.fd = connect_to(card_.addresses[attempt % ways], card_.port, of_.deadline, &why);
-      if (hub_.fd && is_answered(static_cast<double>(1 + attempt / ways))) return;
+      if (hub_.fd && is_answered(attempt / ways)) return;
       if (hub_.fd) why = "connected, but what listens there does not answer as rank 0";
       reached = reached || hub_.fd;
       const bool unreachable = !reached && attempt + 1 >= ways && out_of_reach.passed();
@@ -235,11 +235,11 @@ class Guest {
     }
   }
 
-  bool is_answered(double round) {
+  bool is_answered(std::size_t round) {
     send(hub_, {Kind::hello, of_.rank, card_.secret, 0});
     Message answer;
-    const double seconds =
-        std::clamp(of_.deadline.seconds_left(), 0.0, deadlines::kHelloAnswer * round);
+    const double seconds = std::clamp(of_.deadline.seconds_left(), 0.0,
+                                      deadlines::kHelloAnswer * static_cast<double>(1 + round));
     return await(hub_, answer, Deadline::in_seconds(seconds)) && answer.kind == Kind::hello &&
            answer.text == card_.secret;
   }
