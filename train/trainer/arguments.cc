@@ -421,7 +421,8 @@ void check_arguments(const TrainingArguments& a) {
   const auto refuse = [&problems](const std::string& text) {
     problems += (problems.empty() ? "" : "\n") + text;
   };
-  // mp_parameters, which speak of both too, are refused for either's word.
+  // If mp_parameters are given, resolve_arguments() checks this together with their own bf16 and
+  // fp16.
   if (a.bf16 && a.fp16 && a.mp_parameters.empty()) refuse("bf16 and fp16 are both set; choose one");
   if (a.bf16_auto && a.fp16) refuse("bf16 is auto and fp16 is set; choose one");
   if (a.bf16_auto && a.stochastic_rounding)

@@ -1,8 +1,8 @@
-// What a run is told: Hugging Face's TrainingArguments, and the model and data arguments of its
-// run_clm, under the same names and with the same defaults (transformers 5; aliases of 4).
+// Arguments of a run: Hugging Face's TrainingArguments, and the model and data arguments of its
+// run_clm, with the same names and defaults (transformers 5, with aliases of 4).
 //
-// declare_options binds every field to a name; names that Hugging Face has and Shoal has not yet
-// are declared too, so that using one is refused with a reason instead of being ignored.
+// declare_options binds every field to a name. Names that Hugging Face has and Shoal lacks are
+// declared too, so that using one is refused with a reason and not ignored.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,12 @@ namespace parallel {
 struct SmpParameters;
 }
 
-enum class Interval { no, steps, epoch, best };  // best: of save_strategy alone
+enum class Interval { no, steps, epoch, best };  // best: only for save_strategy
 enum class Optim { adamw, sgd, lamb };
 enum class Sampling { random, sequential, group_by_length };
-std::string_view to_string(Sampling sampling);  // as the option has it
-// Of a step as one graph with planned memory (nn/capture): auto is on where kernels are a GPU's.
+std::string_view to_string(Sampling sampling);  // as the option spells it
+// Capture of a step as one graph with planned memory (nn/capture). automatic: on if kernels run on
+// a GPU.
 enum class StepCaptureMode { automatic, on, off };
 
 struct TrainingArguments {
@@ -40,11 +41,11 @@ struct TrainingArguments {
   // --- batches: per device, per microbatch. Global batch = per device × ranks × accumulation.
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   std::int64_t gradient_accumulation_steps = 1;
-  bool auto_find_batch_size =
-      false;  // the train batch is the most a device may have, not what it has
+  bool auto_find_batch_size = false;  // per_device_train_batch_size is then a limit
   double num_train_epochs = 3.0;
-  std::int64_t max_steps = -1;              // above 0: instead of epochs
-  std::optional<double> max_train_minutes;  // a checkpoint, then the end, at the first step after
+  std::int64_t max_steps = -1;              // if above 0, replaces epochs
+  std::optional<double> max_train_minutes;  // the first step after it saves a checkpoint and ends
+                                            // the run
 
   // --- optimizer
   Optim optim = Optim::adamw;
@@ -53,10 +54,10 @@ struct TrainingArguments {
   double sgd_momentum = 0.0;
   // bf16 without f32 masters: updates are rounded stochastically (kernels/rounding.h).
   bool stochastic_rounding = false;
-  double max_grad_norm = 1.0;  // 0: no clipping; the norm is logged all the same
+  double max_grad_norm = 1.0;  // 0: no clipping; the norm is logged anyway
   double label_smoothing_factor = 0.0;
 
-  // --- schedule. Below 1 a count of steps is a share of all steps.
+  // --- schedule. A step count below 1 is a share of all steps.
   std::string lr_scheduler_type = "linear";
   nlohmann::json lr_scheduler_kwargs = nlohmann::json::object();
   double warmup_steps = 0.0;
@@ -64,20 +65,21 @@ struct TrainingArguments {
 
   // --- precision and memory
   bool bf16 = false, fp16 = false;
-  // bf16 where every rank's processor or GPU has instructions for it, else f32; a run that goes on
-  // from a checkpoint computes as the checkpoint's did. The Trainer decides, and sets bf16.
+  // bf16 if every rank's processor or GPU has instructions for it, else f32. A resumed run computes
+  // in the checkpoint's dtype. The Trainer decides and sets bf16.
   bool bf16_auto = false;
-  // Of fp16, under the names of accelerate's GradScalerKwargs.
+  // For fp16, named as in accelerate's GradScalerKwargs.
   double grad_scaler_init_scale = 65536, grad_scaler_growth_factor = 2;
   double grad_scaler_backoff_factor = 0.5;
   std::int64_t grad_scaler_growth_interval = 2000;
-  // Evaluation computes in what training does, so they ask for what there is, or are refused.
+  // Evaluation computes in training's dtype, so these must request the same dtype; others are
+  // refused.
   bool bf16_full_eval = false, fp16_full_eval = false;
   bool gradient_checkpointing = false;
-  bool activation_offloading = false;     // of what checkpoints keep
+  bool activation_offloading = false;     // of the tensors that checkpoints keep
   bool optimizer_offloading = false;      // masters and moments in pinned host memory
-  bool use_cpu = false;                   // although there is a GPU
-  std::optional<double> memory_limit_mb;  // MiB of tensors; absent: apps/compute.h
+  bool use_cpu = false;                   // even if there is a GPU
+  std::optional<double> memory_limit_mb;  // MiB of tensors; nullopt: see apps/compute.h
   StepCaptureMode step_capture = StepCaptureMode::automatic;
 
   // --- logging
@@ -86,16 +88,16 @@ struct TrainingArguments {
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
   std::vector<std::string> report_to = {"none"};
-  std::optional<std::string> logging_dir;  // of report_to tensorboard; absent: output_dir/runs/...
+  std::optional<std::string> logging_dir;  // of report_to tensorboard; nullopt: output_dir/runs/...
   std::optional<std::string> run_name;
   bool disable_tqdm = false;
   bool include_tokens_per_second = false;
-  std::string trace;  // a Chrome trace of every rank goes here
+  std::string trace;  // directory for a Chrome trace of every rank
 
   // --- evaluation
   Interval eval_strategy = Interval::no;
-  std::optional<double> eval_steps;  // logging_steps where absent
-  double eval_delay = 0;             // steps or epochs, as eval_strategy counts
+  std::optional<double> eval_steps;  // nullopt: logging_steps
+  double eval_delay = 0;             // in steps or epochs, as eval_strategy
   bool eval_on_start = false;
 
   // --- checkpoints
@@ -106,8 +108,8 @@ struct TrainingArguments {
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "loss";
   std::optional<bool> greater_is_better;
-  // The run ends when so many evaluations in a row did not better the best one by more than the
-  // threshold.
+  // Ends the run after this many consecutive evaluations that did not improve on the best one by
+  // more than the threshold.
   std::optional<std::int64_t> early_stopping_patience;
   double early_stopping_threshold = 0;
   std::string resume_from_checkpoint;  // "", "true" (the newest complete one), "false" or a path
@@ -115,33 +117,35 @@ struct TrainingArguments {
 
   // --- data order
   std::int64_t seed = 42;
-  std::optional<std::int64_t> data_seed;  // seed where absent
+  std::optional<std::int64_t> data_seed;  // nullopt: seed
   Sampling train_sampling_strategy = Sampling::random;
-  bool group_by_length = false;  // transformers 4's name for the last of them
+  bool group_by_length = false;  // transformers 4's name for Sampling::group_by_length
   bool dataloader_drop_last = false;
   std::int64_t dataloader_num_workers = 0;
   std::int64_t dataloader_prefetch_factor = 2;
 
   // --- collectives
   std::string ddp_backend;  // empty: SHOAL_BACKEND
-  std::string collectives;  // rules after SHOAL_COLLECTIVES' (collectives/select)
+  std::string collectives;  // rules that follow SHOAL_COLLECTIVES' (collectives/select)
   bool fixed_order = false;
-  // Fusion buffers (parallel/data/reducer.h): MiB, and how many are reduced at a time.
+  // Fusion buffers (parallel/data/reducer.h): sizes in MiB, and how many are reduced at a time.
   double ddp_bucket_cap_mb = 25, ddp_first_bucket_cap_mb = 1;
-  std::int64_t ddp_buckets_in_flight = 0;  // 0: as many as are ready
-  // Updates run behind the next forward, which waits for each parameter just before its use. Same
-  // results. Only where several ranks train and nothing needs all gradients first: see
-  // overlaps_forward().
+  std::int64_t ddp_buckets_in_flight = 0;  // 0: all that are ready
+  // Runs updates during the next forward, which waits for each parameter just before it is used.
+  // The results are the same. Applies only if several ranks train and nothing needs all gradients
+  // first: see overlaps_forward().
   bool ddp_overlap_forward = true;
 
-  // The layout over ranks, as SMP's `parameters`. Empty: every rank has the whole model.
+  // The layout over ranks as SMP's `parameters`. Empty: every rank has the whole model.
   nlohmann::json mp_parameters = nlohmann::json::object();
-  // The same under flat names (--pipeline_parallel_degree 2); take_given() moves them there.
+  // The same under flat names (--pipeline_parallel_degree 2); take_given() moves them to
+  // mp_parameters.
   std::map<std::string, std::optional<std::string>> plan_options = {};
-  // As resolve_arguments() read them, once; null: not yet, or there are none.
+  // The parsed mp_parameters, set once by resolve_arguments(); null: not resolved yet, or none
+  // given.
   std::shared_ptr<const parallel::SmpParameters> model_parallel;
-  // Of the options that mp_parameters speak of too, those that were given, whatever their value
-  // (take_given()). What is not its default counts as given anyway.
+  // Options that overlap with mp_parameters and were given explicitly, with any value
+  // (take_given()). A value that is not the default counts as given anyway.
   std::set<std::string> given;
 
   bool overlaps_forward(int ranks) const {
@@ -154,54 +158,55 @@ struct TrainingArguments {
 };
 
 struct ModelArguments {
-  std::string task;                // causal-lm, ...; empty: what the model's config.json is for
-  std::string model_name_or_path;  // a Hugging Face directory: weights too
+  std::string task;                // causal-lm, ...; empty: the task of the model's config.json
+  std::string model_name_or_path;  // a Hugging Face directory, including weights
   std::string config_name;         // a directory, a config.json, or a preset: gpt2-medium
-  std::string model_type;          // gpt2, bert, ...: a new model
+  std::string model_type;          // gpt2, bert, ...: creates a new model
   std::string config_overrides;    // "n_layer=6,n_embd=384"
   std::string tokenizer_name;      // a directory or tokenizer.json
 };
 
 struct DataArguments {
-  std::string train_file, validation_file;  // .txt, .jsonl, or tokens prepared before (.shoaltok)
-  double validation_split_percentage = 0;  // taken off train_file where there is no validation_file
-  std::optional<std::int64_t> block_size;  // min(1024, the model's positions) where absent
+  std::string train_file, validation_file;  // .txt, .jsonl, or prepared tokens (.shoaltok)
+  double validation_split_percentage = 0;   // taken from train_file if there is no validation_file
+  std::optional<std::int64_t> block_size;   // nullopt: min(1024, the model's positions)
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
-  // Causal language models: each document in the tokenizer's template, as run_clm's lines are.
+  // Causal language models: puts each document into the tokenizer's template, as run_clm does with
+  // lines.
   bool add_special_tokens = true;
-  // Causal language models: documents share blocks without seeing each other; else they are end to
-  // end and do. eval_packing absent: as packing.
+  // Causal language models: documents share blocks without attending to each other. Otherwise they
+  // are concatenated and attend to each other. eval_packing nullopt: same as packing.
   bool packing = false;
   std::optional<bool> eval_packing;
   PackingStrategy packing_strategy = PackingStrategy::bfd;
   bool streaming = false;  // train_file names shards, which are read one after another
-  std::int64_t shuffle_buffer_size = 10000;    // samples; 0: in their order
-  bool shard_by_rank = false;                  // each rank streams shards of its own
+  std::int64_t shuffle_buffer_size = 10000;    // samples; 0: no shuffling
+  bool shard_by_rank = false;                  // each rank streams its own shards
   std::int64_t preprocessing_num_workers = 0;  // 0: all cores of this rank
   bool overwrite_cache = false;
-  std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens
+  std::string data_cache_dir;  // directory of prepared tokens; empty: output_dir/tokens
 
   std::string test_file;  // for do_predict
-  // MNLI's other genres: evaluated and predicted too, under names that end with _mm.
+  // MNLI's mismatched genres: evaluated and predicted too, under names that end with _mm.
   std::string validation_mismatched_file, test_mismatched_file;
 
   // --- rows of text with a class or a score
-  std::string task_name;                       // of GLUE, whose files have their own columns
-  std::vector<std::string> column_names;       // of a TSV or CSV without a header line
-  std::vector<std::string> text_column_names;  // one or two; empty: by their usual names
+  std::string task_name;                       // a GLUE task, whose files have columns of their own
+  std::vector<std::string> column_names;       // for a TSV or CSV without a header line
+  std::vector<std::string> text_column_names;  // one or two; empty: the usual names
   std::string label_column_name = "label";
-  std::vector<std::string> label_list;  // in the order of ids; empty: those of train_file
-  bool skip_bad_rows = false;           // else the first one ends the run
+  std::vector<std::string> label_list;  // in the order of ids; empty: the labels of train_file
+  bool skip_bad_rows = false;           // false: the first bad row ends the run
 
   // --- questions about a text (SQuAD)
   std::int64_t doc_stride = 128, max_query_length = 64;  // tokens
   std::int64_t n_best_size = 20, max_answer_length = 30;
-  bool version_2_with_negative = false;  // there are questions without an answer
+  bool version_2_with_negative = false;  // some questions have no answer
   double null_score_diff_threshold = 0;
 
   // --- words with a tag each
-  bool label_all_tokens = false;             // else a word's first piece alone has its tag
-  bool return_entity_level_metrics = false;  // of each type of entity too
+  bool label_all_tokens = false;             // false: only a word's first piece has its tag
+  bool return_entity_level_metrics = false;  // adds metrics per type of entity
 
   // --- masked language modelling
   double mlm_probability = 0.15;
@@ -215,17 +220,17 @@ struct DataArguments {
 void declare_options(OptionSet& options, TrainingArguments& arguments);
 void declare_options(OptionSet& options, ModelArguments& arguments);
 void declare_options(OptionSet& options, DataArguments& arguments);
-// The keys of mp_parameters that have no other name among the run's options, as options.
+// Declares as options the keys of mp_parameters that no other run option covers.
 void declare_plan_options(OptionSet& options, TrainingArguments& arguments);
-// Names that are accepted and change nothing here: using one is told, with why.
+// Declares names that are accepted without effect; using one is reported with the reason.
 void declare_ignored(OptionSet& options);
 
-// Names that are known and refused. Must outlive the OptionSet.
+// Known names that are refused. Must outlive the OptionSet.
 class RefusedOptions {
  public:
   RefusedOptions();
   void declare(OptionSet& options);
-  // After finish(): throws unavailable with one line for each that was given and asks for
+  // Call after finish(). Throws unavailable with one line per name that was given and requests
   // something.
   void check(const OptionSet& options) const;
 
@@ -239,10 +244,10 @@ class RefusedOptions {
   std::vector<Entry> entries_;
 };
 
-// What no single option can know, but for mp_parameters (resolve_arguments() has those too); after
-// finish(). invalid_argument with every problem, one a line.
+// Checks combinations of options, except those with mp_parameters (resolve_arguments() checks all).
+// Call it after finish(). Throws invalid_argument with every problem, one per line.
 void check_arguments(const TrainingArguments& arguments);
-// Whether a grad_scaler option is another than GradScaler's own number.
+// True if a grad_scaler option differs from GradScaler's default.
 bool changes_loss_scale(const TrainingArguments& arguments);
 
 }  // namespace shoal

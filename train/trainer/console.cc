@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kDrawEvery = 0.1, kSayEvery = 30;  // seconds
 
-// Records hold every digit; people read as many as Hugging Face prints.
+// Records have full precision; this rounds them for display as Hugging Face does.
 nlohmann::ordered_json for_people(const nlohmann::ordered_json& record) {
   nlohmann::ordered_json shown;
   for (const auto& [name, value] : record.items()) {

@@ -1,4 +1,4 @@
-// What a person sees of a run: a progress bar on a terminal, plain lines elsewhere.
+// Console output of a run: a progress bar on a terminal, plain lines elsewhere.
 #pragma once
 
 #include <cstdio>
@@ -9,20 +9,20 @@
 
 namespace shoal {
 
-// Writes to the streams it is given: records (Python dicts) and messages to `out`, the bar to
-// `bar`. One rank has one; the others stay silent.
+// Writes records (as Python dicts) and messages to `out` and the bar to `bar`. Only one rank has
+// one; the others stay silent.
 class ConsoleCallback final : public TrainerCallback {
  public:
   struct Options {
     std::FILE* out = nullptr;
     std::FILE* bar = nullptr;     // null: no bar
-    int columns = 0;              // of the bar; 0: those of the terminal behind it
-    bool plain_progress = false;  // without a bar, say how far it is about twice a minute
+    int columns = 0;              // width of the bar; 0: that of its terminal
+    bool plain_progress = false;  // without a bar, report progress about twice a minute
   };
   explicit ConsoleCallback(const Options& options);
   ~ConsoleCallback() override;
 
-  bool needs_every_step() const override { return false; }  // a bar shows the last loss it knows
+  bool needs_every_step() const override { return false; }  // the bar shows the last known loss
   void on_step_end(const StepReport& report, TrainerControl& control) override;
   void on_log(const nlohmann::ordered_json& record) override;
   void on_evaluate_progress(std::int64_t batch, std::int64_t batches) override;
@@ -38,10 +38,10 @@ class ConsoleCallback final : public TrainerCallback {
   Options options_;
   Clock::time_point last_drawn_{}, last_said_{}, evaluation_began_{};
   std::size_t drawn_ = 0;
-  std::string loss_;  // "loss 3.2, " of the last step that is known
+  std::string loss_;  // "loss 3.2, " of the last known step
 };
 
-// Bars for other long work: draws at most ten times a second, is wiped off when destroyed.
+// Bars for other long work: drawn at most ten times a second, erased when destroyed.
 class ProgressBar {
  public:
   // `stream` null: silent.
@@ -56,7 +56,7 @@ class ProgressBar {
   bool drawn_ = false;
 };
 
-// Columns of the terminal behind `stream`; 0 when it is none.
+// Columns of the terminal behind `stream`; 0 if it is no terminal.
 int terminal_width(std::FILE* stream);
 int terminal_width(int descriptor);
 

@@ -20,8 +20,8 @@ namespace {
 
 using collectives::ReduceOp;
 
-// Of batches whose inputs and graphs are kept. Questions about texts of up to 384 tokens, padded to
-// multiples of 8, are of some 25 shapes, each of which comes again.
+// Limit of batch shapes whose inputs and graphs are kept. Questions about texts of up to 384
+// tokens, padded to multiples of 8, have about 25 shapes, each of which recurs.
 constexpr std::size_t kMostShapes = 32;
 
 const Tensor& named(const std::vector<HeldNumbers>& tensors, const nn::Parameter& parameter) {
@@ -142,7 +142,7 @@ void DataParallelEngine::prepare_training() {
   collectives::Communicator& communicator = *parts_.trainer.communicator;
   const auto parameters = task_.module().parameters();
   parallel::ReducerOptions options = reducer_options(parts_);
-  // A device's host would wait for it at each parameter.
+  // Not on a device: its host would wait for the device at each parameter.
   if (parts_.arguments.overlaps_forward(ranks()) && on_cpu()) overlap_forward(options);
   std::shared_ptr<parallel::BucketReduction> reduction =
       ranks() == 1 && !on_cpu() ? parallel::make_no_reduction(context_.memory(), context_.stream)
@@ -158,9 +158,10 @@ void DataParallelEngine::prepare_training() {
   if (parts_.arguments.activation_offloading)
     offloader_ = std::make_unique<parallel::Offloader>(
         context_.memory(), parallel::OffloadOptions{.pinned = pinned}, context_.stream);
-  // Sums over ranks begin when a bucket's last gradient is queued, on whichever stream.
+  // Only for one rank: a sum over ranks begins when a bucket's last gradient is queued, on any
+  // stream.
   if (captures() && ranks() == 1 && !on_cpu()) {
-    (void)nn::wants_weight_branch(0);  // a wrong value is said now
+    (void)nn::wants_weight_branch(0);  // reports a wrong value of the setting now
     branch_ = std::make_unique<nn::WeightBranch>(context_.stream.device);
   }
   begin_capture();
@@ -193,12 +194,12 @@ void DataParallelEngine::begin_capture() {
   if (ranks() > 1 && all.can_capture()) options.exchange = exchange_over(all);
   ++captures_made_;
   in_line_.clear();
-  capture_.reset();  // one gives the arena back
+  capture_.reset();  // gives the arena back before the next capture
   capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,
                                                std::move(options));
 }
 
-// The first steps of a kind run call by call: what they need decides what a run can have.
+// The first steps of a kind run call by call, because their memory decides how the kind can run.
 std::string DataParallelEngine::describe_capture() {
   if (!capture_) return {};
   std::string text = capture_->describe();
@@ -225,12 +226,14 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     nn::ChainInput& input = all.back();
     input.loss = work.loss;
     if (parts_.arguments.fp16 || !on_cpu()) input.loss.state = step_state_.pointer();
-    if (!on_cpu()) input.loss.loss_scale = 1;  // the state has it: graphs are of any number
+    if (!on_cpu())
+      input.loss.loss_scale = 1;  // the state holds the scale: graphs must not depend
+                                  // on its value
     for (const Tensor* tensor : input.tensors()) {
       host.push_back(*tensor);
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
     }
-    // Kernels of the host pass over rows without targets by themselves.
+    // Host kernels skip rows without targets themselves.
     if (on_cpu() || !task_.chain() || !task_.chain()->reads_target_rows()) continue;
     input.target_rows = nn::rows_with_targets(
         input.targets, nn::target_rows_granularity(input.targets), parts_.trainer.host());
@@ -242,7 +245,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     if (late_) late_->wait_for_ranks();
     device_backend(context_.stream.device.type).synchronize(context_.stream);
     staged_.clear();
-    if (capture_) begin_capture();  // its graphs read what has gone
+    if (capture_) begin_capture();  // its graphs read inputs that are gone
   }
   auto& staged =
       staged_
@@ -269,7 +272,7 @@ void DataParallelEngine::forward_backward(const StepWork& work,
     }
     context_.mode = nn::Mode::train;
     context_.tape = &tape;
-    // Relative to the step: counters have 24 bits for samples, and step itself is another word.
+    // Relative to the step: counters have 24 bits for samples, and the step has a word of its own.
     context_.random.sample_first = static_cast<std::uint32_t>(ordinals.first - work.first_ordinal);
     context_.random.sample_stride = static_cast<std::uint32_t>(ordinals.stride);
     context_.begin_forward();
@@ -282,7 +285,7 @@ void DataParallelEngine::forward_backward(const StepWork& work,
     context_.kernels().elementwise().cast(
         output.loss_sum, losses_.narrowed(0, static_cast<std::int64_t>(i), 1).view(),
         context_.stream);
-    if (i == 0) settle();  // what this forward did not read
+    if (i == 0) settle();  // updates of parameters that this forward did not read
     if (reduces && i + 1 == inputs.size()) reducer_->arm();
     const TraceSpan span(parts_.trainer.tracer, "step", "backward", static_cast<std::int64_t>(i));
     const PhaseSpan phase(clock_, StepPhase::backward);
@@ -330,7 +333,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   StepDone done;
   if (late_) {
     queue_step(work, all);
-    // What a graph sums leaves no Work behind.
+    // Sums in a graph leave no Work.
     if (capture_ && ranks() > 1 && parts_.trainer.communicator->can_capture())
       last_sum_ = parts_.trainer.communicator->watch(context_.stream);
     late_->note(losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)),
@@ -348,7 +351,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
     else
       step();
   }
-  if (done.outcome.skipped) scaler();  // who diverges is told at once
+  if (done.outcome.skipped) scaler();  // throws now if gradients keep overflowing
   return done;
 }
 
@@ -382,8 +385,8 @@ static const char* mask_kind(const Tensor& mask) {
   return mask.dtype() == DType::i32 ? " of lengths" : " masked";
 }
 
-// What a graph would not see change. A new StepCapture has warmed up nothing: where ranks agree on
-// kinds, all of them begin anew.
+// Everything that a graph cannot see change. A new StepCapture has no warm kinds. Ranks agree on
+// kinds, so all of them must start anew.
 std::string DataParallelEngine::kind_of(const StepWork& work,
                                         std::span<const nn::ChainInput> inputs) const {
   std::string key = fmt::format("{} {}", captures_made_, work.loss.label_smoothing);
@@ -402,8 +405,8 @@ std::string DataParallelEngine::kind_of(const StepWork& work,
   return key;
 }
 
-// What works of the branch hold may have no room where a step with one stream has: then that is
-// captured, and the branch is gone for good.
+// The branch keeps more memory, which may not fit although a step with one stream fits. Then that
+// step is captured instead, and the branch is dropped for good.
 bool DataParallelEngine::queue_with_branch(const std::string& kind,
                                            std::span<const nn::ChainInput> inputs,
                                            const std::function<void()>& step) {
@@ -424,14 +427,14 @@ bool DataParallelEngine::queue_with_branch(const std::string& kind,
   if (problem.empty()) return true;
   parts_.say("step capture: no gradients of weights beside backward, they run in line: " + problem);
   branch_.reset();
-  return !step_open_;  // else the step is queued once more
+  return !step_open_;  // otherwise the caller queues the step again
 }
 
 void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs) {
   const nn::StepOptions options = step_options(work);
   optimizer_->set_step(*step_state_, options);
   const auto step = [&] {
-    if (std::exchange(step_open_, true)) reducer_->abandon_step();  // it could not be captured
+    if (std::exchange(step_open_, true)) reducer_->abandon_step();  // its capture failed
     update_queued_ = false;
     reducer_->begin_step();
     forward_backward(work, inputs, true);
@@ -453,7 +456,7 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
   in_line_.emplace(last_kind_, capture_->planned().front());
 }
 
-// `loss` becomes that of all ranks. It is read where the host waits for the device anyway.
+// `loss` becomes the sum over all ranks. It is read where the host waits for the device anyway.
 nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss) {
   Tracer* const tracer = parts_.trainer.tracer;
   const auto sum = [this](std::span<double> values) {
@@ -465,7 +468,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss) {
   bool all_finite = true;
   if (early_) {
     reducer_->flush();
-    // In one: between hosts a small sum waits behind the buckets that are on the way.
+    // One operation: between hosts a small sum waits behind the running buckets.
     double agreed[] = {loss_sum(), early_->take_all_finite() ? 0.0 : 1.0};
     const TraceSpan span(tracer, "step", "agree");
     const PhaseSpan phase(clock_, StepPhase::communication);
@@ -488,7 +491,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss) {
   if (ranks() > 1)
     options.sum_over_shards = [&](double squares) {
       const PhaseSpan waiting(clock_, StepPhase::communication);
-      // In one: the loss, rank 0's sum of squares, and which ranks' is not finite.
+      // One operation: the loss, rank 0's sum of squares, and whether any rank's is not finite.
       double agreed[] = {early_ ? 0 : loss_sum(), beside().rank() == 0 ? squares : 0,
                          std::isfinite(squares) ? 0.0 : 1.0};
       sum(agreed);
@@ -562,7 +565,7 @@ Engine::Write DataParallelEngine::snapshot(bool with_optimizer) {
 void DataParallelEngine::save_model(const std::string& directory) {
   if (parts_.trainer.communicator->rank() != 0) return;
   const auto masters = whole(weights_->masters());
-  Tensor one;  // stays until the next is asked for
+  Tensor one;  // must stay valid until the next call
   task_.save(directory, [&](const nn::Parameter& p) {
     one = on_host(named(masters, p), parts_.trainer.host(), context_.stream);
     return one.const_view();

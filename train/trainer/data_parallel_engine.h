@@ -1,4 +1,5 @@
-// Every rank has the whole model and samples of its own; gradients are summed over the ranks.
+// The engine in which every rank has the whole model and its own samples. Gradients are summed over
+// the ranks.
 #pragma once
 
 #include <map>
@@ -53,60 +54,62 @@ class DataParallelEngine final : public Engine {
   bool on_cpu() const { return context_.kernels().device().is_cpu(); }
   void overlap_forward(parallel::ReducerOptions& options);
   bool captures() const;
-  bool offloads_between_graphs() const;  // so that no step is captured
+  bool offloads_between_graphs() const;  // then no step is captured
   void begin_capture();
   std::string kind_of(const StepWork& work, std::span<const nn::ChainInput> inputs) const;
-  // Evaluating; hands the scores of the one batch on.
+  // Evaluates `input` and passes the scores of `batch` to `scores`.
   nn::LossOutput score(const nn::ChainInput& input, std::size_t batch, const Scores& scores);
-  // What the model is given of the step's batches, where the kernels are.
+  // The model's inputs for the step's batches, in the kernels' memory.
   std::vector<nn::ChainInput> inputs(const StepWork& work);
-  // `reduces`: the last of the backwards hands gradients to the reducer.
+  // `reduces`: the last backward hands gradients to the reducer.
   void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs, bool reduces);
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss);
   nn::StepOptions step_options(const StepWork& work);
-  // A step of this kind, captured with its gradients of weights beside backward, once it is known
-  // what it takes with one stream. False, and nothing queued: it is to be captured so.
+  // Captures and runs a step of this kind with weight gradients beside backward, if in_line_ knows
+  // the memory of its in-line step. False: nothing was queued, and the step must be captured in
+  // line.
   bool queue_with_branch(const std::string& kind, std::span<const nn::ChainInput> inputs,
                          const std::function<void()>& step);
-  // All of it queued, or captured, and nothing waited for. On a device.
+  // On a device: queues or captures the whole step and waits for nothing.
   void queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
 
   const EngineParts parts_;
   Task& task_;
   AskingDispatcher dispatcher_;
-  nn::StepRecorder recorder_{dispatcher_};  // what context_ runs operations by
+  nn::StepRecorder recorder_{dispatcher_};  // runs context_'s operations
   nn::Context context_;
   nn::StepStateMemory step_state_;
-  nn::LossScaler scaler_;  // the rule, and the scale as it was last read: it lives in step_state_
+  nn::LossScaler scaler_;  // rule and last read value; the scale itself is in step_state_
   OptimizerMemory optimizer_memory_;
   std::unique_ptr<nn::MasterWeights> weights_;
-  nn::HostWork host_work_;  // of captured steps
-  // From prepare_training() on.
+  nn::HostWork host_work_;  // for captured steps
+  // Set by prepare_training().
   std::unique_ptr<parallel::Reducer> reducer_;
   std::unique_ptr<nn::Optimizer> optimizer_;
-  // Where updates run behind the next forward: they, and a split of the communicator for everything
-  // but gradients, which are under way meanwhile. Else null.
+  // If updates run during the next forward: the updates, and a split of the communicator for
+  // everything except gradients, whose sums may still be running. Otherwise null.
   std::unique_ptr<EarlyForward> early_;
   std::unique_ptr<collectives::Communicator> beside_;
-  // Losses of a step's microbatches, [gradient_accumulation_steps] f32: graphs write them again.
+  // Losses of a step's microbatches, f32 [gradient_accumulation_steps]: graphs write them again.
   Tensor losses_;
   std::size_t microbatches_ = 0;  // of the last step
-  nn::RecordedBatch last_batch_;  // of a microbatch of it, where steps are captured
-  // On a device: what steps came to, and of the one that is queued the last sum over ranks.
+  nn::RecordedBatch last_batch_;  // one microbatch of the last step, if steps are captured
+  // On a device: results of steps, and the last cross-rank sum of the step being queued.
   std::unique_ptr<LateSteps> late_;
   collectives::WorkPtr last_sum_;
-  std::unique_ptr<parallel::Offloader> offloader_;  // null: what tapes save stays
-  // Of captured steps of one rank, as long as there is room for what it holds; else null.
+  std::unique_ptr<parallel::Offloader> offloader_;  // null: no offloading
+  // For captured steps of one rank, while its tensors fit into memory; otherwise null.
   std::unique_ptr<nn::WeightBranch> branch_;
-  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: what its steps take without
-  std::string last_kind_;                              // of step
-  bool ran_beside_ = false;                            // with the branch, the last step did
-  bool update_queued_ = false;                         // of the step being queued
+  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: memory of its steps without the
+                                                       // branch
+  std::string last_kind_;                              // of the last step
+  bool ran_beside_ = false;                            // the last step used the branch
+  bool update_queued_ = false;                         // for the step being queued
   std::unique_ptr<nn::StepCapture> capture_;           // null: steps run call by call
-  int captures_made_ = 0;                              // of these
-  bool step_open_ = false;                             // the last one failed between its two ends
-  // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
+  int captures_made_ = 0;                              // how many captures were made
+  bool step_open_ = false;                             // the last step failed before its end
+  // Inputs of steps by their shapes: graphs read them again. Empty if kernels run on the host.
   std::map<std::string, nn::StagedInputs> staged_;
   std::int64_t step_number_ = 0;
   bool warned_overflow_ = false;

@@ -21,7 +21,7 @@ using collectives::Communicator;
 using collectives::ReduceOp;
 
 constexpr std::int64_t kChunk = std::int64_t{8} << 20U;  // bytes of a broadcast
-constexpr int kLooks = 10;                               // a network's disk may be late
+constexpr int kLooks = 10;                               // a network disk may show files late
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 std::int64_t told(Communicator& c, std::int64_t value, int root) {
@@ -48,7 +48,8 @@ bool appears(const std::string& path) {
   return false;
 }
 
-// [{"name": "shard-00001-of-00002.safetensors", "bytes": 1234}, ...] of the root's directory.
+// [{"name": "shard-00001-of-00002.safetensors", "bytes": 1234}, ...]: the files in the root's
+// directory.
 nlohmann::json listed(Communicator& c, int root, const std::string& path) {
   std::string text;
   if (c.rank() == root) {
@@ -64,7 +65,7 @@ nlohmann::json listed(Communicator& c, int root, const std::string& path) {
   return parse_json(text, "the list of a checkpoint's files");
 }
 
-// One file, from the root to those that lack it.
+// Sends one file from the root to the ranks that lack it.
 void spread(Communicator& c, int root, const std::string& file, std::int64_t bytes, bool lacks) {
   std::shared_ptr<ByteSource> source;
   std::optional<AtomicFile> copy;
@@ -95,12 +96,12 @@ DirectoryOwners find_owners(Communicator& c, const std::string& path) {
   owners.of_rank.assign(size, c.size() == 1 ? 0 : -1);
   for (int owner = 0; owner < c.size(); ++owner) {
     if (owners.of_rank[static_cast<std::size_t>(owner)] >= 0) continue;
-    // A name that was never looked for: some file systems remember what was not there. Should it
-    // be left behind, the next run clears it away.
+    // A new name each time: some file systems remember that a file was absent. If the probe is left
+    // behind, the next run removes it.
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string probe = fmt::format("{}/tmp-checkpoint-seen-by-rank-{}-{}", path, owner,
                                           told(c, static_cast<std::int64_t>(now), owner));
-    // Rank 0 cannot go on without the directory. Another rank may have nothing to write.
+    // Rank 0 needs the directory. Another rank may have nothing to write there.
     if (c.rank() == owner && owner == 0) put_probe(path, probe);
     if (c.rank() == owner && owner != 0)
       best_effort(fmt::format("write on the host of rank {}", owner),

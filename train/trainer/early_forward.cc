@@ -17,7 +17,7 @@ void EarlyForward::attach(parallel::Reducer& reducer, nn::Optimizer& optimizer,
                           std::span<nn::Parameter* const> parameters) {
   reducer_ = &reducer;
   optimizer_ = &optimizer;
-  // Segments are those of the trainable parameters, in their order (MasterWeights).
+  // Segments correspond to the trainable parameters, in order (MasterWeights).
   for (const nn::Parameter* parameter : parameters) {
     if (!parameter->trainable()) continue;
     segment_of_.emplace(parameter, segment_of_.size());

@@ -1,14 +1,16 @@
-// Lets a step's updates run behind the next step's forward: each parameter is updated when its
-// gradient has arrived from all ranks, and forward waits only for what it is about to use
-// (Trainer option ddp_overlap_forward; the idea of ByteScheduler, SOSP 2019).
+// Runs a step's updates during the next step's forward (Trainer option ddp_overlap_forward; the
+// idea of ByteScheduler, SOSP 2019). Each parameter is updated when its gradient has arrived from
+// all ranks. The forward waits only for the parameter that it is about to use.
 //
-// The bits are those of a step that waits for everything. Where this rank's or another's gradients
-// are not finite the step is left out as a whole, as ever: each rank looks at its own gradients
-// before they are summed, and the ranks agree before the first update. What cannot be known then
-// is that finite gradients overflow in their sum: that parameter alone is left out, and said.
+// The results have the same bits as those of a step that waits for everything. If any rank's
+// gradients are not finite, the whole step is skipped as usual: each rank checks its own gradients
+// before they are summed, and the ranks agree before the first update. Finite gradients may still
+// overflow in their sum, which is not known then. Only that parameter is skipped, and the skip is
+// reported.
 //
-// One thread. Between begin_updates() and settle() gradients and not yet updated values belong to
-// the updates; only forward may run, and write gradients only of parameters that it has read.
+// One thread. Between begin_updates() and settle(), gradients and values not yet updated belong to
+// the updates. Only forward may run, and it may write gradients only of parameters that it has
+// read.
 #pragma once
 
 #include <functional>
@@ -24,7 +26,7 @@
 
 namespace shoal {
 
-// Runs each operation at once, after `before_read` has been called with each of its inputs.
+// Runs each operation at once, after calling `before_read` with each of its inputs.
 class AskingDispatcher final : public nn::Dispatcher {
  public:
   std::function<void(const Tensor&)> before_read;  // may be empty
@@ -33,8 +35,9 @@ class AskingDispatcher final : public nn::Dispatcher {
 
 class EarlyForward {
  public:
-  // Of a Reducer that calls the two functions below and of an Optimizer over its parameters, which
-  // are set before the first step. `left_out` is told of a parameter whose sum overflowed.
+  // The reducer must call on_complete and on_reduced; the optimizer must have the same parameters.
+  // attach() sets both before the first step. `left_out` is called with a parameter whose sum
+  // overflowed.
   EarlyForward(kernels::Kernels& kernels, std::function<void(const std::string&)> left_out)
       : kernels_(kernels), left_out_(std::move(left_out)) {}
   void attach(parallel::Reducer& reducer, nn::Optimizer& optimizer,
@@ -45,13 +48,14 @@ class EarlyForward {
   void on_reduced(nn::Parameter& parameter);
   void before_read(const Tensor& tensor);
 
-  // After backward: whether this rank saw only finite gradients since the last call.
+  // Call after backward: true if this rank saw only finite gradients since the last call.
   bool take_all_finite();
-  // After Reducer::flush(), all ranks' gradients finite: advances `state`, which must stay as it is
-  // until settle() but for what forward does not change.
+  // Call after Reducer::flush() if all ranks' gradients are finite. Advances `state`. Until
+  // settle(), only the values in `state` that forward changes may change.
   void begin_updates(kernels::StepState& state, const nn::StepOptions& options);
   bool updating() const { return updating_; }
-  // Waits for every gradient, ends the updates; the global norm of the gradients, unscaled.
+  // Waits for every gradient and ends the updates. Returns the global norm of the unscaled
+  // gradients.
   double settle();
 
  private:

@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-// At least one byte: 1e-9 MiB is still a bucket.
+// At least one byte, so that 1e-9 MiB is still a bucket.
 std::int64_t mebibytes(double mb) {
   return std::max<std::int64_t>(static_cast<std::int64_t>(mb * (1 << 20)), 1);
 }

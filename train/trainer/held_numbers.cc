@@ -25,7 +25,7 @@ bool is_in_parts(const std::string& directory) {
           }).empty();
 }
 
-// A tensor that is whole in `whole`, into a part of it.
+// Fills a part of a tensor from the whole tensor.
 void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& kernels) {
   const View into = part.tensor.view();
   const auto from_size = static_cast<std::int64_t>(size_of(whole.dtype));
@@ -44,7 +44,7 @@ void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& ker
 void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
                 Stream stream) {
   const auto host = make_host_memory();
-  // A device writes the host's memory, too (optimizer_offloading): what is queued comes first.
+  // A device may write host memory too (optimizer_offloading): wait for its queued work first.
   if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
   for (const HeldNumbers& part : into) {
     if (part.tensor.device().is_cpu()) {
@@ -73,8 +73,8 @@ constexpr const char* kOtherModel =
     "train the model that its config.json describes; for another head, begin with what `shoal "
     "checkpoint convert` makes of it";
 
-// Of the whole model, as load_weights() does with whole tensors: every rank finds the same,
-// whatever it holds. What the model has no place for is returned.
+// Checks the whole model, as load_weights() does with whole tensors, so every rank finds the same
+// whatever it holds. Returns the names that the model does not use.
 std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const nn::Module& model,
                                     const std::string& directory) {
   std::set<std::string> known;
@@ -97,7 +97,7 @@ std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const n
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", directory, some(mismatched)),
                 kOtherModel);
   for (const auto& [name, tensor] : checkpoint.tensors())
-    if (!known.contains(name) && name.find('/') == name.npos)  // a state has "exp_avg/NAME"
+    if (!known.contains(name) && name.find('/') == name.npos)  // state is named "exp_avg/NAME"
       unexpected.push_back(name);
   return unexpected;
 }
@@ -180,7 +180,7 @@ void write_held(const std::string& directory, int rank, int ranks,
   data.reserve(tensors.size());
   for (const HeldNumbers& part : tensors)
     data.push_back({part.held, part.tensor.reshaped({part.tensor.count()}).const_view()});
-  // Each save has a directory of its own.
+  // Each save has its own directory, whose name identifies the save.
   write_shard(directory, rank, ranks, data, fs::path(directory).filename());
 }
 

@@ -1,5 +1,5 @@
-// What a rank has of the model's numbers, filled from a checkpoint of any layout: one in parts
-// (sharded_checkpoint.h), or the files of a rank that had all (model.safetensors,
+// Fills a rank's part of the model from a checkpoint of any layout: one in parts
+// (sharded_checkpoint.h), or the files of a rank that had everything (model.safetensors,
 // optimizer.safetensors).
 #pragma once
 
@@ -15,25 +15,25 @@ namespace shoal {
 
 struct HeldNumbers {
   HeldTensor held;
-  Tensor tensor;  // of held.dtype, contiguous, held.count() elements; shares the owner's memory
+  Tensor tensor;  // held.count() contiguous elements of held.dtype; shares the owner's memory
 };
 
-// Each under its tensor's name; of one tensor there may be several, or none. Returns and throws as
-// Task::load(), and throws as ShardedCheckpoint, before anything is written.
+// Reads each entry by its tensor's name; a tensor may have several entries or none. Returns and
+// throws as Task::load(), and throws as ShardedCheckpoint, before it writes anything.
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
                             std::span<const HeldNumbers> into);
-// Optimizer state, under "exp_avg/NAME" and the like. not_found where the checkpoint has the model
-// only.
+// Reads optimizer state, under "exp_avg/NAME" and the like. Throws not_found if the checkpoint has
+// only the model.
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
                     std::span<const HeldNumbers> into);
 
-// Copies of `tensors` in host memory, each of its own (MemoryTag::workspace). `stream` is the one
-// that they are written on; waited for.
+// Copies of `tensors` in host memory of their own (MemoryTag::workspace). Waits for `stream`, which
+// writes the tensors.
 std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& host,
                                 Stream stream);
-// `tensor` itself in host memory, once what is queued on `stream` is done; else a copy there.
+// `tensor` itself if it is in host memory, after waiting for `stream`; otherwise a host copy.
 Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
-// Rank `rank`'s shard of a checkpoint in parts.
+// Writes rank `rank`'s shard of a checkpoint in parts.
 void write_held(const std::string& directory, int rank, int ranks,
                 std::span<const HeldNumbers> tensors);
 

@@ -14,7 +14,7 @@ void LateSteps::note(const Tensor& losses, const Tensor& norm, collectives::Work
     numbers_.note({norm});
   if (last) sums_.push_back(std::move(last));
   if (sums_.size() <= kAhead) return;
-  // Taken out first: after an Error nothing may wait for it again.
+  // Removed first: after an Error no call may wait for it again.
   const collectives::WorkPtr oldest = std::move(sums_.front());
   sums_.pop_front();
   oldest->wait();
@@ -41,7 +41,8 @@ std::vector<StepDone> LateSteps::collect() {
   return std::exchange(read_, {});
 }
 
-// Losses are added in the order of the ranks: the same bits however many steps are read at a time.
+// Adds losses in the order of ranks, so the bits do not depend on how many steps are read at a
+// time.
 void LateSteps::read() {
   if (numbers_.records() == 0) return;
   wait_for_ranks();

@@ -1,4 +1,4 @@
-// What steps on a device came to, read when somebody wants to know it: no step waits for itself.
+// Results of device steps, read only when needed: no step waits for its own results.
 #pragma once
 
 #include <cstddef>
@@ -12,31 +12,34 @@
 
 namespace shoal {
 
-// All ranks make the same calls. No wait here is without a deadline: before the host waits for the
-// stream, on which sums over ranks may stand for one that is lost, it waits for the ranks.
+// All ranks make the same calls. Every wait has a deadline: a lost rank could block the stream in a
+// sum, so the host waits for the ranks before it waits for the stream.
 class LateSteps {
  public:
-  // Of several ranks a host is at most so many steps ahead of what they have summed. Less than
-  // steps' inputs are (StagedInputs), whose own wait for the stream then always finds it there.
+  // With several ranks, limit of steps by which a host runs ahead of the last step that the ranks
+  // have summed. Smaller than the limit of steps' inputs (StagedInputs), so their wait for the
+  // stream never blocks.
   static constexpr std::size_t kAhead = 4;
   static_assert(kAhead < nn::StagedInputs::kAhead);
 
-  // `stream` is what steps are queued on; `ranks` are all of theirs, with buffers there, and
-  // outlive the object; `pinned`: LateNumbers'. Collective, as their host() is.
+  // `stream`: steps are queued on it. `ranks`: all ranks of the steps, with buffers on that device;
+  // must outlive the object. `pinned`: memory for LateNumbers. Collective, because it calls
+  // ranks.host().
   LateSteps(Stream stream, collectives::Communicator& ranks, MemoryResource* pinned = nullptr)
       : stream_(stream), numbers_(stream, pinned), ranks_(ranks), host_(ranks.host()) {}
 
-  // The step that was queued last: this rank's part of its loss, f32 [n] or undefined, in no sum
-  // yet; its norm, f64 [1], the same on every rank; `last`, the last of what its ranks exchanged,
-  // or null where there is one rank. Waits for the `last` of kAhead steps before, with the
-  // Communicator's deadline; for nothing else.
+  // Notes the step that was queued last. `losses`: this rank's part of its loss, f32 [n] or
+  // undefined, not yet summed. `norm`: f64 [1], the same on every rank. `last`: the last operation
+  // that its ranks exchanged, null with one rank. Waits only for the `last` of kAhead steps before,
+  // with the Communicator's deadline.
   void note(const Tensor& losses, const Tensor& norm, collectives::WorkPtr last = nullptr);
-  // Of the step noted last; waits for it. Those before it are kept for collect().
+  // Result of the step noted last; waits for it. Results of earlier steps are kept for collect().
   StepDone last();
-  // Of the steps that last() has not told of, in order; waits for them.
+  // Results of the steps that last() has not returned, in order; waits for them.
   std::vector<StepDone> collect();
-  // With the Communicator's deadline, until no rank is waited for on the stream (Work::wait(),
-  // watch()): before the host waits for it in any other way. Throws as they do.
+  // Waits, with the Communicator's deadline, until the stream waits for no rank (Work::wait(),
+  // watch()). Call it before the host waits for the stream in any other way. Throws as those calls
+  // do.
   void wait_for_ranks();
 
  private:

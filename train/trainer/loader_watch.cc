@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-constexpr double kWorthAHint = 0.2, kWorthALook = 0.01;  // shares of the time
+constexpr double kWorthAHint = 0.2, kWorthALook = 0.01;  // shares of the window's time
 
 std::string remedy(int workers, int cores) {
   if (workers < cores)

@@ -1,5 +1,5 @@
-// Whether the loader keeps up with the steps: numbers for each log line, and a hint where it does
-// not.
+// Checks whether the loader keeps up with the steps: values for each log line, and a hint if it
+// does not.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 
 namespace shoal {
 
-// Of rank 0's own loader. One thread.
+// For rank 0's own loader. One thread.
 class LoaderWatch {
  public:
-  // A line of the log ends a window. `elapsed`: seconds since training began. Gives a hint, once a
-  // run, where the window after the first (whose start nobody could have hidden) waited for more
-  // than a fifth of its time; else nothing.
+  // Ends a window at a log line. `elapsed`: seconds since training began. Returns a hint, once per
+  // run, if a window after the first spent more than a fifth of its time waiting; otherwise empty.
+  // The first window includes the start, which no loader could hide.
   std::string look(const LoaderStatistics& now, int workers, int cores, double elapsed,
                    std::int64_t step);
-  // Of the window that look() ended last:
-  //   loader_stall_share         of the window's time (evaluation and checkpoints too) that steps
-  //                              waited for batches, 0 to 1; without workers, that they made them
-  //   loader_samples_per_second  what the loader makes while nothing keeps it waiting
+  // Adds values of the window that look() ended last:
+  //   loader_stall_share         share of the window (including evaluation and checkpoints) in
+  //   which
+  //                              steps waited for batches, 0 to 1; without workers: made them
+  //   loader_samples_per_second  rate of the loader while nothing makes it wait
   void add_to(nlohmann::ordered_json& record) const;
-  // To a line that people read: the share alone, where it is worth a look (1 % or more).
+  // For a printed line: only the share, if it is at least 1 %.
   void add_to_line(nlohmann::ordered_json& record) const;
 
  private:

@@ -38,7 +38,7 @@ std::string python_dict(const nlohmann::ordered_json& record) {
 
 double round_to(double value, int digits) {
   if (!std::isfinite(value)) return value;
-  // Printing rounds the exact binary value correctly, which multiplying by 10^n would not.
+  // Formatting rounds the exact binary value correctly; multiplying by 10^n would not.
   const std::string text = fmt::format("{:.{}f}", value, digits);
   double rounded = value;
   std::from_chars(text.data(), text.data() + text.size(), rounded);

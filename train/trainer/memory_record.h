@@ -1,4 +1,4 @@
-// What a run holds of a memory, for its log: bytes by tag.
+// A memory's usage for the run's log: bytes by tag.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace shoal {
 
-// NAME_bytes, NAME_peak_bytes and NAME_peak_by_tag, of what has held something.
+// Adds NAME_bytes, NAME_peak_bytes and NAME_peak_by_tag for tags that have been used.
 void add_memory(nlohmann::ordered_json& record, std::string_view name,
                 const CountingMemory& memory);
-// A line for each tag that has held something, and one for all: now and at the peak.
+// One line per used tag and one for the total: current and peak bytes.
 std::vector<std::string> memory_lines(const CountingMemory& memory);
 
 }  // namespace shoal

@@ -15,7 +15,7 @@ void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int 
   SHOAL_ASSERT(arguments.model_parallel);
   const parallel::ParallelPlan& plan = arguments.model_parallel->plan;
   parallel::check_layout(plan, run_shape(arguments, ranks, length), parallel::layout_model(chain));
-  // Whatever units cost, a partition by hand fits the model or does not.
+  // Whether a partition by hand fits the model does not depend on units' costs.
   parallel::choose_partition(plan, parallel::count_units(chain));
   const parallel::PartitionChoice& partition = plan.pipeline.partition;
   const std::filesystem::path file = partition.file;

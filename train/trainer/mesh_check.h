@@ -1,4 +1,4 @@
-// The one gate that a run on a mesh passes: what cannot be is refused before a rank holds anything.
+// Checks a run on a mesh before any rank allocates memory.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace shoal {
 
-// Resolved `arguments` that have mp_parameters, and the model, whose parameters need no values.
-// Throws invalid_argument with every problem that the layout has (check_layout()), then the first
-// of its partition, with the numbers and remedies. `length`: positions of a sample; 0: not known.
-// Reads the partition's file where it is to be loaded; the same on every rank.
+// Takes resolved `arguments` with mp_parameters and the model, whose parameters need no values.
+// Throws invalid_argument with every problem of the layout (check_layout()), otherwise with the
+// first problem of its partition; with numbers and remedies. `length`: positions of a sample; 0:
+// unknown. Reads the partition's file if it is to be loaded. Same result on every rank.
 void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int ranks,
                 std::int64_t length);
 

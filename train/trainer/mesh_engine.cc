@@ -19,9 +19,9 @@ namespace {
 
 using parallel::Microbatch;
 
-// Of steps whose inputs and graphs are kept.
+// Limit of batch shapes whose inputs and graphs are kept.
 constexpr std::size_t kMostShapes = 32;
-constexpr const char* kPartitionFile = "partition.json";  // of a checkpoint: how stages were cut
+constexpr const char* kPartitionFile = "partition.json";  // in a checkpoint: the cut into stages
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -77,12 +77,12 @@ void MeshEngine::build() {
   context_.random.state = step_state_.pointer();
   context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
   parallel::ParallelOptions options{.plan = plan_};
-  options.plan.pipeline.microbatches *= batches_at_a_time();  // of a step: a batch is a part of it
+  options.plan.pipeline.microbatches *= batches_at_a_time();  // per step: a batch is a part of it
   options.plan.precision.dtype = compute_dtype(a);
   options.rounding_seed = rounding_seed(a);
   options.masters = optimizer_memory_.get();
   options.reducer = reducer_options(parts_);
-  // Of the reasons not to (why_not_captured()) those that are known before the model is cut.
+  // The reasons in why_not_captured() that are known before the model is cut.
   const bool on_its_way = on_device() && plan_.activations.offload && mesh_.host_work() != nullptr;
   const bool rows_on_host =
       on_device() && plan_.mesh.tensor > 1 && task_.chain()->reads_target_rows();
@@ -101,7 +101,7 @@ void MeshEngine::build() {
 void MeshEngine::prepare_cut(parallel::ParallelOptions& options) {
   parallel::PartitionChoice& choice = options.plan.pipeline.partition;
   if (!choice.is_automatic()) {
-    choice.measured = false;  // what units take decides nothing
+    choice.measured = false;  // costs do not matter
     cut_by_ = choice.load ? "as " + choice.file + " says" : "as mp_parameters say";
     return;
   }
@@ -124,8 +124,7 @@ void MeshEngine::prepare_cut(parallel::ParallelOptions& options) {
   }
 }
 
-// A run that is continued must be cut as before, whatever its units take today: its bits hang on
-// it.
+// A resumed run must be cut as before, whatever its units cost today: its bits depend on the cut.
 std::string MeshEngine::kept_cut() const {
   const auto stages = static_cast<std::size_t>(plan_.mesh.pipeline) *
                       static_cast<std::size_t>(plan_.pipeline.chunks);
@@ -158,7 +157,7 @@ std::optional<Microbatch> MeshEngine::trace() const {
   std::vector<Sample> samples;
   for (std::int64_t i = 0; i < rows; ++i) samples.push_back(dataset->get(i % dataset->size()));
   MemoryResource& memory = parts_.trainer.host();
-  // Of the tensor-parallel ranks' rows, where each has its own, this rank's are so far on.
+  // If each tensor-parallel rank has its own rows, the offset of this rank's rows.
   const std::int64_t first = mesh_.place().tp * rows * context_.random.sample_stride;
   return Microbatch{task_.chain_input(parts_.trainer.collator->collate(samples, memory), memory),
                     static_cast<std::uint32_t>(first)};
@@ -260,7 +259,7 @@ bool MeshEngine::captures() const {
          parts_.trainer.planned_memory != nullptr;
 }
 
-// Alike on every rank.
+// The same on every rank.
 std::string MeshEngine::why_not_captured() const {
   if (reads_on_host())
     return "with tensor_parallel_degree > 1 the host reads the targets of this model's head";
@@ -280,12 +279,12 @@ void MeshEngine::begin_capture() {
   options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
   if (all.size() > 1 && all.can_capture()) options.exchange = exchange_over(all);
   ++captures_made_;
-  capture_.reset();  // one gives the arenas back
+  capture_.reset();  // gives the arenas back before the next capture
   capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,
                                                std::move(options));
 }
 
-// What groups' arenas take is of the room that all of them have.
+// The groups' arenas count as part of the room shared by all of them.
 std::string MeshEngine::describe_capture() {
   if (!capture_) return {};
   const std::string text = capture_->describe();
@@ -301,7 +300,7 @@ std::string MeshEngine::describe_capture() {
                     format_bytes(*room), largest.planned, largest.call_by_call);
 }
 
-// What a graph would not see change.
+// Everything that a graph cannot see change.
 std::string MeshEngine::kind_of(const StepWork& work,
                                 std::span<const Microbatch> microbatches) const {
   std::string key = fmt::format("{} {}", captures_made_, work.loss.label_smoothing);
@@ -313,7 +312,7 @@ std::string MeshEngine::kind_of(const StepWork& work,
                  : std::string(" none");
     key += fmt::format(" {} {}", input.target_rows.defined() ? input.target_rows.count() : -1,
                        microbatch.sample_first);
-    // Rows without a target are left out of a head in parts, where the host computes it.
+    // On the host, a split head skips rows without a target.
     if (!on_device() && plan_.mesh.tensor > 1 && input.targets.dtype() == DType::i32) {
       const auto* const targets = input.targets.const_data<std::int32_t>();
       key += fmt::format(" {}", std::count_if(targets, targets + input.targets.count(),
@@ -344,26 +343,28 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
     const std::int64_t rows = rows_of_part(batch.rows);
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
       const std::int64_t first = (piece * parts + model_->batch_part()) * rows;
-      // Relative to the step: counters have 24 bits for samples, and step itself is another word.
+      // Relative to the step: counters have 24 bits for samples, and the step has a word of its
+      // own.
       all.push_back(
           {rows_of(input, first, rows),
            static_cast<std::uint32_t>(batch.ordinals.first - first_ordinal + first * stride)});
     }
   }
-  // The last update of an epoch may have fewer batches. Any length that sequences divide into.
+  // The last update of an epoch may have fewer batches. Any length that sequences divide into will
+  // do.
   while (static_cast<std::int64_t>(all.size()) < batches_at_a_time() * pieces)
     all.push_back({row_without_targets(task_, mesh_.shape().tp, memory),
                    static_cast<std::uint32_t>(model_->batch_part() * stride)});
   return all;
 }
 
-// Where heads read targets on the host, it keeps what was uploaded.
+// If heads read targets on the host, it keeps copies of the uploaded tensors.
 void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
   if (!on_device()) return;
   std::vector<Tensor*> all;
   for (Microbatch& microbatch : microbatches) {
     nn::ChainInput& input = microbatch.input;
-    // Of one rank: the parts of a layer go through the same rows.
+    // Only for one tensor-parallel rank: the parts of a layer must process the same rows.
     if (task_.chain()->reads_target_rows() && mesh_.shape().tp == 1)
       input.target_rows = nn::rows_with_targets(
           input.targets, nn::target_rows_granularity(input.targets), parts_.trainer.host());
@@ -381,7 +382,7 @@ void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
     if (late_) late_->wait_for_ranks();
     device_backend(context_.stream.device.type).synchronize(context_.stream);
     staged_.clear();
-    begin_capture();  // its graphs read what has gone
+    begin_capture();  // its graphs read inputs that are gone
   }
   auto& staged =
       staged_
@@ -404,7 +405,7 @@ StepDone MeshEngine::queue_step(const StepWork& work, std::span<const Microbatch
                                        .scaling = scaler_.rule()};
   optimizer_->set_step(*step_state_, update);
   const auto step = [&] {
-    if (std::exchange(step_open_, true)) model_->abandon_step();  // it could not be captured
+    if (std::exchange(step_open_, true)) model_->abandon_step();  // its capture failed
     {
       const TraceSpan span(parts_.trainer.tracer, "step", "pipeline");
       model_->queue_train(microbatches, losses_);
@@ -420,12 +421,12 @@ StepDone MeshEngine::queue_step(const StepWork& work, std::span<const Microbatch
     step();
   }
   collectives::WorkPtr last = optimizer_->take_last_sum();
-  // What a graph sums leaves no Work behind.
+  // Sums in a graph leave no Work.
   if (capture_ && mesh_.world().can_capture()) last = mesh_.world().watch(context_.stream);
   late_->note(losses_, optimizer_->rule().norm(), std::move(last));
   if (!work.wait) return {.known = false};
   const StepDone done = late_->last();
-  if (done.outcome.skipped) scaler();  // who diverges is told at once
+  if (done.outcome.skipped) scaler();  // throws now if gradients keep overflowing
   return done;
 }
 
@@ -440,7 +441,7 @@ std::vector<StepDone> MeshEngine::collect() {
 StepDone MeshEngine::step(const StepWork& work) {
   nn::LossOptions loss = work.loss;
   loss.loss_scale = on_device() ? 1 : static_cast<float>(optimizer_->loss_scale() / work.targets);
-  if (on_device()) loss.state = step_state_.pointer();  // has the rest
+  if (on_device()) loss.state = step_state_.pointer();  // the state holds the other factors
   std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, loss);
   upload(microbatches);
   const Tensor& ids = microbatches.front().input.ids;
@@ -459,7 +460,8 @@ StepDone MeshEngine::host_step(const StepWork& work, std::span<const Microbatch>
     const TraceSpan span(tracer, "step", "pipeline");
     const parallel::PipelineStatistics before = model_->pipeline_statistics();
     {
-      const PhaseSpan phase(clock_, StepPhase::communication);  // what the pipeline has not
+      const PhaseSpan phase(clock_, StepPhase::communication);  // parts of it are moved to other
+                                                                // phases below
       done.loss_sum = model_->train(microbatches).sum;
     }
     const parallel::PipelineStatistics& after = model_->pipeline_statistics();
@@ -483,7 +485,7 @@ LossSums MeshEngine::evaluate(std::span<const Batch> batches, const Scores& scor
   const std::vector<Microbatch> microbatches = cut(batches, 0, {});
   std::vector<Tensor> logits;
   const parallel::StageLoss loss =
-      model_->evaluate(microbatches, scores ? &logits : nullptr);  // of all ranks, on each
+      model_->evaluate(microbatches, scores ? &logits : nullptr);  // of all ranks, on each rank
   const auto pieces = static_cast<std::size_t>(plan_.pipeline.microbatches);
   for (std::size_t i = 0; i < logits.size() && i / pieces < batches.size(); ++i) {
     const Batch& batch = batches[i / pieces];
@@ -491,7 +493,7 @@ LossSums MeshEngine::evaluate(std::span<const Batch> batches, const Scores& scor
     const std::int64_t first =
         (static_cast<std::int64_t>(i % pieces) * model_->batch_parts() + model_->batch_part()) *
         rows;
-    const std::int64_t given = std::min(rows, batch.rows - first);  // the others filled up
+    const std::int64_t given = std::min(rows, batch.rows - first);  // the other rows were added
     if (given <= 0) continue;
     scores(i / pieces, first,
            scores_on_host(context_, logits[i].narrowed(0, 0, given), parts_.trainer.host()));
@@ -541,7 +543,7 @@ Engine::Write MeshEngine::snapshot(bool with_optimizer) {
 }
 
 void MeshEngine::load_weights(const std::string& directory) {
-  model_->wait_for_values();  // gathers read what is written now
+  model_->wait_for_values();  // gathers read the values that are written now
   note_loaded(parts_, directory,
               read_weights(directory, task_, context_.kernels(), weights(Which::held)));
   model_->refresh();
@@ -554,10 +556,10 @@ void MeshEngine::load_optimizer(const std::string& directory, std::int64_t updat
   step_state_.write(state);
 }
 
-// Through files in parts, a tensor at a time: no rank ever holds the model.
+// Goes through files in parts, one tensor at a time: no rank ever holds the whole model.
 void MeshEngine::save_model(const std::string& directory) {
   collectives::Communicator& world = mesh_.world();
-  // A name that the next run clears away, should this one end here.
+  // The next run removes this name if this run ends here.
   const std::string in_parts = directory + "/tmp-checkpoint-model.0";
   const DirectoryOwners owners = find_owners(beside(), directory);
   if (owners.is_owner(world.rank())) {

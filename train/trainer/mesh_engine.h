@@ -1,10 +1,9 @@
-// The ranks are a mesh of replicas, pipeline stages and tensor-parallel parts: one model lies on
-// several of them (parallel/apply).
+// The engine in which the ranks are a mesh of replicas, pipeline stages and tensor-parallel parts:
+// several ranks hold one model (parallel/apply).
 //
-// A step has gradient_accumulation_steps batches, each cut into `microbatches`, and the pipeline
-// runs all of them at once: accumulation is more microbatches, not more steps of the pipeline.
-// Where an epoch ends with fewer rows or batches, rows without targets fill up, which change no
-// loss and no gradient.
+// A step has gradient_accumulation_steps batches, each cut into `microbatches`. The pipeline runs
+// all of them at once: accumulation adds microbatches, not pipeline steps. If an epoch ends with
+// fewer rows or batches, rows without targets are added, which change no loss and no gradient.
 #pragma once
 
 #include <map>
@@ -27,7 +26,7 @@ namespace shoal {
 
 class MeshEngine final : public Engine {
  public:
-  // Refuses what cannot be with the numbers and a remedy, on every rank alike.
+  // Refuses impossible layouts with the numbers and a remedy, on every rank alike.
   explicit MeshEngine(const EngineParts& parts);
 
   DataShare data_share() const override;
@@ -65,31 +64,33 @@ class MeshEngine final : public Engine {
 
  private:
   bool on_device() const { return !context_.kernels().device().is_cpu(); }
-  // On a device: all of the step, and nothing is waited for but where `work` says so.
+  // On a device: queues the whole step. Waits only if `work` requires it.
   StepDone queue_step(const StepWork& work, std::span<const parallel::Microbatch> microbatches);
   StepDone host_step(const StepWork& work, std::span<const parallel::Microbatch> microbatches);
   bool captures() const;
-  std::string why_not_captured() const;  // empty: steps can be
+  std::string why_not_captured() const;  // empty: steps can be captured
   void begin_capture();
   std::string kind_of(const StepWork& work,
                       std::span<const parallel::Microbatch> microbatches) const;
-  // The head computes rows with a target alone, or samples that tensor-parallel ranks share out:
-  // the host reads its targets then, which it keeps, and which no graph holds.
+  // True if the host reads targets: the head computes only rows with a target, or samples that
+  // tensor-parallel ranks divide. The engine keeps host copies then, and no graph can hold the
+  // step.
   bool reads_on_host() const;
-  // How the model is cut: as the checkpoint that is continued, or by what units take on the run's
+  // Chooses the cut of the model: that of the resumed checkpoint, or one by unit costs on the run's
   // own samples.
   void prepare_cut(parallel::ParallelOptions& options);
   std::string kept_cut() const;  // "3,2,1" of that checkpoint, on every rank; empty: measure
-  std::optional<parallel::Microbatch> trace() const;  // none: nothing is trained
+  std::optional<parallel::Microbatch> trace() const;  // nullopt: there is no training
   void build();
-  // Of a batch of `batch_rows`, filled up: how many rows a microbatch of one rank has.
+  // Rows of one rank's microbatch, for a batch of `batch_rows` after filling up.
   std::int64_t rows_of_part(std::int64_t batch_rows) const;
-  // This rank's part of the batches, as many microbatches as the pipeline has.
+  // This rank's part of the batches: as many microbatches as the pipeline runs.
   std::vector<parallel::Microbatch> cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const;
-  // On a device, what stages read of a step's microbatches goes there once, not at each use.
+  // On a device: uploads the inputs of a step's microbatches once, not at each use.
   void upload(std::vector<parallel::Microbatch>& microbatches);
-  // What this rank holds, or of what several ranks hold what it writes.
+  // held: this rank's tensors; written: of tensors that several ranks hold, those that this rank
+  // writes.
   enum class Which { held, written };
   std::vector<HeldNumbers> weights(Which which) const;
   std::vector<HeldNumbers> moments(Which which) const;
@@ -98,26 +99,26 @@ class MeshEngine final : public Engine {
   const parallel::ParallelPlan& plan_;  // of parts_.arguments
   Task& task_;
   nn::DirectDispatcher dispatcher_;
-  nn::StepRecorder recorder_{dispatcher_};  // what context_ runs operations by
+  nn::StepRecorder recorder_{dispatcher_};  // runs context_'s operations
   nn::Context context_;
   nn::StepStateMemory step_state_;
   OptimizerMemory optimizer_memory_;
-  nn::HostWork host_work_;  // of captured steps
-  // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
+  nn::HostWork host_work_;  // for captured steps
+  // Inputs of steps by their shapes: graphs read them again. Empty if kernels run on the host.
   std::map<std::string, nn::StagedInputs> staged_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
-  std::string cut_by_;                                         // how, for the log
-  std::unique_ptr<parallel::DistributedOptimizer> optimizer_;  // from prepare_training() on
-  // On a device: the rule of the loss scale, and the scale as it was last read, for it lives in
-  // step_state_; what steps came to, from prepare_training() on. On the host optimizer_ scales.
+  std::string cut_by_;                                         // how the model was cut, for the log
+  std::unique_ptr<parallel::DistributedOptimizer> optimizer_;  // set by prepare_training()
+  // On a device: rule and last read value of the loss scale, which is in step_state_; and results
+  // of steps, set by prepare_training(). On the host optimizer_ scales.
   nn::LossScaler scaler_;
   std::unique_ptr<LateSteps> late_;
-  Tensor losses_;  // of a step's microbatches, f32, where this rank adds them: graphs write them
+  Tensor losses_;  // f32, losses of a step's microbatches if this rank adds them: graphs write them
   std::unique_ptr<nn::StepCapture> capture_;  // null: steps run call by call
   nn::RecordedBatch last_microbatch_;         // the first of the last step
-  int captures_made_ = 0;                     // of these
-  bool step_open_ = false;                    // the last one failed between its two ends
+  int captures_made_ = 0;                     // how many captures were made
+  bool step_open_ = false;                    // the last step failed before its end
 };
 
 }  // namespace shoal

@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-// `rows` rows, the first ones those of `from`, the others copies of row 0.
+// `rows` rows: first those of `from`, then copies of row 0.
 Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) {
   if (!from.defined()) return {};
   Tensor more = Tensor::empty(from.shape().with(0, rows), from.dtype(), memory, MemoryTag::data);
@@ -23,7 +23,7 @@ Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) 
   return more;
 }
 
-// Rows from `first_row` on have no targets then: classes or positions, or numbers.
+// Removes the targets of rows from `first_row` on, whether classes, positions or numbers.
 void drop_targets(const Tensor& targets, std::int64_t first_row) {
   const std::int64_t first = targets.count() / targets.shape()[0] * first_row;
   if (targets.dtype() == DType::i32) {

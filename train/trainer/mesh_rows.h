@@ -1,4 +1,4 @@
-// The rows of batches, as a mesh cuts them into microbatches. In host memory.
+// Cuts rows of batches into the microbatches of a mesh. In host memory.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace shoal {
 
-// Rows without targets are added, that `unit` may divide the batch.
+// Adds rows without targets until `unit` divides the batch.
 nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource& memory);
-// [first, first + rows), views.
+// Rows [first, first + rows), as views.
 nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int64_t rows);
-// One row.
+// A single row without targets.
 nn::ChainInput row_without_targets(const Task& task, std::int64_t length, MemoryResource& memory);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// mp_parameters (SMP's `parameters`) beside the run's other options.
+// Combines mp_parameters (SMP's `parameters`) with the run's other options.
 #pragma once
 
 #include "shoal/collectives/communicator.h"
@@ -8,29 +8,29 @@
 
 namespace shoal {
 
-// After finish(): moves flat options of the plan into mp_parameters, and notes which options that
-// these speak of too were given, so that a given value holds against them although it is the
-// default. Throws invalid_argument where a flat option and mp_parameters disagree.
+// Call after finish(). Moves flat options of the plan into mp_parameters, and notes which
+// overlapping options were given, so that an explicit value counts even if it is the default.
+// Throws invalid_argument if a flat option and mp_parameters disagree.
 void take_given(const OptionSet& options, TrainingArguments& arguments);
 
-// Checks arguments and reads mp_parameters: `arguments` with what these say of precision, clipping,
-// seed, recomputation and collectives, and with model_parallel. Those that were resolved before
-// come back as they are. Throws with every problem, one a line.
+// Checks arguments and parses mp_parameters. Returns `arguments` with the values that mp_parameters
+// set for precision, clipping, seed, recomputation and collectives, and with model_parallel.
+// Resolved arguments are returned unchanged. Throws with every problem, one per line.
 TrainingArguments resolve_arguments(TrainingArguments arguments);
 
-// What bf16_auto comes to, in resolved arguments.
+// Sets the decision on bf16_auto in resolved arguments.
 void settle_bf16(TrainingArguments& arguments, bool bf16);
 
-// How a run's communicator is to be made: ddp_backend (else SHOAL_BACKEND), rules, fixed order; the
-// stream is for whoever makes the kernels. Of resolved arguments. invalid_argument where a pipeline
-// is to run over nccl.
+// Options for a run's communicator: ddp_backend (else SHOAL_BACKEND), rules, fixed order. The
+// caller that creates the kernels adds the stream. Takes resolved arguments. Throws
+// invalid_argument for a pipeline over nccl.
 collectives::CommunicatorOptions communicator_options(const TrainingArguments& arguments);
 
 // The plan of resolved arguments as JSON, for checkpoints and a run's settings; {}: data
 // parallelism.
 nlohmann::json run_plan(const TrainingArguments& arguments);
 
-// The run that a plan must fit, for check_layout(). `length`: positions of a sample; 0: not known.
+// The run's shape, for check_layout(). `length`: positions of a sample; 0: unknown.
 parallel::RunShape run_shape(const TrainingArguments& arguments, int ranks, std::int64_t length);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// optimizer_offloading: where a device's run has its masters and moments.
+// optimizer_offloading: memory for the masters and moments of a run on a device.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,10 @@ namespace shoal {
 class OptimizerMemory {
  public:
   explicit OptimizerMemory(const EngineParts& parts);
-  // Pinned memory of the host, the run's where it has one; null: they lie with the parameters.
+  // Pinned host memory, the run's if it has one; null: masters and moments are beside the
+  // parameters.
   MemoryResource* get() const { return memory_.get(); }
-  // A line for the head of a log, with what has been taken so far; empty: there is nothing to say.
+  // A line for the head of a log with the bytes used so far; empty: nothing to report.
   std::string describe() const;
 
  private:

@@ -1,5 +1,5 @@
-// Names of Hugging Face's TrainingArguments and example scripts that Shoal knows and does not do:
-// those that change nothing here, and those that would and are refused.
+// Names of Hugging Face's TrainingArguments and example scripts that Shoal knows but does not
+// implement. Some are accepted without effect; those that would have an effect are refused.
 #include <algorithm>
 #include <array>
 

@@ -8,13 +8,13 @@
 namespace shoal {
 namespace {
 
-// A count of steps, or below 1 a share of all of them.
+// A count of steps; below 1, a share of all steps.
 std::int64_t resolve(double steps, std::int64_t total) {
   const double count = steps < 1 ? std::ceil(steps * static_cast<double>(total)) : steps;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(count));
 }
 
-// The run's last step ends an epoch, whole or not.
+// The run's last step ends an epoch, complete or not.
 bool due(Interval strategy, std::int64_t every, const StepPlan& plan, std::int64_t step,
          bool epoch_end) {
   return (strategy == Interval::steps && step % every == 0) ||
@@ -52,7 +52,7 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
 }
 
 bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // The last step too, whatever the interval: its loss is the run's.
+  // Always logs the last step: its loss is the run's.
   const bool last = a.logging_strategy == Interval::steps && step >= total_steps;
   return last || due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
          (a.logging_first_step && step == 1);
@@ -61,13 +61,13 @@ bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool e
   const auto done = static_cast<double>(step);
   const double waited =
       a.eval_strategy == Interval::epoch ? done / static_cast<double>(updates_per_epoch) : done;
-  // The last step too, whatever the interval, as transformers 5: it is saved, and may be the best.
+  // Always evaluates the last step, like transformers 5: it is saved and may be the best.
   const bool last = a.eval_strategy == Interval::steps && step >= total_steps;
   return (last || due(a.eval_strategy, eval_steps, *this, step, epoch_end)) &&
          waited >= a.eval_delay;
 }
 bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // The last step is saved too, whatever the interval.
+  // Always saves the last step.
   return due(a.save_strategy, save_steps, *this, step, epoch_end) ||
          (a.save_strategy == Interval::steps && step >= total_steps);
 }

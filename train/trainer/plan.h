@@ -1,5 +1,5 @@
-// How many updates a run has and when things happen in it: pure arithmetic, as Hugging Face's
-// Trainer does it.
+// Number of updates of a run, and when to log, evaluate and save: pure arithmetic, as in Hugging
+// Face's Trainer.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@ struct StepPlan {
   std::int64_t batches_per_epoch = 0;  // microbatches of a rank
   std::int64_t updates_per_epoch = 0;  // the last one may have fewer microbatches
   std::int64_t total_steps = 0;
-  double epochs = 0;  // as asked for, or what max_steps amounts to
+  double epochs = 0;  // as given, or what max_steps amounts to
   std::int64_t warmup_steps = 0;
-  std::int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;  // shares resolved; at least 1
+  std::int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;  // with shares resolved; at least
+                                                                   // 1
 
-  std::int64_t global_batch = 0;  // samples a step
+  std::int64_t global_batch = 0;  // samples per step
 
   bool log_at(const TrainingArguments& arguments, std::int64_t step, bool epoch_end) const;
   bool evaluate_at(const TrainingArguments& arguments, std::int64_t step, bool epoch_end) const;
   bool save_at(const TrainingArguments& arguments, std::int64_t step, bool epoch_end) const;
 };
 
-// `batches_per_epoch` above 0.
+// `batches_per_epoch` must be above 0.
 StepPlan plan_steps(const TrainingArguments& arguments, std::int64_t batches_per_epoch, int ranks);
 
 }  // namespace shoal

@@ -26,8 +26,8 @@ std::vector<T> front_of_row(const Tensor& tensor, std::int64_t row, std::int64_t
   return {first, first + count};
 }
 
-// Each rank has its own numbers at their places and zeros elsewhere; then everybody has all, with
-// the bits they had.
+// Each rank has its values in their places and zeros elsewhere. The sum gives every rank all values
+// with their exact bits.
 template <typename T>
 void spread(collectives::Communicator* ranks, std::vector<T>& values) {
   if (ranks != nullptr && !values.empty())
@@ -69,7 +69,8 @@ void GatheredPredictions::add(const Batch& batch, std::int64_t first_row, const 
 }
 
 Predictions GatheredPredictions::take(collectives::Communicator* ranks) {
-  // Of each sample: whether it is there, and how many scores, labels, values; then the shape.
+  // For each sample: whether it exists, and its numbers of scores, labels and values; then the
+  // shape.
   constexpr std::size_t kFields = 4;
   const auto count = static_cast<std::size_t>(samples_);
   std::vector<std::int64_t> sizes(kFields * count, 0);

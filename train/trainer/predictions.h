@@ -1,4 +1,4 @@
-// What a model says of every sample of a set, put together from the ranks in the set's order.
+// Scores of every sample of a data set, collected from the ranks in the data set's order.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +10,32 @@
 namespace shoal {
 
 struct SamplePrediction {
-  // [classes], or, where the head has scores of each position, [positions, classes] without those
-  // of the padding.
+  // [classes]; or [positions, classes] without padding, if the head scores each position.
   std::vector<float> scores;
-  // As the collator made them; those of positions are as many as these.
+  // As the collator made them; labels by position are as many as the positions.
   std::vector<std::int32_t> labels;
   std::vector<float> values;
 };
 
 struct Predictions {
-  std::int64_t classes = 0;  // scores of one position or sample
+  std::int64_t classes = 0;  // number of scores per position or sample
   bool of_positions = false;
   std::vector<SamplePrediction> samples;  // in the order of the dataset
 
-  // The class with the highest score, the first of equals: of each sample, or position after
-  // position of all samples.
+  // The class with the highest score (ties: the first) of each sample, or of each position of all
+  // samples in turn.
   std::vector<std::int64_t> best_classes() const;
 };
 
-// On each rank one.
+// Collects a rank's predictions; each rank has one.
 class GatheredPredictions {
  public:
   explicit GatheredPredictions(std::int64_t samples) : samples_(samples) {}
-  // scores f32 [n, ..] in host memory, of the batch's rows from first_row on.
+  // scores: f32 [n, ..] in host memory, for the batch's rows from first_row on.
   void add(const Batch& batch, std::int64_t first_row, const Tensor& scores);
-  // All ranks' (null: this one is all), on each of them. Collective; blocks. Memory holds them
-  // twice meanwhile. A sample that is there twice or not at all is an internal error.
+  // Returns the predictions of all ranks on each of them (null: this rank has all). Collective;
+  // blocks. Temporarily holds them twice in memory. A duplicate or missing sample is an internal
+  // error.
   Predictions take(collectives::Communicator* ranks);
 
  private:

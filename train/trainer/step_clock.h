@@ -1,6 +1,6 @@
-// Where the training thread's time goes, for metrics.jsonl: phases that never overlap. The phase
-// entered last has the time; what it interrupted (an update inside a forward that waits for
-// gradients) goes on when it ends. Two readings of the clock a phase.
+// Measures the training thread's time by phase, for metrics.jsonl. Phases never overlap: time
+// counts for the phase entered last. The interrupted phase (a forward that waits for gradients and
+// runs an update) continues when that phase ends. Each phase costs two clock readings.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 namespace shoal {
 
 enum class StepPhase : std::uint8_t {
-  other,          // between the phases
+  other,          // between phases
   data,           // waiting for the loader
-  forward,        // with the copies of its inputs
-  backward,       // with what it does of the reduction behind itself
-  communication,  // waiting for other ranks: gradients, and what they agree on
-  pipeline_wait,  // waiting for neighbouring stages, bubbles too
+  forward,        // including copies of its inputs
+  backward,       // including the reduction work that it does itself
+  communication,  // waiting for other ranks: gradients and agreements
+  pipeline_wait,  // waiting for neighbouring stages, including bubbles
   optimizer,
 };
 inline constexpr std::size_t kStepPhases = 7;
@@ -30,19 +30,19 @@ struct StepTimes {
 };
 StepTimes operator-(StepTimes a, const StepTimes& b);
 
-// One thread. Counts between start() and stop(), which may be called again and again.
+// One thread. Counts between start() and stop(), which may be repeated.
 class StepClock {
  public:
   void start();
   void stop();
   StepTimes times() const { return times_; }  // as of the last change of phase
-  // Hands `seconds` of what `from` has, as far as it has them, over to `to`: where a phase is found
-  // inside another by who measured it himself.
+  // Moves up to `seconds` of the time counted for `from` to `to`, for a phase that its own code
+  // measured inside another phase.
   void move(StepPhase from, StepPhase to, double seconds);
 
  private:
   friend class PhaseSpan;
-  StepPhase enter(StepPhase phase);  // the one before
+  StepPhase enter(StepPhase phase);  // returns the previous phase
   StepTimes times_;
   StepPhase phase_ = StepPhase::other;
   bool running_ = false;

@@ -20,7 +20,8 @@ namespace {
 
 using collectives::ReduceOp;
 
-constexpr std::size_t kMostPending = 1000;  // then a step is waited for, whoever wants to know
+constexpr std::size_t kMostPending = 1000;  // beyond this, a step is waited for even if its results
+                                            // are not needed
 static_assert(kMostPending < kernels::kRates);
 
 }  // namespace
@@ -37,7 +38,7 @@ Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trai
 }
 
 void Trainer::Impl::begin() {
-  // In this order: what an engine holds refers to its task.
+  // In this order: the engine refers to its task.
   unfinished.reset();
   writer.reset();
   run_lock.reset();
@@ -71,10 +72,10 @@ void Trainer::Impl::begin() {
   state.train_batch_size = args.per_device_train_batch_size;
 }
 
-// The Trainer is given it; what it was to be like is in the arguments.
+// Checks the given communicator against the arguments.
 void Trainer::Impl::check_communicator() const {
   if (ranks() == 1 && args.mp_parameters.empty()) return;
-  // Gradients lie in the communicator's memory, and its calls come after the kernels'.
+  // Gradients lie in the communicator's memory, and its calls follow those of the kernels.
   const Stream moves = parts.communicator->stream(), computes = parts.kernels->stream();
   if (moves.device != computes.device || moves.handle != computes.handle)
     throw Error(ErrorCode::invalid_argument,
@@ -192,10 +193,10 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
 
 void Trainer::Impl::prepare_training() {
   if (plan) return;
-  loader = make_train_loader();  // what it refuses, it refuses before gradients take memory
+  loader = make_train_loader();  // it refuses errors before gradients are allocated
   engine->prepare_training();
   if (args.auto_find_batch_size) find_batch_size();
-  // As Hugging Face counts what has no length: one epoch is the whole run.
+  // Like Hugging Face for sets without a length: one epoch is the whole run.
   const std::int64_t batches =
       streams() ? args.max_steps * args.gradient_accumulation_steps : loader->batches();
   plan = plan_steps(args, batches, share.count * share.devices);
@@ -221,7 +222,7 @@ void Trainer::Impl::seek_loader() {
 
 Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const TraceSpan span(parts.tracer, "step", "data");
-  // The loader alone: what is counted and agreed here is no wait for data.
+  // Only the loader's time: counting and agreeing is no wait for data.
   const auto loading = [this] { return PhaseSpan(engine->clock(), StepPhase::data); };
   StepInput input;
   {
@@ -248,15 +249,15 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   state.data_position += static_cast<std::int64_t>(input.batches.size()) * together();
   if (streams()) {  // data_epoch stays 0: ordinals count from the run's first sample
     stream = loader->stream_state();
-    // With shards of their own ranks' epochs end at other steps: those of rank 0 count.
+    // With shards of their own, ranks end epochs at different steps; rank 0's count.
     input.epoch_end = is_main() && stream.epoch > stream_place.epoch;
   } else if (state.data_position >= plan->batches_per_epoch * together()) {
     input.epoch_end = true;
     state.data_position = 0;
     ++state.data_epoch;
   }
-  // One agreement a step: how many targets the loss is divided by, whether anybody must stop, and
-  // whether every part of a checkpoint is there.
+  // One agreement per step: the number of targets that the loss is divided by, whether any rank
+  // must stop, and whether every part of a checkpoint is written.
   const bool stops = parts.stop_signal != nullptr && *parts.stop_signal != 0;
   const bool late = is_main() && args.max_train_minutes &&
                     seconds_since(train_began) > *args.max_train_minutes * 60;
@@ -273,7 +274,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   input.out_of_time = agreed[3] != 0;
   if (streams()) input.epoch_end = agreed[5] != 0;
   if (agreed[4] == ranks()) complete();
-  if (input.stop) {  // these batches are for whoever resumes
+  if (input.stop) {  // the resumed run uses these batches
     state.data_epoch = place.epoch;
     state.data_position = place.position;
     stream = stream_place;
@@ -299,7 +300,7 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   const TraceSpan whole(parts.tracer, "step", "step", state.global_step + 1);
   const auto targets = static_cast<double>(std::max<std::int64_t>(input.targets, 1));
   StepReport report;
-  // If none of the steps before was left out.
+  // Assumes that no pending step was skipped.
   const std::int64_t update = state.optimizer_steps + std::ssize(pending);
   report.learning_rate = schedule->learning_rate(update);
   const auto before = engine->reduced();
@@ -328,7 +329,7 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   report.total_steps = plan->total_steps;
   report.tokens = input.tokens;
   if (done.known) {
-    learn_pending();  // they come first
+    learn_pending();  // pending steps come first
     learn(report, targets, done);
   } else {
     report.known = false;
@@ -393,14 +394,14 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
   if (report != nullptr) loader_watch.add_to_line(line);
   each_callback([&](TrainerCallback& c) { c.on_log(line); });
   if (!metrics_file) return;
-  // What the clock says is in the file, but not in the state: checkpoints of equal runs are equal.
+  // Times go into the file but not into the state, so that equal runs write equal checkpoints.
   if (report != nullptr) {
     record["tokens_seen"] = state.tokens_seen;
     record["tokens_per_second"] = report->tokens_per_second;
     record["elapsed"] = report->elapsed;
     add_where_time_went(record);
     loader_watch.add_to(record);
-    if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the record before
+    if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the last record
       const parallel::ReducerStatistics reduced = *now - reduced_when_logged;
       reduced_when_logged = *now;
       record["exposed_communication_seconds"] =
@@ -433,7 +434,7 @@ void Trainer::Impl::add_where_time_went(nlohmann::ordered_json& record) {
 
 void Trainer::Impl::log_window(const StepReport& report) {
   nlohmann::ordered_json record;
-  // No finite loss in the whole window: not 0.
+  // NaN, not 0, if the window has no finite loss.
   record["loss"] = state.window_steps > 0
                        ? state.window_loss / static_cast<double>(state.window_steps)
                        : std::numeric_limits<double>::quiet_NaN();
@@ -471,8 +472,9 @@ TrainResult Trainer::Impl::train() {
   if (std::exchange(trained, true) && parts.model_init) begin();
   prepare_training();
   owners = find_owners(engine->beside(), args.output_dir);
-  // Before this run changes anything there. resume() removes nothing before all ranks have come.
-  const bool writes = is_main() || engine->writes_parts();  // another rank may have no such disk
+  // Before this run changes the directory. resume() removes nothing before all ranks have arrived.
+  const bool writes = is_main() || engine->writes_parts();  // another rank may have no access to
+                                                            // such a disk
   if (!run_lock && writes && owners.is_owner(parts.communicator->rank()))
     run_lock =
         std::make_shared<RunLock>(args.output_dir, [this](const std::string& line) { say(line); });
@@ -493,7 +495,7 @@ TrainResult Trainer::Impl::train() {
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   std::int64_t needing = std::ranges::count_if(
       parts.callbacks, [](const TrainerCallback* c) { return c->needs_every_step(); });
-  sum(&needing, 1);  // ranks read what steps came to together
+  sum(&needing, 1);  // ranks read the results of steps together
   needs_every_step = needing > 0;
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate(parts.eval_dataset);
 
@@ -530,8 +532,8 @@ TrainResult Trainer::Impl::train() {
     }
   }
   settle();
-  // A callback ended training: the steps since the last record are the run's too. One that a signal
-  // stopped goes on elsewhere.
+  // If a callback ended training, the steps since the last record still count. A run that a signal
+  // stopped will be resumed and logs them then.
   if (result.stop_signal == 0 && state.window_steps > 0 && last_learnt.step == state.global_step &&
       args.logging_strategy != Interval::no) {
     last_learnt.elapsed = seconds_since(began);

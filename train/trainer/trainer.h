@@ -1,12 +1,12 @@
-// The step loop: training, evaluation, checkpoints, as Hugging Face's Trainer has them.
+// The step loop: training, evaluation, checkpoints, as in Hugging Face's Trainer.
 //
 //   Trainer trainer(arguments, parts);
-//   TrainResult result = trainer.train();       // resumes where arguments say so
+//   TrainResult result = trainer.train();       // resumes if the arguments ask for it
 //   nlohmann::ordered_json m = trainer.evaluate();
 //
-// Every rank makes one and calls the same methods in the same order. Results depend neither on the
-// number of loader workers nor on interruption (decisions 10, 19): a run that was stopped and
-// resumed from a checkpoint has the bits of the run that was not.
+// Every rank creates one and calls the same methods in the same order. Results do not depend on the
+// number of loader workers or on interruptions (decisions 10, 19): a run that was stopped and
+// resumed from a checkpoint has the same bits as one that was not.
 #pragma once
 
 #include <atomic>
@@ -40,53 +40,53 @@ namespace parallel {
 class TensorParallelRegistry;
 }
 
-// What the metrics of a task are computed from, as Hugging Face's compute_metrics. Called on every
-// rank, with the same predictions; what it gives must depend on nothing else. Names are logged with
-// "eval_" (predict(): "test_") in front.
+// Computes a task's metrics, like Hugging Face's compute_metrics. Called on every rank with the
+// same predictions; the result must depend on nothing else. Names are logged with the prefix
+// "eval_" (predict(): "test_").
 using ComputeMetrics = std::function<nlohmann::ordered_json(const Predictions& predictions)>;
 
-// What a Trainer works with; all of it outlives the Trainer.
+// The parts that a Trainer works with; all must outlive it.
 struct TrainerParts {
   Task* task = nullptr;  // its module need not have values yet
-  // Instead of `task`: makes the one that train() begins with, each time that it is called.
+  // Replaces `task`: creates the task that train() begins with, at each call.
   std::function<std::unique_ptr<Task>()> model_init;
-  ComputeMetrics compute_metrics;  // empty: evaluation computes the loss alone
+  ComputeMetrics compute_metrics;  // empty: evaluation computes only the loss
   kernels::Kernels* kernels = nullptr;
   CountingMemory* memory = nullptr;  // of the kernels' device
-  // Where batches and copies for checkpoints are; null: `memory`, which must be the host's then.
+  // For batches and checkpoint copies; null: `memory`, which must then be host memory.
   MemoryResource* host_memory = nullptr;
-  // Of a device's run: the pinned host memory that is under every pool of it (host_memory's), so
-  // that it knows what the process has locked, with what pools keep. What is staged, offloaded or
-  // kept on the host is taken from there; logged as pinned_memory_*, and told where it runs out.
-  // Outlives tasks and communicators too. Null: each takes its own, which nobody counts.
+  // For runs on a device: the pinned host memory below every pool of the run (host_memory's), so
+  // that it counts all locked memory, including what pools keep. Staging, offloading and host
+  // copies use it. It is logged as pinned_memory_* and named when it runs out. Must outlive tasks
+  // and communicators too. Null: each user allocates its own, uncounted.
   CountingMemory* pinned_memory = nullptr;
-  // Below `memory` and what the kernels take scratch from; null: steps are not captured.
+  // Below `memory` and the kernels' scratch memory; null: steps are not captured.
   nn::PlannedMemory* planned_memory = nullptr;
-  // As communicator_options() of resolved arguments says (mp_parameters.h), its stream the
-  // kernels', and with what it was made; null: nobody says. Another backend is refused, and where
-  // the arguments ask for rules of collectives or fixed_order, a communicator that was not made
-  // with them, or nobody says so.
+  // Must be created with communicator_options(arguments) of resolved arguments (mp_parameters.h),
+  // on the kernels' stream. `made_with` records those options; null: not recorded. Another backend
+  // is refused. If the arguments ask for collective rules or fixed_order, `made_with` must have
+  // them.
   collectives::Communicator* communicator = nullptr;
   const collectives::CommunicatorOptions* made_with = nullptr;
-  // How tensor parallelism cuts modules, a user's own kinds among them; null: its defaults().
+  // How tensor parallelism splits modules, including the user's own kinds; null: its defaults().
   const parallel::TensorParallelRegistry* tensor_parallel = nullptr;
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;  // eval: optional
-  // Instead of train_dataset: a set that is read as a stream, through a shuffle buffer of so many
-  // samples. Has no end, so the arguments need max_steps.
+  // Replaces train_dataset: a set that is streamed through a shuffle buffer of `shuffle_buffer`
+  // samples. A stream has no end, so the arguments need max_steps.
   std::shared_ptr<const ShardSet> train_shards;
-  // Options that the training set's rows follow from, and their values, as a checkpoint keeps them:
-  // a run that goes on from it says which are others. What the Trainer itself knows (the number of
-  // rows, how they are drawn) need not be among them.
+  // Options that determine the training set's rows, with their values, for checkpoints: a resumed
+  // run reports which ones differ. Values that the Trainer knows (number of rows, sampling) need
+  // not be included.
   nlohmann::json data_options = nlohmann::json::object();
   std::int64_t shuffle_buffer = 10000;
-  bool shard_by_rank = false;  // each replica streams every N-th shard, instead of all one order
+  bool shard_by_rank = false;  // each replica streams every N-th shard; false: all share one order
   std::shared_ptr<const Collator> collator;
-  // A directory whose weights training starts from; empty: initialised from the seed.
+  // A directory with the initial weights; empty: initialised from the seed.
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;
   Tracer* tracer = nullptr;  // optional
-  // Non-zero on any rank: all of them save and stop before their next step. A handler that sets it
-  // must not run on a thread that computes (runtime/base/signal_thread.h).
+  // Non-zero on any rank: all ranks save and stop before their next step. A handler that sets it
+  // must not run on a computing thread (runtime/base/signal_thread.h).
   const std::atomic<int>* stop_signal = nullptr;
 
   MemoryResource& host() const { return host_memory != nullptr ? *host_memory : *memory; }
@@ -96,8 +96,8 @@ struct TrainResult {
   std::int64_t global_step = 0;
   double train_loss = 0;  // mean over all steps of the run
   nlohmann::ordered_json metrics;
-  int stop_signal = 0;  // what stopped the run before its end, on every rank; 0: nothing did
-  std::string last_checkpoint;  // written by this run or resumed from; empty: none
+  int stop_signal = 0;          // the signal that stopped the run early, on every rank; 0: none
+  std::string last_checkpoint;  // written or resumed from by this run; empty: none
 };
 
 struct PredictionOutput {
@@ -105,45 +105,45 @@ struct PredictionOutput {
   nlohmann::ordered_json metrics;
 };
 
-// invalid_argument where output_dir holds checkpoints and `arguments` do not say what becomes of
-// them. train() does this too; a program may ask before it builds anything.
+// Throws invalid_argument if output_dir holds checkpoints and `arguments` do not say how to treat
+// them. train() calls it too; a program may call it before it builds anything.
 void check_output_directory(const TrainingArguments& arguments);
 
 class Trainer {
  public:
-  // Materialises the parameters, and buckets for their gradients. Collective.
+  // Creates the engine with the model's parameters. Collective.
   Trainer(const TrainingArguments& arguments, const TrainerParts& parts);
   ~Trainer();
 
-  // Collective. Throws what failed; a checkpoint that could not be written ends training at the
-  // next step, earlier ones untouched.
+  // Collective. Throws the error that ended training. If a checkpoint cannot be written, training
+  // ends at the next step; earlier checkpoints stay.
   TrainResult train();
-  // Mean loss over the whole evaluation set, each sample once, perplexity where tokens are
-  // predicted, and what compute_metrics gives. Collective.
+  // Mean loss over the whole evaluation set, each sample once; perplexity if tokens are predicted;
+  // and the values of compute_metrics. Collective.
   nlohmann::ordered_json evaluate();
-  // evaluate(), but where training ended with an evaluation of the weights that are there, its
-  // metrics, times among them, are logged and returned again. Collective.
+  // Like evaluate(). But if training ended with an evaluation of the current weights, logs and
+  // returns its metrics again, including times. Collective.
   nlohmann::ordered_json evaluate_once();
-  // The same of another set, with `suffix` behind each name: "eval_accuracy_mm". Collective.
+  // The same for another set, with `suffix` after each name: "eval_accuracy_mm". Collective.
   nlohmann::ordered_json evaluate(std::shared_ptr<const Dataset> dataset,
                                   const std::string& suffix);
-  // Of any set: every sample's scores, in its order, on every rank; the metrics, "test_loss" among
-  // them where a sample has labels. Logs nothing. Collective.
+  // For any set: every sample's scores in order, on every rank, and the metrics; they include
+  // "test_loss" if a sample has labels. Logs nothing. Collective.
   PredictionOutput predict(std::shared_ptr<const Dataset> dataset);
-  // The model in Hugging Face's format, into output_dir itself; rank 0 writes. Collective.
+  // Writes the model in Hugging Face's format into `directory` itself; rank 0 writes. Collective.
   void save_model(const std::string& directory);
 
   const TrainerState& state() const;
   std::int64_t total_steps() const;
   std::int64_t parameter_count() const;
-  // What a run is, line by line, for the header of a log (decisions 18 and 19).
+  // Lines that describe the run, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
-  std::string describe_capture() const;  // what step capture came to; empty: nothing
-  // Bytes by tag, now and at the peak, pinned ones apart; what waited elsewhere for its backward,
-  // or that nothing did.
+  std::string describe_capture() const;  // how steps were captured; empty: no step was
+  // Current and peak bytes by tag, pinned memory separately; and offloaded activations, or a note
+  // that there were none.
   std::vector<std::string> memory_report() const;
-  // Of this rank's activations that left; none where they are to stay. A graph's replays count
-  // nothing.
+  // Statistics of this rank's offloaded activations; nullopt without offloading. Graph replays are
+  // not counted.
   std::optional<parallel::OffloadStatistics> offloaded() const;
 
  private:

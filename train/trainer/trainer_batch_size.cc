@@ -1,13 +1,14 @@
-// auto_find_batch_size, and what is said where memory does not suffice.
+// auto_find_batch_size, and remedies for insufficient memory.
 //
-// Hugging Face runs training itself until memory runs out, and begins anew with nine tenths of the
-// batch (accelerate's find_executable_batch_size). With ranks that is no way: the one without
-// memory stops in the middle of a step, and the others wait inside an all_reduce, whose
-// communicator is of no use once it was given up. So one step's memory is tried before training:
-// forward and backward of the largest batch there can be, without a word between ranks, and with
-// the copy that a checkpoint is written from beside it. Then all ranks tell each other whether it
-// fitted. A try changes nothing that training begins with, so a run ends with the bits of one that
-// was given the batch size that was found.
+// Hugging Face runs training until memory runs out, then starts again with nine tenths of the batch
+// (accelerate's find_executable_batch_size). That does not work with ranks: the rank without memory
+// stops in the middle of a step, and the others wait in an all_reduce, whose communicator is
+// unusable after the abort.
+//
+// So each rank tries the memory of one step before training: forward and backward of the largest
+// possible batch, without communication, while it also holds the copy for a checkpoint. Then the
+// ranks tell each other whether it fitted. A try changes no state, so a run has the same bits as
+// one that was given the found batch size.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -23,7 +24,7 @@ std::int64_t nine_tenths(std::int64_t batch) { return batch * 9 / 10; }
 
 }  // namespace
 
-// What one rank says, all are told: the lowest's that says something.
+// Sends one rank's text to all ranks: that of the lowest rank that has one.
 std::optional<std::string> Trainer::Impl::first_said(const std::optional<std::string>& own) {
   const int rank = parts.communicator->rank();
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(ranks()), 0);
@@ -39,8 +40,8 @@ std::optional<std::string> Trainer::Impl::first_said(const std::optional<std::st
   return text;
 }
 
-// A batch of nothing else is as large as one can be: every row is as long as the longest, and each
-// of its positions has a target where some have (heads compute scores where there are targets).
+// A sample that makes the largest possible batch: as long as the longest, with a target at each
+// position if positions have targets (heads compute scores only at targets).
 Sample Trainer::Impl::longest_sample() {
   const auto lengths = lengths_of_samples();
   Sample sample = parts.train_dataset->get(std::ranges::max_element(*lengths) - lengths->begin());
@@ -49,8 +50,8 @@ Sample Trainer::Impl::longest_sample() {
   return sample;
 }
 
-// What a step took, and a sixteenth: what one try cannot see is the scratch of updates, and how
-// many words are hidden by chance (masked-lm). In pieces that a pool does not round up.
+// Allocates `bytes` and a sixteenth more, for memory that one try cannot see: scratch of updates,
+// and the random number of masked words (masked-lm). Uses pieces that a pool does not round up.
 std::vector<Buffer> Trainer::Impl::more_than(std::int64_t bytes) const {
   constexpr std::int64_t kPiece = std::int64_t{1} << 24;
   std::vector<Buffer> room;
@@ -81,13 +82,13 @@ std::optional<std::string> Trainer::Impl::try_batch(const Sample& longest, std::
   return std::nullopt;
 }
 
-// As Hugging Face: a run that is continued has its checkpoint's.
+// Like Hugging Face: a resumed run uses its checkpoint's batch size.
 std::int64_t Trainer::Impl::first_batch_size() {
   std::int64_t size = 0;
   if (const std::string directory = will_continue(); !directory.empty()) try {
       size = read_trainer_state(directory).train_batch_size;
     } catch (const Error&) {
-      size = 0;  // resume() says what is wrong with it
+      size = 0;  // resume() reports the problem
     }
   sum(&size, 1);
   return size > 0 ? size : args.per_device_train_batch_size;
@@ -115,7 +116,7 @@ void Trainer::Impl::find_batch_size() {
                     problem->substr(0, problem->find("; held are ")), next));
     size = next;
   }
-  parts.memory->reset_peaks();  // what is reported is training's
+  parts.memory->reset_peaks();  // reported peaks are those of training
   if (parts.pinned_memory != nullptr) parts.pinned_memory->reset_peaks();
   if (size == asked) return;
   say(fmt::format("auto_find_batch_size: per_device_train_batch_size is {} instead of {}", size,

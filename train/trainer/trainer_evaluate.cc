@@ -30,7 +30,7 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
   result.batches = sampler->batches_of_longest_rank(batch_size);
   const auto at_a_time = static_cast<std::size_t>(engine->batches_at_a_time());
 
-  // With fewer samples than ranks, some ranks have none.
+  // With fewer samples than ranks, some ranks have no samples.
   std::optional<Loader> eval_loader;
   if (sampler->samples() > 0) {
     eval_loader.emplace(
@@ -111,7 +111,7 @@ Trainer::Impl::EvaluationMetrics Trainer::Impl::measure(
 }
 
 void Trainer::Impl::log_evaluation(const EvaluationMetrics& given) {
-  // The state keeps what does not depend on the clock.
+  // The state keeps only values that do not depend on time.
   state.log_history.push_back(nlohmann::json(given.record));
   nlohmann::ordered_json line = given.metrics;
   line["step"] = state.global_step;
@@ -154,7 +154,7 @@ PredictionOutput Trainer::Impl::predict(const std::shared_ptr<const Dataset>& da
   return output;
 }
 
-// What is computed besides, nobody knows before it is.
+// Names of compute_metrics are not known before it runs.
 void Trainer::Impl::check_metric_name() const {
   const std::string& name = args.metric_for_best_model;
   const std::string metric = name.starts_with("eval_") ? name.substr(5) : name;
@@ -164,7 +164,7 @@ void Trainer::Impl::check_metric_name() const {
               "use loss or perplexity, or give the Trainer a compute_metrics");
 }
 
-// As Hugging Face: more is better, but of a loss.
+// Like Hugging Face: higher is better, except for a loss.
 bool Trainer::Impl::greater_is_better() const {
   const std::string& name = args.metric_for_best_model;
   return args.greater_is_better.value_or(!name.ends_with("loss") && !name.ends_with("perplexity"));
@@ -190,8 +190,8 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerCo
                       (!state.best_metric || (greater_is_better() ? value > *state.best_metric
                                                                   : value < *state.best_metric));
   if (args.early_stopping_patience) {
-    // As Hugging Face's EarlyStoppingCallback: better by no more than the threshold is a new best,
-    // but no reason to go on.
+    // Like Hugging Face's EarlyStoppingCallback: a gain within the threshold is a new best value,
+    // but does not reset patience.
     const bool gains = better && (!state.best_metric || std::abs(value - *state.best_metric) >
                                                             args.early_stopping_threshold);
     state.evaluations_without_gain = gains ? 0 : state.evaluations_without_gain + 1;
@@ -206,7 +206,7 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerCo
   if (!better) return;
   state.best_metric = value;
   if (!args.load_best_model_at_end && args.save_strategy != Interval::best) return;
-  // It follows right away, also between two that save_steps ask for.
+  // The checkpoint follows at once, even between the steps of save_steps.
   state.best_model_checkpoint = checkpoint_path(args.output_dir, state.global_step);
   control.should_save = true;
 }

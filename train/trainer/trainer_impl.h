@@ -27,7 +27,7 @@ namespace shoal {
 
 struct Trainer::Impl {
   Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts);
-  void begin();  // makes the engine, and the task where parts say how
+  void begin();  // creates the engine, and the task if `parts` has model_init
 
   TrainingArguments args;
   TrainerParts parts;
@@ -35,34 +35,35 @@ struct Trainer::Impl {
   std::unique_ptr<Engine> engine;
   DataShare share;
   std::optional<nn::Schedule> schedule;
-  // From the first train() on.
+  // Set by the first train().
   std::unique_ptr<Loader> loader;
   std::optional<StepPlan> plan;
-  StreamState stream;  // where the next step begins, where the training set is a stream
+  StreamState stream;  // the next step's start, if the training set is a stream
   LoaderWatch loader_watch;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
-  // While an owner of output_dir trains; after an error, as long as what is written may go on.
+  // Held while an owner of output_dir trains; after an error, as long as the writer may still
+  // write.
   std::shared_ptr<RunLock> run_lock;
-  std::unique_ptr<CheckpointWriter> writer;  // of every rank that writes
+  std::unique_ptr<CheckpointWriter> writer;  // on every rank that writes
   // A checkpoint in parts that is not complete yet: on all ranks or none.
   struct Unfinished {
-    std::shared_ptr<CheckpointTransaction> transaction;  // of a directory's owner
-    std::shared_ptr<SealedFile> part;                    // this rank's, once it is written
+    std::shared_ptr<CheckpointTransaction> transaction;  // on a directory's owner
+    std::shared_ptr<SealedFile> part;                    // this rank's part, once written
     std::shared_ptr<std::atomic<bool>> written;
     std::vector<std::string> keep;
   };
   std::optional<Unfinished> unfinished;
-  DirectoryOwners owners;       // of output_dir; known once train() has begun
-  std::string last_checkpoint;  // of this run, or what it was resumed from
+  DirectoryOwners owners;       // of output_dir; set when train() begins
+  std::string last_checkpoint;  // of this run, or the one it resumed from
   std::int64_t last_checkpoint_step = -1;
   parallel::ReducerStatistics reduced_when_logged;
   StepTimes times_when_logged;
   std::int64_t step_when_logged = 0;
   StepReport last_learnt;  // the newest step whose loss is known
   bool warned_not_finite = false;
-  bool needs_every_step = true;  // TrainerCallback's, of any of them on any rank
-  // Steps whose numbers are not known yet, and not yet among state.optimizer_steps.
+  bool needs_every_step = true;  // needs_every_step() of any callback on any rank
+  // Steps whose results are not known yet; state.optimizer_steps does not count them.
   struct PendingStep {
     StepReport report;
     double targets = 0;
@@ -83,8 +84,8 @@ struct Trainer::Impl {
   void say(const std::string& line) {
     each_callback([&](TrainerCallback& c) { c.on_message(line); });
   }
-  void end_others(const std::exception& why) noexcept;  // and say why this rank ends
-  // work(); where it throws on this rank, the others' waits end too.
+  void end_others(const std::exception& why) noexcept;  // also reports why this rank ends
+  // Runs work(); if it throws on this rank, the waits of other ranks end too.
   template <typename Work>
   decltype(auto) guarded(Work&& work) {
     try {
@@ -94,20 +95,20 @@ struct Trainer::Impl {
       throw;
     }
   }
-  // work(); out_of_memory gets a remedy in the user's words.
+  // Runs work(); adds a remedy for the user to out_of_memory.
   enum class MemoryUse : std::uint8_t { step, evaluation, checkpoint };
   template <typename Work>
   decltype(auto) with_memory_for(MemoryUse use, Work&& work) {
     try {
       return work();
     } catch (const Error& error) {
-      // What would spare the device's memory is no help with the host's (make_pinned_memory()'s).
+      // Remedies for device memory do not help with host memory (make_pinned_memory()'s errors).
       if (error.code() != ErrorCode::out_of_memory || error.message().starts_with("pinned host "))
         throw;
       throw Error(error.code(), error.message(), what_helps(use));
     }
   }
-  // In place, over all ranks; blocks.
+  // Sums in place over all ranks; blocks.
   void sum(std::int64_t* values, std::int64_t count);
   void sum(double* values, std::int64_t count);
 
@@ -120,13 +121,15 @@ struct Trainer::Impl {
   TrainResult train();
 
   // trainer_precision.cc
-  void settle_precision();  // what bf16 auto comes to; a word where bf16 is emulated
+  void settle_precision();  // decides bf16 auto; notes emulated bf16
 
   // trainer_batch_size.cc
-  void find_batch_size();  // args' from then on, and the loader's
+  void find_batch_size();  // sets it in `args` and in the loader
   std::int64_t first_batch_size();
   Sample longest_sample();
-  std::optional<std::string> try_batch(const Sample& longest, std::int64_t size);  // or why not
+  std::optional<std::string> try_batch(const Sample& longest, std::int64_t size);  // nullopt: it
+                                                                                   // fits; else the
+                                                                                   // reason
   std::vector<Buffer> more_than(std::int64_t bytes) const;
   std::optional<std::string> first_said(const std::optional<std::string>& own);  // on every rank
   std::string what_helps(MemoryUse use) const;
@@ -135,24 +138,25 @@ struct Trainer::Impl {
   struct StepInput {
     std::vector<Batch> batches;      // of this rank's index
     std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
-    std::int64_t targets = 0;        // all ranks
-    std::int64_t tokens = 0;         // all ranks
+    std::int64_t targets = 0;        // over all ranks
+    std::int64_t tokens = 0;         // over all ranks
     bool stop = false;               // some rank was told to stop
     bool out_of_time = false;        // rank 0's clock passed max_train_minutes
     bool epoch_end = false;
   };
   StepInput next_input();
   void seek_loader();
-  int stop();  // saves what next_input() found told to stop; the highest signal of any rank
+  int stop();  // saves after next_input() found a request to stop; returns the highest signal of
+               // any rank
   StepReport run_step(const StepInput& input);
   void learn(StepReport& report, double targets, const StepDone& done);
   void learn_pending();
-  void settle();  // every step has ended, and its numbers are in `state`
+  void settle();  // waits for every step, and puts its results into `state`
   bool settles(const StepInput& input, std::int64_t step) const;
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);
   void log_window(const StepReport& report);
-  // Of a record's file only: seconds a step since the record before, by phase, and memory.
+  // For the file only: seconds per step since the last record, by phase, and memory.
   void add_where_time_went(nlohmann::ordered_json& record);
   double epoch_now() const;
   nlohmann::ordered_json finish(double seconds, std::int64_t steps_done, std::int64_t samples_done);
@@ -162,17 +166,17 @@ struct Trainer::Impl {
     double loss = 0, targets = 0;  // sums over all ranks
     std::int64_t samples = 0, batches = 0;
     double seconds = 0;
-    Predictions predictions;  // where they were wanted
+    Predictions predictions;  // if requested
   };
   Evaluated run_over(const std::shared_ptr<const Dataset>& dataset, bool predict);
-  // Adds "PREFIX_runtime" and so on.
+  // Adds "PREFIX_runtime" and the other speed values.
   static void add_speed(nlohmann::ordered_json& metrics, const std::string& prefix,
                         const Evaluated& done);
   void add_computed(nlohmann::ordered_json& metrics, const std::string& prefix,
                     const Predictions& predictions) const;
   nlohmann::ordered_json evaluate(const std::shared_ptr<const Dataset>& dataset,
                                   const std::string& suffix = "");
-  // What an evaluation gave, without and with what it took.
+  // An evaluation's values: `record` without times, `metrics` with them.
   struct EvaluationMetrics {
     nlohmann::ordered_json record, metrics;
   };
@@ -184,10 +188,11 @@ struct Trainer::Impl {
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
   void check_metric_name() const;
   bool greater_is_better() const;
-  // Whether it is the best yet; asks for an end where patience is over (early_stopping_patience).
+  // Records whether the metric is the best so far; requests a stop when patience ends
+  // (early_stopping_patience).
   void note_metric(const nlohmann::ordered_json& metrics, TrainerControl& control);
 
-  // Of parts.eval_dataset and the weights of this step; none once there are other weights.
+  // Of parts.eval_dataset with this step's weights; nullopt after the weights change.
   std::optional<EvaluationMetrics> evaluated_now;
 
   // trainer_checkpoint.cc
@@ -196,18 +201,18 @@ struct Trainer::Impl {
   StreamState stream_of_all();
   void save_whole(const std::vector<std::string>& keep);
   void save_part(const std::vector<std::string>& keep);
-  void complete();        // every part is there: rank 0 marks the checkpoint, on its writer
-  void finish_writing();  // waits for this rank's writer; then every part is there
-  bool resume();          // true: continued from a checkpoint
-  std::string will_continue() const;  // that checkpoint, not yet checked, on rank 0; or empty
+  void complete();                    // all parts exist: rank 0 marks the checkpoint, on its writer
+  void finish_writing();              // waits until every rank's writer has written its part
+  bool resume();                      // returns true if the run resumed from a checkpoint
+  std::string will_continue() const;  // the checkpoint to resume, unverified, on rank 0; or empty
   std::optional<std::string> checkpoint_to_resume();
   std::optional<std::string> newest_to_resume();
   void agree_on_step(std::int64_t step);  // -1: no checkpoint
-  // What every rank has found alike: rank 0 says it, the others end without a word.
+  // For an error that every rank found: rank 0 reports it, the others end silently.
   [[noreturn]] void refuse(const Error& error) const;
   std::optional<std::string> problem_of(const std::string& checkpoint);  // the same on every rank
   void load_checkpoint(const std::string& directory);
-  void find_best_checkpoint();          // of the run that is continued; there may be none any more
+  void find_best_checkpoint();          // of the resumed run; it may no longer exist
   nlohmann::json data_options() const;  // TrainerState::data of this run
   void compare_data(const TrainerState& saved, const std::string& directory);
   void resume_data(const std::string& directory);

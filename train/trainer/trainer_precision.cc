@@ -13,8 +13,8 @@ namespace {
 
 enum Saved : std::int64_t { unknown, as_f32, as_bf16 };
 
-// What the run that wrote a checkpoint computed in. A checkpoint that cannot be read says nothing
-// here: resume() says what is wrong with it.
+// Dtype that the run of a checkpoint computed in. Unknown if the checkpoint is unreadable: resume()
+// reports the problem.
 Saved precision_of(const std::string& checkpoint) {
   if (checkpoint.empty() || !path_exists(checkpoint + "/trainer_state.json")) return unknown;
   try {
@@ -30,7 +30,8 @@ Saved precision_of(const std::string& checkpoint) {
 
 }  // namespace
 
-// Before the engine is made, which holds the model in this precision. All ranks decide alike.
+// Called before the engine is made, which holds the model in this precision. All ranks decide
+// alike.
 void Trainer::Impl::settle_precision() {
   if (!args.bf16 && !args.bf16_auto) return;
   const std::string here = kernels::emulation(*parts.kernels, DType::bf16);
