@@ -20,9 +20,8 @@ class LoaderWatch {
   std::string look(const LoaderStatistics& now, int workers, int cores, double elapsed,
                    std::int64_t step);
   // Adds values of the window that look() ended last:
-  //   loader_stall_share         share of the window (including evaluation and checkpoints) in
-  //   which
-  //                              steps waited for batches, 0 to 1; without workers: made them
+  //   loader_stall_share         share of the window, 0 to 1, in which steps waited for batches
+  //                              (without workers: made them); evaluation and checkpoints count
   //   loader_samples_per_second  rate of the loader while nothing makes it wait
   void add_to(nlohmann::ordered_json& record) const;
   // For a printed line: only the share, if it is at least 1 %.

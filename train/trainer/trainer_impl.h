@@ -192,7 +192,7 @@ struct Trainer::Impl {
   // (early_stopping_patience).
   void note_metric(const nlohmann::ordered_json& metrics, TrainerControl& control);
 
-  // Of parts.eval_dataset with this step's weights; nullopt after the weights change.
+  // Metrics of parts.eval_dataset with this step's weights; nullopt after the weights change.
   std::optional<EvaluationMetrics> evaluated_now;
 
   // trainer_checkpoint.cc
