@@ -88,8 +88,7 @@ class WholeState final : public ModelState {
   nn::UnitObserver* observer() override { return nullptr; }
   std::vector<OwnedRun> owned() const override {
     std::vector<OwnedRun> runs;
-    const std::vector<nn::Segment> segments = weights_.segments();  // of trainable parameters, in
-                                                                    // order
+    const std::vector<nn::Segment> segments = weights_.segments();  // trainable, in order
     for (const HeldParameter& entry : held_) {
       if (!entry.parameter->trainable()) continue;
       OwnedRun run{entry.parameter, entry.number, 0, segments[runs.size()],

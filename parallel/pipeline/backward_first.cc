@@ -77,8 +77,7 @@ class Game {
   ComputeLists lists_;
   std::vector<double> free_at_;
   std::vector<int> forwards_, backwards_;                // by rank: number done
-  std::vector<std::vector<double>> arrived_, returned_;  // by rank and microbatch: times of input
-                                                         // and gradient
+  std::vector<std::vector<double>> arrived_, returned_;  // by rank, microbatch: times
 };
 
 }  // namespace

@@ -17,8 +17,7 @@ struct StageCosts {
 };
 
 struct PipelineCosts {
-  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // one for all stages, or one per
-                                                                // stage
+  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // for all stages, or per stage
   double message = 0;   // from when both sides are ready until the data has arrived
   double overhead = 0;  // of each action, on its rank
   const StageCosts& of(int stage) const {

@@ -78,8 +78,7 @@ struct ActivationPlan {
 
 struct PrecisionPlan {
   DType dtype = DType::f32;  // of values and activations; the optimizer updates f32 masters
-  std::optional<nn::LossScalerOptions> loss_scaling = {};  // for f16; nullopt: GradScaler's
-                                                           // defaults
+  std::optional<nn::LossScalerOptions> loss_scaling = {};  // f16; nullopt: GradScaler's
   bool operator==(const PrecisionPlan&) const = default;
 };
 

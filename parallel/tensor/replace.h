@@ -41,8 +41,7 @@ class TensorParallelRegistry {
   // and LmHead (tied or not); SampleHead is not split.
   static TensorParallelRegistry defaults();
   void add(const std::string& kind, TensorParallelMaker maker);  // replaces an earlier maker
-  void remove(const std::string& kind);                          // such modules are no longer
-                                                                 // replaced
+  void remove(const std::string& kind);                          // its modules are kept whole
   const TensorParallelMaker* find(std::string_view kind) const;
 
  private:

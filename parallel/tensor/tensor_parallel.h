@@ -31,8 +31,7 @@ std::string_view to_string(ActivationSplit split);
 struct TensorParallel {
   collectives::Communicator& tp;
   ActivationSplit split = ActivationSplit::none;
-  std::shared_ptr<Uploads> uploads = std::make_shared<Uploads>();  // shared by all layers of the
-                                                                   // group
+  std::shared_ptr<Uploads> uploads = std::make_shared<Uploads>();  // of the group's layers
   int rank() const { return tp.rank(); }
   int size() const { return tp.size(); }
 };

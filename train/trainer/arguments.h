@@ -44,8 +44,7 @@ struct TrainingArguments {
   bool auto_find_batch_size = false;  // per_device_train_batch_size is then a limit
   double num_train_epochs = 3.0;
   std::int64_t max_steps = -1;              // if above 0, replaces epochs
-  std::optional<double> max_train_minutes;  // the first step after it saves a checkpoint and ends
-                                            // the run
+  std::optional<double> max_train_minutes;  // the first step after it saves and ends the run
 
   // --- optimizer
   Optim optim = Optim::adamw;
@@ -92,7 +91,7 @@ struct TrainingArguments {
   std::optional<std::string> run_name;
   bool disable_tqdm = false;
   bool include_tokens_per_second = false;
-  std::string trace;  // directory for a Chrome trace of every rank
+  std::string trace;  // file of rank 0's Chrome trace; rank N > 0 adds .rankN
 
   // --- evaluation
   Interval eval_strategy = Interval::no;

@@ -226,9 +226,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     nn::ChainInput& input = all.back();
     input.loss = work.loss;
     if (parts_.arguments.fp16 || !on_cpu()) input.loss.state = step_state_.pointer();
-    if (!on_cpu())
-      input.loss.loss_scale = 1;  // the state holds the scale: graphs must not depend
-                                  // on its value
+    if (!on_cpu()) input.loss.loss_scale = 1;  // the state holds the scale
     for (const Tensor* tensor : input.tensors()) {
       host.push_back(*tensor);
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";

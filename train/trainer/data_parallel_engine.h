@@ -77,7 +77,7 @@ class DataParallelEngine final : public Engine {
   const EngineParts parts_;
   Task& task_;
   AskingDispatcher dispatcher_;
-  nn::StepRecorder recorder_{dispatcher_};  // runs context_'s operations
+  nn::StepRecorder recorder_{dispatcher_};  // context_'s dispatcher
   nn::Context context_;
   nn::StepStateMemory step_state_;
   nn::LossScaler scaler_;  // rule and last read value; the scale itself is in step_state_
@@ -101,13 +101,12 @@ class DataParallelEngine final : public Engine {
   std::unique_ptr<parallel::Offloader> offloader_;  // null: no offloading
   // For captured steps of one rank, while its tensors fit into memory; otherwise null.
   std::unique_ptr<nn::WeightBranch> branch_;
-  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: memory of its steps without the
-                                                       // branch
+  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: memory without the branch
   std::string last_kind_;                              // of the last step
   bool ran_beside_ = false;                            // the last step used the branch
   bool update_queued_ = false;                         // for the step being queued
   std::unique_ptr<nn::StepCapture> capture_;           // null: steps run call by call
-  int captures_made_ = 0;                              // how many captures were made
+  int captures_made_ = 0;                              // StepCaptures created so far
   bool step_open_ = false;                             // the last step failed before its end
   // Inputs of steps by their shapes: graphs read them again. Empty if kernels run on the host.
   std::map<std::string, nn::StagedInputs> staged_;

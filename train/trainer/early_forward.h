@@ -50,8 +50,8 @@ class EarlyForward {
 
   // Call after backward: true if this rank saw only finite gradients since the last call.
   bool take_all_finite();
-  // Call after Reducer::flush() if all ranks' gradients are finite. Advances `state`. Until
-  // settle(), only the values in `state` that forward changes may change.
+  // Call after Reducer::flush() if all ranks' gradients are finite. Advances `state`, which
+  // the caller must not change until settle().
   void begin_updates(kernels::StepState& state, const nn::StepOptions& options);
   bool updating() const { return updating_; }
   // Waits for every gradient and ends the updates. Returns the global norm of the unscaled

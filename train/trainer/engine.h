@@ -143,7 +143,8 @@ class Engine {
   virtual Write snapshot(bool with_optimizer) = 0;
   // Loads weights from a Hugging Face directory or a checkpoint of any layout.
   virtual void load_weights(const std::string& directory) = 0;
-  // Loads optimizer state after `updates` updates. Throws not_found if the checkpoint has none.
+  // Loads optimizer state, which has seen `updates` updates. Throws not_found if the checkpoint has
+  // none.
   virtual void load_optimizer(const std::string& directory, std::int64_t updates) = 0;
   // Writes the model in Hugging Face's format into an existing directory; rank 0 writes.
   virtual void save_model(const std::string& directory) = 0;

@@ -358,7 +358,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   return all;
 }
 
-// If heads read targets on the host, it keeps copies of the uploaded tensors.
+// If heads read targets on the host, the host keeps copies of the uploaded tensors.
 void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
   if (!on_device()) return;
   std::vector<Tensor*> all;
@@ -460,8 +460,7 @@ StepDone MeshEngine::host_step(const StepWork& work, std::span<const Microbatch>
     const TraceSpan span(tracer, "step", "pipeline");
     const parallel::PipelineStatistics before = model_->pipeline_statistics();
     {
-      const PhaseSpan phase(clock_, StepPhase::communication);  // parts of it are moved to other
-                                                                // phases below
+      const PhaseSpan phase(clock_, StepPhase::communication);  // other phases are split off below
       done.loss_sum = model_->train(microbatches).sum;
     }
     const parallel::PipelineStatistics& after = model_->pipeline_statistics();

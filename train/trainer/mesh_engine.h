@@ -99,7 +99,7 @@ class MeshEngine final : public Engine {
   const parallel::ParallelPlan& plan_;  // of parts_.arguments
   Task& task_;
   nn::DirectDispatcher dispatcher_;
-  nn::StepRecorder recorder_{dispatcher_};  // runs context_'s operations
+  nn::StepRecorder recorder_{dispatcher_};  // context_'s dispatcher
   nn::Context context_;
   nn::StepStateMemory step_state_;
   OptimizerMemory optimizer_memory_;
@@ -117,7 +117,7 @@ class MeshEngine final : public Engine {
   Tensor losses_;  // f32, losses of a step's microbatches if this rank adds them: graphs write them
   std::unique_ptr<nn::StepCapture> capture_;  // null: steps run call by call
   nn::RecordedBatch last_microbatch_;         // the first of the last step
-  int captures_made_ = 0;                     // how many captures were made
+  int captures_made_ = 0;                     // StepCaptures created so far
   bool step_open_ = false;                    // the last step failed before its end
 };
 

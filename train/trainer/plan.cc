@@ -52,7 +52,7 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
 }
 
 bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // Always logs the last step: its loss is the run's.
+  // With `steps`, the last step is logged whatever the interval: its loss is the run's.
   const bool last = a.logging_strategy == Interval::steps && step >= total_steps;
   return last || due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
          (a.logging_first_step && step == 1);
@@ -61,13 +61,14 @@ bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool e
   const auto done = static_cast<double>(step);
   const double waited =
       a.eval_strategy == Interval::epoch ? done / static_cast<double>(updates_per_epoch) : done;
-  // Always evaluates the last step, like transformers 5: it is saved and may be the best.
+  // With `steps`, the last step is evaluated too, as in transformers 5: it is saved and may be the
+  // best.
   const bool last = a.eval_strategy == Interval::steps && step >= total_steps;
   return (last || due(a.eval_strategy, eval_steps, *this, step, epoch_end)) &&
          waited >= a.eval_delay;
 }
 bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // Always saves the last step.
+  // With `steps`, the last step is saved whatever the interval.
   return due(a.save_strategy, save_steps, *this, step, epoch_end) ||
          (a.save_strategy == Interval::steps && step >= total_steps);
 }

@@ -20,8 +20,7 @@ namespace {
 
 using collectives::ReduceOp;
 
-constexpr std::size_t kMostPending = 1000;  // beyond this, a step is waited for even if its results
-                                            // are not needed
+constexpr std::size_t kMostPending = 1000;  // then the host waits for a step
 static_assert(kMostPending < kernels::kRates);
 
 }  // namespace
@@ -473,8 +472,7 @@ TrainResult Trainer::Impl::train() {
   prepare_training();
   owners = find_owners(engine->beside(), args.output_dir);
   // Before this run changes the directory. resume() removes nothing before all ranks have arrived.
-  const bool writes = is_main() || engine->writes_parts();  // another rank may have no access to
-                                                            // such a disk
+  const bool writes = is_main() || engine->writes_parts();  // other ranks may lack the disk
   if (!run_lock && writes && owners.is_owner(parts.communicator->rank()))
     run_lock =
         std::make_shared<RunLock>(args.output_dir, [this](const std::string& line) { say(line); });

@@ -127,9 +127,8 @@ struct Trainer::Impl {
   void find_batch_size();  // sets it in `args` and in the loader
   std::int64_t first_batch_size();
   Sample longest_sample();
-  std::optional<std::string> try_batch(const Sample& longest, std::int64_t size);  // nullopt: it
-                                                                                   // fits; else the
-                                                                                   // reason
+  // nullopt: the batch fits; otherwise the reason why not.
+  std::optional<std::string> try_batch(const Sample& longest, std::int64_t size);
   std::vector<Buffer> more_than(std::int64_t bytes) const;
   std::optional<std::string> first_said(const std::optional<std::string>& own);  // on every rank
   std::string what_helps(MemoryUse use) const;
@@ -146,8 +145,8 @@ struct Trainer::Impl {
   };
   StepInput next_input();
   void seek_loader();
-  int stop();  // saves after next_input() found a request to stop; returns the highest signal of
-               // any rank
+  // Saves after next_input() found a request to stop. Returns the highest signal of any rank.
+  int stop();
   StepReport run_step(const StepInput& input);
   void learn(StepReport& report, double targets, const StepDone& done);
   void learn_pending();
@@ -202,7 +201,7 @@ struct Trainer::Impl {
   void save_whole(const std::vector<std::string>& keep);
   void save_part(const std::vector<std::string>& keep);
   void complete();                    // all parts exist: rank 0 marks the checkpoint, on its writer
-  void finish_writing();              // waits until every rank's writer has written its part
+  void finish_writing();              // waits for all writers, then completes `unfinished`
   bool resume();                      // returns true if the run resumed from a checkpoint
   std::string will_continue() const;  // the checkpoint to resume, unverified, on rank 0; or empty
   std::optional<std::string> checkpoint_to_resume();
