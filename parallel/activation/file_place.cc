@@ -1,4 +1,4 @@
-// Host tensors are offloaded to a file, which an own thread writes and reads.
+// Host tensors are offloaded to a file, which a separate thread writes and reads.
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>

@@ -2,8 +2,9 @@
 // forward and backward. They return `activation_loading_horizon` tasks before their backward. It is
 // meant for the tensors that checkpointing keeps: the inputs of blocks.
 //
-// An own thread writes host tensors to a file. The file has no name and disappears with the
-// process, however that ends. Device tensors are copied to pinned host memory on two own streams.
+// A separate thread writes host tensors to a file. The file has no name and disappears with the
+// process, however that ends. Device tensors are copied to pinned host memory on two
+// streams of its own.
 // The computing stream waits for the copies through events; the host does not wait.
 #pragma once
 
@@ -17,8 +18,7 @@
 namespace shoal::parallel {
 
 struct OffloadOptions {
-  std::string directory = {};                      // directory of the file; empty: TMPDIR, else
-                                                   // /tmp
+  std::string directory = {};                      // of the file; empty: TMPDIR, else /tmp
   std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors stay
   // Saved tensors that may still hold memory while they leave; saving another waits for the oldest.
   int max_leaving = 2;

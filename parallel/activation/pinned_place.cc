@@ -3,11 +3,12 @@
 // tensors leave and return. So every run uses the same memory, and a step can be captured.
 //
 // - A copy out waits for the work queued on the computing stream when the tensor was saved. The
-// computing stream waits for the copy before it gets the tensor's memory back. - A copy in waits
-// for the work queued on the computing stream when its memory was allocated, because that work may
-// still use the memory. The computing stream waits for the copy when backward asks. - So the
-// computing stream waits for every copy before its place or memory is reused. A captured step
-// leaves no copy unjoined.
+//   computing stream waits for the copy before it gets the tensor's memory back.
+// - A copy in waits for the work queued on the computing stream when its memory was allocated,
+//   because that work may still use the memory. The computing stream waits for the copy when
+//   backward asks for the tensor.
+// - So the computing stream waits for every copy before its place or memory is reused. A captured
+//   step leaves no copy unjoined.
 #include <algorithm>
 #include <deque>
 #include <memory>

@@ -173,8 +173,7 @@ class ShardedState final : public ModelState {
   const bool captured_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;
-  std::shared_ptr<Communicator> shard_, replicas_;  // splits of rdp; replicas_ null: one shard
-                                                    // group
+  std::shared_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one group
   ShardGroups groups_;
   std::shared_ptr<Communicator> tp_of_copies_;  // null: one copy, or no tp
   std::vector<std::shared_ptr<Communicator>> tied_groups_;

@@ -71,7 +71,8 @@ class NoReduction final : public BucketReduction {
 
 }  // namespace
 
-// 0 times a value that is not finite is NaN: that is such a rank's veto. Otherwise it adds nothing.
+// Multiplies the sum of a rank that does not count by 0, so it adds nothing. A sum that is not
+// finite becomes NaN: the rank's veto.
 void scale_squares(kernels::ReductionKernels& kernels, const Tensor& sum, bool counts,
                    Stream stream) {
   if (!counts) kernels.scale(DType::f64, sum.view().data, 0, 1, stream);

@@ -132,7 +132,7 @@ class Clockwork {
     }
     if (action.kind == ActionKind::backward) held -= stage.activation;
     if (action.kind == ActionKind::input_backward) {
-      held -= stage.activation - stage.weight_activation;  // may exceed the previous value
+      held -= stage.activation - stage.weight_activation;  // may rise above the peak so far
       result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
     }
     if (action.kind == ActionKind::weight_backward) held -= stage.weight_activation;

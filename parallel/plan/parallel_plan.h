@@ -39,12 +39,10 @@ struct MeshPlan {
 // `load`.
 struct PartitionChoice {
   double memory_weight = 0.8;                 // as in PartitionOptions
-  bool measured = true;                       // true: costs of units are measured; false:
-                                              // parameters are counted
+  bool measured = true;                       // unit costs; false: counts parameters
   std::string counts = {};                    // "4,3,2": units of each stage
   std::vector<std::string> first_units = {};  // first unit of each stage, by name
-  bool by_hand = false;                       // use `stage_of`; the other units are on
-                                              // default_partition
+  bool by_hand = false;                       // `stage_of`; others: default_partition
   std::map<std::string, int> stage_of = {};
   int default_partition = 0;
   std::string file = {};  // read if `load` is set, else written by write_partition()

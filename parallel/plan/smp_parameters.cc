@@ -334,7 +334,7 @@ class Reader {
     if (sharding.level >= 2) {
       out_.max_grad_norm = agree("sdp_gradient_clipping", raw_.sdp_gradient_clipping,
                                  "max_grad_norm", run_.max_grad_norm);
-      // SMP clips by default if it shards parameters.
+      // SMP's sharded data parallelism clips by default.
       if (!out_.max_grad_norm) out_.max_grad_norm = 1.0;
     } else if (raw_.sdp_gradient_clipping) {
       note("sdp_gradient_clipping has no effect: parameters are not sharded; max_grad_norm clips");

@@ -23,7 +23,7 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
     entry->first =
         groups_.shard->reduce_scatter(data, entry->part, entry->count, DType::f32, ReduceOp::sum);
     waiting_.push_back(entry);
-    // A NCCL call waits in the stream for the calls before it: every rank must queue both groups'
+    // An NCCL call waits in the stream for the calls before it: every rank must queue both groups'
     // calls in the same order.
     if (groups_.replicas->backend() == "nccl") go_on();
     return std::make_unique<Handle>(shared_from_this(), entry);

@@ -16,8 +16,7 @@ struct ShardingOptions {
   int level = 1;
   int degree = 0;  // ranks that share one copy (fewer than all: MiCS); 0: all
   std::int64_t bucket_elements = 500'000'000;        // sdp_reduce_bucket_size
-  std::int64_t first_bucket_elements = 0;            // of the bucket that is ready first; 0: as the
-                                                     // others
+  std::int64_t first_bucket_elements = 0;            // of the first ready bucket; 0: as others
   std::int64_t persistence_threshold = 1'000'000;    // sdp_param_persistence_threshold, elements
   std::int64_t max_live_parameters = 1'000'000'000;  // sdp_max_live_parameters, elements
   // Levels 2 and 3: limit of full gradient buckets on their way to their owners; the next one

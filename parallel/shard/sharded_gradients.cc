@@ -246,7 +246,7 @@ void PassingGradients::hand_over(int index) {
     statistics_.reduced_bytes += bytes_of(layout_.plan.bucket(index));
   }
   reducing_.push_back({index, std::move(work)});
-  // A NCCL call waits in the stream for the calls before it: every rank must queue both groups'
+  // An NCCL call waits in the stream for the calls before it: every rank must queue both groups'
   // calls in the same order.
   if (groups.copies() > 1 && groups.replicas->backend() == "nccl")
     while (!reducing_.empty()) wait_for_oldest();

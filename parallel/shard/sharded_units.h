@@ -24,7 +24,8 @@ struct ShardedUnitsStatistics {
 
 class ShardedUnits final : public nn::UnitObserver {
  public:
-  // For forward_units() on this chain. Both arguments must outlive the object, and it the tapes.
+  // For forward_units() on this chain. Both arguments must outlive the object; it must outlive the
+  // tapes.
   ShardedUnits(const nn::Chain& chain, ShardedValues& values);
 
   void before_forward(int unit, int next) override { begin(unit, next); }

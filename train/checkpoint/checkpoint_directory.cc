@@ -98,9 +98,7 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
-  if (!is_directory(output_dir))
-    return found;  // if it is a file, creating the directory reports
-                   // that
+  if (!is_directory(output_dir)) return found;  // creating it will report a file
   const auto is_named_so = [](std::string_view name) { return step_of(name).has_value(); };
   for (DirectoryEntry& entry : list_directory_if_there(output_dir, is_named_so))
     if (entry.kind == FileKind::directory)

@@ -106,8 +106,7 @@ class CheckpointTransaction {
 
  private:
   void make_temporary(std::string_view what);  // `what`: the setting to change on failure
-  std::string take_place();                    // renames; returns the path of the replaced
-                                               // directory
+  std::string take_place();                    // renames; returns the replaced path
 
   std::string temporary_, final_;
   std::int64_t step_;

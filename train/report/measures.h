@@ -22,8 +22,7 @@ std::vector<double> steps_not_finite(const Records& records, std::string_view na
 struct Throughput {
   Series series;             // per second, over the steps since the previous record
   bool tokens = true;        // false: samples
-  bool with_pauses = false;  // includes evaluation and checkpoints, because step_seconds was not
-                             // recorded
+  bool with_pauses = false;  // no step_seconds: includes evaluation and checkpoints
   const char* unit() const { return tokens ? "tokens/s" : "samples/s"; }
 };
 Throughput throughput(const RunLog& run);

@@ -32,10 +32,8 @@ struct RunLog {
   std::map<std::string, double> memory_peak_by_tag, pinned_memory_peak_by_tag;
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json results = nlohmann::json::object();  // all_results.json
-  bool finished = false;                              // the last record is that of the end of
-                                                      // training
-  double end_step = 0;                                // step at the end; the last record may be of
-                                                      // an earlier step
+  bool finished = false;                              // the last record ends training
+  double end_step = 0;                                // last step; may have no record
   std::int64_t records = 0;                           // of any kind
   std::int64_t continued = 0;            // resumptions from a checkpoint before the end
   std::int64_t replaced = 0;             // records that a resumed run wrote again

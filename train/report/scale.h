@@ -27,8 +27,7 @@ struct Axis {
   bool logarithmic = false;
   Unit unit = Unit::number;
 
-  double place(double value) const;  // 0 at low, 1 at high; outside [0, 1] for values outside the
-                                     // axis
+  double place(double value) const;  // 0 at low, 1 at high; not clamped
   // About `wanted` ticks, at least 2, at multiples of 1, 2 or 5 x 10^k (bytes: x 2^k of a unit).
   // Logarithmic: at powers of ten, with 2 and 5 between them if there are few.
   Ticks ticks(int wanted) const;

@@ -36,8 +36,7 @@ std::vector<GlueFile> glue_files(const std::string& directory, const GlueTask& t
 // without labels gives an empty label column.
 struct GlueLayout {
   TextColumns columns;
-  std::vector<std::string> header = {};  // column names for a file without a header; otherwise
-                                         // empty
+  std::vector<std::string> header = {};  // column names if the file has no header
 };
 GlueLayout glue_layout(const std::string& path, const GlueTask& task);
 

@@ -33,8 +33,7 @@ struct AnswerCandidate {
 struct PredictedAnswer {
   std::string text;                        // empty: no answer
   std::vector<AnswerCandidate> best = {};  // highest sum of logits first
-  double null_score_difference = 0;        // version 2: the null answer's score minus the best
-                                           // answer's
+  double null_score_difference = 0;        // version 2: null score minus best score
 };
 
 // One answer per question, in the file's order. Throws invalid_argument unless `logits` has one
