@@ -17,16 +17,16 @@ struct Rank {
 };
 
 int cores_of_ranks(const std::vector<Rank>& ranks) {
-  std::vector<std::unique_ptr<RankPage>> pages;
-  std::vector<const RankPage*> seen;
+  std::vector<std::unique_ptr<transport::RankPage>> pages;
+  std::vector<const transport::RankPage*> seen;
   for (const Rank& rank : ranks) {
-    pages.push_back(std::make_unique<RankPage>());
+    pages.push_back(std::make_unique<transport::RankPage>());
     pages.back()->cores[0] = rank.cores;
     pages.back()->quota_cores = rank.quota;
     pages.back()->quota_group = rank.group;
     seen.push_back(pages.back().get());
   }
-  return cores_of(seen);
+  return transport::cores_of(seen);
 }
 
 TEST(Doorbell, RanksHaveTheCoresOfAllUnderTheirQuotas) {
@@ -40,11 +40,11 @@ TEST(Doorbell, RanksHaveTheCoresOfAllUnderTheirQuotas) {
 }
 
 TEST(Doorbell, RanksThatOutnumberTheirCoresDoNotSpin) {
-  EXPECT_GT(suitable_spins(2, cores_of_ranks({{0b11, 2, 7}, {0b11, 2, 7}})), 0U);
-  EXPECT_EQ(suitable_spins(2, cores_of_ranks({{0b11, 1, 7}, {0b11, 1, 7}})), 0U);
-  RankPage page;
-  publish_cores(page);
-  EXPECT_GE(cores_of(std::array<const RankPage*, 1>{&page}), 1);
+  EXPECT_GT(transport::suitable_spins(2, cores_of_ranks({{0b11, 2, 7}, {0b11, 2, 7}})), 0U);
+  EXPECT_EQ(transport::suitable_spins(2, cores_of_ranks({{0b11, 1, 7}, {0b11, 1, 7}})), 0U);
+  transport::RankPage page;
+  transport::publish_cores(page);
+  EXPECT_GE(transport::cores_of(std::array<const transport::RankPage*, 1>{&page}), 1);
 }
 
 }  // namespace
