@@ -15,7 +15,7 @@ void check_length(const std::vector<T>& values, std::size_t length, const char* 
               "collate: sample {} has {} input_ids but {} {}", row, length, values.size(), name);
 }
 
-// [rows, columns], each row its sample's values, then `fill`.
+// [rows, columns]: each row has its sample's values, then `fill`.
 template <typename T, typename Values>
 Tensor padded(std::span<const Sample> samples, std::int64_t columns, T fill, MemoryResource& memory,
               const Values& values) {
@@ -30,8 +30,8 @@ Tensor padded(std::span<const Sample> samples, std::int64_t columns, T fill, Mem
   return tensor;
 }
 
-// [rows, n], or with `flat` [rows] where n is 1: the n that each sample has, `none` where it has
-// nothing. Undefined: no sample has any.
+// [rows, n], or [rows] if `flat` and n is 1. n is the count that each non-empty sample has; empty
+// samples get `none`. Undefined if all samples are empty.
 template <typename T>
 Tensor of_samples(std::span<const Sample> samples, std::vector<T> Sample::* member,
                   const char* name, T none, bool flat, MemoryResource& memory) {

@@ -1,4 +1,4 @@
-// What a file's bytes are told by, cheaply, however large it is.
+// A cheap digest that identifies a file's content, whatever its size.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 namespace shoal {
 
 struct ContentDigestOptions {
-  std::int64_t whole_bytes = std::int64_t{64} << 20;  // of files up to this size, every byte
-  std::int64_t blocks = 64;                           // else so many, the first at the file's head,
-  std::int64_t block_bytes = std::int64_t{1} << 20;   // the last at its tail, at even distances
+  std::int64_t whole_bytes = std::int64_t{64} << 20;  // files up to this size are hashed whole
+  std::int64_t blocks = 64;                           // evenly spaced samples of a larger file
+  std::int64_t block_bytes = std::int64_t{1} << 20;   // the first at its start, the last at its end
 };
 
-// "sha256:<32 hex digits>", the first half of SHA-256 over size and bytes; of a larger file
-// "sha256:<...> of 64 blocks": a change between the blocks goes unnoticed. Blocks; throws what
-// reading throws. At least 2 blocks, which together are at most whole_bytes.
+// "sha256:<32 hex digits>": the first half of a SHA-256 over size and bytes. A larger file yields
+// "sha256:<...> of 64 blocks"; a change between the blocks is not detected. `blocks` must be at
+// least 2, and all blocks together at most whole_bytes. Blocks; rethrows read errors.
 std::string content_digest(const ByteSource& source, const ContentDigestOptions& options = {});
 
 }  // namespace shoal

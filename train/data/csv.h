@@ -1,4 +1,4 @@
-// The rules of CSV as Python's csv module and pandas apply them (dialect "excel").
+// CSV parsing rules of Python's csv module and pandas (dialect "excel").
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace shoal {
 
-// A quotation mark opens a quotation only where it is the first character of a field; elsewhere in
-// a field without quotation it is text. Within a quotation two marks stand for one, and commas and
-// ends of lines are text. A mark that is not doubled closes the quotation; what follows up to the
-// comma is text, further marks included. "\n", "\r" or "\r\n" ends a row.
+// A quote opens a quoted field only as the field's first character; elsewhere in an unquoted field
+// it is text. Inside quotes, a doubled quote stands for one, and commas and line ends are text. A
+// single quote closes the quoted part; the rest up to the comma is text, including further quotes.
+// "\n", "\r" or "\r\n" ends a row.
 class CsvReader {
  public:
   enum class Meaning : std::uint8_t { text, mark, comma, line_end };
 
-  // What the next character means.
+  // Consumes the next character and returns its meaning.
   Meaning take(char c) {
     switch (state_) {
       case State::quoted:
@@ -43,8 +43,8 @@ class CsvReader {
     state_ = State::unquoted;
     return Meaning::text;
   }
-  // The first place at or behind `at` whose character may be something else than text; faster than
-  // take() for each before it, which would change nothing.
+  // First position at or after `at` whose character may not be plain text. Skipping to it is
+  // equivalent to calling take() on each character in between, and faster.
   std::size_t pass_text(std::string_view text, std::size_t at) const {
     if (state_ == State::quoted) return std::min(text.find('"', at), text.size());
     if (state_ == State::unquoted)
@@ -58,8 +58,7 @@ class CsvReader {
   State state_ = State::field_begin;
 };
 
-// The fields of one row, which is given without the end of its last line. `is_open`: it ends within
-// a quotation.
+// Fields of one row, given without its final line end. `is_open`: the row ends inside quotes.
 std::vector<std::string> split_csv(std::string_view row, bool& is_open);
 
 }  // namespace shoal

@@ -14,7 +14,7 @@ namespace {
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == line.npos; }
 
-// Brings a mapped file into memory, which may take long.
+// Faults in all pages of a mapped file, which may take long.
 void touch(std::string_view text) {
   constexpr std::size_t kPage = 4'096;
   volatile char seen = 0;
@@ -67,9 +67,9 @@ void DocumentSource::for_each(
 
 void DocumentSource::for_each_paragraph(
     const std::function<void(std::string_view, std::int64_t)>& document) const {
-  std::size_t begin = 0;     // of the paragraph
-  bool has_text = false;     // a line that is not blank was met,
-  bool after_blank = false;  // and a blank one after it: the next text starts another
+  std::size_t begin = 0;     // start of the paragraph
+  bool has_text = false;     // the paragraph has a non-blank line
+  bool after_blank = false;  // a blank line followed it; the next text starts a new paragraph
   std::int64_t number = 0, first_line = 1;
   std::string_view line;
   TextLines lines(text_);

@@ -1,4 +1,4 @@
-// The documents of text inputs, one after another. Internal to prepare.cc.
+// Iterates over the documents of text inputs. Internal to prepare.cc.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,25 @@
 
 namespace shoal {
 
-// One input file, whole and checked.
+// One complete, validated input file.
 class DocumentSource {
  public:
-  // Ill-formed UTF-8 is refused here, with path and offset, unless `options` wants it repaired.
+  // Rejects ill-formed UTF-8 with path and offset, unless `options` asks for repair.
   DocumentSource(const std::string& path, const PrepareOptions& options);
 
   std::int64_t bytes() const { return static_cast<std::int64_t>(text_.size()); }
   std::string_view text() const { return text_; }
   bool is_json() const { return is_json_; }
 
-  // Calls document(raw, number) for each, in order; `raw` lies in the file, `number` is that of its
-  // first line, or of an array's record, from 1. text_of() makes its text.
+  // Calls document(raw, number) for each document in order. `raw` points into the file. `number` is
+  // 1-based: the document's first line, or the record of a JSON array. text_of() converts `raw` to
+  // text.
   void for_each(
       const std::function<void(std::string_view raw, std::int64_t number)>& document) const;
-  // Any thread. Of a text with each end of a line as "\n", as Python's open() reads it; of a JSON
-  // record its field: corrupt_data, with path and line, if it is no object with that.
+  // Text: every line end becomes "\n", as with Python's open(). JSON: the text field of the record;
+  // corrupt_data with path and line if it is missing. Thread-safe.
   std::string text_of(std::string_view raw, std::int64_t number) const;
-  // Whether text_of() would change anything.
+  // Whether text_of() may differ from the raw document.
   bool needs_text_of() const { return is_json_ || repair_ || has_carriage_returns_; }
 
  private:

@@ -20,7 +20,7 @@ std::string_view without_blanks_behind(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-// The place behind the string that begins at `at`, or the text's end.
+// Position after the string that begins at `at`, or the text's end.
 std::size_t string_end(std::string_view text, std::size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at)
     if (text[at] == '\\') ++at;
@@ -65,9 +65,9 @@ bool JsonRecords::next(Raw& record) {
   return false;
 }
 
-// A line that begins with "{" and does not end with "}", or that holds "}{", is not one object.
-// Where an object begins there and ends elsewhere, it is the record, and the next one begins behind
-// it; else the line is bad, which its reader tells.
+// A line that begins with "{" but does not end with "}", or that contains "}{", is not exactly one
+// object. If an object begins there and ends elsewhere, it becomes the record, and the next record
+// begins after it. Otherwise the line is malformed, and parsing it will report that.
 void JsonRecords::take_objects(Raw& record) {
   const std::string_view line = without_blanks_behind(record.text);
   const std::size_t first = line.find_first_not_of(kBlanks);
@@ -94,12 +94,12 @@ void JsonRecords::take_objects(Raw& record) {
   lines_.next(rest_);
 }
 
-// Behind the object that begins at `at`. Absent where what stands there cannot be one: then a line
-// was cut off, and those behind it are records of their own.
+// Position after the object that begins at `at`. Absent if the text cannot be an object: then the
+// line was truncated, and the following lines are separate records.
 std::optional<std::size_t> JsonRecords::object_end(std::size_t at) {
   constexpr std::size_t kDeepest = 1'000;
-  std::string open;    // the brackets that are
-  char before = '\0';  // the last character that is not blank
+  std::string open;    // unclosed brackets
+  char before = '\0';  // last non-blank character
   const auto fail = [&](std::size_t behind) {
     tries_left_ -= std::min(tries_left_, behind - at);
     return std::nullopt;
@@ -153,7 +153,7 @@ bool JsonRecords::next_element(Raw& record) {
   return has_record;
 }
 
-// The comma or bracket behind the element that begins at `at`.
+// Position of the comma or bracket after the element that begins at `at`.
 std::size_t JsonRecords::element_end(std::size_t at) const {
   std::int64_t depth = 0;
   while (at < text_.size()) {

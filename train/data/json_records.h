@@ -1,4 +1,4 @@
-// The records of a JSON file: one a line, or the elements of an array.
+// Reads the records of a JSON file: one per line, or the elements of an array.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@ namespace shoal {
 
 bool is_json_path(std::string_view path);  // .jsonl or .json
 
-// A file has a record a line; or objects that go over several lines, or stand together in one; or,
-// if it is a .json, it is one array of records, as `datasets` reads it: its first character
-// decides. An array of texts, numbers or lists is plain: each of them is the field "text" of a
-// record. Records are found without being parsed, in one pass.
+// A file has one record per line, objects that span lines, or several objects on a line. A .json
+// whose first character is "[" is one array of records, as in `datasets`. An array of strings,
+// numbers or lists is "plain": each element becomes the field "text" of a record. One pass finds
+// the records without parsing them.
 class JsonRecords {
  public:
   struct Raw {
     std::string_view text = {};
-    std::int64_t number = 0;  // of the line, or of the array's element, from 1
+    std::int64_t number = 0;  // 1-based line, or element of the array
   };
 
-  // A byte order mark in front is passed over. corrupt_data for a .jsonl that is an array. `text`
-  // must outlive the reader.
+  // Skips a leading byte order mark. corrupt_data if a .jsonl is an array. `text` must outlive the
+  // reader.
   JsonRecords(std::string_view text, std::string path);
 
-  // The next record that is not blank; false behind the last. corrupt_data, with the line, where
-  // the array ends too early or is followed by something.
+  // The next non-blank record; false at the end. corrupt_data, with the line, if the array is
+  // unterminated or followed by more content.
   bool next(Raw& record);
   bool is_array() const { return is_array_; }
   bool is_plain() const { return is_plain_; }
@@ -45,10 +45,10 @@ class JsonRecords {
   std::string_view text_;
   std::string path_;
   TextLines lines_;
-  std::string_view rest_ = {};  // of a line, behind an object
+  std::string_view rest_ = {};  // remainder of a line after an object
   bool is_array_ = false, is_plain_ = false, at_end_ = false;
-  std::size_t tries_left_;  // bytes that may yet be searched in vain for an object's end
-  std::size_t at_ = 0;      // in the array
+  std::size_t tries_left_;  // budget of bytes for failed searches for an object's end
+  std::size_t at_ = 0;      // position in the array
   std::int64_t number_ = 0;
 };
 

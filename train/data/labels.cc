@@ -34,7 +34,7 @@ LabelSet::LabelSet(std::vector<std::string> names) : names_(std::move(names)) {
 }
 
 LabelSet LabelSet::discover(std::vector<std::string> texts) {
-  std::sort(texts.begin(), texts.end());  // UTF-8 sorts as its code points do
+  std::sort(texts.begin(), texts.end());  // UTF-8 byte order equals code point order
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
   const auto is_number = [](const std::string& text) { return whole_number(text).has_value(); };
   if (std::all_of(texts.begin(), texts.end(), is_number))

@@ -1,4 +1,4 @@
-// The names of classes, by id.
+// Class names by id.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,30 @@ namespace shoal {
 class LabelSet {
  public:
   LabelSet() = default;  // no classes
-  // In the order of their ids. An empty name, or one twice: invalid_argument.
+  // Names in the order of their ids. invalid_argument: an empty or duplicate name.
   explicit LabelSet(std::vector<std::string> names);
-  // The different texts in order, as run_glue and run_ner sort them: whole numbers by value, else
-  // by code points.
+  // The distinct texts, sorted as in run_glue and run_ner: by value if all are whole numbers,
+  // otherwise by code point.
   static LabelSet discover(std::vector<std::string> texts);
 
   bool empty() const { return names_.empty(); }
   std::int64_t size() const { return static_cast<std::int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
-  const std::string& name(std::int64_t id) const;  // invalid_argument beyond the last
+  const std::string& name(std::int64_t id) const;  // invalid_argument if out of range
 
-  // The id of a class by its name or, where no name is a number, by its number.
+  // The id of a class given its name or, if no class name is a number, its decimal id.
   std::optional<std::int32_t> find(std::string_view text) const;
-  // corrupt_data with `place` ("train.tsv, line 7") and the classes there are.
+  // As find(). corrupt_data with `place` ("train.tsv, line 7") and the known classes if there is
+  // none.
   std::int32_t need(std::string_view text, std::string_view place) const;
 
-  // Where a model has the same classes, perhaps in another order (compared in lower case, as
-  // run_glue does): the model's id of each of ours.
+  // The model's id of each class of this set. Absent unless both have the same classes in any
+  // order, compared in lower case as in run_glue.
   std::optional<std::vector<std::int32_t>> ids_in(const LabelSet& model) const;
 
  private:
   std::vector<std::string> names_;
-  std::unordered_map<std::string, std::int32_t> ids_;  // of the names
+  std::unordered_map<std::string, std::int32_t> ids_;  // by name
   bool numbers_are_ids_ = true;
 };
 

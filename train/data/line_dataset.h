@@ -1,4 +1,4 @@
-// Text line by line, as run_mlm's line_by_line has it: a sample is a line.
+// Line-by-line text: each sample is one line, as with run_mlm's line_by_line.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace shoal {
 
-// The documents of a file prepared with add_special_tokens, each cut to `max_length` tokens, of
-// which the template's own stay. Documents without text are left out. (Documents end to end, in
-// blocks, are a CausalLmDataset of the same file.)
+// The documents of a file prepared with add_special_tokens, each truncated to `max_length` tokens
+// while keeping the template's special tokens. Skips documents without text. (For documents
+// concatenated into blocks, use a CausalLmDataset of the same file.)
 class LineDataset final : public Dataset {
  public:
-  // Refuses a file without text (but where it `may_be_empty`), ids beyond `vocab_size` (0: not
-  // checked), and a max_length that leaves no token of text.
+  // Rejects a file without text (unless `may_be_empty`), ids not below `vocab_size` (0: unchecked)
+  // and a `max_length` that leaves no room for text.
   LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTemplate& sequence,
               std::int64_t max_length, std::int64_t vocab_size, bool may_be_empty = false);
   std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }

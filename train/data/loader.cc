@@ -23,14 +23,14 @@ namespace {
 
 constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 
-// What is made into a batch, once it is this batch's turn to say which samples it has.
+// The samples chosen for a batch, before they are read and collated.
 struct Draft {
   std::vector<SampleStream::Item> items;
   BatchPlace place;
-  StreamState after;  // of a stream
+  StreamState after;  // streams only
 };
 
-// What `problem` is, with where it happened in front.
+// Rethrows `problem` with `place` prefixed to its message.
 [[noreturn]] void rethrow_at(const std::string& place, const std::exception& problem) {
   if (const auto* error = dynamic_cast<const Error*>(&problem))
     throw Error(error->code(), fmt::format("{}: {}", place, error->message()), error->remedy());
@@ -54,10 +54,10 @@ double LoaderStatistics::samples_per_second(int workers) const {
   return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
 }
 
-// One mutex guards the ring and the counters; workers hold it only to claim a batch and to put it
-// down. Which samples a batch has is said under `drafting`, one batch after the other, without the
-// mutex: a stream may have to open a shard for it. Order: drafting, then mutex. The sampler and the
-// stream are changed only after stop().
+// `mutex` guards the ring and the counters; workers hold it only to claim a batch and to store the
+// result. `drafting` serializes the choice of samples. That happens outside `mutex`, because a
+// stream may have to open a shard for it. Lock order: drafting, then mutex. The sampler and the
+// stream change only after stop().
 struct Loader::Impl {
   struct Slot {
     bool ready = false;
@@ -80,25 +80,25 @@ struct Loader::Impl {
 
   std::shared_ptr<const Dataset> dataset;
   std::shared_ptr<const Collator> collator;
-  const PlacedCollator* placed = nullptr;  // the collator, where it is one
+  const PlacedCollator* placed = nullptr;  // `collator` if it is a PlacedCollator
   std::unique_ptr<Sampler> sampler;
   std::unique_ptr<SampleStream> stream;  // instead of dataset and sampler
   MemoryResource* memory = nullptr;
   LoaderOptions options;
 
-  std::int64_t first_sample = 0;  // of this rank, where seek() went; batch 0 begins there
-  std::int64_t batch_count = 0;   // from there to the end of the epoch
-  bool is_waiting = false;        // for the first next(), or a seek, to start
-  std::int64_t next_batch = 0;    // handed out next
-  StreamState stream_state;       // where that one begins
+  std::int64_t first_sample = 0;  // this rank's sample at which batch 0 begins, set by seek()
+  std::int64_t batch_count = 0;   // batches from there to the end of the epoch
+  bool is_waiting = false;        // start() is deferred until the first next() or seek
+  std::int64_t next_batch = 0;    // the next batch to return
+  StreamState stream_state;       // position of that batch
   LoaderStatistics statistics;
 
   std::mutex drafting;
   std::mutex mutex;
   std::condition_variable room, ready;
-  std::vector<Slot> ring;              // batch k lives in slot k % ring.size()
-  std::int64_t next_claim = 0;         // made next
-  std::atomic<bool> stopping = false;  // set with the mutex; make() looks at it without
+  std::vector<Slot> ring;              // batch k is in slot k % ring.size()
+  std::int64_t next_claim = 0;         // the next batch to make
+  std::atomic<bool> stopping = false;  // written under `mutex`; make() reads it without
   std::vector<std::thread> workers;
 };
 
@@ -142,7 +142,7 @@ Batch Loader::Impl::make(const Draft& draft) const {
   std::vector<Sample> samples;
   samples.reserve(draft.items.size());
   for (const SampleStream::Item& item : draft.items) {
-    if (stopping) return {};  // nobody will ask for it
+    if (stopping) return {};  // the batch will not be requested
     try {
       samples.push_back(item.shard->get(item.index));
     } catch (const std::exception& problem) {
@@ -242,18 +242,18 @@ Batch Loader::Impl::take(std::int64_t k) {
   Slot taken = std::exchange(slot, {});
   ++next_batch;
   lock.unlock();
-  // At the end of the epoch each worker in turn sees it and leaves.
+  // At the end of the epoch, each worker in turn notices it and exits.
   room.notify_all();
-  // A stream that failed stays where it was.
+  // A failed stream keeps its position.
   if (stream && taken.after.position > 0) stream_state = std::move(taken.after);
   if (taken.failure) std::rethrow_exception(taken.failure);
   return std::move(taken.batch);
 }
 
-// With 0 workers.
+// Used with 0 workers.
 Batch Loader::Impl::make_now() {
   const auto begin = Clock::now();
-  const std::int64_t k = next_batch++;  // before: a batch that throws is behind us
+  const std::int64_t k = next_batch++;  // incremented first, so that a failing batch is skipped
   const auto count = [&](std::size_t samples) {
     const double seconds = seconds_since(begin);
     ++statistics.batches;
@@ -297,7 +297,7 @@ Loader::Loader(std::unique_ptr<SampleStream> stream, std::shared_ptr<const Colla
   impl_->stream = std::move(stream);
   impl_->stream_state = impl_->stream->origin();
   impl_->memory = &memory;
-  // What passes by once must not be read before somebody may have said from where on.
+  // Do not read a sequential set yet: the caller may still seek to another position.
   impl_->is_waiting = impl_->stream->is_sequential();
   if (!impl_->is_waiting) impl_->start();
 }
@@ -316,7 +316,7 @@ void Loader::seek(const SamplerState& state) {
   const std::int64_t ranks = impl.sampler->ranks();
   SHOAL_CHECK(state.epoch >= 0 && state.position >= 0, "loader: epoch {}, position {}", state.epoch,
               state.position);
-  // The last samples of an uneven evaluation: some ranks have one more than others.
+  // At the end of an uneven evaluation, some ranks have one sample more than others.
   const std::int64_t total = ranks * impl.sampler->samples();
   if (state.position % ranks != 0 && state.position < total)
     throw Error(ErrorCode::invalid_argument,

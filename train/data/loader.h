@@ -1,8 +1,8 @@
-// Batches in order, made ahead of time by worker threads.
+// Delivers batches in order; worker threads prepare them ahead of time.
 //
-// With workers, batch k is made by whichever is free and handed out k-th: the order, and every
-// byte, is the same with 0 workers (made in next()) or many. At most num_workers * prefetch_factor
-// batches wait. All methods belong to one consumer thread.
+// Any free worker makes batch k; next() returns the batches in order. The result is byte-identical
+// with any number of workers, or with 0, where next() makes the batch itself. At most num_workers *
+// prefetch_factor batches are buffered. All methods belong to one consumer thread.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@
 
 namespace shoal {
 
-// Which samples a batch holds, for a collator that draws random numbers (decision 10).
+// Identifies the samples of a batch for a collator that draws random numbers (decision 10).
 struct BatchPlace {
   SampleOrdinals ordinals = {};
   std::int64_t epoch = 0;
 };
 
-// A Collator that is told. A Loader calls it so; who calls it as a plain one has ordinals from 0.
+// A Collator that receives the place of its batch. Loader calls collate_at(); a plain collate()
+// uses ordinals from 0.
 class PlacedCollator : public Collator {
  public:
   virtual Batch collate_at(const BatchPlace& place, std::span<const Sample> samples,
@@ -33,19 +34,19 @@ class PlacedCollator : public Collator {
 };
 
 struct LoaderOptions {
-  std::int64_t batch_size = 8;   // samples a batch, of this rank
+  std::int64_t batch_size = 8;   // samples per batch on this rank
   int num_workers = 0;           // dataloader_num_workers
-  int prefetch_factor = 2;       // batches a worker may be ahead
-  bool drop_last_batch = false;  // dataloader_drop_last: leave out a shorter last batch
+  int prefetch_factor = 2;       // batches that each worker may prepare ahead
+  bool drop_last_batch = false;  // dataloader_drop_last: skip a final partial batch
 };
 
-// Since construction.
+// Counted since construction.
 struct LoaderStatistics {
-  std::int64_t batches = 0, samples = 0;  // made
-  double work_seconds = 0;                // making them: of all workers together
-  std::int64_t stalls = 0;                // calls of next() that had to wait
-  double stall_seconds = 0;               // what they waited; with 0 workers, all that they made
-  // Samples a second that `workers` (0: the caller) make where nobody keeps them waiting.
+  std::int64_t batches = 0, samples = 0;  // prepared so far
+  double work_seconds = 0;                // time spent preparing them, summed over workers
+  std::int64_t stalls = 0;                // calls to next() that had to wait
+  double stall_seconds = 0;               // time they waited; with 0 workers, all preparation time
+  // Samples per second that `workers` (0: the caller) can sustain if they never have to wait.
   double samples_per_second(int workers) const;
 };
 LoaderStatistics operator-(LoaderStatistics a, const LoaderStatistics& b);
@@ -55,27 +56,27 @@ class Loader {
   // `memory` and its upstreams must outlive the batches. invalid_argument: nothing to load.
   Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Collator> collator,
          std::unique_ptr<Sampler> sampler, MemoryResource& memory, const LoaderOptions& options);
-  // Of a stream, which has no end: batches are whole, and may begin in one epoch and end in the
-  // next. BatchPlace::epoch is 0, ordinals count from the run's first sample.
+  // Loads an endless stream. Batches are always full and may span two epochs. BatchPlace::epoch is
+  // 0, and ordinals count from the first sample of the run.
   Loader(std::unique_ptr<SampleStream> stream, std::shared_ptr<const Collator> collator,
          MemoryResource& memory, const LoaderOptions& options);
-  ~Loader();  // stops and joins the workers, once each has done the sample that it is at
+  ~Loader();  // stops and joins the workers; each first finishes its current sample
 
-  std::int64_t batches() const;  // in one epoch of this rank; of a stream, invalid_argument
-  // Goes to (epoch, position); the next batch is the one that begins there. Workers start. The
-  // position must be a multiple of the ranks (the tail of a shorter batch ends the epoch).
+  std::int64_t batches() const;  // per epoch on this rank; invalid_argument for a stream
+  // Moves to (epoch, position) and starts the workers; the next batch begins there. The position
+  // must be a multiple of the number of ranks, unless it is at or past the end of the epoch.
   void seek(const SamplerState& state);
-  void seek_stream(const StreamState& state);  // of a stream, to any position
-  // The next batch, or nothing at the end of the epoch (then seek to the next one). What a worker
-  // threw for batch k is rethrown by the k-th call, with the sample's name in front; the loader
-  // then stands after that batch. (A stream whose shard cannot be opened goes no further.)
+  void seek_stream(const StreamState& state);  // for streams; any position
+  // The next batch, or nothing at the end of the epoch (then seek() to the next one). If making
+  // batch k failed, the k-th call rethrows the error with the sample's name prefixed, and the
+  // loader moves on to the next batch. A stream whose shard cannot be opened does not advance.
   std::optional<Batch> next();
-  // Where the next batch begins: save it after a step, seek() to it when resuming.
+  // Position of the next batch. Save it after a step; pass it to seek() to resume.
   SamplerState state() const;
-  const StreamState& stream_state() const;  // the same of a stream
+  const StreamState& stream_state() const;  // the same for a stream
 
   LoaderStatistics statistics() const;
-  const Sampler& sampler() const;  // not of a stream
+  const Sampler& sampler() const;  // not for streams
 
  private:
   struct Impl;

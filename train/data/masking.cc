@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-// Word 3 of the counter, which a permutation of the same seed fills with small numbers.
+// Word 3 of the counter, where permutations with the same seed use small numbers.
 constexpr std::uint32_t kSite = 0x6d6c6d00;
 
 std::uint64_t threshold(double probability) {
@@ -20,8 +20,8 @@ std::uint64_t threshold(double probability) {
 
 bool is_share(double value) { return value >= 0 && value <= 1; }
 
-// What tells the pieces of words apart: WordPiece marks all but a word's first, SentencePiece (▁)
-// and byte-level BPE (Ġ) mark the first.
+// Word boundary marks. WordPiece marks every piece but a word's first; SentencePiece (▁) and
+// byte-level BPE (Ġ) mark the first.
 constexpr std::string_view kGoesOn = "##";
 constexpr std::array kBegins = {std::string_view("\xE2\x96\x81"), std::string_view("\xC4\xA0")};
 
@@ -29,8 +29,8 @@ bool has_mark(std::string_view token, std::string_view mark) {
   return token.starts_with(mark) && (mark != kGoesOn || token.size() > mark.size());
 }
 
-// The one that most tokens have, for a vocabulary may hold any of these as text: GPT-2's has
-// "####". Empty: none.
+// The most frequent mark; empty if there is none. A vocabulary may contain any of them as text
+// (GPT-2's has "####").
 std::string_view mark_of(const Tokenizer& tokenizer) {
   std::string_view most;
   std::int64_t most_tokens = 0;

@@ -1,12 +1,12 @@
-// Masked language modelling (Devlin et al. 2018): which tokens are hidden, and behind what.
+// Masked language modelling (Devlin et al. 2018): selects tokens to hide and what replaces them.
 //
-// As transformers' DataCollatorForLanguageModeling: each token that is not special is chosen with
-// `probability`; a chosen one has a label and becomes the mask token, any token of the vocabulary,
-// or stays. With whole words a word is chosen by its first piece and every piece with it, each
-// replaced on its own as in BERT (transformers 5 then has only mask tokens: random_share 0 and
-// mask_share 1 say so). Random numbers are Philox's: key = seed, counter = (place in the sample,
-// the sample's ordinal, epoch). Workers, ranks, batch sizes and padding change nothing (decision
-// 10), and every epoch hides other tokens.
+// Follows transformers' DataCollatorForLanguageModeling. Each token that is not special is chosen
+// with `probability`. A chosen token becomes a label; its input becomes the mask token, a random
+// token, or stays. With whole words, the first piece decides for all pieces of its word, and each
+// piece is replaced independently, as in BERT. (transformers 5 uses only mask tokens there: set
+// random_share 0 and mask_share 1.) Random numbers are Philox with key = seed and counter =
+// (position in the sample, the sample's ordinal, epoch). Workers, ranks, batch sizes and padding
+// therefore do not affect them (decision 10). Each epoch hides different tokens.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,19 @@ struct MaskingOptions {
   std::uint64_t seed = 42;
   double probability = 0.15;  // mlm_probability
   double mask_share = 0.8, random_share = 0.1;
-  // A piece that begins with WordPiece's "##", or without the "▁" of SentencePiece or the "Ġ" of
-  // byte-level BPE, belongs to the word before it.
+  // A continuation piece belongs to the preceding word. WordPiece marks it with "##"; in
+  // SentencePiece and byte-level BPE it lacks the leading "▁" or "Ġ".
   bool whole_words = false;
   std::int64_t pad_to_multiple_of = 1;
 };
 
-// Labels are the hidden tokens, kIgnoreLabel elsewhere. Samples' own labels are not looked at.
+// Labels are the hidden tokens, kIgnoreLabel elsewhere. The samples' own labels are ignored.
 class MaskingCollator final : public PlacedCollator {
  public:
-  // invalid_argument: no mask token, shares beyond 1, or whole words and a vocabulary without
-  // marks. Keeps nothing of the tokenizer.
+  // invalid_argument: no mask token, shares that sum to more than 1, or whole words with a
+  // vocabulary that has no word marks. Keeps no reference to the tokenizer.
   MaskingCollator(const Tokenizer& tokenizer, const MaskingOptions& options);
-  // Refuses ids that the tokenizer lacks.
+  // Rejects ids that the tokenizer does not have.
   Batch collate_at(const BatchPlace& place, std::span<const Sample> samples,
                    MemoryResource& memory) const override;
 

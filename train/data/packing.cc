@@ -10,8 +10,8 @@
 namespace shoal {
 namespace {
 
-// Bins by the room that is left in them. Those with the same are taken in the order in which they
-// came to have it, as TRL's pack_dataset takes them: a bin is in one queue at a time.
+// Bins indexed by free space. Bins with equal space are taken in the order in which they reached
+// it, as in TRL's pack_dataset. A bin is in one queue at a time.
 class RoomIndex {
  public:
   explicit RoomIndex(std::int64_t capacity)
@@ -28,7 +28,8 @@ class RoomIndex {
     queue.last = bin;
     some_[static_cast<std::size_t>(room / 64)] |= std::uint64_t{1} << (room % 64);
   }
-  // The bin with the least room of `wanted` or more, and that room; {-1, 0}: there is none.
+  // Takes the bin with the least space of at least `wanted`; returns it and its space, or {-1, 0}
+  // if there is none.
   std::pair<std::int64_t, std::int64_t> take(std::int64_t wanted) {
     std::uint64_t hidden = (std::uint64_t{1} << (wanted % 64)) - 1;
     for (auto word = static_cast<std::size_t>(wanted / 64); word < some_.size(); ++word) {
@@ -47,14 +48,14 @@ class RoomIndex {
 
  private:
   struct Queue {
-    std::int64_t first = -1, last = -1;  // last: where there is a first
+    std::int64_t first = -1, last = -1;  // last: valid if there is a first
   };
-  std::vector<Queue> queues_;        // [room]
-  std::vector<std::int64_t> next_;   // [bin]: behind it in its queue; -1: none
-  std::vector<std::uint64_t> some_;  // a bit a room: whether a bin has it
+  std::vector<Queue> queues_;        // [space]
+  std::vector<std::int64_t> next_;   // [bin]: next bin in its queue; -1: none
+  std::vector<std::uint64_t> some_;  // bitset over space: whether any bin has it
 };
 
-// Items by decreasing length, of equals the earlier first.
+// Item indices by decreasing length; ties keep their order.
 std::vector<std::int64_t> by_length(std::span<const std::int64_t> lengths, std::int64_t capacity) {
   std::vector<std::int64_t> begins(static_cast<std::size_t>(capacity) + 2);
   for (const std::int64_t length : lengths)
@@ -160,7 +161,7 @@ void PackedDataset::pack() {
     }
   }
   const std::vector<std::int64_t> block_of = best_fit_decreasing(lengths, block);
-  // Parts by their blocks.
+  // Group the parts by block.
   for (const std::int64_t own : block_of) report_.blocks = std::max(report_.blocks, own + 1);
   blocks_.resize(static_cast<std::size_t>(report_.blocks) + 1);
   for (const std::int64_t own : block_of) ++blocks_[static_cast<std::size_t>(own) + 1];
@@ -202,7 +203,8 @@ void PackedDataset::measure_wrapped() {
 }
 
 std::int64_t PackedDataset::document_at(std::int64_t token) const {
-  std::int64_t low = 0, high = file_->documents();  // of the first that ends behind it
+  std::int64_t low = 0,
+               high = file_->documents();  // bounds of the first document that ends after `token`
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
     if (static_cast<std::int64_t>(file_->document(middle).end) > token)

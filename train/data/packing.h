@@ -1,5 +1,4 @@
-// Documents that share a block without seeing each other: which of them go together, and the
-// samples that this makes.
+// Packs documents into shared blocks in which they do not attend to each other.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +14,11 @@
 
 namespace shoal {
 
-// The bin of each item, where items of these lengths go into bins of `capacity`: the longest first
-// (of equals the earlier), each into the fullest bin that has room for it (of equals the one that
-// has been so full for longest), else into a new one (best-fit decreasing; Johnson, 1973: at most
-// 11/9 of the fewest bins, and 4 more): the bins of TRL's pack_dataset. They are numbered from 0 as
-// their first items come in the list. An item of length 0 is in none: -1. A
-// length below 0 or above the capacity is invalid_argument.
+// The bin of each item, packed by best-fit decreasing (Johnson, 1973: at most 11/9 of the optimum
+// plus 4), with the same bins as TRL's pack_dataset. Items go from longest to shortest, of equals
+// the earlier first. Each goes into the fullest bin with room, of equals the one that reached that
+// fill first, else into a new bin. Bins are numbered by their first item in the list. Items of
+// length 0 get -1. invalid_argument: a length below 0 or above the capacity.
 std::vector<std::int64_t> best_fit_decreasing(std::span<const std::int64_t> lengths,
                                               std::int64_t capacity);
 
@@ -30,22 +28,23 @@ struct PackingOptions {
   PackingStrategy strategy = PackingStrategy::bfd;
   std::int64_t block_size = 1024;
   std::int64_t vocab_size = 0;  // 0: ids are not checked
-  std::int32_t pad_id = 0;      // fills blocks of bfd and bfd_split
+  std::int32_t pad_id = 0;      // padding token of bfd and bfd_split
 };
 
 struct PackingReport {
   std::int64_t documents = 0, blocks = 0;
-  std::int64_t sequences = 0;         // most in a block, the padding among them
+  std::int64_t sequences = 0;         // maximum per block, including padding
   std::int64_t padding = 0;           // tokens
-  std::int64_t cut = 0, dropped = 0;  // documents longer than a block; tokens that are in no block
-  std::int64_t left_out = 0;          // documents, or last parts, of one token: nothing to predict
+  std::int64_t cut = 0, dropped = 0;  // documents longer than a block; tokens in no block
+  std::int64_t left_out = 0;          // single-token documents or last parts: nothing to predict
 };
 
-// Blocks of a token file, all of block_size tokens and as many Sample::sequences; padding is a
-// sequence of its own without labels. What remains behind `wrapped`'s last block is dropped.
+// Blocks of a token file. Each has block_size tokens and the same number of Sample::sequences.
+// Padding is a sequence of its own, without labels. `wrapped` drops the tokens after its last full
+// block.
 class PackedDataset final : public Dataset {
  public:
-  // Refuses a file that fills no block, and ids beyond `vocab_size`.
+  // Rejects a file that fills no block, and ids not below `vocab_size`.
   PackedDataset(std::shared_ptr<const TokenFile> file, const PackingOptions& options);
   std::int64_t size() const override { return report_.blocks; }
   Sample get(std::int64_t index) const override;
@@ -54,7 +53,7 @@ class PackedDataset final : public Dataset {
   std::string describe() const;
 
  private:
-  // Tokens of one document.
+  // A range of tokens of one document.
   struct Part {
     std::int64_t begin = 0;
     std::int32_t length = 0;
@@ -68,8 +67,8 @@ class PackedDataset final : public Dataset {
   std::shared_ptr<const TokenFile> file_;
   PackingOptions options_;
   PackingReport report_;
-  std::vector<Part> parts_;           // of block after block; empty: wrapped
-  std::vector<std::int64_t> blocks_;  // [blocks + 1]: where a block's parts begin
+  std::vector<Part> parts_;           // block by block; empty for `wrapped`
+  std::vector<std::int64_t> blocks_;  // [blocks + 1]: index of each block's first part
 };
 
 }  // namespace shoal

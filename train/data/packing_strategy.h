@@ -1,16 +1,16 @@
-// How documents share blocks (packing.h).
+// Packing strategies (packing.h).
 #pragma once
 
 #include <cstdint>
 
 namespace shoal {
 
-// TRL's names. A part of a document is a sequence of its own: its positions begin at 0, and its
-// first token is nobody's target.
+// Names as in TRL. Each part of a document is a sequence: its positions begin at 0, and its first
+// token is not a prediction target.
 enum class PackingStrategy : std::uint8_t {
-  bfd,        // whole documents, best-fit decreasing; one longer than a block loses its rest
-  bfd_split,  // the same, but a longer one is cut into parts of a block each, and a shorter one
-  wrapped,    // end to end as CausalLmDataset has them, cut where blocks end
+  bfd,        // whole documents, best-fit decreasing; truncates documents longer than a block
+  bfd_split,  // as bfd, but splits longer documents into block-sized parts and a remainder
+  wrapped,    // concatenated as in CausalLmDataset, cut at block boundaries
 };
 
 }  // namespace shoal

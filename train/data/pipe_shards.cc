@@ -22,9 +22,9 @@ class NoSamples final : public Dataset {
   }
 };
 
-// The place behind the first end of a record at or behind `at`, which moves there; npos where the
-// text has none. A "\r" in the last place may be one half of "\r\n": more text decides. `rows`: the
-// records are CSV.
+// Position after the first end of a record at or after `at`, and advances `at` to it; npos if there
+// is none. A final "\r" may be half of "\r\n", so more text is needed. `rows`: CSV state; null: the
+// records are lines.
 std::size_t record_end(std::string_view text, std::size_t& at, CsvReader* rows) {
   for (; at < text.size(); ++at) {
     const char c = text[at];
@@ -36,7 +36,7 @@ std::size_t record_end(std::string_view text, std::size_t& at, CsvReader* rows) 
   return std::string_view::npos;
 }
 
-// The rows of `text` without those that are `header`.
+// `text` without the rows that equal `header`.
 std::string without(std::string_view header, std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
@@ -51,13 +51,13 @@ std::string without(std::string_view header, std::string_view text) {
 
 }  // namespace
 
-// Cuts pipe after pipe.
+// Cuts one pipe after the other into pieces.
 class PipeShards::Reader {
  public:
   Reader(const PipeOptions& options, const std::atomic<bool>& stop)
       : options_(options), stop_(stop) {}
 
-  // The next piece; nothing at the end of an epoch.
+  // The next piece, or nothing at the end of an epoch.
   std::optional<std::string> next() {
     if (std::exchange(ended_, false)) return std::nullopt;
     if (!pipe_)
@@ -80,7 +80,7 @@ class PipeShards::Reader {
   }
 
  private:
-  // Behind the first record that ends at or after the piece's bytes.
+  // Position after the first record that ends at or beyond piece_bytes.
   std::optional<std::size_t> find_end() {
     for (;;) {
       const std::size_t end = record_end(pending_, scanned_, options_.has_rows ? &rows_ : nullptr);

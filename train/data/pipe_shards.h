@@ -1,5 +1,5 @@
-// A training set that comes through named pipes, one an epoch, as SageMaker's Pipe mode brings it:
-// PREFIX_0, PREFIX_1, ..., each with the same records, one after another.
+// A training set read from named pipes, one per epoch, as in SageMaker's Pipe mode. The pipes
+// PREFIX_0, PREFIX_1, ... each deliver the same records in sequence.
 #pragma once
 
 #include <atomic>
@@ -15,19 +15,20 @@ namespace shoal {
 
 struct PipeOptions {
   std::string prefix;
-  std::string ending;  // of its pieces' names, for messages: ".jsonl"
-  // The records are a CSV's rows: the first says what the others are. Every piece gets it, and
-  // where it comes again, with the next file, it is left out.
+  std::string ending;  // suffix of the pieces' names in messages: ".jsonl"
+  // The records are CSV rows, and the first is the header. Each piece starts with the header;
+  // repeated headers (at the start of the next file) are dropped.
   bool has_rows = false;
-  std::int64_t piece_bytes = std::int64_t{16} << 20U;  // in memory at a time, twice
-  double wait_seconds = deadlines::kFirstPipe;         // for a pipe to be there
+  std::int64_t piece_bytes = std::int64_t{16}
+                             << 20U;            // size of a piece; two are in memory at a time
+  double wait_seconds = deadlines::kFirstPipe;  // how long to wait for a pipe to appear
 };
 
-// A pipe is cut into pieces that end with a record, at the same places each time. Nothing is
-// sought, looked at or opened twice; a position is reached by reading on (pass_over).
+// Cuts each pipe into pieces that end with a record, always at the same offsets. A pipe is never
+// seeked, stat-ed or opened twice; reading on reaches a position (pass_over).
 class PipeShards final : public ShardSet {
  public:
-  // What a piece holds; `name` for messages. Called by whoever opens.
+  // Makes the samples of a piece; `name` is for messages. The thread that calls open() runs it.
   using Opening =
       std::function<std::shared_ptr<const Dataset>(std::string text, const std::string& name)>;
   PipeShards(PipeOptions options, Opening opening);
@@ -47,7 +48,8 @@ class PipeShards final : public ShardSet {
   Opening opening_;
   std::unique_ptr<Reader> reader_;
   mutable std::atomic<bool> stop_{false};
-  mutable std::int64_t next_ = 0, piece_ = 0, passed_over_ = 0;  // of open(): one caller at a time
+  mutable std::int64_t next_ = 0, piece_ = 0,
+                       passed_over_ = 0;  // used by open(): one caller at a time
 };
 
 }  // namespace shoal

@@ -33,9 +33,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Part of the key: to be raised when the same inputs would give other files.
+// Part of the key. Increase it if the same inputs would produce different files.
 constexpr std::string_view kFormat = "shoal data 3";
-// Of text or tokens that are only passed over, between two signs of progress.
+// Bytes of text or tokens to scan between two progress reports.
 constexpr std::size_t kPassBytes = std::size_t{8} << 20;
 
 void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
@@ -55,7 +55,8 @@ bool adds_special_tokens(const Tokenizer& tokenizer, const PrepareOptions& optio
   return options.add_special_tokens && tokenizer.sequence_template().special_tokens(false) > 0;
 }
 
-// The eos that append_eos puts behind each document: none where the template ends with it.
+// The eos token that append_eos adds after each document; none if the template already ends with
+// it.
 std::optional<TokenId> appended_eos(const Tokenizer& tokenizer, const PrepareOptions& options) {
   if (!options.append_eos) return std::nullopt;
   const auto& last = tokenizer.sequence_template().single.back();
@@ -72,7 +73,7 @@ Sources open_all(const std::vector<std::string>& paths, const PrepareOptions& op
   return sources;
 }
 
-// `options.progress` hears of long work that has no share of the input to tell.
+// Reports progress of long work that does not consume input.
 void tell_progress(const PrepareOptions& options) {
   if (options.progress) options.progress(0, 0);
 }
@@ -106,18 +107,18 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
   return to_hex(hash.finish()).substr(0, 32);
 }
 
-// The split as it was prepared earlier, if it is there and whole.
+// The split from an earlier run, if it exists and is intact.
 std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokenizer& tokenizer,
                                            const PrepareOptions& options, bool warns) {
   if (!path_exists(path)) return std::nullopt;
   try {
     const auto file = TokenFile::open(path);
     if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
-    // Costs less than the key, which hashes the text.
+    // Cheaper than computing the key, which hashes the text.
     file->verify(options.threads, [&] { tell_progress(options); });
     return PreparedSplit{path, file->documents(), file->tokens()};
   } catch (const Error& damage) {
-    // Not damage: the file system failed, or progress() has cancelled the reading.
+    // Not damage: the file system failed, or progress() cancelled the reading.
     if (damage.code() == ErrorCode::io || damage.code() == ErrorCode::peer_lost ||
         damage.code() == ErrorCode::timeout)
       throw;
@@ -126,8 +127,8 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
   }
 }
 
-// Held by one process of a host at a time. The file goes with its holder: who waited for it looks
-// whether it is still the one of that name.
+// At most one process per host holds the lock. Its holder removes the file on release, so a waiter
+// checks that it locked the file that still has this name.
 class KeyLock {
  public:
   KeyLock(std::string path, const std::function<void()>& waiting) : path_(std::move(path)) {
@@ -158,13 +159,13 @@ class KeyLock {
   KeyLock& operator=(const KeyLock&) = delete;
 
  private:
-  // Two that prepare the same text write the same tokens, each whole.
+  // Safe: processes that prepare the same text write the same tokens, and each writes atomically.
   void say_unlocked() const {
     log::warn("{} cannot be locked ({}): another run may prepare the same text at the same time",
               path_, std::strerror(errno));
   }
 
-  // The holder may be stopped: `waiting` decides for how long it is waited for.
+  // The holder may hang: `waiting` decides how long to wait by throwing.
   int lock(const std::function<void()>& waiting) {
     int result = 0;
     while ((result = ::flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 &&
@@ -190,7 +191,7 @@ std::string_view without_line_end(std::string_view line) {
   return line;
 }
 
-// Tokenizes documents in parallel, in chunks, and hands the ids on in order.
+// Tokenizes chunks of documents in parallel and passes on the ids in order.
 class Tokenization {
  public:
   Tokenization(const Tokenizer& tokenizer, const PrepareOptions& options)
@@ -199,7 +200,7 @@ class Tokenization {
         cuts_lines_(!options.keep_line_ends && options.document == PrepareOptions::Document::line),
         eos_(appended_eos(tokenizer, options)) {}
 
-  // sink(ids) for each document of `sources`, in order.
+  // Calls sink(ids) for each document of `sources`, in order.
   void run(const Sources& sources, const std::function<void(std::span<const TokenId>)>& sink) {
     for (const DocumentSource& source : sources) {
       const std::int64_t before = done_;
@@ -209,23 +210,23 @@ class Tokenization {
         if (pending_bytes_ >= kBatch) flush(source, sink);
       });
       flush(source, sink);
-      done_ = before + source.bytes();  // with what lies between records
+      done_ = before + source.bytes();  // includes the bytes between records
       tell(0);
     }
   }
   void set_total(std::int64_t bytes) { total_ = bytes; }
 
  private:
-  static constexpr std::int64_t kBatch = 8 << 20;    // bytes tokenized between writes
-  static constexpr std::int64_t kChunk = 128 << 10;  // bytes one thread takes at a time, about
+  static constexpr std::int64_t kBatch = 8 << 20;    // bytes to tokenize between writes
+  static constexpr std::int64_t kChunk = 128 << 10;  // approximate bytes of one thread's work item
   struct Pending {
     std::string_view raw;
     std::int64_t line;
   };
   struct Chunk {
-    std::size_t begin, end;  // of pending_
+    std::size_t begin, end;  // range in pending_
     std::vector<TokenId> ids;
-    std::vector<std::size_t> ends;  // of each document, in ids
+    std::vector<std::size_t> ends;  // end of each document in ids
   };
 
   void append(std::string_view text, std::vector<TokenId>& ids) const {
@@ -264,7 +265,7 @@ class Tokenization {
                    for (std::int64_t i = begin; i < end && !cancelled_; ++i) {
                      tokenize(source, chunks[static_cast<std::size_t>(i)]);
                      tokenized += bytes_of(chunks[static_cast<std::size_t>(i)]);
-                     if (begin == 0) tell(tokenized);  // this is the calling thread
+                     if (begin == 0) tell(tokenized);  // in the calling thread
                    }
                  });
     for (const Chunk& chunk : chunks) {
@@ -280,7 +281,8 @@ class Tokenization {
     tell(0);
   }
 
-  // Bytes of the batch besides done_. Ends the other threads' work where it throws.
+  // `bytes`: done in this batch, in addition to done_. If progress() throws, the other threads
+  // stop.
   void tell(std::int64_t bytes) {
     if (!options_.progress) return;
     try {
@@ -305,7 +307,7 @@ class Tokenization {
   std::atomic<bool> cancelled_{false};
 };
 
-// Which of `documents` go to validation.
+// Decides which of `documents` go to validation.
 class SplitRule {
  public:
   SplitRule(const PrepareOptions& options, std::int64_t documents)
@@ -358,7 +360,7 @@ std::int64_t documents_of(const Sources& sources, const PrepareOptions& options)
   return documents;
 }
 
-// `inputs`: what the documents are from.
+// `inputs`: the files of the documents, for messages.
 PreparedSplit finish(TokenFileWriter& writer, const std::string& path, std::int64_t documents,
                      const char* name, const std::vector<std::string>& inputs, bool may_be_empty) {
   if (writer.tokens() == 0 && !may_be_empty)
@@ -396,7 +398,7 @@ void write_splits(const Tokenizer& tokenizer, const PrepareOptions& options, con
     validation->append_document(ids);
     ++held_out;
   });
-  // The validation file first: who finds train-KEY finds both.
+  // Write the validation file first: a process that finds train-KEY then finds both.
   if (has_validation)
     result.validation =
         finish(*validation, result.validation.path, held_out, "validation",
@@ -439,7 +441,8 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   make_directories(options.output_directory);
   const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
                      options.waiting);
-  if (!options.overwrite_cache && found(false)) return result;  // by who held the lock before
+  if (!options.overwrite_cache && found(false))
+    return result;  // prepared by the previous lock holder
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);
   return result;

@@ -1,4 +1,4 @@
-// `shoal data prepare` as a function: text in, token files out, nothing done twice.
+// `shoal data prepare` as a library call: text in, token files out, with earlier results reused.
 #pragma once
 
 #include <cstdint>
@@ -14,58 +14,60 @@ namespace shoal {
 
 struct PrepareOptions {
   std::vector<std::string> inputs;             // .txt; .jsonl, .json with `text_field`
-  std::vector<std::string> validation_inputs;  // if any, these are the validation set
-  std::string output_directory;                // made if missing; holds the token files
+  std::vector<std::string> validation_inputs;  // if not empty, these form the validation set
+  std::string output_directory;                // for the token files; created if missing
 
-  // What a document of a .txt is. `line` keeps its line end and is what run_clm does; `file` is the
-  // whole file; `paragraph` ends with a run of empty lines. In a .jsonl every record is one.
+  // The unit of a .txt that forms a document. `line` keeps its line end, as run_clm does; `file` is
+  // the whole file; `paragraph` ends after a run of blank lines. In JSON, every record is a
+  // document.
   enum class Document { line, paragraph, file } document = Document::line;
   std::string text_field = "text";
 
-  // Share of the documents for validation, when validation_inputs is empty: 0 (none) up to, but
-  // without, 1. `first` takes them from the front, as run_clm's validation_split_percentage does.
+  // Share of the documents held out for validation if validation_inputs is empty, in [0, 1).
+  // `first` takes them from the front, as run_clm's validation_split_percentage does.
   double validation_fraction = 0.0;
   enum class Split { first, last, scattered } split = Split::last;
-  std::uint64_t split_seed = 42;  // scattered: each document by a hash of this and its ordinal
+  std::uint64_t split_seed = 42;  // scattered: hashed with each document's ordinal
 
-  // Each document in the tokenizer's template, as run_clm and run_mlm have it: Llama's <s> before
-  // it, BERT's [CLS] ... [SEP] around it. GPT-2's template adds nothing.
+  // Wraps each document in the tokenizer's template, as run_clm and run_mlm do: Llama's leading
+  // <s>, BERT's [CLS] ... [SEP]. GPT-2's template adds nothing.
   bool add_special_tokens = true;
-  bool keep_line_ends = true;  // of a .txt's lines; run_mlm's have none
-  // A document of white space has no token, not even the template's: LineDataset leaves it out, as
-  // run_mlm's line_by_line does.
+  bool keep_line_ends = true;  // of a .txt's lines; run_mlm strips them
+  // Documents of only white space get no tokens, not even the template's. LineDataset then skips
+  // them, as run_mlm's line_by_line does.
   bool drops_white_space = false;
-  // End each document with the tokenizer's eos, unless its template has done so. It must have one.
+  // Ends each document with the tokenizer's eos, unless the template already does. The tokenizer
+  // must have an eos.
   bool append_eos = false;
-  bool repair_utf8 = false;      // else ill-formed text is an error that names file and offset
-  bool overwrite_cache = false;  // prepare again although nothing changed
-  bool may_be_empty = false;     // else text without a token is an error
-  SourceRegistry sources = {};   // opens inputs that are no local paths
+  bool repair_utf8 = false;      // false: ill-formed text is an error with file and offset
+  bool overwrite_cache = false;  // prepare again even if nothing changed
+  bool may_be_empty = false;     // false: text without any token is an error
+  SourceRegistry sources = {};   // opens inputs that are not local paths
   int threads = 1;
-  // From the calling thread, several times a second: bytes of input done, and all; 0 of 0 while
-  // text or tokens are only read through. May throw to cancel.
+  // The calling thread reports progress several times a second: input bytes done and in total, or 0
+  // of 0 while it only scans text or tokens. May throw to cancel.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
-  // Likewise, while another process of this host prepares the same.
+  // The same, while another process on this host prepares the same data.
   std::function<void()> waiting = {};
 };
 
 struct PreparedSplit {
-  std::string path;  // of the .shoaltok; empty when there is no such split
+  std::string path;  // path of the .shoaltok; empty if there is no such split
   std::int64_t documents = 0;
   std::int64_t tokens = 0;
 };
 
 struct PreparedData {
   PreparedSplit train, validation;
-  bool reused = false;  // found as prepared earlier from the same bytes, options and tokenizer
-  std::string key;      // SHA-256 of those: part of the file names
+  bool reused = false;  // an earlier result for the same bytes, options and tokenizer
+  std::string key;      // SHA-256 over those; part of the file names
   double seconds = 0;
 };
 
-// Blocks. The files are <output_directory>/{train,validation}-<key>.shoaltok. What is found there
-// is read whole, and prepared anew where its checksum is wrong. Of several processes of a host that
-// want the same at once, one prepares and the others wait for it; on a file system without locks
-// (and on another host) each writes atomically the same bytes.
+// Blocks. Writes <output_directory>/{train,validation}-<key>.shoaltok. Existing files are verified
+// in full and prepared again if a checksum is wrong. If several processes of a host request the
+// same data at once, one prepares it and the others wait. Without file locks, or on different
+// hosts, each process atomically writes the same bytes.
 PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& options);
 
 }  // namespace shoal

@@ -37,7 +37,7 @@ std::string scalar_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// Before anything reads it: parsers would speak of their own troubles.
+// Runs before any parser, whose errors would not name the encoding.
 void check_text(std::string_view text, const std::string& place, const char* unit) {
   const std::int64_t at = first_invalid_utf8(text);
   if (at < 0) return;
@@ -109,7 +109,7 @@ std::size_t Record::find(std::string_view name) const {
 std::size_t Record::need(std::string_view name) const {
   const std::size_t field = find(name);
   if (field < names_->size()) return field;
-  // In the message itself: a skipped row's remedy is not told.
+  // The suggestion is in the message itself, because a skipped row's remedy is not shown.
   throw_error(ErrorCode::not_found, "{}: there is no field '{}'; {}", place_, name,
               names_there_are(name, *names_));
 }
@@ -170,7 +170,7 @@ class RecordFile::Reader {
   bool is_array() const { return json_ && json_->is_array(); }
   bool is_plain() const { return json_ && json_->is_plain(); }
 
-  // The next row that is not blank.
+  // Advances to the next non-blank row.
   bool next(Row& row) { return json_ ? next_json(row) : is_csv_ ? next_csv(row) : next_line(row); }
 
  private:
@@ -184,7 +184,7 @@ class RecordFile::Reader {
     row = {begin, begin + raw.text.size(), raw.number};
     return true;
   }
-  // Of TSV: a line of tabs has empty fields.
+  // TSV. A line of only tabs is a row of empty fields.
   bool next_line(Row& row) {
     std::string_view line;
     while (lines_.next(line)) {
@@ -224,7 +224,7 @@ class RecordFile::Reader {
 
   std::string_view text_;
   bool is_csv_;
-  std::size_t at_;  // of a CSV: where the next row begins
+  std::size_t at_;  // CSV: start of the next row
   TextLines lines_;
   std::int64_t line_ = 0;
   std::optional<JsonRecords> json_;
@@ -283,8 +283,8 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
     columns_ = std::make_shared<const std::vector<std::string>>(read(rows_.front()).names());
 }
 
-// What read() and check() say, without an exception, which would take longer than the row. Only the
-// first bad row's message is kept.
+// Whether read() and check() would throw. Throwing would cost more than parsing the row, and only
+// the first bad row's message is kept.
 bool RecordFile::is_bad(const Row& row, const std::vector<std::string>& needed) const {
   const std::string_view text = text_.substr(row.begin, row.end - row.begin);
   if (first_invalid_utf8(text) >= 0) return true;
@@ -323,7 +323,7 @@ std::string RecordFile::place_of(const Row& row) const {
   return fmt::format("{}, {} {}", map_->path(), is_array_ ? "record" : "line", row.number);
 }
 
-// The fields of a row that is not JSON.
+// The fields of a TSV or CSV row.
 std::vector<std::string> RecordFile::split(const Row& row) const {
   const std::string_view text = text_.substr(row.begin, row.end - row.begin);
   check_text(text, place_of(row), "line");

@@ -1,4 +1,4 @@
-// Rows with named fields from a file: GLUE's TSV, CSV, JSON records.
+// Rows with named fields, read from GLUE's TSV, CSV or JSON records.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ enum class RecordFormat { tsv, csv, json };
 enum class BadRecords {
   stop,
   skip
-};  // refuse the file at its first bad row, or leave such rows out
+};  // skip: omit bad rows; stop: reject the file at the first one
 
 struct RecordOptions {
-  // Names of the fields where a TSV or CSV has no header line. Empty: its first line has them.
+  // Field names for a TSV or CSV without a header line. Empty: its first line is the header.
   std::vector<std::string> columns = {};
-  std::vector<std::string> needed = {};  // a row without one of these is bad
+  std::vector<std::string> needed = {};  // a row that lacks one of these is bad
   BadRecords bad = BadRecords::stop;
 };
 
 using ColumnNames = std::shared_ptr<const std::vector<std::string>>;
 
-// One row. A field of a JSON record may be a list of texts (tokens, tags); numbers and truth values
-// are their JSON text; null is a missing field.
+// One row. A JSON field may be a list of texts (tokens, tags). Numbers and booleans become their
+// JSON text. A null field counts as missing.
 class Record {
  public:
-  using Lists = std::map<std::size_t, std::vector<std::string>>;  // by the field's number
-  // As many texts as names. The text of a field that is a list is not used.
+  using Lists = std::map<std::size_t, std::vector<std::string>>;  // keyed by field index
+  // `texts` has one entry per name; entries of list fields are ignored.
   Record(std::string place, ColumnNames names, std::vector<std::string> texts, Lists lists = {})
       : place_(std::move(place)),
         names_(std::move(names)),
@@ -45,9 +45,9 @@ class Record {
   bool has(std::string_view name) const { return find(name) < names_->size(); }
   void check(std::string_view name) const {
     need(name);
-  }  // throws as text() does for a missing one
-  // not_found names the nearest field; a list where a text is asked for, or a text that is no
-  // number, is corrupt_data. All messages begin with the place.
+  }  // throws as text() does if the field is missing
+  // not_found names the nearest field. corrupt_data: the field is a list but a text is requested,
+  // or it is not a number. All messages begin with the place.
   const std::string& text(std::string_view name) const;
   const std::string* find_text(std::string_view name) const;  // null: text() would throw
   double number(std::string_view name) const;
@@ -55,7 +55,7 @@ class Record {
   const std::vector<std::string>& list(std::string_view name) const;
 
  private:
-  std::size_t find(std::string_view name) const;  // names().size(): there is none
+  std::size_t find(std::string_view name) const;  // names().size(): not found
   std::size_t need(std::string_view name) const;
   [[noreturn]] void wrong(std::string_view name, std::string_view text, const char* wanted) const;
 
@@ -65,28 +65,28 @@ class Record {
   Lists lists_;
 };
 
-// The file is mapped, looked through once, and its rows are read where they are asked for.
+// Maps the file, indexes its rows in one pass, and parses a row when it is requested.
 class RecordFile {
  public:
-  // The format by the file's ending: .tsv or .txt (tabs, no quotation), .csv (csv.h), .jsonl or
-  // .json (json_records.h). "\n", "\r\n" or "\r" ends a line. A byte order mark is passed over,
-  // blank lines are too. A bad row (another number of fields than the header has, an open
-  // quotation, JSON that is no object, text that is not UTF-8, a needed field missing) is
-  // corrupt_data with its line, or skipped and counted, as the options say.
+  // The file's ending selects the format: .tsv or .txt (tabs, no quoting), .csv (csv.h), .jsonl or
+  // .json (json_records.h). "\n", "\r\n" or "\r" ends a line. Skips a byte order mark and blank
+  // lines. A row is bad if its number of fields differs from the header's, a quote stays open, the
+  // JSON is not an object, the text is not UTF-8, or a needed field is missing. A bad row is
+  // corrupt_data with its line, or is skipped and counted, depending on `options`.
   explicit RecordFile(const std::string& path, const RecordOptions& options = {});
 
-  // Of a file's first row: a TSV's or CSV's fields, which may be a header; the names of a JSON
-  // record's, in alphabetical order. Empty where there is none.
+  // First row of a file: the fields of a TSV or CSV (possibly a header), or the names of a JSON
+  // record in alphabetical order. Empty: the file has no rows.
   static std::vector<std::string> first_fields(const std::string& path);
 
   const std::string& path() const { return map_->path(); }
   RecordFormat format() const { return format_; }
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
-  const std::vector<std::string>& columns() const { return *columns_; }  // of JSON: the first row's
-  std::string column_list() const;  // the first of them, for messages: "a, b, c and 7 more"
-  // Any thread. 0 <= row < size(), else invalid_argument.
+  const std::vector<std::string>& columns() const { return *columns_; }  // JSON: the first row's
+  std::string column_list() const;  // the first few, for messages: "a, b, c and 7 more"
+  // Thread-safe. 0 <= row < size(), else invalid_argument.
   Record get(std::int64_t row) const;
-  // Rows left out, and what was wrong with the first of them.
+  // Number of skipped rows, and the error message of the first.
   std::int64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 
@@ -94,7 +94,7 @@ class RecordFile {
   class Reader;
   struct Row {
     std::size_t begin, end;  // bytes, without the line's end
-    std::int64_t number;     // of its first line, or of an array's record, from 1
+    std::int64_t number;     // 1-based first line, or record of a JSON array
   };
   explicit RecordFile(std::shared_ptr<MappedFile> map);
   std::vector<std::string> split(const Row& row) const;
@@ -105,7 +105,7 @@ class RecordFile {
   std::shared_ptr<MappedFile> map_;
   std::string_view text_;
   RecordFormat format_;
-  bool is_array_ = false, is_plain_ = false;  // of JSON
+  bool is_array_ = false, is_plain_ = false;  // JSON only
   ColumnNames columns_;
   std::vector<Row> rows_;
   std::int64_t skipped_ = 0;

@@ -22,7 +22,7 @@
 namespace shoal {
 namespace {
 
-// What must be the same for a position to mean the same. Shards may have moved: names, not paths.
+// Hashes everything that a position depends on. Uses file names, not paths, so shards may move.
 std::string identity_of(const ShardSet& shards, const StreamOptions& options) {
   Sha256 hash;
   hash.add(fmt::format("{} {} {}\n", shards.count(), options.buffer, options.seed));
@@ -32,7 +32,7 @@ std::string identity_of(const ShardSet& shards, const StreamOptions& options) {
   return to_hex(hash.finish()).substr(0, 32);
 }
 
-// Opens shards on threads of its own, as many ahead of who takes them as the set says.
+// Opens upcoming shards on background threads; the set's worth_opening_ahead() gives their number.
 class Opener {
  public:
   explicit Opener(const ShardSet& shards) : shards_(shards) {}
@@ -56,7 +56,7 @@ class Opener {
     wanted_.clear();
     done_.clear();
   }
-  // Whoever waits in take() gets nothing; until release().
+  // A waiting take() returns nothing, until release().
   void interrupt() {
     {
       const std::lock_guard lock(mutex_);
@@ -71,7 +71,8 @@ class Opener {
   bool runs() const { return !threads_.empty(); }
 
   using Opened = std::shared_ptr<const Dataset>;
-  // The shard, while the `following` ones are opened too, in this order. Nothing: interrupted.
+  // The opened shard; nothing if interrupted. Background threads open the `following` shards next,
+  // in this order.
   std::optional<Opened> take(std::int64_t shard, std::vector<std::int64_t> following) {
     std::unique_lock lock(mutex_);
     wanted_ = {shard};
@@ -81,7 +82,7 @@ class Opener {
     changed_.wait(lock, [&] { return interrupted_ || done_.contains(shard); });
     if (interrupted_) return std::nullopt;
     const Done done = std::move(done_.extract(shard).mapped());
-    wanted_ = std::move(following);  // the shard itself again, where the next epoch begins with it
+    wanted_ = std::move(following);  // may contain `shard` again if the next epoch begins with it
     changed_.notify_all();
     lock.unlock();
     if (done.failure) std::rethrow_exception(done.failure);
@@ -128,7 +129,7 @@ class Opener {
   const ShardSet& shards_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::int64_t> wanted_;  // the first one first
+  std::vector<std::int64_t> wanted_;  // in order of need
   std::set<std::int64_t> opening_;
   std::map<std::int64_t, Done> done_;
   bool stopping_ = false, interrupted_ = false;
@@ -164,7 +165,7 @@ StreamState StreamState::from_json(const nlohmann::json& json) {
     state.ended = field_or(json, "ended", false);
     const bool negative =
         std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
-    // Each epoch has a sample.
+    // Each epoch has at least one sample.
     if (state.epoch < 0 || state.epoch_begin < state.epoch || state.position < state.epoch_begin ||
         negative)
       throw_error(ErrorCode::corrupt_data, "epoch {} began at {}, and the position is {}",
@@ -190,8 +191,8 @@ struct SampleStream::Impl {
   }
 
   struct Open {
-    std::shared_ptr<const Dataset> dataset;  // null: not needed since the run resumed
-    std::int64_t size = 0, left = 0;         // samples; those that have not been drawn
+    std::shared_ptr<const Dataset> dataset;  // null: not opened again since the run resumed
+    std::int64_t size = 0, left = 0;         // samples in total; samples not drawn yet
   };
 
   using Opened = std::shared_ptr<const Dataset>;
@@ -213,7 +214,7 @@ struct SampleStream::Impl {
   std::optional<Claim> claim(std::int64_t count);
   StreamState state() const;
 
-  std::shared_ptr<const ShardsOfRank> own;  // shard_by_rank
+  std::shared_ptr<const ShardsOfRank> own;  // set with shard_by_rank
   std::shared_ptr<const ShardSet> shards;
   StreamOptions options;
   StreamOrder order;
@@ -222,19 +223,20 @@ struct SampleStream::Impl {
   std::shared_ptr<const std::vector<std::int64_t>> all_known;  // StreamState::known
   StreamState origin;
   std::int64_t position = 0, epoch_begin = 0;
-  std::map<std::int64_t, Open> opened;  // shards with samples in the buffer, or still to enter it
-  std::map<std::int64_t, std::int64_t> known;  // sizes, for as long as this stream lives
+  std::map<std::int64_t, Open> opened;  // shards with samples in the buffer or about to enter it
+  std::map<std::int64_t, std::int64_t> known;  // sizes seen; sequential: in this epoch
   std::shared_ptr<const std::vector<std::int64_t>> sizes;
   std::vector<std::int64_t> replayed;  // sizes of the epoch's first shards, from a checkpoint
-  // Of a sequential set: what is opened next, of all epochs, and how many pieces of this one were.
-  // Behind: what is opened next is of the epoch before, of which the checkpoint said all.
+  // Sequential sets: the next piece to open, counted over all epochs, and the number of pieces read
+  // in this one. is_behind: the next piece to open still belongs to the previous epoch, because the
+  // checkpoint already gave its end.
   std::int64_t serial = 0, pieces_read = 0;
   bool is_behind = false, end_was_read = false;
   std::exception_ptr failure;
   std::atomic<bool> stopping{false};
 };
 
-// Nothing: stop(). Null: a sequential set's epoch has no such piece.
+// Nothing: stopped. Null: the epoch of a sequential set has no such piece.
 std::optional<SampleStream::Impl::Opened> SampleStream::Impl::open(std::int64_t shard) {
   std::optional<Opened> dataset;
   try {
@@ -281,12 +283,12 @@ std::optional<SampleStream::Impl::Opened> SampleStream::Impl::next_piece() {
   return piece;
 }
 
-// Reads on to a piece of the epoch, and keeps what is still to be drawn from those before it.
+// Reads on to `piece` of the epoch. Keeps earlier pieces that still have samples to draw.
 std::optional<SampleStream::Impl::Opened> SampleStream::Impl::read_to(std::int64_t piece) {
   for (;;) {
     auto dataset = next_piece();
     if (!dataset) return std::nullopt;
-    if (!*dataset && is_behind) {  // the epoch before is through here too
+    if (!*dataset && is_behind) {  // the end of the previous epoch
       is_behind = false;
       pieces_read = 0;
       continue;
@@ -302,7 +304,7 @@ std::optional<SampleStream::Impl::Opened> SampleStream::Impl::read_to(std::int64
   }
 }
 
-// Gives the order what it wants, and opens shards for it. False: stop().
+// Gives the order all sizes that it wants, opening shards as needed. False: stopped.
 bool SampleStream::Impl::feed(bool replaying) {
   while (const auto shard = order.wanted()) {
     if (stopping) return false;
@@ -340,7 +342,7 @@ StreamPlace SampleStream::Impl::draw() {
   return place;
 }
 
-// Null: stop().
+// Null: stopped.
 std::shared_ptr<const Dataset> SampleStream::Impl::dataset_of(std::int64_t shard) {
   Open& entry = opened.at(shard);
   if (entry.dataset) return entry.dataset;
@@ -352,7 +354,7 @@ std::shared_ptr<const Dataset> SampleStream::Impl::dataset_of(std::int64_t shard
 }
 
 void SampleStream::Impl::begin_epoch(std::int64_t epoch) {
-  // Where a checkpoint said that the epoch has no more, its end has not been read here.
+  // If a checkpoint gave the end of the epoch, the reader has not reached that end yet.
   if (is_sequential()) {
     is_behind = !end_was_read;
     end_was_read = false;
@@ -390,7 +392,7 @@ std::optional<SampleStream::Claim> SampleStream::Impl::claim(std::int64_t count)
   return claim;
 }
 
-// An epoch just begun has a sample.
+// A new epoch must have at least one sample.
 void SampleStream::Impl::check_not_empty() const {
   if (!order.done()) return;
   throw Error(ErrorCode::invalid_argument,
@@ -400,17 +402,17 @@ void SampleStream::Impl::check_not_empty() const {
               "a shard needs at least one line of text, or block_size tokens");
 }
 
-// What was drawn is through. False: stop().
+// Marks a drawn sample as done. False: stopped.
 bool SampleStream::Impl::pass(const StreamPlace& place, bool replaying) {
   if (--opened.at(place.shard).left == 0) opened.erase(place.shard);
   if (!order.done()) return true;
-  // The epoch that this sample ends is over now, whatever comes next.
+  // If this sample was the epoch's last, begin the next epoch now.
   if (!feed(replaying)) return false;
   if (order.done()) begin_epoch(order.epoch() + 1);
   return true;
 }
 
-// To a place in the epoch that the state names, whose first shards' sizes it knows.
+// Moves to a position in the state's epoch; the state gives the sizes of that epoch's first shards.
 void SampleStream::Impl::replay(const StreamState& state) {
   replayed = state.sizes ? *state.sizes : std::vector<std::int64_t>();
   position = state.epoch_begin;
@@ -427,13 +429,14 @@ void SampleStream::Impl::replay(const StreamState& state) {
     const StreamPlace place = draw();
     if (--opened.at(place.shard).left == 0) opened.erase(place.shard);
   }
-  // What is in the buffer is read anew, what is through is not.
+  // The pipe must deliver the samples in the buffer again, but not those already drawn.
   if (is_sequential())
     shards->pass_over(opened.empty() ? std::ssize(order.sizes()) : opened.begin()->first);
   replayed.clear();
 }
 
-// The state may be another rank's, whose epochs end elsewhere: from the beginning, by known sizes.
+// The state may come from another rank, whose epochs end elsewhere. Replay from the beginning with
+// the known sizes.
 void SampleStream::Impl::replay_own(const StreamState& state) {
   if (state.known && state.known->size() != all_known->size())
     throw_error(ErrorCode::corrupt_data, "the stream's state: sizes of {} shards, and there are {}",

@@ -18,8 +18,8 @@ void check_rank(std::int64_t rank, std::int64_t ranks) {
 
 std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t epoch,
                          std::int64_t draw, std::uint32_t purpose) {
-  // Attempt `a` is word pair a % 2 of block a / 2, which is the low half of the counter's last
-  // word.
+  // Attempt `a` uses word pair a % 2 of block a / 2; the block is the low half of the counter's
+  // last word.
   for (std::uint32_t attempt = 0;; ++attempt) {
     const auto words = kernels::philox(
         seed, {static_cast<std::uint32_t>(draw), static_cast<std::uint32_t>(draw >> 32),
@@ -53,7 +53,7 @@ std::vector<std::int64_t> group_by_length(std::vector<std::int64_t> order,
   const auto length = [&](std::int64_t index) { return lengths[static_cast<std::size_t>(index)]; };
   const std::int64_t size = std::ssize(order);
   const std::int64_t piece = batch * std::clamp<std::int64_t>(size / (batch * 4), 1, 50);
-  std::size_t longest = 0;  // where the piece begins that has it
+  std::size_t longest = 0;  // start of the piece that contains it
   for (std::int64_t begin = 0; begin < size; begin += piece) {
     const auto first = order.begin() + begin;
     std::stable_sort(first, order.begin() + std::min(begin + piece, size),
@@ -91,7 +91,7 @@ void DistributedSampler::set_epoch(std::int64_t epoch) {
 
 std::int64_t DistributedSampler::index(std::int64_t i) const {
   SHOAL_CHECK(i >= 0 && i < samples(), "sampler: sample {} of {}", i, samples());
-  const std::int64_t place = ordinal(i) % size_;  // beyond the end it wraps, as often as needed
+  const std::int64_t place = ordinal(i) % size_;  // wraps past the end, repeatedly if needed
   return options_.shuffle ? permutation_[static_cast<std::size_t>(place)] : place;
 }
 

@@ -1,9 +1,9 @@
-// Which samples a rank sees, and in which order: PyTorch's DistributedSampler semantics.
+// Selects and orders the samples of each rank, as PyTorch's DistributedSampler does.
 //
-// An epoch is a list of dataset indices that all ranks share; rank r of R takes [r:total:R]. The
-// place in that list is a sample's ordinal: the random numbers of dropout hang on it (decision 10),
-// so they do not depend on R. "Ranks" are data-parallel replicas; the ranks inside one model-
-// parallel replica use the same `rank`. Samplers are not thread-safe.
+// An epoch is a list of dataset indices that all ranks share; rank r of R takes [r:total:R]. A
+// sample's ordinal is its position in that list. Dropout derives its random numbers from ordinals
+// (decision 10), so they do not depend on R. "Ranks" are data-parallel replicas; all ranks of one
+// model-parallel replica use the same `rank`. Samplers are not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace shoal {
 
-// Where training is: `position` counts the samples that all ranks together have consumed in this
-// epoch. It says nothing of R, so a run may resume on another number of ranks.
+// Training position: `position` counts the samples that all ranks together have consumed in this
+// epoch. It does not depend on R, so a run may resume on another number of ranks.
 struct SamplerState {
   std::int64_t epoch = 0;
   std::int64_t position = 0;
@@ -24,14 +24,14 @@ struct SamplerState {
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  virtual std::int64_t samples() const = 0;  // of this rank, in one epoch
+  virtual std::int64_t samples() const = 0;  // of this rank per epoch
   virtual std::int64_t ranks() const = 0;
   virtual std::int64_t rank() const = 0;
   virtual void set_epoch(std::int64_t epoch) = 0;
   virtual std::int64_t epoch() const = 0;
   // Dataset index of this rank's i-th sample, 0 <= i < samples().
   virtual std::int64_t index(std::int64_t i) const = 0;
-  // Its place in the list that all ranks share: rank + i * ranks.
+  // Its position in the list that all ranks share: rank + i * ranks.
   std::int64_t ordinal(std::int64_t i) const { return rank() + i * ranks(); }
 };
 
@@ -40,21 +40,21 @@ struct DistributedSamplerOptions {
   std::int64_t rank = 0;
   std::uint64_t seed = 42;
   bool shuffle = true;  // false: dataset order
-  // With shuffle: samples of like length come together (group_by_length()). Of every sample; null:
-  // they do not.
+  // With shuffle: groups samples of similar length (group_by_length()). Holds the length of every
+  // sample; null: no grouping.
   std::shared_ptr<const std::vector<std::int32_t>> lengths = {};
-  std::int64_t grouped_batch = 1;  // samples that are padded to one length: of all ranks together
-  // false: the list wraps from its front until R divides it; true: its tail is cut instead.
+  std::int64_t grouped_batch = 1;  // samples padded to one length, over all ranks
+  // true: drop the tail of the list so that R divides its length; false: wrap around to the front.
   bool drop_last = false;
 };
 
-// Training. A new permutation each epoch, from (seed, epoch) and the dataset's size (and lengths)
-// alone.
+// For training. Each epoch's permutation depends only on the seed, the epoch, the dataset's size
+// and the lengths.
 class DistributedSampler final : public Sampler {
  public:
   DistributedSampler(std::int64_t dataset_size, const DistributedSamplerOptions& options);
   std::int64_t samples() const override { return total_ / options_.ranks; }
-  std::int64_t total() const { return total_; }  // of all ranks, padding included
+  std::int64_t total() const { return total_; }  // over all ranks, padding included
   std::int64_t ranks() const override { return options_.ranks; }
   std::int64_t rank() const override { return options_.rank; }
   void set_epoch(std::int64_t epoch) override;
@@ -68,7 +68,7 @@ class DistributedSampler final : public Sampler {
   std::vector<std::int64_t> permutation_;  // empty: dataset order
 };
 
-// Evaluation: every sample exactly once, no padding, so the last ranks may have one fewer.
+// For evaluation: every sample exactly once, without padding; the last ranks may have one fewer.
 class EvaluationSampler final : public Sampler {
  public:
   EvaluationSampler(std::int64_t dataset_size, std::int64_t ranks, std::int64_t rank);
@@ -79,10 +79,10 @@ class EvaluationSampler final : public Sampler {
   std::int64_t epoch() const override { return 0; }
   std::int64_t index(std::int64_t i) const override;
 
-  // Batches that the rank with most samples has: what every rank loops over where the forward
-  // itself communicates.
+  // Batches of the rank with the most samples. If the forward pass communicates, every rank must
+  // run this many.
   std::int64_t batches_of_longest_rank(std::int64_t batch_size) const;
-  // Where the i-th sample of `rank` stands in the dataset: puts gathered predictions in order.
+  // Dataset index of the i-th sample of `rank`; restores the order of gathered predictions.
   static std::int64_t dataset_index(std::int64_t rank, std::int64_t ranks, std::int64_t i) {
     return rank + i * ranks;
   }
@@ -91,18 +91,20 @@ class EvaluationSampler final : public Sampler {
   std::int64_t size_, ranks_, rank_;
 };
 
-// One of [0, choices), without bias: Philox 4x32-10, key = seed, counter = (draw, epoch, purpose).
-// Lemire's multiply-and-shift, with its rejection. `purpose` below 2^16 keeps uses apart.
+// Unbiased draw from [0, choices): Philox 4x32-10 with key = seed, counter = (draw, epoch,
+// purpose), and Lemire's multiply-and-shift with rejection. A `purpose` below 2^16 separates
+// independent uses.
 std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t epoch,
                          std::int64_t draw, std::uint32_t purpose);
 
-// Fisher-Yates by draw_below (purpose 0). Draw k exchanges element k with one of [k, size). Not
-// torch.randperm's numbers; the same everywhere.
+// Fisher-Yates with draw_below (purpose 0); draw k exchanges element k with one of [k, size).
+// Differs from torch.randperm; the same on every platform.
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
 
-// `order` with samples of like length together, as transformers' get_length_grouped_indices():
-// pieces of up to 50 batches, each sorted from its longest sample to its shortest, the longest of
-// all first. `lengths` by index; `batch` above 0.
+// Reorders `order` to group samples of similar length, as transformers'
+// get_length_grouped_indices(). Pieces of up to 50 batches are each sorted from longest to
+// shortest; the longest sample overall comes first. `lengths` is indexed by sample; `batch` must be
+// above 0.
 std::vector<std::int64_t> group_by_length(std::vector<std::int64_t> order,
                                           const std::vector<std::int32_t>& lengths,
                                           std::int64_t batch);

@@ -1,5 +1,5 @@
-// Every R-th shard of a set, from r on: what rank r of R reads where ranks have shards of their
-// own, as SageMaker gives a channel's objects to hosts by ShardedByS3Key.
+// Every R-th shard of a set, starting at r: the part that rank r of R reads with shard_by_rank, as
+// with SageMaker's ShardedByS3Key.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,12 @@ namespace shoal {
 
 class ShardsOfRank final : public ShardSet {
  public:
-  // invalid_argument where there are fewer shards than ranks, or the set passes by once.
+  // invalid_argument if there are fewer shards than ranks, or if the set is sequential.
   ShardsOfRank(std::shared_ptr<const ShardSet> all, std::int64_t rank, std::int64_t ranks);
 
-  std::int64_t number(std::int64_t shard) const { return rank_ + shard * ranks_; }  // in the set
+  std::int64_t number(std::int64_t shard) const {
+    return rank_ + shard * ranks_;
+  }  // index in the full set
   std::int64_t count() const override;
   const std::string& name(std::int64_t shard) const override { return all_->name(number(shard)); }
   std::shared_ptr<const Dataset> open(std::int64_t shard) const override {

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::uint32_t kBufferDraws = 1;  // draw_below's purpose
+constexpr std::uint32_t kBufferDraws = 1;  // purpose for draw_below
 
 }  // namespace
 

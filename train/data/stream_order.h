@@ -1,10 +1,10 @@
-// The order of a stream's samples: shards permuted, then a shuffle buffer. Pure arithmetic.
+// The order of a stream's samples: permuted shards, then a shuffle buffer. Pure arithmetic.
 //
-// An epoch is every sample of every shard, once. Its shards come in an order drawn from (seed,
-// epoch); their samples pass, one after another, through a buffer of `buffer` places, from which
-// the next one is drawn: what datasets' IterableDataset.shuffle(buffer_size) does. The buffer holds
-// numbers, not samples: the order hangs on the shards' sizes alone, and whoever knows those can
-// find it again (a resumed run does so). Nobody need know a size before its shard's turn.
+// An epoch contains every sample of every shard once. (seed, epoch) determine the order of the
+// shards. Their samples pass in sequence through a buffer of `buffer` entries, from which the next
+// sample is drawn, as in datasets' IterableDataset.shuffle(buffer_size). The buffer holds indices,
+// not samples. The order thus depends only on the shards' sizes, and a resumed run can replay it. A
+// shard's size is needed only at its turn.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,30 @@ struct StreamPlace {
 
 class StreamOrder {
  public:
-  // `buffer` 0: shards in their order, samples in theirs; 1: only shards are shuffled. kUnknown
-  // shards come in their order, until end().
+  // `buffer` 0: no shuffling; 1: only shards are shuffled. With kUnknown, shards come in sequence
+  // until end().
   static constexpr std::int64_t kUnknown = -1;
   StreamOrder(std::int64_t shards, std::int64_t buffer, std::uint64_t seed);
 
   void begin(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
-  // The shard whose size must be given before the epoch can go on; nothing: none must.
+  // The shard whose size must be given before the epoch can continue; nothing: none is needed.
   std::optional<std::int64_t> wanted() const;
-  void give(std::int64_t samples);  // of wanted(); 0 is possible
-  void end();                       // of unknown shards: there is no wanted() in this epoch
+  void give(std::int64_t samples);  // size of wanted(); may be 0
+  void end();                       // with kUnknown: this epoch has no further shards
   bool ended() const { return ended_; }
-  // Needs nothing wanted. Whether every sample has been drawn.
+  // Whether every sample has been drawn. Requires that wanted() is empty.
   bool done() const { return buffer_.empty(); }
-  StreamPlace next();  // not done()
+  StreamPlace next();  // requires !done()
 
   std::int64_t drawn() const { return drawn_; }
-  // Sizes given in this epoch, in its order.
+  // Sizes given in this epoch, in the epoch's order.
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
-  // The next `count` shards that will be wanted, after wanted() where there is one; the next
-  // epoch's after the last. One may be there twice. Of unknown shards: none.
+  // The `count` shards that follow wanted(), continuing into the next epochs; a shard may occur
+  // twice. Empty with kUnknown.
   std::vector<std::int64_t> upcoming(int count) const;
-  // Share of the epoch that is drawn, 0 to 1. Shards to come count like those that are known; where
-  // nobody knows how many come, 0.
+  // Share of the epoch that has been drawn, 0 to 1; shards of unknown size count like the known
+  // ones. 0 while the number of shards is unknown.
   double progress() const;
 
  private:
@@ -54,7 +54,7 @@ class StreamOrder {
   std::uint64_t seed_;
   std::int64_t epoch_ = 0, drawn_ = 0;
   std::vector<std::int64_t> order_, sizes_;
-  std::int64_t next_index_ = 0;  // of the last shard given, to enter the buffer next
+  std::int64_t next_index_ = 0;  // next sample of the last given shard to enter the buffer
   std::int64_t entered_ = 0;
   std::vector<StreamPlace> buffer_;
 };

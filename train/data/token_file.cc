@@ -19,7 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
 
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kHashed = std::size_t{8} << 20;  // bytes between two signs of progress
+constexpr std::size_t kHashed = std::size_t{8} << 20;  // bytes between two progress reports
 constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', 'O', 'K'};
 constexpr std::array<char, 8> kEndMagic = {'S', 'H', 'O', 'A', 'L', 'E', 'N', 'D'};
 
@@ -169,8 +169,8 @@ std::shared_ptr<const TokenFile> TokenFile::open(WholeSource source) {
     corrupt(fmt::format("{} bytes an id; 2 or 4 are possible", header.bytes_per_id));
   impl->bytes_per_id = static_cast<int>(header.bytes_per_id);
 
-  // The trailer is checksummed, so these numbers are what a writer meant; the products cannot
-  // overflow below 2^60 ids.
+  // The trailer's checksum is valid, so its numbers are as written. Below 2^60 ids the products do
+  // not overflow.
   const std::uint64_t most = std::uint64_t{1} << 60;
   const std::uint64_t offsets_at = sizeof header + padded(trailer.ids * header.bytes_per_id);
   if (trailer.ids > most || trailer.documents > most ||

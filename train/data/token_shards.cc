@@ -14,7 +14,7 @@ namespace shoal {
 namespace {
 
 constexpr std::string_view kTokens = ".shoaltok";
-// 200 ms of latency are then hidden behind shards that are read in 100 ms.
+// With 4 shards in flight, reads of 100 ms per shard hide two round trips of 200 ms.
 constexpr int kRemoteShardsAhead = 4;
 
 bool has_ending(std::string_view name, const std::vector<std::string_view>& endings) {
@@ -28,7 +28,7 @@ bool is_description(std::string_view name) {
          last == "dataset_dict.json" || last == "state.json";
 }
 
-// One a line; blank lines and comments are passed over.
+// One name per line; skips blank lines and comments.
 std::vector<std::string> names_in(const WholeSource& list) {
   const std::string_view text(reinterpret_cast<const char*>(list.bytes.data()), list.bytes.size());
   std::vector<std::string> names;
@@ -102,7 +102,7 @@ const std::string& TokenShards::name(std::int64_t shard) const {
 }
 
 int shards_ahead(const std::vector<std::string>& names) {
-  // A remote one takes two round trips, whatever its size.
+  // A remote shard takes two round trips, whatever its size.
   const bool all_here = std::ranges::all_of(names, [](const auto& name) { return is_local(name); });
   return all_here ? 1 : kRemoteShardsAhead;
 }

@@ -1,4 +1,4 @@
-// Shards of text and of tokens, for a stream that a language model learns.
+// Shards of text or tokens for streaming language-model training.
 #pragma once
 
 #include <memory>
@@ -13,35 +13,36 @@
 
 namespace shoal {
 
-// Of shards of text and tokens: .txt, .jsonl, .json and .shoaltok.
+// File endings of text and token shards: .txt, .jsonl, .json and .shoaltok.
 const std::vector<std::string_view>& text_shard_endings();
-// The shards that names stand for, in this order: files, directories (their files with these
-// endings), patterns ("data/*.jsonl"), and "@FILE", which has one of those a line ('#' begins a
-// comment). not_found where there are none. What `datasets` writes beside shards
-// (dataset_info.json, state.json) is none, unless it is named.
+// Expands names to shards, in order. A name is a file, a directory (its files with these endings),
+// a pattern ("data/*.jsonl"), or "@FILE", which lists one such name per line ('#' starts a
+// comment). Ignores the description files that `datasets` writes (dataset_info.json, state.json)
+// unless they are named. not_found if there are no shards.
 std::vector<std::string> expand_shards(
     const std::vector<std::string>& names, const SourceRegistry& sources = {},
     const std::vector<std::string_view>& endings = text_shard_endings());
 
-// worth_opening_ahead() of shards with these names.
+// worth_opening_ahead() for shards with these names.
 int shards_ahead(const std::vector<std::string>& names);
 
 struct TokenShardOptions {
-  std::shared_ptr<const Tokenizer> tokenizer = {};  // may be absent where all shards are tokens
-  // How text becomes tokens, and where those stay (output_directory); its inputs are not used.
+  std::shared_ptr<const Tokenizer> tokenizer = {};  // may be null if all shards hold tokens
+  // How to tokenize text, and where to keep the tokens (output_directory). `inputs` is not used.
   PrepareOptions prepare = {};
   std::int64_t block_size = 1024;
-  bool line_by_line = false;  // samples are lines (LineDataset), else blocks (CausalLmDataset)
+  bool line_by_line =
+      false;  // true: samples are lines (LineDataset); false: blocks (CausalLmDataset)
   std::int64_t vocab_size = 0;
 };
 
-// The samples in a shard's tokens, perhaps none.
+// Samples of a shard's tokens, possibly none.
 std::shared_ptr<const Dataset> samples_of(std::shared_ptr<const TokenFile> tokens,
                                           const TokenShardOptions& options);
 
-// A text shard is tokenized when it is opened, once: its tokens stay on disk by the hash of its
-// contents, for the ranks of the host and the next epoch. A shard may have no sample. What is left
-// of a shard behind its last whole block is dropped, as CausalLmDataset does.
+// A text shard is tokenized once, when it is first opened. The tokens stay on disk, keyed by the
+// hash of the text, for all ranks of the host and for later epochs. A shard may have no samples.
+// Tokens after its last full block are dropped, as in CausalLmDataset.
 class TokenShards final : public ShardSet {
  public:
   TokenShards(std::vector<std::string> names, TokenShardOptions options);

@@ -10,7 +10,7 @@ namespace shoal {
 
 namespace {
 
-// What is to be predicted at each position; kIgnoreLabel: nothing.
+// The target at each position; kIgnoreLabel: none.
 std::vector<std::int32_t> tokens_of(Sample sample) {
   return sample.labels.empty() ? std::move(sample.input_ids) : std::move(sample.labels);
 }
