@@ -33,7 +33,7 @@ void AddedVocabulary::Pass::add(const AddedToken& token, std::string text, Token
 
 void AddedVocabulary::Pass::finish() {
   std::ranges::stable_sort(entries_, {}, &Entry::text);
-  // Of equal ones the first counts.
+  // Keep the first of equal entries.
   const auto equal = std::ranges::unique(entries_, {}, &Entry::text);
   entries_.erase(equal.begin(), equal.end());
   for (std::uint32_t i = 0; i < entries_.size(); ++i) {
@@ -48,8 +48,9 @@ void AddedVocabulary::Pass::finish() {
     only_byte_ = byte_at(entries_.front().text, 0);
 }
 
-// The longest that stands at the first place where one does. Whatever begins with it lies between
-// it and the text in the order of entries, and so does the last entry that is not above the text.
+// Finds the longest entry at the leftmost position with a match. The last entry that is not above
+// the rest of the text either is this match or begins with it, so following shorter_ leads to the
+// match.
 bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match& match) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     if (only_byte_ >= 0) {

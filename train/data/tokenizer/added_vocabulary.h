@@ -1,8 +1,8 @@
-// Tokens found in the text itself, before it is cut into words. Internal to this room.
+// Finds added tokens in text before it is split into words. Internal to this folder.
 //
-// As Hugging Face's AddedVocabulary (tokenizer/added_vocabulary.rs): tokens that are not
-// "normalized" are looked for first, the others in what is left; of several that match at the
-// leftmost place the longest wins; a match that single_word rejects is passed over whole.
+// As in Hugging Face's AddedVocabulary (tokenizer/added_vocabulary.rs). Tokens that are not
+// "normalized" are matched first, the others in the remaining text. At the leftmost position with a
+// match, the longest token wins. If single_word rejects a match, the search continues after it.
 #pragma once
 
 #include <array>
@@ -20,20 +20,20 @@ namespace shoal {
 class AddedVocabulary {
  public:
   using Normalizer = std::function<std::string(const std::string&)>;
-  // A token with empty content is left out, as Hugging Face does. `normalizer`: what is done to the
-  // text, and so to tokens that are normalized, before these are looked for.
+  // Ignores tokens with empty content, as Hugging Face does. `normalizer` normalizes the content of
+  // tokens that are matched in normalized text.
   explicit AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens = {},
                            const Normalizer& normalizer = {});
 
   const std::vector<std::pair<AddedToken, TokenId>>& tokens() const { return tokens_; }
 
-  // Call text_piece(view) and added(view, id) from left to right; the views lie in `text`.
+  // Calls text_piece(view) and added(view, id) from left to right; the views lie in `text`.
   template <typename TextPiece, typename Added>
   void split(std::string_view text, const TextPiece& text_piece, const Added& added) const {
     split_text(
         text, [&](std::string_view piece) { split_normalized(piece, text_piece, added); }, added);
   }
-  // The two passes of split(), for who normalizes what the first leaves.
+  // The two passes of split(), for callers that normalize the text between them.
   template <typename TextPiece, typename Added>
   void split_text(std::string_view text, const TextPiece& text_piece, const Added& added) const {
     passes_[0].split(text, text_piece, added);
@@ -47,7 +47,7 @@ class AddedVocabulary {
  private:
   struct Entry {
     AddedToken token;
-    std::string text;  // what is looked for
+    std::string text;  // the text to match
     TokenId id;
   };
   struct Match {
@@ -73,7 +73,7 @@ class AddedVocabulary {
           if (token.single_word && !stands_alone(text, match.begin, match.end)) continue;
           if (token.lstrip) match.begin = std::max(left_of_spaces(text, match.begin, done), done);
           if (token.rstrip) match.end = right_of_spaces(text, match.end, spaces);
-          if (match.begin >= match.end) continue;  // the token before has swallowed it
+          if (match.begin >= match.end) continue;  // the previous token consumed it
           if (done < match.begin) text_piece(text.substr(done, match.begin - done));
           added(text.substr(match.begin, match.end - match.begin), match.entry->id);
           done = match.end;
@@ -85,18 +85,18 @@ class AddedVocabulary {
    private:
     bool find(std::string_view text, std::size_t from, Match& match) const;
     static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
-    // A token may be a space itself: no space is passed more than a few times.
+    // Since tokens may be spaces themselves, bounds how often each space is scanned.
     struct Spaces {
-      std::size_t begin = 0, end = 0;  // a run of them, where the last one was looked for
+      std::size_t begin = 0, end = 0;  // the last run of spaces that was scanned
     };
     static std::size_t left_of_spaces(std::string_view text, std::size_t at, std::size_t done);
     static std::size_t right_of_spaces(std::string_view text, std::size_t at, Spaces& spaces);
 
     static constexpr std::uint32_t kNone = UINT32_MAX;
-    std::vector<Entry> entries_;              // by their texts, each of which is there once
-    std::vector<std::uint32_t> shorter_;      // of an entry: the longest other one it begins with
+    std::vector<Entry> entries_;          // sorted by text, without duplicates
+    std::vector<std::uint32_t> shorter_;  // by entry: the longest other entry that is its prefix
     std::array<std::uint32_t, 257> first_{};  // entries of byte b: [first_[b], first_[b + 1])
-    int only_byte_ = -1;                      // the first byte of all entries, if it is one
+    int only_byte_ = -1;                      // the first byte of all entries, or -1 if they differ
   };
 
   std::vector<std::pair<AddedToken, TokenId>> tokens_;

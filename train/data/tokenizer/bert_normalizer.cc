@@ -16,7 +16,7 @@ void BertNormalizer::normalize(std::string_view text, std::size_t base, bool ori
   result.origins.clear();
   result.text.reserve(text.size() + 16);
   const std::uint8_t* classes = unicode::bert_classes();
-  std::vector<Character> run;  // characters beyond ASCII that stand together
+  std::vector<Character> run;  // adjacent non-ASCII characters
   const auto finish_run = [&] {
     if (options_.strip_accents) {
       decompose(run, false);

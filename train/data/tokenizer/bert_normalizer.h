@@ -9,9 +9,9 @@
 namespace shoal {
 
 struct BertNormalizerOptions {
-  bool clean_text = true;            // controls go, white space becomes spaces
-  bool handle_chinese_chars = true;  // spaces around ideographs
-  bool strip_accents = true;         // canonical decomposition, without its non-spacing marks
+  bool clean_text = true;            // removes controls, turns white space into spaces
+  bool handle_chinese_chars = true;  // puts spaces around ideographs
+  bool strip_accents = true;         // decomposes canonically and removes non-spacing marks
   bool lowercase = true;
 };
 
@@ -19,8 +19,7 @@ class BertNormalizer {
  public:
   explicit BertNormalizer(const BertNormalizerOptions& options) : options_(options) {}
 
-  // `text`: well-formed UTF-8 of less than 4 GiB; `base` is added to the origins. Replaces
-  // `result`.
+  // `text`: well-formed UTF-8 below 4 GiB. Adds `base` to the origins. Replaces `result`.
   void normalize(std::string_view text, std::size_t base, bool origins,
                  NormalizedText& result) const;
 

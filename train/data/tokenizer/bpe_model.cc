@@ -38,10 +38,10 @@ const Alphabet& alphabet() {
   return table;
 }
 
-// Above this many symbols the quadratic search for the lowest rank loses to a heap.
+// Above this many symbols, the quadratic search for the lowest rank is slower than a heap.
 constexpr std::size_t kShortWord = 48;
 
-constexpr std::string_view kMark = "\u2581";  // SentencePiece's for a space
+constexpr std::string_view kMark = "\u2581";  // SentencePiece's mark for a space
 constexpr std::uint32_t kMarkCharacter = 0x2581;
 
 }  // namespace
@@ -135,8 +135,8 @@ void BpeModel::find_characters() {
   }
 }
 
-// A mark begins a part where no merge can reach across its front. What merges make is text, so it
-// is enough to look for marks in that, unless merges take tokens that stand for unknown characters.
+// A mark begins a part if no merge can reach across its front. Merges produce text, so it suffices
+// to search their results for marks, unless merges use tokens that stand for unknown characters.
 void BpeModel::find_parts() {
   const auto stands_for_unknown = [&](TokenId id) {
     return id == unk_ || std::find(byte_ids_.begin(), byte_ids_.end(), id) != byte_ids_.end();
@@ -169,8 +169,8 @@ std::optional<TokenId> BpeModel::find(std::string_view token) const {
   return found->second;
 }
 
-// models/bpe/model.rs, merge_word: unknown characters wait for a known one, and bytes overtake
-// them.
+// As merge_word in models/bpe/model.rs: unknown characters are held back until a known one follows,
+// while byte tokens are added at once.
 void BpeModel::first_characters(std::string_view word, std::vector<Symbol>& symbols) const {
   std::uint32_t unknown_bytes = 0;
   const auto add_unknown = [&] {
@@ -229,7 +229,7 @@ void BpeModel::tokenize(std::string_view word, std::vector<Symbol>& symbols) con
 }
 
 void BpeModel::merge_short(std::vector<Symbol>& symbols) const {
-  std::array<MergeTable::Merge, kShortWord> pairs;  // pairs[i]: of symbols i and i + 1
+  std::array<MergeTable::Merge, kShortWord> pairs;  // pairs[i]: merge of symbols i and i + 1
   std::size_t count = symbols.size();
   if (count < 2) return;
   for (std::size_t i = 0; i + 1 < count; ++i)
@@ -250,8 +250,8 @@ void BpeModel::merge_short(std::vector<Symbol>& symbols) const {
 }
 
 void BpeModel::merge_long(std::vector<Symbol>& symbols) const {
-  // O(n log n): a heap of candidate merges over a linked list; a candidate whose pair has changed
-  // since is dropped when it comes up.
+  // O(n log n): a heap of candidate merges over a linked list. A candidate is dropped when popped
+  // if its pair has changed in the meantime.
   struct Candidate {
     std::uint32_t rank;
     std::uint32_t at;
@@ -282,7 +282,7 @@ void BpeModel::merge_long(std::vector<Symbol>& symbols) const {
     if (symbols[top.at].bytes == 0 || right == kEnd) continue;
     if (table_.find(symbols[top.at].id, symbols[right].id).id != top.id) continue;
     symbols[top.at] = {top.id, symbols[top.at].bytes + symbols[right].bytes};
-    symbols[right].bytes = 0;  // gone
+    symbols[right].bytes = 0;  // merged into the left symbol
     next[top.at] = next[right];
     if (next[right] != kEnd) previous[next[right]] = top.at;
     if (next[top.at] != kEnd) consider(top.at);

@@ -1,5 +1,5 @@
-// The merges: a word to token ids, from its bytes (GPT-2) or its characters (SentencePiece's BPE).
-// Internal to this room.
+// BPE merges: turns a word into token ids, from its bytes (GPT-2) or its characters
+// (SentencePiece). Internal to this folder.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 namespace shoal {
 
-// GPT-2's reversible map from bytes to printable characters: '!'..'~', 0xA1..0xAC and 0xAE..0xFF
-// stand for themselves, the others, in order, for U+0100 and up.
+// GPT-2's reversible map from bytes to printable characters. '!'..'~', 0xA1..0xAC and 0xAE..0xFF
+// map to themselves, the others, in order, to U+0100 and up.
 const std::array<std::string, 256>& byte_level_alphabet();  // UTF-8 of each byte's character
-// The bytes that a byte-level token stands for; nothing when a character is not in the alphabet.
+// The bytes of a byte-level token; nothing if a character is not in the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 std::string token_of_bytes(std::string_view bytes);
 
@@ -30,7 +30,7 @@ struct StringHash {
 };
 using StringIds = std::unordered_map<std::string, TokenId, StringHash, std::equal_to<>>;
 
-// (left id, right id) -> (rank, merged id): open addressing, at most half full.
+// Map (left id, right id) -> (rank, merged id), with open addressing, at most half full.
 class MergeTable {
  public:
   struct Merge {
@@ -71,38 +71,37 @@ struct BpeModelOptions {
   std::optional<std::string> unk_token;
   bool fuse_unk = false;
   bool ignore_merges = false;
-  // Tokens are text, and a word is its characters. Else tokens are written in the byte-level
-  // alphabet, and a word is its bytes.
+  // true: tokens are text, and symbols are a word's characters. false: tokens use the byte-level
+  // alphabet, and symbols are a word's bytes.
   bool characters = false;
-  bool byte_fallback =
-      false;  // with `characters`: an unknown one is the tokens <0x..> of its bytes
+  bool byte_fallback = false;  // with `characters`: spells unknown ones as byte tokens <0x..>
 };
 
 class BpeModel {
  public:
-  // tokens[id]: nothing where the vocabulary has a hole. Merges by rank. Errors: corrupt_data with
-  // `source` and the token that is missing.
+  // tokens[id] is empty for gaps in the vocabulary. Merges are ordered by rank. corrupt_data with
+  // `source` and the token if a merge needs a missing token.
   BpeModel(std::vector<std::optional<std::string>> tokens,
            const std::vector<std::pair<std::string, std::string>>& merges, BpeModelOptions options,
            const std::string& source);
 
   struct Symbol {
     TokenId id;
-    std::uint32_t bytes;  // how many of the word's bytes it stands for
+    std::uint32_t bytes;  // bytes of the word that it covers
   };
-  TokenId unknown() const { return unk_; }  // of unk_token; -1: there is none
-  // Thread-safe. Replaces `symbols`. O(n log n). A byte or character that the vocabulary lacks
-  // becomes unk_token or, where there is none, nothing, as in Hugging Face.
+  TokenId unknown() const { return unk_; }  // id of unk_token; -1: none
+  // Thread-safe. Replaces `symbols`. O(n log n). A byte or character missing from the vocabulary
+  // becomes unk_token or, without one, is dropped, as in Hugging Face.
   void tokenize(std::string_view word, std::vector<Symbol>& symbols) const;
-  // Where the part of `word` ends that begins at `from` and is tokenized the same by itself: before
-  // a mark for a space that no merge joins to what stands in front of it. Texts of whole lines are
-  // a word to Llama; their parts are words that come again.
+  // End of the part of `word` that begins at `from` and can be tokenized separately: the part ends
+  // before a space mark that no merge joins to the preceding character. For Llama a whole line is
+  // one word; its parts recur and can be cached.
   std::size_t part_end(std::string_view word, std::size_t from) const;
 
   const std::vector<std::optional<std::string>>& tokens() const { return tokens_; }
   const std::vector<std::pair<TokenId, TokenId>>& merges() const { return merge_list_; }
   const BpeModelOptions& options() const { return options_; }
-  std::int64_t size() const { return size_; }  // tokens, holes not counted
+  std::int64_t size() const { return size_; }  // tokens, without gaps
   std::optional<TokenId> find(std::string_view token) const;
 
  private:
@@ -123,9 +122,9 @@ class BpeModel {
   StringIds ids_;
   MergeTable table_;
   std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
-  std::vector<TokenId> character_ids_;   // by code point; -1, or beyond its end: not there either
+  std::vector<TokenId> character_ids_;   // by code point; -1 or out of range: missing
   bool has_parts_ = false;
-  std::vector<std::uint32_t> joined_to_mark_;  // sorted: characters that a merge has before a mark
+  std::vector<std::uint32_t> joined_to_mark_;  // sorted: those that merges join to a next mark
   TokenId unk_ = -1;
 };
 

@@ -40,7 +40,7 @@ void count_words(WordCounts& counts, std::string_view text, bool add_prefix_spac
 
 using Pair = std::pair<TokenId, TokenId>;
 
-// Pair -> how often it occurs, and the words to visit once it is pushed on the queue.
+// Map from a pair to its count and to the words to visit once the pair is pushed on the heap.
 class PairTable {
  public:
   struct Entry {
@@ -81,7 +81,8 @@ class PairTable {
   std::size_t used_ = 0;
 };
 
-// The loop of Hugging Face's BpeTrainer::do_train (models/bpe/trainer.rs), its ties included.
+// The loop of Hugging Face's BpeTrainer::do_train (models/bpe/trainer.rs), including its order of
+// ties.
 class Merger {
  public:
   Merger(const BpeTrainerOptions& options, const WordCounts& counts);
@@ -98,7 +99,7 @@ class Merger {
     std::uint64_t count;
     Pair pair;
     std::vector<std::uint32_t> words;
-    bool operator<(const Candidate& other) const {  // the top: most frequent, then lowest pair
+    bool operator<(const Candidate& other) const {  // top: highest count, then lowest pair
       return count != other.count ? count < other.count : pair > other.pair;
     }
   };
@@ -117,7 +118,7 @@ class Merger {
   std::vector<std::string> tokens_;
   std::unordered_map<std::string, TokenId> ids_;
   std::vector<std::int64_t> lengths_;  // bytes, by id
-  std::vector<TokenId> symbols_;       // all words, end to end; a word only ever shrinks in place
+  std::vector<TokenId> symbols_;       // all words, concatenated; words only shrink in place
   std::vector<Word> words_;
   PairTable pairs_;
   std::vector<Pair> waiting_pairs_;
@@ -137,7 +138,7 @@ TokenId Merger::add_token(const std::string& token) {
 
 Merger::Merger(const BpeTrainerOptions& options, const WordCounts& counts) : options_(options) {
   for (const std::string& token : options.special_tokens) add_token(token);
-  // UTF-8 sorts by code point.
+  // UTF-8 byte order equals code point order.
   std::vector<std::string> alphabet(byte_level_alphabet().begin(), byte_level_alphabet().end());
   std::sort(alphabet.begin(), alphabet.end());
   for (const std::string& character : alphabet) add_token(character);
@@ -165,7 +166,7 @@ void Merger::change(Pair pair, std::int64_t by, std::uint32_t word) {
     waiting_.emplace_back();
   }
   auto& list = waiting_[static_cast<std::size_t>(entry.waiting)];
-  if (list.empty() || list.back() != word) list.push_back(word);  // words come one after another
+  if (list.empty() || list.back() != word) list.push_back(word);  // words arrive in sequence
 }
 
 void Merger::push_waiting() {
@@ -212,7 +213,7 @@ void Merger::run() {
     Candidate top = std::move(heap_.back());
     heap_.pop_back();
     const auto now = static_cast<std::uint64_t>(pairs_.at(top.pair).count);
-    if (top.count != now) {  // stale: back with its present count
+    if (top.count != now) {  // stale: push again with the current count
       top.count = now;
       heap_.push_back(std::move(top));
       std::push_heap(heap_.begin(), heap_.end());
@@ -233,7 +234,7 @@ void Merger::run() {
 
 BpeDefinition Merger::take_definition() {
   BpeDefinition definition;
-  // A pair merged twice keeps its later rank, as in Hugging Face's map from pairs to ranks.
+  // Of duplicate pairs, keep the later rank, as Hugging Face's map from pairs to ranks does.
   std::unordered_set<std::uint64_t> seen;
   for (auto merge = merges_.rbegin(); merge != merges_.rend(); ++merge)
     if (seen.insert(PairTable::key_of(merge->first)).second)
@@ -283,7 +284,7 @@ void BpeTrainer::add_file(const std::string& path) {
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               file->bytes().size());
   check_utf8(text, path);
-  // Pieces of whole lines; each thread counts into a map of its own.
+  // Split at line starts; each thread counts into its own map.
   const BpeTrainerOptions& options = impl_->options;
   const auto line_start = [&](std::int64_t at) {
     if (at == 0) return std::size_t{0};

@@ -1,8 +1,8 @@
-// Learning a byte-level BPE vocabulary from text (Sennrich et al. 2016; Radford et al. 2019).
+// Trains a byte-level BPE vocabulary (Sennrich et al. 2016; Radford et al. 2019).
 //
-// The vocabulary and merges equal those of Hugging Face's ByteLevelBPETokenizer.train for the same
-// text and options: special tokens first, then the 256 bytes in the order of the characters that
-// stand for them, then merges by falling count, ties to the lowest pair of ids.
+// Vocabulary and merges equal those of Hugging Face's ByteLevelBPETokenizer.train for the same text
+// and options. Special tokens come first, then the 256 bytes in the order of their alphabet
+// characters, then merges by falling count; ties go to the lowest pair of ids.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,30 @@
 namespace shoal {
 
 struct BpeTrainerOptions {
-  std::int64_t vocab_size = 30000;  // special tokens and bytes included
-  std::int64_t min_frequency = 2;   // pairs seen less often are not merged
+  std::int64_t vocab_size = 30000;  // includes special tokens and bytes
+  std::int64_t min_frequency = 2;   // less frequent pairs are not merged
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
   bool add_prefix_space = false;
   std::int64_t max_token_length = 0;  // bytes; 0: no limit
   int threads = 1;                    // for counting words
-  // Called from the training thread, at most every 1 % or so: stage ("count words", "merge"), done,
-  // total. May throw to cancel.
+  // Called from the training thread about every 1 %: stage ("count words", "merge"), done, total.
+  // May throw to cancel.
   std::function<void(std::string_view stage, std::int64_t done, std::int64_t total)> progress = {};
 };
 
 class BpeTrainer {
  public:
-  explicit BpeTrainer(BpeTrainerOptions options);  // checks the options: invalid_argument
+  explicit BpeTrainer(BpeTrainerOptions options);  // invalid_argument for bad options
   ~BpeTrainer();
 
-  // Counts the words of one text, as train_from_iterator does with one item. UTF-8 or refused.
+  // Counts the words of one text, as train_from_iterator does for one item. Rejects ill-formed
+  // UTF-8.
   void add_text(std::string_view text);
-  // Counts a file's words line by line, line ends kept, as train(files) does.
+  // Counts a file's words line by line, including line ends, as train(files) does.
   void add_file(const std::string& path);
   std::int64_t distinct_words() const;
 
-  // Blocks. What was added stays, so that several sizes can be trained from one count.
+  // Blocks. Keeps the counts, so that several sizes can be trained from them.
   std::shared_ptr<const ByteLevelBpe> train() const;
 
  private:

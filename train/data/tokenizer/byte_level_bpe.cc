@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-// What one encoding call works in.
+// Scratch memory of one encoding call.
 struct Workspace {
   WordCache cache;
   std::vector<BpeModel::Symbol> symbols;
@@ -71,11 +71,11 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
       emit(bytes);
   }
 
-  // Of one word, from the cache where it was met before; valid until the next call.
+  // Ids of one word, cached; valid until the next call.
   std::span<const TokenId> ids_of(std::string_view word, std::size_t readable,
                                   Workspace& workspace) const;
-  // Whether the tokens' bytes are the word's, one after the other: not where a byte is unknown or
-  // tokens are written with a prefix.
+  // Whether the tokens' bytes concatenate to the word. False if a byte is unknown or tokens have a
+  // prefix.
   bool spell(std::span<const TokenId> ids, std::string_view word) const;
   void append(std::string_view text, std::vector<TokenId>& ids) const override;
   void encode_with_offsets(std::string_view text, Encoding& encoding) const override;
@@ -89,9 +89,9 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
     return {{"vocab.json", vocab_json_of(model_.tokens())}, {"merges.txt", merges_txt_of(model_)}};
   }
 
-  BpeDefinition definition_;  // without its tokens and merges: the model has them
+  BpeDefinition definition_;  // tokens and merges are moved to model_
   BpeModel model_;
-  std::vector<std::string> texts_;  // bytes that decode() writes, by id
+  std::vector<std::string> texts_;  // by id: bytes for decode()
   mutable WorkspacePool<Workspace> pool_;
 };
 

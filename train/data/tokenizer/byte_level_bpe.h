@@ -1,5 +1,5 @@
-// Byte-level BPE, as GPT-2 (Radford et al. 2019) and RoBERTa use it: text is split into words by a
-// pattern, a word's bytes become symbols, and the pair of lowest rank is merged until none is left.
+// Byte-level BPE, as in GPT-2 (Radford et al. 2019) and RoBERTa. A pattern splits text into words;
+// a word's bytes become symbols; the pair with the lowest rank is merged until no pair can be.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace shoal {
 
-// For vocab.json + merges.txt, which say nothing of these.
+// Settings that vocab.json and merges.txt do not contain.
 struct BpeFileOptions {
-  bool add_prefix_space = false;  // RoBERTa and GPT-2 differ from text to text; both default to no
+  bool add_prefix_space = false;  // the default of RoBERTa and GPT-2
   bool trim_offsets = false;
-  // Added in this order; a token of the vocabulary keeps its id. What GPT-2 adds is the default.
+  // Added in this order; tokens in the vocabulary keep their ids. Default: GPT-2's.
   std::vector<AddedToken> added_tokens = {{.content = "<|endoftext|>"}};
-  StatedTokens stated_tokens = {};  // before those
+  StatedTokens stated_tokens = {};  // added before added_tokens
 };
 
 class ByteLevelBpe final : public TokenizerBase {

@@ -17,15 +17,16 @@
 namespace shoal {
 namespace {
 
-// Hugging Face's decomposition, canonical order and marks are those of Unicode 9: newer characters
-// have none.
+// Hugging Face's decomposition, canonical order and marks use Unicode 9, which has no data on newer
+// characters.
 bool is_newer_than_theirs(UChar32 c) {
   UVersionInfo age;
   u_charAge(c, age);
   return age[0] > 9;
 }
 
-constexpr std::uint32_t kFirstDecomposed = 0xA0;  // below, nothing decomposes and all are starters
+constexpr std::uint32_t kFirstDecomposed =
+    0xA0;  // below, no character decomposes and all are starters
 
 const icu::Normalizer2& normalizer(bool compatible) {
   UErrorCode status = U_ZERO_ERROR;
@@ -39,7 +40,7 @@ const icu::Normalizer2& normalizer(bool compatible) {
 struct Part {
   std::uint32_t value;
   std::uint8_t order;  // the canonical combining class
-  bool is_first;       // of its character
+  bool is_first;       // first part of its character
 };
 
 class Decomposer {
@@ -81,7 +82,7 @@ class Decomposer {
 
   const icu::Normalizer2& normalizer_;
   std::vector<Part> parts_;
-  std::size_t sorted_ = 0;  // parts before this one are in order
+  std::size_t sorted_ = 0;  // parts before this index are in order
 };
 
 std::optional<std::uint32_t> composed_of(std::uint32_t first, std::uint32_t second) {
@@ -143,8 +144,8 @@ std::size_t transform(std::vector<Character>& characters, const std::vector<Chan
   return at;
 }
 
-// unicode-normalization-alignments, recompose.rs: a starter takes up what composes with it, past
-// marks of a lower order that wait in `marks`.
+// As recompose.rs of unicode-normalization-alignments: a starter composes with later characters,
+// even past marks of a lower order, which are held in `marks`.
 void compose(std::vector<Character>& characters, bool compatible) {
   const std::vector<Part> parts = Decomposer(compatible).parts_of(characters);
   std::vector<Change> changes, marks;
@@ -183,7 +184,7 @@ bool is_combining_mark(std::uint32_t character) {
 }
 
 void lower_case(std::vector<Character>& characters) {
-  constexpr std::uint32_t kDottedI = 0x130;  // the one letter whose lower case is two characters
+  constexpr std::uint32_t kDottedI = 0x130;  // the only letter whose lower case is two characters
   bool has_dotted = false;
   for (Character& character : characters) {
     std::uint32_t& value = character.value;

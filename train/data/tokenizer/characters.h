@@ -1,5 +1,4 @@
-// Text as characters that know where they came from, and their decomposition. Internal to this
-// room.
+// Text as characters with origins, and their decomposition. Internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +15,11 @@ struct Character {
   NormalizedText::Origin origin;
 };
 
-// Appends the characters of well-formed UTF-8 whose first byte is byte `base` of the text.
+// Appends the characters of well-formed UTF-8 whose first byte has offset `base` in the text.
 void append_characters(std::string_view text, std::size_t base, std::vector<Character>& characters);
 
 void append_utf8(std::string& text, std::uint32_t value);
-// Its origin too, for each byte, where `origins`.
+// Also appends its origin for each byte if `origins`.
 inline void append(NormalizedText& result, const Character& character, bool origins) {
   const std::size_t before = result.text.size();
   if (character.value < 0x80)
@@ -31,28 +30,28 @@ inline void append(NormalizedText& result, const Character& character, bool orig
     result.origins.insert(result.origins.end(), result.text.size() - before, character.origin);
 }
 
-// Decomposes (NFD, or NFKD where `compatible`) and brings marks into canonical order, with the
-// tables of Unicode 9 as Hugging Face. As there, origins go by place, not by character: where marks
-// change places, their origins stay.
+// Decomposes (NFD, or NFKD if `compatible`) and sorts marks into canonical order, with the tables
+// of Unicode 9, as in Hugging Face. As there, origins belong to positions: marks that change places
+// do not take their origins along.
 void decompose(std::vector<Character>& characters, bool compatible);
 
-// What Hugging Face calls a transformation: a character and how many it adds (1) or takes the place
-// of beyond its own (-n).
+// Hugging Face's "transformation": a character, and how many characters it inserts (1) or replaces
+// beyond its own (-n).
 struct Change {
   std::uint32_t value;
   std::int64_t change;
 };
-// NormalizedString::transform. Returns the characters of the old text that are accounted for.
+// NormalizedString::transform. Returns how many characters of the old text it consumed.
 std::size_t transform(std::vector<Character>& characters, const std::vector<Change>& changes);
 
-// Decomposes and composes again (NFC, or NFKC), with the same tables; origins as decompose() has
-// them, and a character composed of several has the first one's.
+// Decomposes and composes (NFC, or NFKC if `compatible`), with the same tables and origins as
+// decompose(). A composed character has the origin of its first part.
 void compose(std::vector<Character>& characters, bool compatible);
 
-// Marks (Mn, Mc, Me) as Hugging Face's StripAccents has them: those of Unicode 9.
+// Marks (Mn, Mc, Me) of Unicode 9, as in Hugging Face's StripAccents.
 bool is_combining_mark(std::uint32_t character);
 
-// Lower case; U+0130 becomes two characters.
+// Converts to lower case; U+0130 becomes two characters.
 void lower_case(std::vector<Character>& characters);
 
 }  // namespace shoal

@@ -10,8 +10,8 @@
 namespace shoal {
 namespace {
 
-// A unit of darts-clone: bit 31 marks a value; else bits 0-7 are the label, bit 8 says that a value
-// follows, bits 10-30 are the offset to the children, counted in 256 where bit 9 is set.
+// A unit of darts-clone. Bit 31 marks a value. Otherwise bits 0-7 are the label, bit 8 means that a
+// value follows, and bits 10-30 are the offset to the children, in units of 256 if bit 9 is set.
 constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;
 
 std::uint32_t offset_of(std::uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }

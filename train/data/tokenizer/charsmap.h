@@ -1,7 +1,7 @@
-// SentencePiece's precompiled_charsmap: which characters become which. Internal to this room.
+// SentencePiece's precompiled_charsmap, a map of character replacements. Internal to this folder.
 //
-// The format: u32 bytes of a double array (Yata's darts-clone), the array, then the replacements,
-// each ended by a zero byte; the array's values are offsets into these.
+// Format: u32 size in bytes of a double array (Yata's darts-clone), the array, then zero-terminated
+// replacements. The array's values are offsets into the replacements.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace shoal {
 
 class Charsmap {
  public:
-  // corrupt_data with `source` in front where the bytes are not such a map.
+  // corrupt_data, with `source` prefixed, if the bytes are not such a map.
   Charsmap(std::string_view bytes, const std::string& source);
 
-  // What Hugging Face's normalizer puts in place of all of `chunk`: the replacement of the shortest
-  // prefix of it that has one. Valid as long as the map.
+  // Hugging Face's replacement for the whole of `chunk`: that of its shortest prefix with a
+  // replacement. Valid as long as the map.
   std::optional<std::string_view> transform(std::string_view chunk) const;
 
  private:

@@ -1,4 +1,4 @@
-// The members of a tokenizer.json that say how text is changed, cut and joined.
+// Reads the normalizers, pre-tokenizers and decoders of a tokenizer.json.
 #include <algorithm>
 #include <map>
 
@@ -28,8 +28,8 @@ std::u32string characters_of(std::string_view text) {
   return characters;
 }
 
-// {"String": "x"} or {"Regex": "x"}. Regular expressions that do not look for a text are told
-// apart, since they need no engine: a character twice or more, or all of it at an end.
+// {"String": "x"} or {"Regex": "x"}. Recognizes regular expressions that need no engine: a
+// character repeated twice or more, or all of a character at one end.
 struct Pattern {
   enum class Kind { text, runs, left_end, right_end, regex };
   Kind kind = Kind::text;
@@ -134,7 +134,7 @@ Metaspace read_metaspace(Section& section) {
                        : scheme == "first" ? Prefix::first
                                            : Prefix::never;
   }
-  // Of files from before prepend_scheme.
+  // Older files, without prepend_scheme, use add_prefix_space.
   if (section.find("add_prefix_space") != nullptr && !section.boolean("add_prefix_space")) {
     if (named && metaspace.prefix != Prefix::never)
       section.wrong("add_prefix_space", "what prepend_scheme says");
@@ -165,7 +165,7 @@ PreTokenizerStep read_split(Section& section) {
   pattern.nothing_else();
   step.pattern = is_regex ? SplitPattern::regex(text, behavior, invert, section.source())
                           : SplitPattern::literal(text, behavior, invert);
-  // GPT-2's pattern matches every character, so isolating and inverted removing agree.
+  // GPT-2's pattern matches every character, so "isolated" equals inverted "removed".
   if (is_regex && is_gpt2_pattern(text) &&
       (behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert)))
     step.kind = PreTokenizerStep::Kind::gpt2;
@@ -186,7 +186,7 @@ PreTokenizerStep read_pre_tokenizer(const json& value, const std::string& where,
   } else if (type == "ByteLevel") {
     step.kind = Kind::byte_level;
     step.add_prefix_space = section.boolean("add_prefix_space");
-    section.boolean("trim_offsets", true);  // of post-processors; here it says nothing
+    section.boolean("trim_offsets", true);  // used by post-processors; ignored here
     step.use_regex = section.boolean("use_regex", true);
   } else if (type == "Digits") {
     step.kind = Kind::digits;

@@ -9,7 +9,7 @@ using nlohmann::json;
 
 void read_model(const json& value, const std::string& source, ComposedDefinition& definition) {
   Section model(value, "model", source);
-  // Old files do not say their type; a list of tokens with scores is a unigram model's.
+  // Old files have no type. A list of tokens with scores means a unigram model.
   const bool has_scores = value.contains("vocab") && value["vocab"].is_array();
   const std::string type = model.find("type") != nullptr ? model.text("type")
                            : has_scores                  ? "Unigram"
@@ -57,7 +57,8 @@ ComposedDefinition parse_composed(const json& file, const std::string& source) {
   ComposedDefinition definition;
   Section top(file, "the file", source);
   top.find("version");
-  for (const char* key : {"truncation", "padding"}) top.find(key);  // the task's, not the text's
+  for (const char* key : {"truncation", "padding"})
+    top.find(key);  // set per task, no effect on ids
   read_model(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
   const auto part = [&](const char* key) {

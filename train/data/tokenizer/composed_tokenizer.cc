@@ -27,7 +27,7 @@ namespace {
 struct Workspace {
   WordCache cache;
   NormalizedText normalized;
-  NormalizedText marked;  // one part of it, with marks for spaces
+  NormalizedText marked;  // one part, with marks for spaces
   PreTokenizer::Workspace cut;
   std::vector<UnigramModel::Node> nodes;
   std::vector<UnigramModel::Symbol> symbols;
@@ -36,8 +36,8 @@ struct Workspace {
   std::vector<std::string_view> pieces;
 };
 
-// The few shapes of cutting that SentencePiece's converted files have: at white space or by a
-// pattern, if at all, and then at marks, if at all. It needs no list of words.
+// The few forms of splitting in SentencePiece's converted files: optionally at white space or by a
+// pattern, then optionally at marks. Needs no list of words.
 struct MarkedCut {
   bool white_space = false;
   const SplitPattern* pattern = nullptr;
@@ -77,11 +77,11 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
                        definition_.byte_fallback);
   }
 
-  // Calls word(view, text that it lies in) and added(begin, end, id) from left to right.
+  // Calls word(view, text that contains it) and added(begin, end, id) from left to right.
   template <typename Word, typename Added>
   void walk(std::string_view text, bool origins, Workspace& workspace, const Word& word,
             const Added& added) const {
-    // Which word is the first shows in its origin, unless its place says so too.
+    // The first word is recognized by its origin, unless its position suffices.
     const bool marks_first = pre_tokenizer_.needs_origins();
     origins |= marks_first && !(marked_ && normalizer_.keeps_order());
     bool begins_text = false;
@@ -103,7 +103,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
         added);
   }
 
-  // The words of a part, where marked_ says how it is cut.
+  // The words of a part if marked_ defines how to split it.
   template <typename Word>
   void marked_words_of(std::string_view part, bool begins_text, Workspace& workspace,
                        const Word& word) const {
@@ -124,8 +124,8 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
     }
   }
 
-  // pre_tokenizers/metaspace.rs: spaces become marks, one is put in front, words begin at each.
-  // `begins_text`: the first pass of added tokens left nothing in front of what was normalized.
+  // As pre_tokenizers/metaspace.rs: replaces spaces by marks, adds one in front, and starts a word
+  // at each. `begins_text`: in the first pass, no added token precedes the normalized piece.
   template <typename Word>
   void words_of(std::string_view part, bool begins_text, Workspace& workspace,
                 const Word& word) const {
@@ -162,7 +162,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
                                                : unigram_model_json_of(definition_));
   }
 
-  // Calls part(view) for what may be tokenized by itself.
+  // Calls part(view) for each part that can be tokenized separately.
   template <typename Part>
   void parts_of(std::string_view word, const Part& part) const {
     if (!bpe_) return part(word);
@@ -173,11 +173,11 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
     }
   }
 
-  ComposedDefinition definition_;  // of BPE without its tokens and merges: the model has them
+  ComposedDefinition definition_;  // BPE: tokens and merges are moved to bpe_
   PieceNormalizer normalizer_;
-  std::optional<MarkedCut> marked_;      // of definition_.cut; else
-  PreTokenizer pre_tokenizer_;           // ... cuts
-  std::optional<UnigramModel> unigram_;  // one of the two
+  std::optional<MarkedCut> marked_;      // equivalent of definition_.cut, if possible
+  PreTokenizer pre_tokenizer_;           // used otherwise
+  std::optional<UnigramModel> unigram_;  // either this or bpe_
   std::optional<BpeModel> bpe_;
   mutable WorkspacePool<Workspace> pool_;
 };
@@ -231,7 +231,7 @@ void ComposedTokenizer::Impl::encode_with_offsets(std::string_view text, Encodin
             add(symbol.id, symbol.begin, symbol.end - symbol.begin);
           return;
         }
-        std::size_t at = 0;  // through all parts: a character without a token moves what follows
+        std::size_t at = 0;  // across parts; a character without a token shifts later offsets
         parts_of(word, [&](std::string_view part) {
           bpe_->tokenize(part, workspace.merged);
           for (const auto& symbol : workspace.merged) {

@@ -25,7 +25,7 @@ std::string replaced(const std::string& text, std::string_view from, std::string
   return result.append(text, done);
 }
 
-// The tokens with `to` for what the step looks for. False: more than `most` bytes.
+// Replaces the step's matches in all tokens. False: the result exceeds `most` bytes.
 bool replace_in(std::vector<std::string>& tokens, const DecoderStep& step, std::size_t most) {
   const SplitPattern pattern =
       step.regex ? *step.regex : SplitPattern::literal(step.pattern, {}, false);
@@ -56,7 +56,8 @@ std::optional<char> byte_of_token(const std::string& token) {  // <0x41>
   return static_cast<char>(byte);
 }
 
-// Runs of byte tokens become the text that they spell, or one U+FFFD each.
+// Replaces each run of byte tokens by the text that it spells; if ill-formed, by one U+FFFD per
+// byte.
 void join_bytes(std::vector<std::string>& tokens) {
   std::vector<std::string> result;
   std::string bytes;
@@ -91,7 +92,7 @@ std::string stripped(const std::string& text, const DecoderStep& step) {
   return text.substr(begin, end - begin);
 }
 
-// decoders/wordpiece.rs, in its order.
+// As decoders/wordpiece.rs, in the same order.
 void clean_up(std::string& text) {
   for (const auto& [from, to] :
        std::initializer_list<std::pair<const char*, const char*>>{{" .", "."},
@@ -114,7 +115,7 @@ std::size_t bytes_of(const std::vector<std::string>& tokens) {
   return bytes;
 }
 
-// False: the step would make more than `most` bytes.
+// False: the step's result exceeds `most` bytes.
 bool apply(const DecoderStep& step, std::vector<std::string>& tokens, std::size_t most) {
   using Kind = DecoderStep::Kind;
   switch (step.kind) {

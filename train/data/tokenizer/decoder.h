@@ -1,5 +1,4 @@
-// Hugging Face's decoders: what becomes of tokens' texts when they are joined. Internal to this
-// room.
+// Hugging Face's decoders, which join tokens into text. Internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +17,24 @@ struct DecoderStep {
     byte_fallback,
     fuse,
     strip,
-    byte_level,  // all tokens, written in GPT-2's alphabet, become one text
-    word_piece,  // a space in front of all but the first and those that begin with `pattern`
-    bpe          // `pattern` ends a word: a space takes its place
+    byte_level,  // joins all tokens and decodes GPT-2's alphabet
+    word_piece,  // a space before each token except the first and those with prefix `pattern`
+    bpe          // `pattern` ends a word and becomes a space
   };
   Kind kind = Kind::fuse;
-  std::string name = {};                   // the file and its place there
+  std::string name = {};                   // file and location in it
   std::string pattern = {}, content = {};  // metaspace, strip: `pattern` is the character
   std::optional<SplitPattern> regex = {};  // replace: instead of `pattern`
-  bool drop_first = false;                 // metaspace: leave the first token's spaces out
-  bool cleanup = false;                    // word_piece: the spaces before punctuation go
-  std::int64_t start = 0, stop = 0;        // strip: so many at most at each end
+  bool drop_first = false;                 // metaspace: drop the first token's spaces
+  bool cleanup = false;                    // word_piece: drop spaces before punctuation
+  std::int64_t start = 0, stop = 0;        // strip: maximum count at each end
 };
 
-// What the tokens become; of byte_level as the last step bytes that need not be UTF-8. corrupt_data
-// where a step makes too much of them (growth.h).
+// Decodes the tokens. If byte_level is the last step, the result may not be UTF-8. corrupt_data if
+// a step grows the text too much (growth.h).
 std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens);
 
-// A token of WordPiece in its text.
+// Text of one WordPiece token.
 std::string word_piece_text(std::string token, bool is_first, const std::string& prefix,
                             bool cleanup);
 

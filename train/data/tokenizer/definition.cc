@@ -15,7 +15,7 @@ using nlohmann::json;
 
 using Piece = SequenceTemplate::Piece;
 
-// A list can name a long list of ids many times.
+// Limits the template, because it can name a long list of ids many times.
 constexpr std::size_t kMostPieces = 1'024;
 
 // One list of a TemplateProcessing: {"Sequence": {"id": "A", "type_id": 0}} or a SpecialToken.
@@ -148,7 +148,7 @@ void check_template(const SequenceTemplate& sequence, std::size_t ids, const std
 }
 
 void check_dense(TokenId highest, std::size_t tokens, const std::string& source) {
-  constexpr std::size_t kGaps = 65'536;  // besides one for each token
+  constexpr std::size_t kGaps = 65'536;  // allowed in addition to one gap per token
   if (const std::size_t most = 2 * tokens + kGaps;
       highest >= 0 && static_cast<std::size_t>(highest) >= most)
     corrupt_tokenizer(source, fmt::format("the highest id is {}, for {} tokens; it may be up to {}",
@@ -243,8 +243,8 @@ void add_at_ids(TokenizerDefinition& definition, const StatedTokens& tokens,
                                             token.content, id));
     added.insert_or_assign(id, token);
     if (held != nullptr || at == ids.size() - 1) continue;
-    // Hugging Face's add_tokens gives another id, so the vocabulary holds the token, for files that
-    // this tokenizer is saved in.
+    // Hugging Face's add_tokens would assign another id. Put the token into the vocabulary, so that
+    // saved files keep this id.
     if (at >= definition.tokens.size()) definition.tokens.resize(at + 1);
     definition.tokens[at] = token.content;
   }
@@ -272,7 +272,7 @@ void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& 
       ++vocabulary;
     }
   TokenId next = vocabulary;
-  std::unordered_map<TokenId, std::size_t> added;  // id -> place in definition.added
+  std::unordered_map<TokenId, std::size_t> added;  // id -> index in definition.added
   for (std::size_t i = 0; i < definition.added.size(); ++i) {
     const auto& [token, id] = definition.added[i];
     ids.emplace(token.content, id);

@@ -1,4 +1,4 @@
-// A tokenizer.json in memory, checked. Internal to this room.
+// A validated tokenizer.json in memory. Internal to this folder.
 #pragma once
 
 #include <functional>
@@ -24,16 +24,17 @@ namespace shoal {
 
 class Section;
 
-// What every kind has.
+// The parts that all kinds have.
 struct TokenizerDefinition {
-  std::vector<std::optional<std::string>> tokens;  // of the model, by id
+  std::vector<std::optional<std::string>> tokens;  // the model's, by id
   std::vector<std::pair<AddedToken, TokenId>> added;
 
-  SequenceTemplate sequence;       // what the post-processor puts around texts
-  bool trim_offsets = false;       // it leaves white space out of offsets
-  bool trim_prefix_space = false;  // ... but not the space that add_prefix_space put there
+  SequenceTemplate sequence;       // special tokens that the post-processor adds
+  bool trim_offsets = false;       // the post-processor excludes white space from offsets
+  bool trim_prefix_space = false;  // ... except the space added by add_prefix_space
 
-  // As they stood, for writing the file again; keys sorted, so that one tokenizer has one text.
+  // The original JSON for writing the file again. Keys are sorted, so equal tokenizers have equal
+  // text.
   nlohmann::json normalizer, pre_tokenizer, post_processor, decoder;
 };
 
@@ -43,51 +44,53 @@ struct BpeParts {
 };
 
 struct BpeDefinition : TokenizerDefinition, BpeParts {
-  std::vector<SplitPattern> splits;  // before ByteLevel; GPT-2's pattern is gpt2_words instead
+  std::vector<SplitPattern> splits;  // before ByteLevel; GPT-2's pattern sets gpt2_words instead
   bool gpt2_words = true;
   bool add_prefix_space = false;
 };
 
 struct WordPieceDefinition : TokenizerDefinition {
   BertNormalizerOptions normalize;
-  std::string unk_token = "[UNK]", prefix = "##";  // of a word's second piece and later ones
-  std::int64_t longest_word = 100;                 // in characters; a longer one is unk_token
+  std::string unk_token = "[UNK]", prefix = "##";  // prefix: marks all but a word's first piece
+  std::int64_t longest_word = 100;                 // in characters; a longer word becomes unk_token
   std::string decoder_prefix = "##";
-  bool cleanup = true;  // decode() takes the spaces before punctuation away
+  bool cleanup = true;  // decode() removes spaces before punctuation
 };
 
-// Any normalizers, pre-tokenizers and decoders, one after the other, around a model.
+// Any sequence of normalizers, pre-tokenizers and decoders around a model.
 struct ComposedDefinition : TokenizerDefinition {
-  std::optional<BpeParts> bpe;  // the model; absent: unigram, of which the next three are
+  std::optional<BpeParts> bpe;  // absent: unigram, described by the next three members
   std::vector<double> scores;   // by id
   std::optional<TokenId> unknown;
   bool byte_fallback = false;
   std::vector<NormalizerStep> normalize;
   std::vector<PreTokenizerStep> cut;
-  std::optional<std::vector<DecoderStep>> decode;  // absent: tokens with spaces between them
+  std::optional<std::vector<DecoderStep>> decode;  // absent: joins tokens with spaces
 };
 
-// --- definition.cc: parts that the kinds share ---------------------------------------------------
+// --- definition.cc: parts that all kinds share ---------------------------------------------------
 void read_vocab(const nlohmann::json& vocab, const std::string& source,
                 TokenizerDefinition& definition);
 void read_added_tokens(const nlohmann::json* list, const std::string& source,
                        TokenizerDefinition& definition);
 void read_post_processor(const nlohmann::json& value, const std::string& where,
                          const std::string& source, TokenizerDefinition& definition);
-// Gives each token the vocabulary's id or the next free one, as Hugging Face's add_tokens does.
+// Gives each token its id in the vocabulary or the next free one, as Hugging Face's add_tokens
+// does.
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens);
-// Gives each of `stated` the id that a file states for it: corrupt_data if another token has this
-// id, or the vocabulary has the token under another one. Then those of `others` that are not
-// stated, by add_tokens().
+// Gives each token of `stated` the id that a file states. corrupt_data if another token has this
+// id, or if the vocabulary has the token under another id. Then adds the rest of `others` with
+// add_tokens().
 void add_stated_tokens(TokenizerDefinition& definition, const StatedTokens& stated,
                        std::vector<AddedToken> others, const std::string& source);
-// corrupt_data where an added token did not get the id that a file claims for it.
+// corrupt_data if an added token did not get the id that a file claims for it.
 void check_added_ids(const TokenizerDefinition& definition,
                      const std::vector<std::pair<std::string_view, TokenId>>& claimed,
                      const std::string& source);
-// corrupt_data where ids leave so many holes that tables by id would not fit their file.
+// corrupt_data if ids have so many gaps that tables indexed by id would be far larger than their
+// file.
 void check_dense(TokenId highest, std::size_t tokens, const std::string& source);
-// A TemplateProcessing of texts ("A", "B") and added tokens, which the definition has.
+// A TemplateProcessing over texts ("A", "B") and added tokens of the definition.
 struct TemplatePart {
   std::string token;
   int type = 0;
@@ -95,19 +98,19 @@ struct TemplatePart {
 nlohmann::json template_json(const TokenizerDefinition& definition, const std::string& source,
                              const std::vector<TemplatePart>& single,
                              const std::vector<TemplatePart>& pair);
-// Throws corrupt_data where the post-processor adds an id of `ids` or above.
+// corrupt_data if the post-processor adds an id that is not below `ids`.
 void check_template(const SequenceTemplate& sequence, std::size_t ids, const std::string& source);
 
 // --- bpe_definition.cc, word_piece_definition.cc -------------------------------------------------
-// The "model" of either kind of BPE; all options but `characters`.
+// Reads the "model" of either kind of BPE: all options except `characters`.
 void read_bpe_model(const nlohmann::json& value, const std::string& source,
                     TokenizerDefinition& definition, BpeParts& parts);
-// GPT-2's shape, which ByteLevelBpe works on: no normalizer, Splits, ByteLevel last, and ByteLevel
-// to decode. Empty where `definition`, then as it was, is anything else.
+// Extracts GPT-2's shape, which ByteLevelBpe handles: no normalizer, Splits, ByteLevel last, and
+// ByteLevel as decoder. Otherwise returns nothing and leaves `definition` unchanged.
 std::optional<BpeDefinition> byte_level_of(ComposedDefinition& definition);
 BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,
                                      const std::string& source, const BpeFileOptions& options);
-// The parts of a definition that has none: ByteLevel throughout, as GPT-2 has them.
+// Sets the missing parts as GPT-2 has them: ByteLevel throughout.
 void set_gpt2_parts(BpeDefinition& definition, bool add_prefix_space, bool trim_offsets);
 
 WordPieceDefinition parse_word_piece(const nlohmann::json& file, const std::string& source);
@@ -115,23 +118,23 @@ WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::strin
                                     const WordPieceFileOptions& options);
 
 // --- composed_definition.cc, components.cc; spiece_proto.h has the other way ---------------------
-// `file`: of a Unigram or BPE model. Throws as tokenizer_from_json says.
+// `file`: a tokenizer.json with a Unigram or BPE model. Throws as tokenizer_from_json() does.
 ComposedDefinition parse_composed(const nlohmann::json& file, const std::string& source);
-// The parts of a tokenizer.json that a definition holds as they stand; fill what they say.
+// Parses the raw JSON parts of a definition into its steps.
 void read_composed_parts(const std::string& source, ComposedDefinition& definition);
 std::vector<NormalizerStep> read_normalizers(const nlohmann::json& value,
                                              const std::string& source);
 std::vector<PreTokenizerStep> read_pre_tokenizers(const nlohmann::json& value,
                                                   const std::string& source);
 std::vector<DecoderStep> read_decoders(const nlohmann::json& value, const std::string& source);
-// The members of a Sequence, nested ones in their place, or the one thing itself; each of them by
-// read(value, where). `list`: the key of a Sequence's members.
+// Calls read(value, where) for each member of a Sequence, flattening nested ones, or for the single
+// value itself. `list`: the key of a Sequence's members.
 void each_of(const nlohmann::json& value, const std::string& where, const char* list,
              const std::string& source,
              const std::function<void(const nlohmann::json&, const std::string&)>& read);
 
-// --- definition_writer.cc. Keys in the order in which Hugging Face writes them -------------------
-// `model`: the last member's text.
+// --- definition_writer.cc: keys in Hugging Face's order ------------------------------------------
+// `model`: JSON text of the last member.
 std::string tokenizer_json_of(const TokenizerDefinition& definition, std::string_view model);
 std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& options);
 std::string unigram_model_json_of(const ComposedDefinition& definition);

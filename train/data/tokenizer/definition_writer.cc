@@ -12,7 +12,7 @@ nlohmann::ordered_json ordered(const nlohmann::json& value) {
 
 }  // namespace
 
-// {"token":id,...} by rising id, as Hugging Face writes it.
+// {"token":id,...} by rising id, in Hugging Face's format.
 std::string vocab_json_of(const std::vector<std::optional<std::string>>& tokens) {
   std::string text = "{";
   for (std::size_t id = 0; id < tokens.size(); ++id) {
@@ -54,7 +54,7 @@ std::string tokenizer_json_of(const TokenizerDefinition& definition, std::string
   return text.append("\"model\":").append(model) + '}';
 }
 
-// The long parts are written by hand: an ordered_json looks its keys up one by one.
+// Writes the long parts by hand, because ordered_json searches its keys linearly.
 std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& model_options) {
   nlohmann::ordered_json options = {{"type", "BPE"},
                                     {"dropout", nullptr},

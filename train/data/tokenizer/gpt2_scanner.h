@@ -1,6 +1,6 @@
-// Cuts text into words as GPT-2's pattern does, without a regular-expression engine:
+// Splits text into words by GPT-2's pattern, without a regular-expression engine:
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// Every character belongs to exactly one word, so the words tile the text.
+// Every character belongs to exactly one word.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace shoal {
 
 class Gpt2Scanner {
  public:
-  // `text` is well-formed UTF-8 and outlives the scanner.
+  // `text` must be well-formed UTF-8 and outlive the scanner.
   explicit Gpt2Scanner(std::string_view text)
       : at_(text.data()), end_(text.data() + text.size()), classes_(unicode::classes()) {}
 
@@ -61,8 +61,8 @@ class Gpt2Scanner {
     return at;
   }
 
-  // \s+(?!\S)|\s+ : white space up to the end, or all but its last character, which goes on to
-  // start the next word; a single one stands alone.
+  // \s+(?!\S)|\s+ : white space up to the end of the text, or all but its last character, which
+  // starts the next word. A single white-space character is a word.
   void spaces(const char* begin) {
     const char* last = begin;
     const char* at = begin;

@@ -5,7 +5,8 @@ namespace {
 
 constexpr std::uint32_t kJoiner = 0x200D;
 
-// Hangul syllables: leading consonant, vowel, trailing consonant, and what these make.
+// Hangul jamo (leading consonant, vowel, trailing consonant), and syllables without (open) or with
+// (closed) a trailing consonant.
 enum class Hangul : std::uint8_t { none, leading, vowel, trailing, open, closed };
 
 Hangul hangul_of(std::uint32_t c) {

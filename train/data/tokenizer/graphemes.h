@@ -1,5 +1,5 @@
-// Where user-perceived characters end (Unicode's UAX 29, extended grapheme clusters), as Hugging
-// Face's normalizers see them. Internal to this room.
+// Finds boundaries of user-perceived characters (UAX 29, extended grapheme clusters), as Hugging
+// Face's normalizers do. Internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 namespace shoal::unicode {
 
 enum GraphemeClass : std::uint8_t {
-  grapheme_extend = 1,       // belongs to what stands before it
-  grapheme_prepend = 2,      // belongs to what comes after it
+  grapheme_extend = 1,       // joins the preceding character
+  grapheme_prepend = 2,      // joins the following character
   grapheme_consonant = 4,    // of an Indic conjunct
   grapheme_linker = 8,       // joins two consonants
   grapheme_between = 16,     // may stand between consonant and linker
-  grapheme_control = 32,     // belongs to nothing
+  grapheme_control = 32,     // may come between consonant and linker
   grapheme_pictograph = 64,  // joined by U+200D
-  stripped_mark = 128        // says nothing of clusters: the normalizer StripAccents drops it
+  stripped_mark = 128        // unrelated to clusters: StripAccents removes it
 };
 
-// One byte for each of unicode::kCodePoints; built once, then constant.
+// One byte per code point (unicode::kCodePoints); built once, then constant.
 const std::uint8_t* grapheme_classes();
 
-// Given a text's characters one by one, says whether each belongs to the cluster of the one before.
-// Flags (pairs of regional indicators) are left apart: nothing asks for clusters of that length.
+// Given a text's characters one by one, tells whether each joins the cluster of the previous one.
+// Does not pair regional indicators (flags); no caller needs clusters of that length.
 class GraphemeScanner {
  public:
   GraphemeScanner() : classes_(grapheme_classes()) {}
@@ -31,8 +31,8 @@ class GraphemeScanner {
   const std::uint8_t* classes_;
   std::uint32_t last_ = 0;
   std::uint8_t last_class_ = grapheme_control;
-  bool consonant_ = false, linked_ = false;  // a conjunct may go on here; its linker was seen
-  bool pictograph_ = false;                  // a pictograph and its extensions end here
+  bool consonant_ = false, linked_ = false;  // within a conjunct; it has a linker
+  bool pictograph_ = false;                  // the cluster so far is a pictograph with extensions
 };
 
 }  // namespace shoal::unicode

@@ -1,6 +1,5 @@
-// How much a tokenizer's steps may make of a text. A few replacements in a row, each ten times as
-// long as what it replaces, would make more of one letter than fits in memory. Internal to this
-// room.
+// Limits how much a tokenizer's steps may grow a text. Otherwise a few successive replacements,
+// each tenfold, could turn one letter into more than fits in memory. Internal to this folder.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +9,12 @@
 
 namespace shoal {
 
-// Bytes that steps may make of a text of so many.
+// Maximum bytes that steps may produce from a text of `text` bytes.
 constexpr std::size_t most_bytes_of(std::size_t text) {
   return 64 * text + (std::size_t{64} << 10);
 }
 
-// `step`: with its file.
+// `step`: its name, with the file.
 [[noreturn]] inline void made_too_much(std::string_view step, std::size_t text) {
   throw Error(
       ErrorCode::corrupt_data,

@@ -34,8 +34,7 @@ std::optional<SpieceOptions::Family> family_named(std::string_view name) {
   return std::nullopt;
 }
 
-// Where no file names the special tokens, those that GPT-2 and RoBERTa have under their usual
-// names.
+// Tokens with GPT-2's and RoBERTa's usual names, for when no file names the special tokens.
 std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
   std::vector<AddedToken> tokens;
   for (const char* name : {"<|endoftext|>", "<s>", "<pad>", "</s>", "<unk>", "<mask>"}) {
@@ -68,7 +67,7 @@ std::shared_ptr<const TokenizerBase> from_tokenizer_json(std::string_view text,
   return make_composed_tokenizer(std::move(definition), source, roles);
 }
 
-// The class that tokenizer_config.json names, else the model_type of config.json, else nothing.
+// The class in tokenizer_config.json, otherwise the model_type in config.json, otherwise empty.
 std::string class_or_type(const fs::path& directory, const SideFiles& files) {
   const std::string path = (directory / "config.json").string();
   if (!files.tokenizer_class.empty() || !path_exists(path)) return files.tokenizer_class;
@@ -78,7 +77,7 @@ std::string class_or_type(const fs::path& directory, const SideFiles& files) {
   return type;
 }
 
-// Which family of transformers the files beside a SentencePiece model name, if any does.
+// The family of transformers that the files beside a SentencePiece model name, if any.
 std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory,
                                                    const SideFiles& files, SpieceModel::Type type) {
   const std::string name = class_or_type(directory, files);
@@ -93,7 +92,8 @@ std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory,
       "that transformers saves");
 }
 
-// The ranks of OpenAI's tiktoken, as Llama 3's own tokenizer.model holds them: base64, space, rank.
+// Whether the file holds ranks of OpenAI's tiktoken, as Llama 3's tokenizer.model does: base64,
+// space, rank.
 bool is_tiktoken(std::string_view model) {
   const std::string_view line = model.substr(0, std::min(model.find('\n'), model.size()));
   const std::size_t space = std::min(line.find(' '), line.size());
@@ -141,7 +141,7 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const S
   return make_word_piece(parse_vocab_txt(read_text_file(path), path, options), path, roles);
 }
 
-// The roles' tokens of GPT2Tokenizer and RobertaTokenizer.
+// The tokens with roles of GPT2Tokenizer and RobertaTokenizer.
 NamedTokens bpe_tokens(bool roberta) {
   const AddedToken bos{.content = roberta ? "<s>" : "<|endoftext|>"};
   const AddedToken eos{.content = roberta ? "</s>" : "<|endoftext|>"};
@@ -170,8 +170,8 @@ json roberta_json(const BpeDefinition& definition, const RoleNames& roles) {
           {"add_prefix_space", definition.add_prefix_space}};
 }
 
-// What transformers puts around texts: RoBERTa's tokens, or of another those that
-// tokenizer_config.json asks for.
+// Adds the template that transformers uses: RoBERTa's tokens, or those that tokenizer_config.json
+// enables.
 void add_bpe_template(BpeDefinition& definition, const SideFiles& files, const RoleNames& roles,
                       bool roberta, const std::string& source) {
   std::vector<TemplatePart> single, pair;
@@ -196,8 +196,8 @@ void add_bpe_template(BpeDefinition& definition, const SideFiles& files, const R
   read_post_processor(definition.post_processor, "post_processor", source, definition);
 }
 
-// vocab.json and merges.txt. The roles' tokens are those of the class that a file names; where none
-// does, the usual ones that the vocabulary has.
+// Loads vocab.json and merges.txt. Tokens with roles follow the class named by a file. If no file
+// names a class, they are those usual names that the vocabulary contains.
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory,
                                                        const std::string& vocab,
                                                        const std::string& merges,
@@ -211,7 +211,7 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory
         ErrorCode::unavailable,
         fmt::format("{}: vocab.json and merges.txt of '{}' are not supported", source, name),
         "give the tokenizer.json that transformers saves");
-  // transformers opens the others' files as RobertaTokenizer.
+  // transformers opens the files of these families as RobertaTokenizer.
   const bool roberta =
       is({"Roberta", "roberta", "Bart", "bart", "Longformer", "longformer", "LED", "led"});
   const bool gpt2 = name.starts_with("GPT2") || name == "gpt2";
@@ -257,7 +257,7 @@ std::shared_ptr<const Tokenizer> opened(const std::string& path) {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
-  const auto tokenizer = std::const_pointer_cast<Tokenizer>(opened(path));  // nobody has it yet
+  const auto tokenizer = std::const_pointer_cast<Tokenizer>(opened(path));  // not shared yet
   tokenizer->keep_files_read(tokenizer_files_at(path));
   return tokenizer;
 }

@@ -1,4 +1,4 @@
-// From a checked definition to a tokenizer. Internal to this room.
+// Creates tokenizers from validated definitions. Internal to this folder.
 #pragma once
 
 #include <memory>

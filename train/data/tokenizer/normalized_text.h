@@ -1,4 +1,4 @@
-// Text after normalization, and where it came from. Internal to this room.
+// Normalized text with the origin of each byte. Internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace shoal {
 
 struct NormalizedText {
   std::string text;
-  // Of each byte of `text`: the bytes of the original text it stands for, as [begin, end). Empty
-  // where origins were not asked for.
+  // For each byte of `text`: the range [begin, end) of bytes of the original text. Empty if origins
+  // were not requested.
   struct Origin {
     std::uint32_t begin, end;
   };
   std::vector<Origin> origins;
 
-  // Of a part of `text`; {0, 0} where origins are not known.
+  // Origin of a part of `text`; {0, 0} if origins are unknown.
   std::pair<std::size_t, std::size_t> origin_of(std::string_view part) const {
     if (origins.empty()) return {0, 0};
     const auto at = static_cast<std::size_t>(part.data() - text.data());

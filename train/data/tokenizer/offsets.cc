@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::uint32_t kSpaceCharacter = 0x120;  // how byte-level tokens write a space
+constexpr std::uint32_t kSpaceCharacter = 0x120;  // byte-level form of a space
 
 bool is_blank(const unicode::CodePoint& c, bool is_added) {
   if (!is_added) return c.value == ' ';
@@ -15,7 +15,7 @@ bool is_blank(const unicode::CodePoint& c, bool is_added) {
          (unicode::classes()[c.value] & unicode::kKind) == unicode::space;
 }
 
-// Characters (for tokens of the model: bytes) of white space at the front and at the end.
+// White-space characters (bytes for tokens of the model) at the front and at the end.
 std::pair<std::int64_t, std::int64_t> blanks_of(std::string_view token, bool is_added) {
   std::int64_t front = 0, back = 0;
   if (!is_added) {
@@ -42,7 +42,7 @@ std::pair<std::int64_t, std::int64_t> blanks_of(std::string_view token, bool is_
 }  // namespace
 
 std::int64_t OffsetWriter::characters_before(std::int64_t byte) {
-  // A character split among tokens takes each of them back to its first byte.
+  // Tokens that share a character return to its first byte.
   for (; seen_bytes_ > byte; --seen_bytes_)
     if (!unicode::is_continuation(text_[static_cast<std::size_t>(seen_bytes_ - 1)]))
       --seen_characters_;
@@ -56,7 +56,7 @@ void OffsetWriter::add_token(TokenId id, const WordPlace& word, std::size_t from
   const std::size_t shift = word.prefixed ? 1 : 0;
   std::size_t begin = word.begin + (from > shift ? from - shift : 0);
   std::size_t end = word.begin + std::max(to, std::size_t{1}) - shift;
-  if (end == begin) end = begin + 1;  // the prefix alone stands for the first character
+  if (end == begin) end = begin + 1;  // the prefix alone maps to the first character
   while (begin > 0 && unicode::is_continuation(text_[begin])) --begin;
   while (end < text_.size() && unicode::is_continuation(text_[end])) ++end;
   add(id, {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)}, token, false);
@@ -75,7 +75,7 @@ void OffsetWriter::add(TokenId id, TextSpan bytes, std::string_view token, bool 
   TextSpan characters;
   characters.begin = characters_before(bytes.begin);
   characters.end = characters_before(bytes.end);
-  if (trim_) {  // process_offsets in pre_tokenizers/byte_level.rs
+  if (trim_) {  // as process_offsets in pre_tokenizers/byte_level.rs
     auto [front, back] = blanks_of(token, is_added);
     const bool is_first = encoding_.ids.empty() || characters.begin == 0;
     if (is_first && prefix_space_ && front == 1) front = 0;

@@ -1,5 +1,5 @@
-// Where tokens stand in their text, as Hugging Face's Encoding.offsets says it. Internal to this
-// room.
+// Positions of tokens in their text, as in Hugging Face's Encoding.offsets. Internal to this
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace shoal {
 
-// A word's place: its first byte in the text. A prefixed word has a space in front that the text
-// has not; Hugging Face lets that space stand for the first character.
+// A word's position: its first byte in the text. A prefixed word starts with a space that the text
+// does not contain; Hugging Face maps that space to the first character.
 struct WordPlace {
   std::size_t begin = 0;
   bool prefixed = false;
@@ -19,20 +19,20 @@ struct WordPlace {
 // Appends ids and their spans to an Encoding, from left to right.
 class OffsetWriter {
  public:
-  // `text` (well-formed UTF-8) and `encoding` outlive it.
+  // `text` (well-formed UTF-8) and `encoding` must outlive it.
   OffsetWriter(std::string_view text, Encoding& encoding) : text_(text), encoding_(encoding) {}
 
-  // Leave white space at a token's ends out of its span, as trim_offsets asks.
+  // Excludes white space at a token's ends from its span (trim_offsets).
   void trim(bool prefix_space) {
     trim_ = true;
     prefix_space_ = prefix_space;
   }
 
-  // Bytes [from, to) of the word; `token`: the bytes it decodes to.
+  // Adds bytes [from, to) of the word; `token`: the bytes that the id decodes to.
   void add_token(TokenId id, const WordPlace& word, std::size_t from, std::size_t to,
                  std::string_view token);
   void add_span(TokenId id, std::size_t begin, std::size_t length);
-  // `as`: the text whose white space is trimmed, with byte-level tokens in their alphabet.
+  // `as`: text whose white space is trimmed; byte-level tokens are in their alphabet.
   void add_text(TokenId id, std::size_t begin, std::size_t length, std::string_view as);
 
  private:
@@ -42,7 +42,7 @@ class OffsetWriter {
   std::string_view text_;
   Encoding& encoding_;
   bool trim_ = false, prefix_space_ = false;
-  std::int64_t seen_bytes_ = 0, seen_characters_ = 0;  // where characters_before() stands
+  std::int64_t seen_bytes_ = 0, seen_characters_ = 0;  // position of characters_before()
 };
 
 }  // namespace shoal

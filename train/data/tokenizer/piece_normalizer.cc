@@ -15,21 +15,21 @@ namespace {
 
 using Kind = NormalizerStep::Kind;
 
-constexpr std::uint32_t kMark = 0x2581;  // SentencePiece's for a space
+constexpr std::uint32_t kMark = 0x2581;  // SentencePiece's mark for a space
 
 bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
 }
 
-// A table holds what becomes of a byte up to this; no text of such bytes is made too long.
+// Maximum length of a byte's replacement in a table. Text of such bytes cannot grow too much.
 constexpr std::size_t kLongestInTable = 64;
 
-// Hugging Face's NormalizedString::replace: what is put in has the origin of the last character
-// that it replaces. False: more than `most` characters.
+// As Hugging Face's NormalizedString::replace: inserted text has the origin of the last replaced
+// character. False: the result exceeds `most` characters.
 bool replace(std::vector<Character>& characters, const NormalizerStep& step, std::size_t most) {
   const bool runs = step.kind == Kind::replace_runs;
   const std::u32string& pattern = step.pattern;
-  const auto match = [&](std::size_t at) {  // characters that match here, or 0
+  const auto match = [&](std::size_t at) {  // number of matching characters
     std::size_t length = 0;
     if (runs) {
       while (at + length < characters.size() && characters[at + length].value == pattern[0])
@@ -57,9 +57,9 @@ bool replace(std::vector<Character>& characters, const NormalizerStep& step, std
   return true;
 }
 
-// normalizers/precompiled.rs: clusters of fewer than six bytes are looked up whole, and what is
-// found takes the place of all of them; characters of longer ones one by one. Absent: more than
-// `most` characters.
+// As normalizers/precompiled.rs: looks up clusters of fewer than six bytes as a whole and replaces
+// all of them; looks up longer clusters character by character. Absent: the result exceeds `most`
+// characters.
 std::optional<std::vector<Change>> changes_of(const std::vector<Character>& characters,
                                               const Charsmap& charsmap, std::size_t most) {
   std::vector<Change> changes;
@@ -122,7 +122,7 @@ bool replace_regex(std::vector<Character>& characters, const NormalizerStep& ste
   return true;
 }
 
-// SentencePiece's first rules of nmt_nfkc, as normalizers/unicode.rs has them.
+// The first rules of SentencePiece's nmt_nfkc, as in normalizers/unicode.rs.
 void clean_as_nmt(std::vector<Character>& characters) {
   std::erase_if(characters, [](const Character& c) {
     const std::uint32_t v = c.value;
@@ -163,11 +163,11 @@ void strip(std::vector<Character>& characters, const NormalizerStep& step) {
 
 enum class Outcome {
   whole,
-  moved,    // the charsmap removed the first characters, which moves the origins of all that follow
-  too_long  // `characters` hold a part, or nothing
+  moved,    // the charsmap removed the first characters, which shifts all later origins
+  too_long  // `characters` is incomplete
 };
 
-// `most`: characters that may come of it.
+// `most`: maximum number of resulting characters.
 Outcome run_step(const NormalizerStep& step, std::vector<Character>& characters, std::size_t most) {
   if (characters.empty()) return Outcome::whole;
   switch (step.kind) {
@@ -230,7 +230,7 @@ std::string utf8_of(const std::vector<Character>& characters) {
   return text;
 }
 
-// One ASCII character by a text, wherever it stands.
+// Whether the step replaces one ASCII character by a text in all contexts.
 bool replaces_a_byte(const NormalizerStep& step) {
   return step.kind == Kind::replace && step.pattern.size() == 1 && step.pattern[0] < 0x80 &&
          !step.content.empty();
@@ -254,7 +254,8 @@ void PieceNormalizer::set_plain(std::uint8_t byte, const std::string& becomes) {
   }
 }
 
-// Where steps put a text in front at most, and then others for ASCII characters; no long ones.
+// For steps that only prepend a text and then replace ASCII characters, if no replacement is too
+// long.
 bool PieceNormalizer::make_verbatim_table() {
   const bool prefixed = !steps_.empty() && steps_[0].kind == Kind::prepend;
   const auto later = steps_.begin() + (prefixed ? 1 : 0);
@@ -280,16 +281,16 @@ bool PieceNormalizer::make_verbatim_table() {
   return true;
 }
 
-// A byte is plain where the steps that look at one character make one ASCII character of it, and no
-// other step looks at it: it is neither part of what is replaced nor white space where that is
-// stripped. Parts of a pattern of several characters are plain too: first_uncommon finds these.
-// What replaces a byte looks at one character, too, where no step has an eye on its neighbours.
+// A byte is plain if the single-character steps turn it into one ASCII character, and no other step
+// replaces it or strips it as white space. Characters of longer patterns are also plain;
+// first_uncommon() finds the patterns. If no step depends on neighbours, single-byte replacements
+// count as single-character steps.
 bool PieceNormalizer::make_table() {
   const bool replaces = std::all_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
     return !depends_on_neighbours(step.kind) || replaces_a_byte(step);
   });
   std::string watched;  // characters whose neighbours matter
-  std::string parts;    // of patterns: plain, but nothing may become one or stop being one
+  std::string parts;  // in longer patterns: plain, but must not change, nor may others become them
   for (const NormalizerStep& step : steps_) {
     if (step.kind == Kind::prepend || step.kind == Kind::replace_regex) return false;
     if (step.kind == Kind::strip && step.pattern.empty())
@@ -298,7 +299,7 @@ bool PieceNormalizer::make_table() {
     if (step.pattern.empty() || (replaces && replaces_a_byte(step))) continue;
     const bool ascii = std::all_of(step.pattern.begin(), step.pattern.end(),
                                    [](char32_t c) { return c > 0 && c < 0x80; });
-    if (!ascii) continue;  // plain text cannot hold it
+    if (!ascii) continue;  // plain text cannot contain it
     const std::string pattern(step.pattern.begin(), step.pattern.end());
     if (step.kind != Kind::replace || pattern.size() == 1) {
       watched += pattern;
@@ -333,7 +334,7 @@ bool PieceNormalizer::make_table() {
   return true;
 }
 
-// The first byte from `from` on that is not plain or begins a pattern.
+// The first byte at or after `from` that is not plain or that begins a pattern.
 std::size_t PieceNormalizer::first_uncommon(std::string_view text, std::size_t from) const {
   std::size_t at = from;
   while (at < text.size() && is_plain(text[at])) ++at;
@@ -365,7 +366,7 @@ void PieceNormalizer::append_plain(std::string_view text, std::size_t base, bool
   }
 }
 
-// The first byte from `from` on that becomes several.
+// The first byte at or after `from` that becomes several bytes.
 std::size_t PieceNormalizer::first_wide(std::string_view text, std::size_t from) const {
   if (only_wide_ == kNoWide) return text.size();
   if (only_wide_ >= 0) return std::min(text.find(static_cast<char>(only_wide_), from), text.size());
@@ -377,7 +378,7 @@ std::size_t PieceNormalizer::first_wide(std::string_view text, std::size_t from)
   return static_cast<std::size_t>(std::find_if(begin, text.end(), is_wide) - text.begin());
 }
 
-// Each byte stands for its character.
+// Maps each byte to the range of its character.
 void PieceNormalizer::append_origins(std::string_view text, std::size_t base,
                                      NormalizedText& result) {
   for (std::size_t at = 0; at < text.size();) {
@@ -393,7 +394,7 @@ bool PieceNormalizer::append_slowly(std::string_view text, std::size_t of, std::
   std::vector<Character> characters;
   characters.reserve(text.size());
   append_characters(text, base, characters);
-  // Each character may take four bytes.
+  // Each character may need four bytes.
   const std::size_t most = std::max(most_bytes_of(of), result.text.size()) - result.text.size();
   bool whole = true;
   for (const NormalizerStep& step : steps_) {
@@ -430,7 +431,7 @@ void PieceNormalizer::normalize(std::string_view text, std::size_t base, bool or
     slowly(0, text.size());
     return;
   }
-  // Steps see nothing across a place between two such characters.
+  // Steps have no effect across a boundary between two such characters.
   const auto may_cut = [&](std::size_t at) {
     return stands_alone(text[at - 1]) && stands_alone(text[at]);
   };

@@ -1,4 +1,4 @@
-// Hugging Face's normalizers, one after the other. Internal to this room.
+// Applies Hugging Face's normalizers in sequence. Internal to this folder.
 #pragma once
 
 #include <array>
@@ -19,41 +19,43 @@ struct Character;
 // One of Hugging Face's normalizers.
 struct NormalizerStep {
   enum class Kind {
-    replace,        // `pattern` by `content`
-    replace_runs,   // the character `pattern`, twice or more, by `content`
-    replace_regex,  // what `regex` matches by `content`
+    replace,        // replaces `pattern` with `content`
+    replace_runs,   // replaces two or more of the character `pattern` with `content`
+    replace_regex,  // replaces matches of `regex` with `content`
     nfd,
     nfkd,
     nfc,
     nfkc,
-    nmt,            // SentencePiece's cleaning: controls go, other white space becomes spaces
-    byte_level,     // bytes become characters of GPT-2's alphabet
-    strip_accents,  // marks go
+    nmt,            // SentencePiece's cleaning: removes controls, turns white space into spaces
+    byte_level,     // maps bytes to GPT-2's alphabet
+    strip_accents,  // removes marks
     lowercase,
-    precompiled,  // `charsmap`
-    strip,        // white space, or the character `pattern`, at the ends, `left` and `right`
+    precompiled,  // applies `charsmap`
+    strip,        // white space, or the character `pattern`, at the `left` and `right` end
     prepend,      // `content`, unless the text is empty
   };
   Kind kind;
-  std::string name = {};  // the file and its place there
+  std::string name = {};  // file and location in it
   std::u32string pattern = {}, content = {};
   bool left = false, right = false;
   std::shared_ptr<const Charsmap> charsmap = {};
   std::shared_ptr<const SplitPattern> regex = {};
 };
 
-// Thread-safe. Text of printable ASCII, which few steps change, is done by a table; the rest
-// character by character, in stretches that end between two such characters. Where steps do nothing
-// but put texts in the places of ASCII characters, as Llama's do, all text is done by the table.
+// Thread-safe. A table handles printable ASCII, which few steps change. Other text is processed
+// character by character, in stretches that end between two such characters. If the steps only
+// replace ASCII characters by texts, as in Llama, the table handles all text.
 class PieceNormalizer {
  public:
   explicit PieceNormalizer(std::vector<NormalizerStep> steps);
 
-  // As BertNormalizer::normalize. corrupt_data where a step makes too much of the text (growth.h).
+  // Same contract as BertNormalizer::normalize. corrupt_data if a step grows the text too much
+  // (growth.h).
   void normalize(std::string_view text, std::size_t base, bool origins,
                  NormalizedText& result) const;
 
-  // Nothing is left out or changes places: what begins the normalized text began the text.
+  // True if no step removes or reorders text: the first normalized character comes from the first
+  // character of the text.
   bool keeps_order() const { return verbatim_; }
 
  private:
@@ -67,21 +69,21 @@ class PieceNormalizer {
                     NormalizedText& result) const;
   std::size_t first_wide(std::string_view text, std::size_t from) const;
   static void append_origins(std::string_view text, std::size_t base, NormalizedText& result);
-  // `of`: the bytes of the whole text. False: the charsmap removed the first characters, which
-  // moves the origins of all that follow.
+  // `of`: size of the whole text in bytes. False: the charsmap removed the first characters, which
+  // shifts the origins of all that follow.
   bool append_slowly(std::string_view text, std::size_t of, std::size_t base, bool origins,
                      NormalizedText& result) const;
 
   static constexpr int kNoWide = -1, kManyWide = -2;
   std::vector<NormalizerStep> steps_;
   bool has_table_ = false, verbatim_ = false;
-  std::string prefix_;                 // of verbatim text
-  std::array<bool, 256> plain_{};      // becomes the same wherever it stands; else steps must look
-  std::array<char, 256> table_{};      // namely this
-  std::array<std::string, 128> wide_;  // or this, where it is not one byte
-  int only_wide_ = kNoWide;            // the byte of which that is true
-  bool changes_ = false;               // table_ does
-  std::array<bool, 256> alone_{};      // plain, and not part of a pattern
+  std::string prefix_;                 // before verbatim text
+  std::array<bool, 256> plain_{};      // has the same replacement everywhere
+  std::array<char, 256> table_{};      // that replacement if it is one byte
+  std::array<std::string, 128> wide_;  // otherwise
+  int only_wide_ = kNoWide;            // the only such byte
+  bool changes_ = false;               // table_ changes some byte
+  std::array<bool, 256> alone_{};      // plain, and in no pattern
   std::vector<std::string> patterns_;  // ASCII texts that a step replaces
 };
 

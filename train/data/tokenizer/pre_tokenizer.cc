@@ -9,7 +9,7 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
-// Each character that `matches` is a match of its own, as Hugging Face has it of predicates.
+// Treats each character that `matches` as a separate match, as Hugging Face does for predicates.
 template <typename Matches>
 void split_by(std::string_view text, const Matches& matches, SplitBehavior behavior,
               std::vector<std::string_view>& pieces) {
@@ -88,7 +88,7 @@ bool changes_text(const PreTokenizerStep& step) {
   return step.kind == Kind::metaspace || step.kind == Kind::byte_level;
 }
 
-// Appends what the word becomes to `to`, and its own words' places there.
+// Appends the transformed word to `to`, and records the positions of the resulting words there.
 void append_metaspace(const PreTokenizerStep& step, std::string_view word,
                       const NormalizedText& from, NormalizedText& to,
                       PreTokenizer::Workspace& workspace) {
@@ -117,7 +117,7 @@ void append_byte_level(const PreTokenizerStep& step, std::string_view word,
   }
   const auto begin = static_cast<std::size_t>(word.data() - from.text.data());
   const bool origins = !from.origins.empty();
-  // `bytes`: of `scanned`; the prefix stands for the first character.
+  // `bytes` lies in `scanned`; the prefix maps to the first character.
   const auto add = [&](std::string_view bytes) {
     const std::size_t start = to.text.size();
     for (const char& byte : bytes) {

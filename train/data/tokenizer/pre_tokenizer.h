@@ -1,5 +1,5 @@
-// Hugging Face's pre-tokenizers, one after the other: how a normalized text is cut into words.
-// Internal to this room.
+// Applies Hugging Face's pre-tokenizers in sequence, splitting normalized text into words. Internal
+// to this folder.
 #pragma once
 
 #include <algorithm>
@@ -18,28 +18,28 @@
 
 namespace shoal {
 
-// How SentencePiece writes spaces: as a character of their own, in front of words.
+// SentencePiece's treatment of spaces: each becomes a mark before a word.
 struct Metaspace {
-  enum class Prefix { always, first, never };  // before which words without a space one is put
+  enum class Prefix { always, first, never };  // which words without a space get a mark
   std::string replacement = "\u2581";
   Prefix prefix = Prefix::always;
-  bool split = true;  // words begin at each
+  bool split = true;  // each mark starts a word
 };
 
 struct PreTokenizerStep {
   enum class Kind {
-    split,        // `pattern`
-    gpt2,         // the words of GPT-2's pattern
-    white_space,  // words end at white space, which goes
+    split,        // by `pattern`
+    gpt2,         // words of GPT-2's pattern
+    white_space,  // splits at white space and removes it
     words,        // "Whitespace": runs of \w and runs of neither \w nor white space
-    digits,       // \p{N}: each alone or together, by `individual`
+    digits,       // \p{N}: separate if `individual`, else in runs
     punctuation,  // by `behavior`
-    bert,         // white_space, then punctuation stands alone
+    bert,         // white_space, then each punctuation mark separately
     metaspace,
-    byte_level  // a space in front, GPT-2's words, bytes as characters of GPT-2's alphabet
+    byte_level  // optional prefix space, GPT-2's words, then bytes in GPT-2's alphabet
   };
   Kind kind = Kind::white_space;
-  std::string name = {};  // the file and its place there
+  std::string name = {};  // file and location in it
   std::optional<SplitPattern> pattern = {};
   SplitBehavior behavior = SplitBehavior::isolated;
   bool individual = false;
@@ -53,24 +53,24 @@ class PreTokenizer {
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
 
   struct Workspace {
-    std::array<NormalizedText, 2> texts;  // what steps that change text wrote
+    std::array<NormalizedText, 2> texts;  // output of steps that change text
     std::vector<std::string_view> words, finer;
     std::vector<std::pair<std::size_t, std::size_t>> places;
     std::string prefixed;
   };
-  // Cuts `part`, which lies in from.text, into workspace.words; returns the text that these lie in.
-  // None is empty. corrupt_data where a step makes too much of a text of `of` bytes (growth.h).
+  // Splits `part`, which lies in from.text, into non-empty workspace.words; returns the text that
+  // contains them. corrupt_data if a step grows a text of `of` bytes too much (growth.h).
   const NormalizedText& cut(std::string_view part, const NormalizedText& from, std::size_t of,
                             Workspace& workspace) const;
-  // A step asks where in the text a word began: cut() needs from.origins.
+  // Whether a step depends on a word's position in the text. If so, cut() needs from.origins.
   bool needs_origins() const;
 
  private:
   std::vector<PreTokenizerStep> steps_;
 };
 
-// Appends `part`, which lies in from.text, with the mark in place of spaces, and in front where
-// `metaspace` asks for it; `begins_text`: nothing stands before it in the text.
+// Appends `part`, which lies in from.text, with spaces replaced by the mark, and a mark in front if
+// `metaspace` asks for it. `begins_text`: `part` starts the text.
 inline void append_marked(const Metaspace& metaspace, std::string_view part, bool begins_text,
                           const NormalizedText& from, NormalizedText& marked) {
   const std::string& mark = metaspace.replacement;
@@ -96,7 +96,7 @@ inline void append_marked(const Metaspace& metaspace, std::string_view part, boo
   }
 }
 
-// Calls word(view) for each run between white space.
+// Calls word(view) for each run of text between white space.
 template <typename Word>
 void split_at_white_space(std::string_view text, const Word& word) {
   const std::uint8_t* classes = unicode::classes();
@@ -112,7 +112,7 @@ void split_at_white_space(std::string_view text, const Word& word) {
   if (begin < text.size()) word(text.substr(begin));
 }
 
-// The same of BERT: each punctuation mark is a word, too.
+// The same with BERT's classes: each punctuation mark is also a word.
 template <typename Word>
 void split_as_bert(std::string_view text, const Word& word) {
   const std::uint8_t* classes = unicode::bert_classes();

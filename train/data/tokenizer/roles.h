@@ -1,4 +1,4 @@
-// Which token plays which part. Internal to this room.
+// Finds the tokens that have roles. Internal to this folder.
 #pragma once
 
 #include <map>
@@ -10,25 +10,26 @@
 
 namespace shoal {
 
-// "bos_token" ... of tokenizer_config.json, in the order in which transformers adds their tokens.
+// Role keys of tokenizer_config.json ("bos_token" ...), in the order in which transformers adds
+// their tokens.
 const std::vector<const char*>& role_names();
 
 // Token by role.
 using RoleNames = std::map<std::string, std::string>;
-// The same with the tokens' flags, in the order of role_names().
+// Tokens by role with their flags, in the order of role_names().
 using NamedTokens = std::vector<std::pair<std::string, AddedToken>>;
 RoleNames names_of(const NamedTokens& tokens);
-// `named`, and `usual` for the roles that it lacks.
+// `named`, completed from `usual` for missing roles.
 NamedTokens named_or(const NamedTokens& named, const NamedTokens& usual);
-// A token that has a role is special; its other flags stay as they are stated.
+// Makes each token with a role special; its other flags stay as stated.
 StatedTokens with_roles(StatedTokens stated, const NamedTokens& named);
 
-// The names that a kind of tokenizer uses where no file says any: the first that there is.
+// Default names of a tokenizer kind if no file gives any. The first name in the vocabulary is used.
 struct UsualNames {
   std::vector<const char*> bos, eos, pad, unk, mask, cls, sep;
 };
 
-// A name that the tokenizer lacks is corrupt_data. `names` empty: the usual ones.
+// corrupt_data if the tokenizer lacks a name. `names` empty: uses `usual`.
 TokenRoles find_roles(const Tokenizer& tokenizer, const RoleNames& names, const std::string& source,
                       const UsualNames& usual);
 

@@ -33,8 +33,8 @@ constexpr std::array<std::string_view, 5> kDescriptions = {
     kConfig, kRolesFile, "added_tokens.json", "chat_template.jinja", "chat_template.json"};
 constexpr const char* kTemplates = "additional_chat_templates";  // a folder
 
-// The roles' tokens. A file that names another token makes it a special one: a role that was only
-// taken for one by its token's name is left out.
+// The tokens with roles. Naming a token in a file makes it special, so roles that were only
+// inferred from token names are omitted.
 nlohmann::ordered_json roles_of(const Tokenizer& tokenizer, std::optional<TokenId> padding) {
   const TokenRoles& roles = tokenizer.roles();
   const std::pair<const char*, std::optional<TokenId>> named[] = {
@@ -82,7 +82,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
     nlohmann::ordered_json config = roles;
     config["clean_up_tokenization_spaces"] = false;
     if (model_max_length > 0) config["model_max_length"] = model_max_length;
-    // The class that takes tokenizer.json as it is; model classes add tokens of their own.
+    // This class uses tokenizer.json unchanged; model classes add tokens of their own.
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     files.emplace(kConfig, config.dump(2) + "\n");
     files.emplace(kRolesFile, roles.dump(2) + "\n");

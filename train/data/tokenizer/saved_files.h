@@ -1,4 +1,4 @@
-// A tokenizer's files as they were read, to be saved again. Internal to this room.
+// Reads a tokenizer's original files, for saving them again. Internal to this folder.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace shoal {
 
-// `path`: as load_tokenizer() takes it. Of a directory all that transformers keeps for a tokenizer;
-// of a file the file, where it has a usual name, and what lies beside it to describe it.
+// `path` as for load_tokenizer(). For a directory, returns all files that transformers keeps for a
+// tokenizer. For a file, returns it if it has a usual name, and the files beside it that describe
+// it.
 std::vector<Tokenizer::File> tokenizer_files_at(const std::string& path);
 
 }  // namespace shoal

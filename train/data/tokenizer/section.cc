@@ -7,13 +7,14 @@
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;  // a hostile id must not cost memory
+constexpr std::int64_t kMaxId =
+    (std::int64_t{1} << 26) - 1;  // limits the memory that a hostile id can cost
 
-// A token of a megabyte is no message.
+// Limits how much of a token a message shows.
 std::string shortened(const std::string& text) {
   constexpr std::size_t kShown = 400;
   if (text.size() <= kShown) return text;
-  std::size_t end = kShown;  // not within a character
+  std::size_t end = kShown;  // must not fall within a character
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
   return text.substr(0, end) + "...";
 }

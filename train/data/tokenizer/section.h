@@ -1,5 +1,5 @@
-// One object of a tokenizer.json with its place, for messages. Keys that nobody asked about are
-// refused at the end: nothing in such a file may be ignored silently. Internal to this room.
+// One object of a tokenizer.json with its location, for messages. nothing_else() rejects keys that
+// were never queried, so that no part of a file is silently ignored. Internal to this folder.
 #pragma once
 
 #include <optional>
@@ -17,10 +17,10 @@ namespace shoal {
 
 class Section {
  public:
-  // `object` and `source` outlive it.
+  // `object` and `source` must outlive it.
   Section(const nlohmann::json& object, std::string where, const std::string& source);
 
-  const nlohmann::json* find(const char* key);  // null where it is missing or null
+  const nlohmann::json* find(const char* key);  // null pointer if missing or JSON null
   const nlohmann::json& need(const char* key);
   std::string text(const char* key);
   bool boolean(const char* key, std::optional<bool> otherwise = std::nullopt);

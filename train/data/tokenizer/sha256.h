@@ -18,7 +18,7 @@ class Sha256 {
   ~Sha256();
   void add(const void* data, std::size_t bytes);
   void add(std::string_view text) { add(text.data(), text.size()); }
-  Sha256Digest finish();  // once
+  Sha256Digest finish();  // call once
 
  private:
   struct Context;

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr const char *kFurther = "additional_special_tokens", *kExtra = "extra_special_tokens";
 
-// One of the files. Missing: an empty object.
+// One side file; an empty object if it is missing.
 struct File {
   explicit File(const std::filesystem::path& path_in)
       : path(path_in.string()),
@@ -30,8 +30,8 @@ struct File {
   JsonFields fields;
 };
 
-// A token as text, or as an object with its flags. transformers matches a token in normalized text
-// unless it is special or `normalized` says otherwise.
+// A token given as text, or as an object with flags. As in transformers, a token is matched in
+// normalized text unless it is special or `normalized` overrides that.
 AddedToken token_of(const json& value, bool special, const std::string& where) {
   AddedToken token;
   token.special = special;
@@ -52,7 +52,7 @@ AddedToken token_of(const json& value, bool special, const std::string& where) {
   return token;
 }
 
-// A role's token is special, whatever `special` says beside it.
+// A token with a role is special, whatever its `special` flag is.
 AddedToken role_token(const json& value, const std::string& where) {
   AddedToken token = token_of(value, true, where);
   token.special = true;
@@ -73,8 +73,8 @@ void read_roles(const File& file, std::map<std::string, AddedToken>& roles) {
       roles.insert_or_assign(role, role_token(*value, fmt::format("{}, {}", file.path, role)));
 }
 
-// The lists `keys`, or objects of tokens by name; before them any "..._token" without a role that
-// is a text.
+// Reads extra tokens. First come "..._token" entries that are texts without a known role, then the
+// lists `keys` or objects of tokens by name.
 void read_extra(const File& file, std::initializer_list<const char*> keys,
                 std::vector<AddedToken>& extra) {
   std::unordered_set<std::string> known;
@@ -166,8 +166,8 @@ SideFiles read_side_files(const std::filesystem::path& directory) {
   const bool has_ids = config.fields.has("added_tokens_decoder");
   std::map<std::string, AddedToken> roles;
   read_roles(config, roles);
-  // Of two names, the second is transformers 5's. A token that only the map's first list has is not
-  // special to it if added_tokens.json has its id.
+  // Reads both names; the second is transformers 5's. If added_tokens.json gives the id of a token
+  // that only the map's first list contains, transformers does not treat that token as special.
   read_extra(config, {kFurther, kExtra}, files.extra);
   files.stated_flags_win = has_ids;
   if (has_ids) {

@@ -1,6 +1,6 @@
-// SentencePiece's BPE models (tokenizer.model of Llama 1 and 2, Mistral, Gemma), as transformers'
-// LlamaTokenizer makes tokenizers of them. It leaves the model's normalization, removal of spaces
-// and missing prefix out; here they are followed, as SentencePiece does.
+// Makes tokenizers from SentencePiece's BPE models (tokenizer.model of Llama 1 and 2, Mistral,
+// Gemma), as transformers' LlamaTokenizer does. transformers ignores the model's normalization,
+// removal of spaces and missing prefix; this code follows them, as SentencePiece does.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -21,11 +21,11 @@ using nlohmann::json;
 
 constexpr const char* kMark = "\u2581";
 
-// Every way to put a piece together from two: by the piece's score, the highest first, of equal
-// ones by id, and then by the length of the left one.
+// Every way to form a piece from two others, ordered by the piece's score (highest first), then by
+// id, then by the length of the left part.
 std::vector<std::pair<std::string, std::string>> merges_of(const SpieceModel& model,
                                                            const std::string& source) {
-  // Each way to cut a piece costs as much as the piece is long.
+  // Trying all cuts of a piece takes time quadratic in its length.
   constexpr std::size_t kUsualLength = 256, kFewLong = std::size_t{1} << 20;
   std::size_t bytes = 0, work = 0;
   for (const auto& piece : model.tokens) {
@@ -42,7 +42,7 @@ std::vector<std::pair<std::string, std::string>> merges_of(const SpieceModel& mo
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return model.scores[a] > model.scores[b]; });
-  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // of a piece, and where
+  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // the piece, and the position of the cut
   for (const std::size_t id : order) {
     const std::string_view piece = *model.tokens[id];
     for (std::size_t at = 1; at < piece.size(); ++at)
@@ -134,12 +134,13 @@ ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& s
                              .ignore_merges = false,
                              .characters = true,
                              .byte_fallback = true}};
-  // What is spelled by bytes is never unknown. Else transformers would drop such characters.
+  // With byte fallback for all bytes, no character is unknown. Otherwise transformers would drop
+  // such characters.
   if (!spells_all || gemma) definition.bpe->model.unk_token = *token_of("unk_token");
   definition.normalizer = normalizer_of(model, gemma);
   definition.tokens = std::move(model.tokens);
 
-  // Those that the model lacks and no file gives an id get the next ones, in this order.
+  // Tokens that the model lacks and that have no stated id get the next ids, in this order.
   std::vector<AddedToken> others;
   for (const auto& [role, token] : special) others.push_back(token);
   others.insert(others.end(), options.extra_tokens.begin(), options.extra_tokens.end());
@@ -147,7 +148,7 @@ ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& s
   add_stated_tokens(definition, with_roles(options.stated_tokens, special), std::move(others),
                     source);
 
-  // What stands first after a normalization need not have stood at the text's front.
+  // The first word after normalization may not start the text.
   const bool always = options.legacy || !definition.normalizer.is_null();
   if (gemma)
     definition.pre_tokenizer = {{"type", "Split"},

@@ -1,5 +1,5 @@
-// SentencePiece's unigram models, as transformers' classes of ALBERT, T5 and XLNet make tokenizers
-// of them.
+// Makes tokenizers from SentencePiece's unigram models, as transformers' ALBERT, T5 and XLNet
+// classes do.
 #include <algorithm>
 #include <unordered_map>
 
@@ -18,7 +18,7 @@ using Family = SpieceOptions::Family;
 
 constexpr int kMostExtraIds = 10'000;  // each is a token; T5 has 100
 
-// A family's special tokens in the order in which transformers adds them, by role.
+// A family's tokens with roles, in the order in which transformers adds them.
 NamedTokens special_tokens(Family family) {
   const auto named = [](const char* role, const char* content) {
     return std::pair<std::string, AddedToken>(role, {.content = content});
@@ -93,7 +93,7 @@ ComposedDefinition spiece_definition(SpieceModel model, const std::string& sourc
   const NamedTokens named = named_or(options.special_tokens, special_tokens(family));
   std::vector<AddedToken> added;
   for (const auto& [role, token] : named) added.push_back(token);
-  // The model's own come last, and what they say of a token's surroundings counts.
+  // The model's own tokens come last, and their flags take precedence.
   std::unordered_map<std::string, std::size_t> places;
   for (std::size_t i = 0; i < added.size(); ++i) places.emplace(added[i].content, i);
   for (const AddedToken& token : model.added) {
@@ -109,7 +109,7 @@ ComposedDefinition spiece_definition(SpieceModel model, const std::string& sourc
     return token.content.starts_with("<extra_id_");
   };
   if (family == Family::t5 && std::none_of(added.begin(), added.end(), is_extra))
-    for (int i = options.extra_ids - 1; i >= 0; --i) {  // T5 counts them backwards
+    for (int i = options.extra_ids - 1; i >= 0; --i) {  // T5 numbers them downwards
       added.push_back({.content = fmt::format("<extra_id_{}>", i)});
       definition.tokens.emplace_back(added.back().content);
       definition.scores.push_back(0);

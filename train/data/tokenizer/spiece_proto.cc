@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-// The numbers of fields and kinds in sentencepiece_model.proto.
+// Field numbers and enum values of sentencepiece_model.proto.
 enum ModelField : std::uint32_t { kPieces = 1, kTrainer = 2, kNormalizer = 3 };
 enum PieceField : std::uint32_t { kText = 1, kScore = 2, kKind = 3 };
 enum TrainerField : std::uint32_t {
@@ -98,7 +98,7 @@ SpieceModel read_spiece_model(std::string_view bytes, const std::string& source)
     }
   }
   if (model.tokens.empty()) corrupt_tokenizer(source, "a SentencePiece model without pieces");
-  if (!has_trainer)  // it comes after the pieces
+  if (!has_trainer)  // it follows the pieces
     corrupt_tokenizer(source, fmt::format("{} pieces and no trainer_spec: the file is cut short",
                                           model.tokens.size()));
   const auto pieces = static_cast<std::int64_t>(model.tokens.size());

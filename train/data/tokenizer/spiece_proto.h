@@ -1,6 +1,6 @@
-// A spiece.model or tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto).
-// Debian's library reads such files too, but keeps the normalization to itself, and its own
-// segmentation is not Hugging Face's (docs/architecture.md). Internal to this room.
+// Reads SentencePiece's ModelProto (sentencepiece_model.proto) from a spiece.model or
+// tokenizer.model. Debian's library also reads it, but hides the normalization, and its
+// segmentation differs from Hugging Face's (docs/architecture.md). Internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct SpieceModel {
   Type type = Type::unigram;
   std::vector<std::optional<std::string>> tokens;
   std::vector<double> scores;
-  std::vector<AddedToken> added;  // control and user-defined pieces: found in text as they stand
+  std::vector<AddedToken> added;  // control and user-defined pieces: matched verbatim in text
   std::int64_t unknown = 0, bos = 1, eos = 2, pad = -1;  // ids; -1: none
-  std::string charsmap;                                  // empty: characters stay as they are
+  std::string charsmap;                                  // empty: no replacements
   bool add_dummy_prefix = true, remove_extra_whitespaces = true;
 };
 
-// corrupt_data or unavailable, with `source` in front.
+// corrupt_data or unavailable, with `source` prefixed.
 SpieceModel read_spiece_model(std::string_view bytes, const std::string& source);
 
-// spiece_model.cc; spiece_bpe.cc for a model of that type.
+// In spiece_model.cc; in spiece_bpe.cc for BPE models.
 ComposedDefinition spiece_definition(SpieceModel model, const std::string& source,
                                      const SpieceOptions& options);
 ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
                                          const SpieceOptions& options);
-// Of a BPE model: its own that its trainer gave a role, or the options'.
+// BPE: the options' tokens, completed by the model's own for other roles.
 NamedTokens spiece_special_tokens(const SpieceModel& model, const SpieceOptions& options);
-// Of a unigram model: the options', and its family's for the roles that they do not name.
+// Unigram: the options' tokens, completed by the family's for other roles.
 NamedTokens unigram_special_tokens(const SpieceModel& model, const std::string& source,
                                    const SpieceOptions& options);
 

@@ -29,7 +29,7 @@ constexpr std::size_t kLongestPattern = 1'024, kShownPattern = 120;
               "quantifiers");
 }
 
-// How ICU spells Oniguruma's '\' and `letter`; null where it is the same or is refused.
+// ICU's spelling of Oniguruma's '\' and `letter`; null if it is the same or unsupported.
 const char* icu_escape(char letter) {
   switch (letter) {
     case 's':
@@ -47,8 +47,7 @@ const char* icu_escape(char letter) {
   }
 }
 
-// The same of what stands alone and outside of a set. Oniguruma's lines end at "\n" and nothing
-// else.
+// The same for characters that stand alone outside a set. In Oniguruma, only "\n" ends a line.
 const char* icu_anchor(char c) {
   switch (c) {
     case '^':
@@ -62,8 +61,8 @@ const char* icu_anchor(char c) {
   }
 }
 
-// Rewrites what ICU spells otherwise (\s is White_Space here, but not in ICU) and refuses what it
-// would read differently.
+// Rewrites syntax that ICU spells differently (Oniguruma's \s is White_Space, ICU's is not).
+// Rejects syntax that ICU would interpret differently.
 std::string to_icu(std::string_view pattern, const std::string& source) {
   std::string icu;
   int set_depth = 0;
@@ -109,8 +108,8 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
   return icu;
 }
 
-// Counts what a matcher does, because backtracking can take time exponential in the text's length.
-// A unit is about 10 ns; usual patterns take a tenth of what is allowed.
+// Bounds the work of a matcher, because backtracking can take time exponential in the text's
+// length. A unit is about 10 ns; usual patterns need a tenth of the allowance.
 class Work {
  public:
   explicit Work(std::size_t bytes)
@@ -122,8 +121,8 @@ class Work {
   Work& operator=(const Work&) = delete;
   bool is_done() const { return left_ < 0; }
 
-  // `input` tells of each piece of text that it hands out, `matcher` of each 10,000 places to come
-  // back to and of each place to begin at.
+  // `input` counts each piece of text that it provides. `matcher` counts every 10,000 saved
+  // backtracking positions and every start position.
   static void watch(UText& input) {
     static const UTextFuncs plain = *input.pFuncs;
     static const UTextFuncs counted = [] {
@@ -214,7 +213,7 @@ std::vector<Range> ranges_of(std::string_view text, std::string_view literal) {
   return ranges;
 }
 
-// NormalizedString::split of Hugging Face, behaviour by behaviour.
+// Hugging Face's NormalizedString::split for each behavior.
 std::vector<Range> merged(const std::vector<Range>& ranges, SplitBehavior behavior) {
   std::vector<Range> result;
   bool previous_matched = false;
@@ -277,11 +276,11 @@ bool is_gpt2_pattern(std::string_view pattern) {
 
 SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavior, bool invert,
                                  const std::string& source) {
-  // A class such as \\p{L} takes ICU as long as thousands of letters.
+  // ICU compiles a class such as \p{L} as slowly as thousands of letters.
   if (pattern.size() > kLongestPattern)
     refuse(source, fmt::format("{} bytes, more than {}", pattern.size(), kLongestPattern));
-  // Of a run of white space only the first character can begin a match: said so, a run is not
-  // walked again from each of its characters.
+  // Only the first character of a run of white space can begin a match. The lookbehind avoids
+  // scanning the run again from each of its characters.
   constexpr std::string_view kBlanksAtEnd = R"(\s+$)", kOnceARun = R"((?<!\s)\s+$)";
   const std::string icu_pattern = to_icu(pattern == kBlanksAtEnd ? kOnceARun : pattern, source);
   UErrorCode status = U_ZERO_ERROR;

@@ -1,4 +1,4 @@
-// Hugging Face's "Split" pre-tokenizer for patterns other than GPT-2's. Internal to this room.
+// Hugging Face's "Split" pre-tokenizer, for patterns other than GPT-2's. Internal to this folder.
 #pragma once
 
 #include <memory>
@@ -8,36 +8,37 @@
 
 namespace shoal {
 
-// What becomes of the pieces that the pattern matches.
+// Treatment of the pieces that the pattern matches.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-// Bytes [begin, end) of a text that a pattern matches, or that stand between two matches.
+// Bytes [begin, end) of a match, or of the text between two matches.
 struct SplitRange {
   std::size_t begin, end;
   bool matched;
 };
-// Appends the pieces that `ranges`, which tile the text, become; empty ones are left out.
+// Appends the non-empty pieces that result from `ranges`, which cover the text.
 void append_pieces(std::string_view text, const std::vector<SplitRange>& ranges,
                    SplitBehavior behavior, std::vector<std::string_view>& pieces);
 
-// True of the spellings of GPT-2's pattern that tokenizer.json files hold: Gpt2Scanner does those.
+// Whether `pattern` is a spelling of GPT-2's pattern found in tokenizer.json files; Gpt2Scanner
+// handles those.
 bool is_gpt2_pattern(std::string_view pattern);
 
-// Thread-safe once made.
+// Thread-safe after construction.
 class SplitPattern {
  public:
-  // A regular expression in Oniguruma's syntax, as tokenizer.json has them. Of that syntax what ICU
-  // reads the same or can be told is taken; the rest (\b, \h, set operations ...) is refused by
-  // name (unavailable), since ICU would read it otherwise. Code points assigned after ICU's Unicode
-  // version count as unassigned.
+  // A regular expression in Oniguruma's syntax, as in tokenizer.json. Accepts syntax that ICU reads
+  // the same way or that can be rewritten for it. Rejects the rest by name (unavailable): \b, \h,
+  // set operations and others. Code points assigned after ICU's Unicode version count as
+  // unassigned.
   static SplitPattern regex(std::string_view pattern, SplitBehavior behavior, bool invert,
                             const std::string& source);
   static SplitPattern literal(std::string text, SplitBehavior behavior, bool invert);
 
-  // Appends the pieces of `text`, in order; empty ones are left out.
+  // Appends the non-empty pieces of `text` in order.
   void split(std::string_view text, std::vector<std::string_view>& pieces) const;
 
-  // The matches, without empty ones, and all that stands between them, in order.
+  // The non-empty matches and the text between them, in order.
   std::vector<SplitRange> ranges(std::string_view text) const;
 
   struct Compiled;

@@ -13,7 +13,7 @@ std::string TextStream::add(TokenId token) {
   const std::string text = decoded();
   if (text.size() <= known_.size() || text.ends_with("\uFFFD")) return {};
   std::string fresh = text.substr(known_.size());
-  // All bytes of a character stay together.
+  // Emit only complete characters, so that all bytes of a character stay together.
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(known_ids_));
   known_ids_ = ids_.size();
   known_ = decoded();

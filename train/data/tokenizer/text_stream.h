@@ -1,4 +1,4 @@
-// Text of tokens as they come.
+// Decodes tokens incrementally into text.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,26 @@
 
 namespace shoal {
 
-// What decode() of all tokens has more than decode() of those before: neither a space that stands
-// only inside a text nor a character whose bytes are several tokens can be had of a token alone.
+// Returns the text that each new token adds to decode() of all tokens. Decoding a token alone would
+// lose inner spaces and characters whose bytes are several tokens.
 class TextStream {
  public:
-  // `tokenizer` outlives it. `before`: tokens whose text is known; no character of it is
-  // unfinished.
+  // `tokenizer` must outlive it. `before`: preceding tokens whose text is already known; they must
+  // not end within a character.
   explicit TextStream(const Tokenizer& tokenizer, std::span<const TokenId> before = {});
 
-  // The text that `token` completes; empty where a character is begun and not ended.
+  // The text that `token` completes; empty while a character is incomplete.
   std::string add(TokenId token);
-  std::string finish();  // what is left of such a character: U+FFFD
+  std::string finish();  // U+FFFD for an incomplete last character
 
  private:
   std::string decoded() const { return tokenizer_.decode(ids_); }
 
   const Tokenizer& tokenizer_;
-  // The last that completed a text, and what came since.
+  // The last tokens that completed a text, and the tokens since.
   std::vector<TokenId> ids_;
-  std::size_t known_ids_;  // the former
-  std::string known_;      // their text
+  std::size_t known_ids_;  // number of the former
+  std::string known_;      // text of the former
 };
 
 }  // namespace shoal

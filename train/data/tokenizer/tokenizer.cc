@@ -61,12 +61,12 @@ std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                                    std::span<const std::string_view> texts,
                                    const EncodeOptions& options, int threads) {
   std::vector<Encoding> result(texts.size());
-  constexpr std::int64_t kGrain = 8;  // texts; below that a thread costs more than it brings
+  constexpr std::int64_t kGrain = 8;  // texts; below that, a thread costs more than it gains
   parallel_for(threads, static_cast<std::int64_t>(texts.size()), kGrain,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i) {
                    const auto at = static_cast<std::size_t>(i);
-                   tell_progress(texts[at].size());  // heard in the calling thread alone
+                   tell_progress(texts[at].size());  // only takes effect in the calling thread
                    try {
                      result[at] = tokenizer.encode(texts[at], options);
                    } catch (const Error& error) {

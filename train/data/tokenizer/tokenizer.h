@@ -1,10 +1,10 @@
-// What every tokenizer offers: text to token ids and back.
+// The interface of every tokenizer: text to token ids and back.
 //
 // Ids, offsets and decoded text equal those of Hugging Face `tokenizers` for the same
-// tokenizer.json. All calls are const, may be made from any thread at once, and block.
+// tokenizer.json. All calls are const, thread-safe, and block.
 //
-// Text is UTF-8. Ill-formed text is refused (invalid_argument with the byte offset), as Python's
-// open() would; repair_utf8() (utf8.h) makes what Python's errors="replace" makes.
+// Text is UTF-8. Ill-formed text is rejected (invalid_argument with the byte offset), as by
+// Python's open(). repair_utf8() (utf8.h) gives the result of Python's errors="replace".
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,17 @@ struct TextSpan {
   friend bool operator==(const TextSpan&, const TextSpan&) = default;
 };
 
-// What one text became. `bytes` and `characters` (code points: Hugging Face's offsets in Python)
-// are filled when offsets were asked for; a token that holds part of a character spans all of it.
+// The encoding of one text. `bytes` and `characters` (code points, which are Hugging Face's offsets
+// in Python) are filled only on request. A token that holds part of a character spans all of it.
 struct Encoding {
   std::vector<TokenId> ids;
   std::vector<TextSpan> bytes;
   std::vector<TextSpan> characters;
-  std::vector<std::uint8_t> special;  // 1: put there by the post-processor (<s>, </s>)
-  std::vector<std::uint8_t> types;    // token_type_ids: which of two texts, as the model counts
+  std::vector<std::uint8_t> special;  // 1: added by the post-processor (<s>, </s>)
+  std::vector<std::uint8_t> types;    // token_type_ids: the segment of each token
 };
 
-// What a model wants around one text or two: [CLS] A [SEP] B [SEP].
+// The tokens that a model expects around one text or a pair: [CLS] A [SEP] B [SEP].
 struct SequenceTemplate {
   static constexpr int kSpecial = -1;
   struct Piece {
@@ -49,11 +49,11 @@ struct SequenceTemplate {
   static SequenceTemplate bert(TokenId cls, TokenId sep);
   static SequenceTemplate roberta(TokenId cls, TokenId sep);
   bool adds_tokens() const;
-  // Tokens it puts around one text, or two.
+  // Number of special tokens added to one text or a pair.
   std::int64_t special_tokens(bool of_pair) const;
 };
 
-// The texts, encoded without special tokens and cut to what fits, as the template has them.
+// Applies the template to texts that were encoded without special tokens and truncated.
 Encoding join(const SequenceTemplate& sequence, const Encoding& first,
               const Encoding* second = nullptr);
 
@@ -62,8 +62,8 @@ struct EncodeOptions {
   bool offsets = false;            // fill Encoding::bytes and ::characters
 };
 
-// The roles that tokens play, from tokenizer_config.json, special_tokens_map.json or, where those
-// are absent, the names GPT-2 and RoBERTa use. Empty: the tokenizer has no such token.
+// Tokens by role, from tokenizer_config.json or special_tokens_map.json, otherwise by the tokenizer
+// kind's usual names. Empty: the tokenizer has no such token.
 struct TokenRoles {
   std::optional<TokenId> bos, eos, pad, unk, mask, cls, sep;
 };
@@ -72,20 +72,20 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::int64_t vocab_size() const = 0;  // tokens, added ones included: len(tokenizer)
+  virtual std::int64_t vocab_size() const = 0;  // len(tokenizer), including added tokens
   virtual TokenId max_id() const = 0;           // the highest id; a model needs max_id() + 1 rows
 
   virtual Encoding encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
-  // The hot path: appends the ids to `ids`, without offsets. Special tokens that stand in the text
-  // are recognised here too; `add_special_tokens` is only about those of the post-processor.
+  // Hot path: appends the ids to `ids`, without offsets. Always recognizes special tokens in the
+  // text; `add_special_tokens` only controls those of the post-processor.
   virtual void append_ids(std::string_view text, std::vector<TokenId>& ids,
                           bool add_special_tokens = false) const = 0;
 
-  // Ids that no token has are skipped, as Hugging Face does. Bytes that are not UTF-8 (a token may
-  // end within a character) become U+FFFD.
+  // Skips unknown ids, as Hugging Face does. Bytes that are not UTF-8 (a token may end within a
+  // character) become U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids,
                              bool skip_special_tokens = true) const = 0;
-  // The bytes as they are: what a program that prints token by token needs.
+  // Returns the unmodified bytes, for programs that print token by token.
   virtual std::string decode_bytes(std::span<const TokenId> ids,
                                    bool skip_special_tokens = true) const = 0;
 
@@ -95,25 +95,25 @@ class Tokenizer {
   virtual const TokenRoles& roles() const = 0;
   virtual const SequenceTemplate& sequence_template() const = 0;
 
-  // The same tokenizer as files for Hugging Face to load, tokenizer.json among them.
+  // This tokenizer as files that Hugging Face can load, including tokenizer.json.
   struct File {
     std::string name, text;
   };
   virtual std::vector<File> files() const = 0;
-  // The files that it was read from and those beside them that say more of it, byte for byte:
-  // save_tokenizer() writes them as they were. Empty: it was made here.
+  // The original files of the tokenizer, byte for byte, with the files beside them that describe
+  // it. save_tokenizer() writes them unchanged. Empty: the tokenizer was not loaded from files.
   const std::vector<File>& files_read() const { return files_read_; }
   void keep_files_read(std::vector<File> files) { files_read_ = std::move(files); }
 
-  // SHA-256 (hex) of everything that decides the ids: two tokenizers with one hash agree.
+  // SHA-256 (hex) of everything that determines the ids: tokenizers with equal hashes agree.
   virtual const std::string& hash() const = 0;
 
  private:
   std::vector<File> files_read_;
 };
 
-// Encodes texts[i] into result[i] on at most `threads` threads; the result does not depend on
-// their number. An error names the text's index.
+// Encodes texts[i] into result[i] on at most `threads` threads, whose number does not affect the
+// result. An error names the index of its text.
 std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                                    std::span<const std::string_view> texts,
                                    const EncodeOptions& options, int threads);

@@ -44,7 +44,7 @@ std::string TokenizerImpl::decoded(TokenId id) const {
 }
 
 std::optional<std::string> TokenizerImpl::token(TokenId id) const {
-  const auto& added = added_.tokens();  // by rising id
+  const auto& added = added_.tokens();  // sorted by id
   const auto found =
       std::ranges::lower_bound(added, id, {}, &std::pair<AddedToken, TokenId>::second);
   if (found != added.end() && found->second == id) return found->first.content;

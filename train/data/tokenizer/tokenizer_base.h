@@ -1,5 +1,5 @@
-// What the kinds of tokenizer that a tokenizer.json describes have in common: special tokens,
-// roles, templates, the file itself, its hash. A kind adds how it cuts and joins text
+// The common part of all tokenizers that a tokenizer.json describes: special tokens, roles,
+// templates, the file itself and its hash. Each kind adds how it splits and joins text
 // (tokenizer_impl.h).
 #pragma once
 
@@ -13,17 +13,17 @@
 
 namespace shoal {
 
-// A token that is found in text before words are split, as in Hugging Face.
+// A token that is matched in the text before it is split into words, as in Hugging Face.
 struct AddedToken {
   std::string content;
-  bool single_word = false;  // only where no word character touches it
-  bool lstrip = false;       // swallows white space on its left
-  bool rstrip = false;       // ... on its right
-  bool normalized = false;   // matched in the second pass, in normalized text
-  bool special = true;       // left out by decode(skip_special_tokens)
+  bool single_word = false;  // matches only where no word character is adjacent
+  bool lstrip = false;       // also consumes white space to its left
+  bool rstrip = false;       // also consumes white space to its right
+  bool normalized = false;   // matched in the second pass, on normalized text
+  bool special = true;       // omitted by decode(skip_special_tokens)
 };
 
-// Added tokens with the ids that a file states for them, by id.
+// Added tokens with the ids that a file assigns to them, by id.
 using StatedTokens = std::vector<std::pair<AddedToken, TokenId>>;
 
 class TokenizerImpl;

@@ -1,5 +1,4 @@
-// What a kind of tokenizer has to say for itself, and what it shares with the others. Internal to
-// this room.
+// Interface of a tokenizer kind, and code that the kinds share. Internal to this folder.
 #pragma once
 
 #include <map>
@@ -24,12 +23,12 @@ class TokenizerImpl {
  public:
   virtual ~TokenizerImpl() = default;
 
-  // Of well-formed UTF-8, without what the post-processor adds.
+  // For well-formed UTF-8; does not apply the post-processor.
   virtual void append(std::string_view text, std::vector<TokenId>& ids) const = 0;
   virtual void encode_with_offsets(std::string_view text, Encoding& encoding) const = 0;
   virtual std::string decode_bytes(std::span<const TokenId> ids, bool skip_special) const = 0;
 
-  // The model's tokens by id, and the way back; without added ones.
+  // The model's tokens by id, and the inverse lookup; both without added tokens.
   virtual const std::vector<std::optional<std::string>>& tokens() const = 0;
   virtual std::optional<TokenId> find(std::string_view token) const = 0;
 
@@ -37,24 +36,23 @@ class TokenizerImpl {
   virtual std::vector<Tokenizer::File> own_files() const { return {}; }
 
  protected:
-  // Reads the definition's tokens, added tokens and template. `normalizer`: what is done to added
-  // tokens that are normalized; called only here.
+  // Reads the definition's tokens, added tokens and template. `normalizer` converts added tokens
+  // that are matched in normalized text; only the constructor calls it.
   TokenizerImpl(const TokenizerDefinition& definition, const std::string& source,
                 const AddedVocabulary::Normalizer& normalizer = {});
 
   bool exists(TokenId id) const { return kind(id) & kExists; }
   bool is_special(TokenId id) const { return kind(id) & kSpecial; }
-  // By decode(skip_special): special by its text, which for Hugging Face a token that is normalized
-  // to something else is not.
+  // Whether decode(skip_special) omits the token. As in Hugging Face, it does if the token's
+  // normalized text equals the content of a special token.
   bool is_skipped(TokenId id) const { return kind(id) & kSkipped; }
   std::optional<std::string> token(TokenId id) const;
-  // Of a token that exists: what decoders are given; added tokens are normalized where that was
-  // asked for.
+  // Input for the decoders; the token must exist. Added tokens are normalized if they ask for it.
   std::string decoded(TokenId id) const;
 
-  // Calls normalize(piece, its place) for what the first pass of added tokens leaves, which fills
-  // `normalized`; then part(view of normalized.text) and added(begin, end, id, view as it was
-  // found) from left to right, begin and end as bytes of `text` where origins are known.
+  // Calls normalize(piece, offset) for each piece between added tokens of the first pass; it fills
+  // `normalized`. Then calls part(view of normalized.text) and added(begin, end, id, view as found)
+  // from left to right. begin and end are bytes of `text` if origins are known.
   template <typename Normalize, typename Part, typename Added>
   void walk_normalized(std::string_view text, NormalizedText& normalized,
                        const Normalize& normalize, const Part& part, const Added& added) const {
@@ -95,14 +93,13 @@ class TokenizerImpl {
 
   SequenceTemplate sequence_;
   std::vector<std::uint8_t> kinds_;            // by id, added tokens included
-  std::map<TokenId, std::string> normalized_;  // of these added tokens
+  std::map<TokenId, std::string> normalized_;  // of those added tokens that it changes
   TokenRoles roles_;
   mutable std::once_flag hashed_;
   mutable std::string hash_;
 };
 
-// What `normalizer` makes of an added token, as a function. All of them together may not become
-// too much, either.
+// Wraps `normalizer` as a function for added tokens. Also limits the total growth of all of them.
 template <typename Normalizer>
 AddedVocabulary::Normalizer by_normalizer(Normalizer normalizer) {
   return [normalizer = std::move(normalizer), given = std::size_t{0},
@@ -116,7 +113,7 @@ AddedVocabulary::Normalizer by_normalizer(Normalizer normalizer) {
   };
 }
 
-// `names` and `usual`: as find_roles has them.
+// `names` and `usual` as in find_roles().
 template <typename Kind>
 std::shared_ptr<const Kind> make_tokenizer(std::unique_ptr<TokenizerImpl> impl,
                                            const RoleNames& names, const std::string& source,

@@ -38,7 +38,7 @@ constexpr LowerRun kLowerRuns[] = {
 #include "lower_case.inc"
 };
 
-// A flat table of 1.1 MB: one load a character; text touches few of its pages.
+// A flat table of 1.1 MB takes one load per character; text touches few of its pages.
 std::unique_ptr<std::uint8_t[]> expand(std::span<const Range> ranges) {
   auto table = std::make_unique<std::uint8_t[]>(kCodePoints);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -67,7 +67,7 @@ const std::uint8_t* grapheme_classes() {
 }
 
 std::uint32_t lower_case(std::uint32_t character) {
-  // The last run that begins at or before it.
+  // The last run that begins at or before the character.
   const auto* run = std::upper_bound(
       std::begin(kLowerRuns), std::end(kLowerRuns), character,
       [](std::uint32_t wanted, const LowerRun& candidate) { return wanted < candidate.first; });

@@ -1,4 +1,4 @@
-// What kind of character a code point is, as Hugging Face's regular expressions see it.
+// Character classes of code points, as in Hugging Face's regular expressions.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace shoal::unicode {
 
-// Bits 0-1: \p{L}, \p{N}, \s or none of them. Bit 2: \w. In bytes' classes, kMultibyte says that
-// the byte starts a longer sequence.
+// Bits 0-1: \p{L}, \p{N}, \s or none. Bit 2: \w. kMultibyte, in tables indexed by byte, marks the
+// start of a longer sequence.
 enum Class : std::uint8_t { other = 0, letter = 1, number = 2, space = 3 };
 inline constexpr std::uint8_t kKind = 3, kWord = 4, kMultibyte = 0xFF;
 
-// kCodePoints class bytes, indexed by code point; built once, then constant. Hot loops keep the
-// pointer, since each call passes the guard of a static.
+// kCodePoints class bytes, indexed by code point; built once, then constant. Hot loops should keep
+// the pointer, because each call checks the guard of a static.
 inline constexpr std::int64_t kCodePoints = 0x110000;
 const std::uint8_t* classes();
 
-// The code point at `at` of well-formed UTF-8, and how many bytes it takes.
+// The code point at `at` of well-formed UTF-8, and its length in bytes.
 struct CodePoint {
   std::uint32_t value;
   std::uint32_t bytes;

@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-constexpr double kUnknownPenalty = 10;  // below the lowest score, as SentencePiece has it
+constexpr double kUnknownPenalty = 10;  // subtracted from the lowest score, as in SentencePiece
 
 }  // namespace
 
@@ -28,24 +28,24 @@ UnigramModel::UnigramModel(const std::vector<std::optional<std::string>>& tokens
     byte_tokens_[byte] = find(fmt::format("<0x{:02X}>", byte)).value_or(kNone);
 }
 
-// Breadth first over the sorted tokens, so that a node's children stand side by side.
+// Breadth first over the sorted tokens, so that a node's children are adjacent.
 void UnigramModel::build(const std::vector<std::optional<std::string>>& tokens) {
   std::vector<std::pair<std::string_view, TokenId>> sorted;
   for (std::size_t id = 0; id < tokens.size(); ++id)
     if (tokens[id]) sorted.emplace_back(*tokens[id], static_cast<TokenId>(id));
   std::sort(sorted.begin(), sorted.end());
   struct Range {
-    std::size_t begin, end;  // tokens that begin with this node's bytes
+    std::size_t begin, end;  // tokens that start with this node's bytes
     std::size_t depth;
   };
-  std::deque<Range> ranges = {{0, sorted.size(), 0}};  // of the nodes from `node` on
+  std::deque<Range> ranges = {{0, sorted.size(), 0}};  // ranges of the nodes from `node` on
   trie_.emplace_back();
   bytes_.push_back(0);
   for (std::size_t node = 0; !ranges.empty(); ++node) {
     auto [begin, end, depth] = ranges.front();
     ranges.pop_front();
     for (; begin < end && sorted[begin].first.size() == depth; ++begin)
-      if (depth > 0) trie_[node].id = sorted[begin].second;  // the last of equal ones
+      if (depth > 0) trie_[node].id = sorted[begin].second;  // the last of duplicates
     trie_[node].first = static_cast<std::uint32_t>(trie_.size());
     while (begin < end) {
       const char byte = sorted[begin].first[depth];
@@ -78,8 +78,8 @@ std::optional<TokenId> UnigramModel::find(std::string_view token) const {
   return node == 0 || trie_[node].id == kNone ? std::nullopt : std::optional(trie_[node].id);
 }
 
-// models/unigram/model.rs: of equal sums the one met first stays. Sums are taken in the same order,
-// so that they round the same way.
+// As models/unigram/model.rs: of equal sums, the first found wins. Sums are formed in the same
+// order, so that they round identically.
 void UnigramModel::spell(std::string_view word, std::vector<Node>& nodes) const {
   nodes.assign(word.size() + 1, Node{});
   const auto offer = [&](std::size_t begin, std::size_t end, TokenId id, double score) {

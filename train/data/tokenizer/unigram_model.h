@@ -1,5 +1,5 @@
-// SentencePiece's unigram model (Kudo 2018): of all ways to spell a word with tokens, the one whose
-// scores add up to most. Internal to this room.
+// SentencePiece's unigram model (Kudo 2018): spells a word with the tokens that have the highest
+// total score. Internal to this folder.
 #pragma once
 
 #include <array>
@@ -17,24 +17,24 @@ class UnigramModel {
  public:
   struct Symbol {
     TokenId id;
-    std::uint32_t begin, end;  // bytes of the word; several tokens may stand for the same ones
+    std::uint32_t begin, end;  // bytes of the word; several tokens may share a range
   };
-  // The best way to spell the bytes up to here. Kept between calls.
+  // The best spelling of the bytes up to here. Callers keep nodes as scratch space between calls.
   struct Node {
     double score = 0;
-    std::uint32_t begin = 0;  // of the last token
+    std::uint32_t begin = 0;  // start of the last token
     TokenId id = kNone;
   };
 
-  // `tokens` and `scores` by id, as Hugging Face's Unigram takes them: where a token occurs twice,
-  // the later id wins. `unknown`: the token for what no other spells, absent if there is none.
+  // `tokens` and `scores` are indexed by id, as in Hugging Face's Unigram. Of duplicate tokens, the
+  // last id wins. `unknown`: the token for characters that no token spells, if any.
   UnigramModel(const std::vector<std::optional<std::string>>& tokens,
                const std::vector<double>& scores, std::optional<TokenId> unknown,
                bool byte_fallback);
 
-  // Replaces `symbols`. `word`: well-formed UTF-8 of less than 4 GiB. Neighbouring unknown
-  // characters become one token, or with byte_fallback the tokens of their bytes. invalid_argument
-  // where a character is unknown and there is no token for that.
+  // Replaces `symbols`. `word`: well-formed UTF-8 below 4 GiB. Adjacent unknown characters become
+  // one unknown token or, with byte_fallback, byte tokens. invalid_argument if a character is
+  // unknown and there is no token for it.
   void tokenize(std::string_view word, std::vector<Node>& nodes,
                 std::vector<Symbol>& symbols) const;
   std::optional<TokenId> find(std::string_view token) const;
@@ -42,19 +42,19 @@ class UnigramModel {
  private:
   static constexpr TokenId kNone = -1;
   struct Trie {
-    std::uint32_t first = 0, children = 0;  // children stand side by side, by rising byte
+    std::uint32_t first = 0, children = 0;  // children are adjacent, by rising byte
     TokenId id = kNone;
   };
 
   void build(const std::vector<std::optional<std::string>>& tokens);
-  // The child by that byte, or 0.
+  // The child for that byte, or 0.
   std::uint32_t child(std::uint32_t node, char byte) const;
   void spell(std::string_view word, std::vector<Node>& nodes) const;
   void unknown_piece(std::string_view word, std::uint32_t begin, std::uint32_t end,
                      std::vector<Symbol>& symbols) const;
 
   std::vector<Trie> trie_;
-  std::vector<char> bytes_;  // of each node: by which it is reached
+  std::vector<char> bytes_;  // by node: the byte that leads to it
   std::array<std::uint32_t, 256> root_{};
   const std::vector<double> scores_;
   std::optional<TokenId> unknown_;

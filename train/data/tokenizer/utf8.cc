@@ -7,8 +7,8 @@
 namespace shoal {
 namespace {
 
-// Length of the well-formed sequence at `text[at]`, or 0; `bad` is then the length of the maximal
-// ill-formed part (Unicode 15, table 3-7 and the recommendation of chapter 3.9).
+// Length of the well-formed sequence at text[at], or 0. In the latter case, `bad` is the length of
+// the maximal ill-formed part (Unicode 15, table 3-7 and the recommendation of chapter 3.9).
 std::size_t sequence_length(std::string_view text, std::size_t at, std::size_t& bad) {
   const auto byte = [&](std::size_t offset) -> unsigned {
     return at + offset < text.size() ? static_cast<unsigned char>(text[at + offset]) : 0u;

@@ -1,5 +1,5 @@
-// Words met before and their ids: most of a text is a few thousand words. Bounded, single-threaded;
-// each encoding thread borrows one (byte_level_bpe.cc). Internal to this room.
+// Caches the ids of words, since a few thousand words make up most of a text. Bounded and
+// single-threaded; each encoding thread borrows one (byte_level_bpe.cc). Internal to this folder.
 #pragma once
 
 #include <array>
@@ -19,10 +19,10 @@ class WordCache {
 
   static constexpr std::size_t kReadAhead = 16;  // bytes; see key_of
 
-  // A word's place in the cache. `readable`: bytes that may be read from word.data() on, so that a
-  // short word is one load of 16 bytes and a mask.
+  // A word's cache key. `readable`: number of readable bytes at word.data(). If there are enough, a
+  // short word takes one 16-byte load and a mask.
   struct Key {
-    std::uint64_t low = 0, high = 0;  // the bytes of a short word, its length on top
+    std::uint64_t low = 0, high = 0;  // a short word's bytes, with its length in the top byte
     std::uint64_t hash = 0;
     bool is_small = false;
   };
@@ -52,7 +52,8 @@ class WordCache {
     return key;
   }
 
-  // Its ids: found here, or what make(made) puts into `made`, kept. Valid until the next call.
+  // The word's ids, from the cache or from make(made), which are then cached. Valid until the next
+  // call.
   template <typename Make>
   std::span<const TokenId> ids_of(std::string_view word, std::size_t readable,
                                   std::vector<TokenId>& made, const Make& make) {
@@ -66,7 +67,7 @@ class WordCache {
     return made;
   }
 
-  // The ids, valid until the next insert; null data when the word is not here.
+  // The ids, valid until the next insert; null data if the word is not cached.
   std::span<const TokenId> find(std::string_view word, const Key& key) const {
     if (key.is_small) {
       const Small& entry = small_[key.hash & (kSmall - 1)];
@@ -86,7 +87,7 @@ class WordCache {
     }
     if (word.size() > kLongestWord) return;
     const std::size_t words = (word.size() + 3) / 4;
-    if (arena_.size() + ids.size() + words > kArena) {  // full: start again
+    if (arena_.size() + ids.size() + words > kArena) {  // full: clear the cache
       arena_.clear();
       std::fill(large_.begin(), large_.end(), Large{});
     }
@@ -104,7 +105,7 @@ class WordCache {
   static constexpr std::size_t kLarge = 1 << 14, kArena = 1 << 19, kLongestWord = 512;  // 2.25 MiB
 
   struct Small {
-    std::uint64_t low = 0, high = 0;  // high 0: empty, since a word has a length
+    std::uint64_t low = 0, high = 0;  // high 0: empty, since every word has a length
     std::array<TokenId, kSmallIds> ids{};
     std::size_t count() const {
       std::size_t n = 1;
@@ -114,7 +115,7 @@ class WordCache {
   };
   struct Large {
     std::uint64_t hash = 0;
-    std::uint32_t offset = 0;  // into the arena: the ids, then the word's bytes
+    std::uint32_t offset = 0;  // in the arena: the ids, then the word's bytes
     std::uint16_t bytes = 0, ids = 0;
   };
 

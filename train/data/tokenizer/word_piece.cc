@@ -21,7 +21,7 @@ struct Workspace {
   WordCache cache;
   NormalizedText normalized;
   std::vector<TokenId> ids;
-  std::string key;  // of a word's later pieces: the prefix and the rest
+  std::string key;  // for a word's later pieces: prefix and remainder
 };
 
 struct TextHash {
@@ -53,8 +53,8 @@ struct WordPiece::Impl final : TokenizerImpl {
         [&](std::string_view part) { split_as_bert(part, word); }, added);
   }
 
-  // Appends the tokens of a word to ids, and to `bytes` how long each is; one token for all of a
-  // word that the vocabulary does not spell.
+  // Appends the tokens of a word to `ids`, and the length of each to `bytes`. A word that the
+  // vocabulary cannot spell becomes one unknown token.
   void pieces_of(std::string_view word, std::string& key, std::vector<TokenId>& ids,
                  std::vector<std::size_t>* bytes) const;
   void append(std::string_view text, std::vector<TokenId>& ids) const override;
@@ -76,7 +76,7 @@ struct WordPiece::Impl final : TokenizerImpl {
 
   WordPieceDefinition definition_;
   BertNormalizer normalizer_;
-  std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>> ids_;  // the model's
+  std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>> ids_;  // the model's tokens
   std::size_t longest_token_ = 0;                                            // in bytes
   TokenId unknown_ = 0;
   mutable WorkspacePool<Workspace> pool_;
@@ -116,7 +116,7 @@ void WordPiece::Impl::pieces_of(std::string_view word, std::string& key, std::ve
         std::min(word.size() - begin, longest_token_ - std::min(prefix, longest_token_));
     std::optional<TokenId> found;
     for (key.append(word, begin, length); length > 0; --length) {
-      // Only where a character ends.
+      // Cut only at character boundaries.
       if (begin + length < word.size() && unicode::is_continuation(word[begin + length])) continue;
       found = find(std::string_view(key).substr(0, prefix + length));
       if (found) break;

@@ -1,5 +1,5 @@
-// WordPiece, as BERT and DistilBERT use it: text is normalized, cut at white space and punctuation,
-// and a word becomes the longest tokens that spell it, from left to right (Wu et al. 2016).
+// WordPiece, as in BERT and DistilBERT (Wu et al. 2016). Text is normalized and split at white
+// space and punctuation; each word is spelled from left to right with the longest matching tokens.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace shoal {
 
-// For vocab.txt, which says nothing of these. The defaults are bert-base-uncased's.
+// Settings that vocab.txt does not contain. The defaults are bert-base-uncased's.
 struct WordPieceFileOptions {
   BertNormalizerOptions normalize;
   std::string unk_token = "[UNK]", cls_token = "[CLS]", sep_token = "[SEP]";
-  // Found in text before anything else; of those that the vocabulary lacks, each gets the next id.
+  // Matched in text before anything else. Tokens missing from the vocabulary get the next free ids.
   std::vector<AddedToken> special_tokens = {{.content = "[PAD]"},
                                             {.content = "[UNK]"},
                                             {.content = "[CLS]"},
@@ -25,7 +25,7 @@ struct WordPieceFileOptions {
   StatedTokens stated_tokens = {};
 };
 
-// decode() gives words with one space between them; what was normalized away does not come back.
+// decode() separates words by single spaces; it cannot undo normalization.
 class WordPiece final : public TokenizerBase {
  public:
   static std::shared_ptr<const WordPiece> from_vocab(std::string_view vocab_txt,

@@ -20,7 +20,7 @@ void read_model(const json& value, const std::string& source, WordPieceDefinitio
   definition.prefix = model.text("continuing_subword_prefix");
   const json& longest = model.need("max_input_chars_per_word");
   if (!longest.is_number_unsigned()) model.wrong("max_input_chars_per_word", "a number");
-  // Each place of a word is compared with every prefix that is left.
+  // Each position of a word is compared with every remaining prefix.
   if (longest.get<std::uint64_t>() > 1'000)
     unsupported_tokenizer(source, fmt::format("max_input_chars_per_word {}", longest.dump()));
   definition.longest_word = longest.get<std::int64_t>();
@@ -28,7 +28,7 @@ void read_model(const json& value, const std::string& source, WordPieceDefinitio
   model.nothing_else();
 }
 
-// The only member of a Sequence, or the one thing itself; null where there is none.
+// The only member of a Sequence, or the single value itself; null if there is none.
 struct Member {
   const json* value = nullptr;
   std::string where;
@@ -59,13 +59,13 @@ void read_normalizer(const json* value, const std::string& source,
   definition.normalize.clean_text = section.boolean("clean_text", true);
   definition.normalize.handle_chinese_chars = section.boolean("handle_chinese_chars", true);
   definition.normalize.lowercase = section.boolean("lowercase", true);
-  // Not said: as lower case.
+  // Absent: same as lowercase.
   definition.normalize.strip_accents =
       section.boolean("strip_accents", definition.normalize.lowercase);
   section.nothing_else();
 }
 
-// Of a part that is one thing of the type `wanted`.
+// Opens a part that must have the type `wanted`.
 Section section_of(const Member& member, const char* part, const char* wanted,
                    const std::string& source) {
   if (member.value == nullptr)
@@ -92,8 +92,8 @@ void read_decoder(const json* value, const std::string& source, WordPieceDefinit
   definition.decoder = *value;
 }
 
-// As WordPiece::read_file of Hugging Face reads it: only "\n" ends a line, white space behind a
-// token goes, and a token has the last of its ids.
+// As Hugging Face's WordPiece::read_file: only "\n" ends a line, trailing white space is removed,
+// and a duplicate token has its last id.
 void read_vocab_txt(std::string_view text, std::vector<std::optional<std::string>>& tokens) {
   const auto newlines = static_cast<std::size_t>(std::ranges::count(text, '\n'));
   tokens.reserve(newlines + 1);
@@ -115,7 +115,8 @@ WordPieceDefinition parse_word_piece(const json& file, const std::string& source
   WordPieceDefinition definition;
   Section top(file, "the file", source);
   top.find("version");
-  for (const char* key : {"truncation", "padding"}) top.find(key);  // the task's, not the text's
+  for (const char* key : {"truncation", "padding"})
+    top.find(key);  // set per task, no effect on ids
   read_model(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
   read_normalizer(top.find("normalizer"), source, definition);

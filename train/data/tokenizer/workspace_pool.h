@@ -1,4 +1,4 @@
-// What encoding calls work in, kept between calls. Internal to this room.
+// Scratch memory of encoding calls, kept between calls. Internal to this folder.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-// Workspaces between calls: a thread usually finds the one it used before, caches warm. Bounded by
-// kSlots; what does not fit is freed.
+// Pool of idle workspaces. A thread usually gets the one it used before, with warm caches. Holds at
+// most kSlots; others are freed.
 template <typename Workspace>
 class WorkspacePool {
  public:
