@@ -18,7 +18,8 @@ DdpModel gpt2() {
         layer.parameters.push_back(parameter);
     return layer;
   };
-  made.layers.push_back(with_prefix("ln_f"));  // with the head, whose table is the embedding's
+  made.layers.push_back(
+      with_prefix("ln_f"));  // goes with the head, which shares the embedding's table
   for (std::int64_t layer = model->config().n_layer; layer-- > 0;)
     made.layers.push_back(with_prefix(fmt::format("h.{}.", layer)));
   DdpModel::Layer embedding = with_prefix("wte");

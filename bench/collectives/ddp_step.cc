@@ -1,6 +1,6 @@
-// A data-parallel step whose computation only sleeps: what the Reducer hides of communication.
-// One process a rank; rank 0 prints one JSON line a step (README.md). ddp.py runs it beside
-// PyTorch's DistributedDataParallel.
+// A data-parallel step that sleeps instead of computing: measures how much communication the
+// Reducer hides. Runs one process per rank; rank 0 prints one JSON line per step (README.md).
+// ddp.py runs it beside PyTorch's DistributedDataParallel.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -36,7 +36,7 @@ void sleep_for(double seconds) {
   if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// As the peer needs it: bench/peers/pytorch_ddp.py.
+// The model's description for the peer: bench/peers/pytorch_ddp.py.
 ordered_json describe(const DdpModel& model) {
   ordered_json layers = ordered_json::array();
   for (const DdpModel::Layer& layer : model.layers) {
@@ -66,8 +66,8 @@ class DdpStep {
                   .priority = arguments.overlap_forward ? parallel::BucketPriority::forward
                                                         : parallel::BucketPriority::readiness}) {}
 
-  // From one forward's start to the next one's: with --overlap-forward a step's last reductions
-  // run behind the next step's forward, and are counted there.
+  // Measures from the start of one forward to the start of the next. With --overlap-forward, the
+  // last reductions of a step run behind the next forward and are counted there.
   void run() {
     communicator_.barrier()->wait();
     parallel::ReducerStatistics before;
@@ -95,7 +95,7 @@ class DdpStep {
   static std::int64_t bytes(double mb) { return static_cast<std::int64_t>(mb * (1 << 20)); }
   double layers() const { return static_cast<double>(model_.layers.size()); }
 
-  // Before a layer's sleep: what it reads has been updated, so reduced.
+  // Before a layer's sleep, waits until its parameters are reduced, and checks their gradients.
   void forward(int step) {
     for (std::size_t i = model_.layers.size(); i-- > 0;) {
       for (const nn::Parameter* parameter : model_.layers[i].parameters) {
@@ -168,7 +168,7 @@ class DdpStep {
   bool right_ = true;
 };
 
-// Rank 0 serves the store: it leaves last. Of the others nobody minds that it is gone.
+// Rank 0 serves the store, so it leaves last. The other ranks ignore that the store is gone.
 void leave(const World& world, Store& store, Deadline deadline) {
   if (world.rank == 0) {
     std::vector<std::string> keys;
@@ -199,7 +199,7 @@ int run(const Arguments& arguments) {
     DdpStep step(arguments, model, *communicator);
     step.run();
     right = step.right();
-    communicator->barrier()->wait();  // nobody takes the memory away that others still map
+    communicator->barrier()->wait();  // keep the memory until no rank maps it
   }
   leave(world, *store, deadline);
   if (!right) std::fprintf(stderr, "shoal_bench_ddp_step: rank %d: wrong sums\n", world.rank);

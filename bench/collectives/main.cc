@@ -1,4 +1,4 @@
-// all_reduce of native and MPI's, turn by turn, under mpirun. One JSON line a size.
+// Compares native and MPI all_reduce by turns under mpirun. Prints one JSON line per size.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -29,8 +29,8 @@ struct Contestant {
   std::string name;
   std::function<void(std::int64_t count)> all_reduce;
   float* data = nullptr;
-  bool reduces = true;            // else it is a bound and has no result
-  std::vector<double> seconds{};  // by round, of one call
+  bool reduces = true;            // false: a bound without a result
+  std::vector<double> seconds{};  // of one call, by round
 };
 
 int repetitions(std::int64_t bytes) {
@@ -53,7 +53,7 @@ bool verify(const Contestant& contestant, std::int64_t count, int rank, int size
   bool right = true;
   for (std::int64_t i = 0; i < count; ++i)
     right = right && contestant.data[i] == static_cast<float>(of_ranks + size * (i % 7));
-  std::fill_n(contestant.data, count, 0.0f);  // repeated sums stay finite
+  std::fill_n(contestant.data, count, 0.0f);  // so that repeated sums stay finite
   return right;
 }
 
@@ -87,13 +87,15 @@ void compare(Communicator& communicator, std::vector<Contestant>& contestants,
   }
 }
 
-// A backward's stand-in: arithmetic that stays in registers. `x` keeps calls from being merged.
+// Stands in for backward: arithmetic that stays in registers. `x` keeps the compiler from merging
+// calls.
 [[gnu::noinline]] double compute(double x, std::int64_t rounds) {
   for (std::int64_t i = 0; i < rounds; ++i) x = x * 0.999999 + 1e-6;
   return x;
 }
 
-// Eight buckets, one handed over after each eighth of the computation, against reducing after it.
+// Compares launching each of eight buckets after an eighth of the computation with launching all
+// after it.
 void overlap(Communicator& communicator, Contestant& contestant, int rounds,
              volatile double& sink) {
   constexpr std::int64_t kCount = (8 << 20) / 4;
@@ -146,7 +148,7 @@ void run(const Arguments& arguments) {
   const auto native = make_communicator(world, *store, options);
   options.backend = "mpi";
   const auto mpi = make_communicator(world, *store, options);
-  // What overlap() takes, too.
+  // overlap() needs this capacity, too.
   const auto capacity =
       static_cast<std::size_t>(std::max<std::int64_t>(arguments.max_bytes, 64 << 20));
   const auto host = make_host_memory();
@@ -164,8 +166,8 @@ void run(const Arguments& arguments) {
   std::vector<Contestant> contestants{
       {"native", through(*native, symmetric.data()), static_cast<float*>(symmetric.data())},
       {"native_plain", through(*native, plain.data()), static_cast<float*>(plain.data())},
-      // What has to cross between ordinary buffers of different ranks, copied by all of them at
-      // once inside their own memory.
+      // The bytes that must cross between ordinary buffers of different ranks, copied by all ranks
+      // concurrently within their own memory.
       {"copy_bound",
        [&](std::int64_t count) {
          const std::int64_t bytes = 4 * count * (size - 1) / size;
@@ -175,7 +177,7 @@ void run(const Arguments& arguments) {
          native->barrier()->wait();
        },
        nullptr, false},
-      // MPI's own call, without what the mpi backend adds.
+      // MPI's own call, without the overhead of the mpi backend.
       {"mpi",
        [&](std::int64_t count) {
          MPI_Allreduce(MPI_IN_PLACE, plain.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,

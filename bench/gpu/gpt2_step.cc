@@ -1,5 +1,5 @@
-// One program, one training run of a model on random tokens: tokens a second, memory by tag, and
-// with --profile what each operation takes on the device (README.md).
+// Trains one model on random tokens and reports tokens per second and memory by tag. With
+// --profile, also reports each operation's time on the device (README.md).
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -39,7 +39,7 @@ struct Arguments : StepModelOptions {
   bool checkpoint_layers = false, offload = false, predict = false, check = false, profile = false;
 };
 
-// Refuses what would take more than `limit` bytes from upstream.
+// Rejects allocations that would exceed `limit` bytes from upstream.
 class LimitedMemory final : public MemoryResource {
  public:
   LimitedMemory(MemoryResource& upstream, std::size_t limit) : upstream_(upstream), limit_(limit) {}
@@ -66,8 +66,8 @@ class LimitedMemory final : public MemoryResource {
   std::size_t limit_, held_ = 0, peak_ = 0;
 };
 
-// What each operation takes on the stream, by events around it, and the bytes of the tensors that
-// it is given: what it would move if it read or wrote each once and kept nothing else.
+// Times each operation on the stream by events around it. Also sums the bytes of its tensors: the
+// traffic if it accessed each once and no other memory.
 class EventDispatcher final : public nn::Dispatcher {
  public:
   explicit EventDispatcher(Stream stream) : stream_(stream) {}
@@ -84,7 +84,7 @@ class EventDispatcher final : public nn::Dispatcher {
     entry.stop.record(stream_);
     entries_.push_back(std::move(entry));
   }
-  // Milliseconds a step, dearest first; forgets them.
+  // Milliseconds per step, slowest first; resets the entries.
   ordered_json take(int steps) {
     struct Sum {
       double ms = 0, bytes = 0;
@@ -154,7 +154,7 @@ class Training {
                          context_.stream);
   }
 
-  // The weights that training starts from and its batch, for another program to start from.
+  // Saves the initial weights and the batch, so that another program can start from them.
   void save(const std::string& directory) const {
     std::vector<std::byte> bytes;
     const auto masters = masters_->masters();
@@ -177,11 +177,11 @@ class Training {
   Stream stream() const { return context_.stream; }
   EventDispatcher& dispatcher() { return dispatcher_; }
   const StepModel& model() const { return model_; }
-  // Of a step.
+  // Per step.
   std::int64_t tokens() const { return input_.ids.count() * accumulation_; }
   std::int64_t targets() const { return model_.targets * accumulation_; }
 
-  // Queues a step; waits for nothing.
+  // Queues a step without waiting.
   void step() {
     optimizer_->set_step(*state_, options_);
     context_.branch = branch_ && !dispatcher_.on ? &*branch_ : nullptr;
@@ -190,7 +190,7 @@ class Training {
     else
       work();
   }
-  // Of the last step, a target; waits for it.
+  // Loss per target of the last step; waits for it.
   double loss() const {
     std::vector<float> sums(static_cast<std::size_t>(accumulation_));
     nn::copy_to_host(sums.data(), losses_, context_.stream);
@@ -204,7 +204,7 @@ class Training {
  private:
   const nn::StepOptions options_{.learning_rate = 3e-4, .max_gradient_norm = 1};
 
-  // What may be captured.
+  // The part of a step that may be captured.
   void work() {
     for (nn::Parameter* parameter : model_.chain->parameters()) parameter->clear_gradient();
     for (std::int64_t i = 0; i < accumulation_; ++i) {
@@ -225,7 +225,7 @@ class Training {
     context_.run("optimizer", {}, {}, [&] { optimizer_->queue_step(*state_, options_); });
   }
 
-  nn::StepCapture* capture_;  // null: call by call
+  nn::StepCapture* capture_;  // null: eager steps
   EventDispatcher dispatcher_;
   nn::Context context_;
   nn::StepStateMemory state_;
@@ -233,14 +233,14 @@ class Training {
   std::int64_t accumulation_;
   std::optional<nn::MasterWeights> masters_;
   std::unique_ptr<nn::Optimizer> optimizer_;
-  nn::ChainInput input_;  // where the kernels are
+  nn::ChainInput input_;  // on the kernels' device
   Tensor losses_;
   std::optional<parallel::Offloader> offloader_;
-  std::optional<nn::WeightBranch> branch_;  // of captured steps
+  std::optional<nn::WeightBranch> branch_;  // for captured steps
 };
 
-// The most bytes of activations a step holds, by the formula of docs/parallelism.md from what each
-// kind of unit takes.
+// Peak of a step's activations in bytes, computed by the formula of docs/parallelism.md from
+// measured costs of each kind of unit.
 double predicted_activations(const Arguments& a, kernels::Kernels& kernels,
                              CountingMemory& memory) {
   nn::DirectDispatcher dispatcher;
@@ -289,8 +289,8 @@ double median(std::vector<double> values) {
 }
 
 struct Timing {
-  std::vector<double> ms;                     // of each step, on the stream
-  double wall_seconds = 0, host_seconds = 0;  // of all; until they were queued
+  std::vector<double> ms;                     // by step, on the stream
+  double wall_seconds = 0, host_seconds = 0;  // total; until all steps were queued
 };
 
 Timing measure(Training& training, int steps) {

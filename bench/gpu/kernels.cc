@@ -1,5 +1,5 @@
-// Each family of CUDA kernels at the sizes of a GPT-2 124M step, against this GPU's own copy
-// bandwidth and largest product, measured first. One JSON line a row.
+// Times each family of CUDA kernels at the sizes of a GPT-2 124M step. Bounds are this GPU's copy
+// bandwidth and largest product, measured first. Prints one JSON line per row.
 #include "shoal/kernels/kernels.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Bench {
   Bench(std::string only, const std::string& cache)
       : only_(std::move(only)), cache_(cache), kernels_(make_kernels()) {}
 
-  // Others, which read their environment variables when they are first asked for something.
+  // New kernels, which read their environment variables on first use.
   std::unique_ptr<Kernels> make_kernels() const {
     return make_cuda_kernels(
         {.device = Device::cuda(0), .memory = nullptr, .cache_directory = cache_});
@@ -57,7 +57,7 @@ class Bench {
     return made;
   }
 
-  // The median of `rounds`, each of so many calls that it takes milliseconds.
+  // Median of `rounds`; each round has enough calls to take milliseconds.
   double seconds_of(const std::function<void()>& call, int rounds = 9) {
     for (int i = 0; i < 3; ++i) call();
     const double once = elapsed(call, 1);
@@ -68,7 +68,8 @@ class Bench {
     return all[static_cast<std::size_t>(rounds) / 2];
   }
 
-  // `bytes`: each read and written once. `operations`: floating-point, where they are the bound.
+  // `bytes`: each read or write counts once. `operations`: floating-point operations if they are
+  // the bound.
   void row(const std::string& operation, const std::string& shape, double bytes, double operations,
            const std::function<void()>& call) {
     if (!only_.empty() && operation.find(only_) == std::string::npos) return;
@@ -141,7 +142,7 @@ class Bench {
   double bandwidth_ = 0, peak_ = 0;
 };
 
-// What follows a product in the same pass.
+// The operation fused into the end of a product.
 enum class Ends { nothing, bias_gelu, gelu_gradient };
 
 void product(Bench& bench, const std::string& name, std::int64_t m, std::int64_t n, std::int64_t k,
@@ -183,9 +184,9 @@ void products(Bench& bench) {
             [&] { bench.kernels().matmul().sum_rows(x.const_view(), out.view(), false, {}); });
 }
 
-// A layer's weight gradient with its bias's: by cuBLASLt within the product, and by a pass after
-// it. What the first spares is `(pass)` less `(product)`; an error or a notice says where it has
-// none.
+// A layer's weight gradient with its bias gradient, which cuBLASLt computes within the product or a
+// separate pass afterwards. The saving is `(pass)` minus `(product)`. An error or a notice shows
+// where the fused form is unavailable.
 void weight_and_bias_gradients(Bench& bench) {
   for (const char* who : {"pass", "product"}) {
     ::setenv("SHOAL_CUDA_BIAS_GRADIENT", who, 1);
@@ -233,7 +234,7 @@ void attention(Bench& bench) {
   const HeadsView q{part(qkv, 0), sample, row}, k{part(qkv, 1), sample, row},
       v{part(qkv, 2), sample, row};
   const MutableHeadsView o{out.view().data, kLength * kWidth, kWidth};
-  // Half of the scores: causal.
+  // Causal: half of the scores.
   const double operations = 2.0 * kBatch * kHeads * kLength * kLength * 64;
   const auto bytes = static_cast<double>(qkv.bytes() + out.bytes());
   const auto rows = [&](const std::string& note, AttentionKernels& kernels) {
@@ -248,7 +249,8 @@ void attention(Bench& bench) {
               });
   };
   rows("", bench.kernels().attention());
-  // What the choices of its variables cost; each is read when a table is made.
+  // Cost of the options that environment variables select; each is read when a kernel table is
+  // made.
   const auto with = [&](const char* variable, const char* value, const std::string& note) {
     ::setenv(variable, value, 1);
     const auto kernels = make_cuda_kernels();
@@ -350,7 +352,7 @@ void embedding(Bench& bench) {
   bench.row("embedding", "[32768, 768]", 2 * bytes, 0, [&] {
     kernels.embedding(ids.const_view(), table.const_view(), out.view(), false, {});
   });
-  // Rows of the f32 table are read and written: nearly each id names another.
+  // Reads and writes rows of the f32 table: nearly every id names a different row.
   bench.row("embedding_backward", "[32768, 768]", 5 * bytes, 0, [&] {
     kernels.embedding_backward(ids.const_view(), out.const_view(), gradient.view(), {});
   });
@@ -378,7 +380,7 @@ void loss(Bench& bench) {
             [&] { bench.kernels().loss().linear_cross_entropy(args, {}); });
 }
 
-// As many tensors, and of the sizes, that the model has.
+// Tensors with the number and sizes of the model's.
 void optimizer(Bench& bench) {
   std::vector<std::int64_t> counts{kVocabulary * kWidth, kLength * kWidth, kWidth, kWidth};
   for (int layer = 0; layer < 12; ++layer)
@@ -421,7 +423,7 @@ void optimizer(Bench& bench) {
   const double each = static_cast<double>(total);
   bench.row("sum_of_squares_many", "[124439808]", 4 * each, 0,
             [&] { kernels.sum_of_squares_many(gradients, squares, {}); });
-  // 16 bytes read, 12 written, and the copy's 2.
+  // Reads 16 bytes and writes 12, plus 2 for the bf16 copy.
   bench.row("adamw_many", "[124439808]", 30 * each, 0, [&] {
     kernels.begin_update(begin, {});
     kernels.adamw_many(all, {});

@@ -34,7 +34,7 @@ double attention_flops(const StepModel& m, const Shape& ids, std::int64_t width)
   return 12.0 * static_cast<double>(m.layers * width * ids[1]) * static_cast<double>(ids.count());
 }
 
-// Targets are the next token's.
+// The target of each position is the next token.
 template <class Model>
 StepModel causal(std::unique_ptr<Model> model, const StepModelOptions& o, MemoryResource& memory) {
   StepModel made;
@@ -127,7 +127,7 @@ StepModel bert(const StepModelOptions& o, MemoryResource& memory) {
   made.layers = config.num_hidden_layers;
   made.channels = config.hidden_size;
   made.vocabulary = config.vocab_size;
-  // As pretraining has it: 15 % of the tokens, which the model sees as [MASK] (103).
+  // As in pretraining: 15 % of the tokens are masked, and the model sees them as [MASK] (103).
   const Shape shape{o.batch, o.length};
   const auto masked = [](std::int64_t i) { return random_at(8, i) % 100 < 15 || i == 0; };
   const auto mask = static_cast<std::int32_t>(std::min<std::int64_t>(103, config.vocab_size - 1));

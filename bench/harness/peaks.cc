@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "harness/peaks.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-// After foreach_target.h.
+// Must come after foreach_target.h.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -45,10 +45,10 @@ float Read(const float* a, std::int64_t count) {
   return hn::GetLane(hn::SumOfLanes(kFloat, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-// Twelve chains: more than latency times ports on any current core. Returns operations done.
+// Twelve chains exceed latency times ports on current cores. Returns the number of operations.
 double MultiplyAdds(std::int64_t rounds, float* sink) {
   const auto x = hn::Set(kFloat, 0.999f), y = hn::Set(kFloat, 0.001f);
-  // From different values, or the compiler would keep one chain for all.
+  // Different initial values keep the compiler from merging the chains.
   const auto from = [](float value) HWY_ATTR { return hn::Set(kFloat, value); };
   auto a = from(1), b = from(2), c = from(3), e = from(4), f = from(5), g = from(6);
   auto h = from(7), i = from(8), j = from(9), k = from(10), l = from(11), m = from(12);
@@ -90,7 +90,8 @@ double best_seconds(int runs, const Body& body) {
   return best;
 }
 
-// GFLOP/s of work(rounds, sink), which returns its operations, on each thread at once.
+// GFLOP/s of work(rounds, sink), which returns its operation count, run on all threads
+// concurrently.
 template <class Work>
 double rate(int threads, const Work& work) {
   std::atomic<double> operations{0};
@@ -99,7 +100,7 @@ double rate(int threads, const Work& work) {
     parallel_for(threads, threads, 1, [&](std::int64_t, std::int64_t) {
       float sink = 0;
       const double done = work(std::int64_t{2000000}, &sink);
-      // Read, so that the chains are not removed.
+      // Reading `sink` keeps the compiler from removing the chains.
       operations.fetch_add(sink == 12345.0f ? 0 : done);
     });
   });
@@ -128,7 +129,7 @@ double rate(int threads, const Work& work) {
 Bandwidth measure_bandwidth(int threads, std::int64_t bytes) {
   const std::int64_t count = std::max<std::int64_t>(bytes / 4 / 64 * 64, 64);
   const auto size = static_cast<std::size_t>(count);
-  // From where kernels have theirs: huge pages double the bandwidth of large arrays.
+  // Same allocator as for kernels: huge pages double the bandwidth of large arrays.
   const auto memory = make_host_memory();
   const Buffer buffers[] = {Buffer(*memory, 4 * size, MemoryTag::workspace),
                             Buffer(*memory, 4 * size, MemoryTag::workspace),
@@ -142,7 +143,7 @@ Bandwidth measure_bandwidth(int threads, std::int64_t bytes) {
       body(begin * 64, (end - begin) * 64);
     });
   };
-  // Small arrays are gone through many times, so that a run is long enough to time.
+  // Repeat small arrays, so that a run is long enough to time.
   const auto repeats = std::max<std::int64_t>(1, (64 << 20) / (3 * 4 * count));
   const auto seconds = [&](const auto& body) {
     return best_seconds(7,

@@ -1,14 +1,14 @@
-// What this machine can do, measured: the bounds that kernels are held against.
+// Measured peaks of this machine, as bounds for kernels.
 #pragma once
 
 #include <cstdint>
 
 namespace shoal::bench {
 
-// Memory bandwidth with `threads` threads over arrays of `bytes` each (choose far more than the
-// last cache, or as few as the kernel's own working set to bound it inside the caches), counting
-// each byte that a program reads or writes once (as STREAM does; the lines that a write reads
-// first are not counted). Best of several runs, GB/s.
+// Memory bandwidth with `threads` threads over arrays of `bytes` each. Use far more bytes than the
+// last-level cache, or the kernel's working set for a bound inside the caches. Counts each byte
+// that a program reads or writes once, as STREAM does, without the lines that a write reads first.
+// Best of several runs, GB/s.
 struct Bandwidth {
   double copy = 0;   // a = b
   double triad = 0;  // a = b + s * c
@@ -16,9 +16,9 @@ struct Bandwidth {
 };
 Bandwidth measure_bandwidth(int threads, std::int64_t bytes);
 
-// Independent f32 multiply-adds in the widest vectors of this machine, GFLOP/s over all threads.
+// Independent f32 multiply-adds in the machine's widest vectors, GFLOP/s over all threads.
 double measure_f32_peak(int threads);
-// bf16 pairs with f32 sums (vdpbf16ps), GFLOP/s; 0 where the machine has no such instruction.
+// bf16 pairs with f32 sums (vdpbf16ps), GFLOP/s; 0 if the machine lacks the instruction.
 double measure_bf16_peak(int threads);
 
 }  // namespace shoal::bench

@@ -40,7 +40,7 @@ View Bench::tensor(const Shape& shape, DType dtype) {
   return view;
 }
 
-// A working set of this size, copied or read: the cache that holds the kernel's holds the probe's.
+// Bandwidth for a working set of the row's size, so that probe and kernel use the same cache.
 double Bench::peak(Bound bound, const Row& row) {
   if (bound == Bound::products)
     return row.dtype == "bf16" && bf16_peak_ > 0 ? bf16_peak_ : f32_peak_;
@@ -66,7 +66,7 @@ void Bench::add_row(Row row, Bound bound, std::function<void()> run) {
       name.c_str(),
       [this, index, row, bound, run = std::move(run)](benchmark::State& state) mutable {
         const double bound_peak = peak(bound, row);
-        run();  // caches of primitives, first touch
+        run();  // creates cached primitives, touches memory
         std::vector<double> times;
         for (auto _ : state) {
           const auto start = Clock::now();
@@ -85,7 +85,7 @@ void Bench::add_row(Row row, Bound bound, std::function<void()> run) {
         state.counters[bound == Bound::products ? "GFLOP/s" : "GB/s"] = reached;
         state.counters["bound"] = bound_peak;
         state.counters["of_bound"] = row.bound_fraction;
-        // Google Benchmark repeats a run until it is long enough: the last one counts.
+        // Google Benchmark repeats a run until it is long enough; keep the last one.
         results_[index] = row;
       })
       ->UseManualTime()

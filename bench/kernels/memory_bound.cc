@@ -1,4 +1,4 @@
-// Rows of kernels that move bytes: each is held against a copy (or a read) of as many.
+// Rows of kernels bound by memory, compared with a copy or read of as many bytes.
 #include <array>
 
 #include "rows.h"
@@ -10,7 +10,7 @@ using namespace kernels;
 
 constexpr std::int64_t kTokens = 2048, kWidth = 768, kVocabulary = 50257, kPositions = 512;
 
-// Bytes of `tensors` tensors of the shape.
+// A row that moves `tensors` tensors of the shape.
 Row row_of(const char* operation, DType dtype, const Shape& shape, std::int64_t tensors) {
   Row row;
   row.operation = operation;
@@ -154,7 +154,7 @@ void add_embeddings(Bench& bench, DType dtype) {
   bench.add_row(row, Bound::copy, [=, &k] { k.position_backward(batch, dtable, {}); });
 }
 
-// Of logits that exist: a small head.
+// With materialised logits: a small head.
 void add_cross_entropy(Bench& bench, DType dtype) {
   auto& k = bench.kernels().loss();
   const Shape shape{kTokens, 1024};
@@ -167,8 +167,8 @@ void add_cross_entropy(Bench& bench, DType dtype) {
   });
 }
 
-// One of four ranks' part of a vocabulary: logits to exponentials, then to gradients. The two rows
-// run on one tensor, so their numbers are not a loss.
+// One rank's vocabulary shard of four: logits to exponentials, then to gradients. Both rows use one
+// tensor, so their values are not a loss.
 void add_shard_cross_entropy(Bench& bench, DType dtype) {
   auto& k = bench.kernels().loss();
   const Shape shape{kTokens, 2560};
@@ -192,7 +192,7 @@ void add_shard_cross_entropy(Bench& bench, DType dtype) {
   bench.add_row(row, Bound::copy, [=, &k] { k.shard_cross_entropy(args, {}); });
 }
 
-// As many parameters as the embedding, a third of GPT-2 124M.
+// The parameters of the embedding, a third of GPT-2 124M.
 void add_optimizers(Bench& bench) {
   auto& k = bench.kernels().optimizer();
   static const StepState state{.step = 5, .learning_rate = 1e-4f};
@@ -213,7 +213,7 @@ void add_optimizers(Bench& bench) {
   row.bytes += 28 * shape.count();
   bench.add_row(row, Bound::copy, [=, &k] { k.adamw(mixed, {}); });
   const View squares = bench.tensor(Shape{1, 2}, DType::f64);
-  // Moments 4 reads and 2 writes, application 3 reads and a write.
+  // Moments: 4 reads and 2 writes. Application: 3 reads and 1 write.
   bench.add_row(row_of("lamb", DType::f32, shape, 10), Bound::copy, [=, &k] {
     const LambArgs lamb{{&adamw, 1}, squares};
     k.lamb_moments(lamb, {});
@@ -233,7 +233,7 @@ void add_optimizers(Bench& bench) {
                 [=, &k] { (void)k.has_non_finite(adamw.gradient, {}); });
 }
 
-// One thread, whatever the program's: the ranks are the parallelism.
+// Uses one thread, whatever the program's setting: the ranks provide the parallelism.
 void add_reductions(Bench& bench, DType dtype) {
   auto& k = bench.kernels().reduction();
   const Shape shape{4 << 20};

@@ -1,4 +1,4 @@
-// Rows of kernels that multiply matrices: each is held against the peak of multiply-adds.
+// Rows of kernels bound by matrix products, compared with the peak of multiply-adds.
 #include <cmath>
 
 #include "rows.h"
@@ -50,8 +50,8 @@ void add_matmuls(Bench& bench, DType dtype) {
   }
 }
 
-// A feed-forward layer's activation within its products: y = gelu(x·w + b) with what backward
-// needs, and dy·wᵀ ⊙ gelu'.
+// A feed-forward layer with its activation fused into the products: y = gelu(x·w + b), saving what
+// backward needs, and dy·wᵀ ⊙ gelu'.
 void add_activated(Bench& bench, DType dtype) {
   auto& k = bench.kernels().matmul();
   const Shape narrow{kTokens, kWidth}, wide{kTokens, 4 * kWidth};
@@ -77,7 +77,7 @@ void add_activated(Bench& bench, DType dtype) {
                 [=, &k] { k.matmul(backward, {}); });
 }
 
-// As attention that materialises its scores would: 48 heads of 64.
+// Products of attention with materialised scores: 48 heads of 64.
 void add_batched(Bench& bench, DType dtype) {
   auto& k = bench.kernels().matmul();
   constexpr std::int64_t kGroups = kTokens / kLength * kHeads, kHeadDim = kWidth / kHeads;
@@ -91,7 +91,7 @@ void add_batched(Bench& bench, DType dtype) {
                 Bound::products, [=, &k] { k.batched_matmul(args, {}); });
 }
 
-// GPT-2's, causal, and an encoder's: all keys, dropout.
+// GPT-2's (causal) and an encoder's (all keys, dropout) attention.
 void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal) {
   auto& k = bench.kernels().attention();
   const std::int64_t batch = 4, tokens = batch * length;
@@ -120,7 +120,7 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal) 
   const HeadsView q = read(part(qkv, 0)), key = read(part(qkv, 1)), value = read(part(qkv, 2));
   const MutableHeadsView o{out.data, length * kWidth, kWidth};
   const MutableHeadsView dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
-  // Two products forward and five backward, where causal half of each masked away.
+  // Two products forward and five backward; causal masking removes half of each.
   const std::int64_t product = (causal ? 1 : 2) * shape.batch * length * length * kWidth;
   const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}", batch, length, kHeads,
                                        causal ? "causal" : "dropout");

@@ -15,19 +15,19 @@ namespace shoal::bench {
 
 enum class Bound { copy, read, products };
 
-// Machine, kernels and bounds of one call of the program.
+// Machine, kernels and bounds of one program run.
 class Bench {
  public:
   explicit Bench(int threads);
 
-  // Registers `run` as a benchmark; `row` holds all but the times.
+  // Registers `run` as a benchmark. `row` holds everything except the times.
   void add_row(Row row, Bound bound, std::function<void()> run);
 
-  // Of the benchmarks that have run.
+  // Writes the rows of the benchmarks that have run.
   void write_rows(std::ostream& out) const;
 
   kernels::Kernels& kernels() { return *kernels_; }
-  // Zeros that live as long as the program, with values in [-1, 1) for floating dtypes.
+  // A tensor that lives as long as the program: zeros, or values in [-1, 1) for floating dtypes.
   View tensor(const Shape& shape, DType dtype);
 
  private:

@@ -1,4 +1,4 @@
-// What workers of the data loader bring, and what a trainer waits for them (README.md).
+// Measures the gain from data loader workers, and how long a trainer waits for batches (README.md).
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -30,7 +30,7 @@ constexpr std::int64_t kBatch = 4;
 
 struct Arguments {
   std::vector<int> workers = {0, 1, 2, 4, 8, 12, 16};
-  double block_ms = 4, compute_ms = 2;  // of a sample
+  double block_ms = 4, compute_ms = 2;  // per sample
   std::int64_t batches = 192;
   int rounds = 3;
   bool json = false;
@@ -40,7 +40,7 @@ void sleep_ms(double ms) {
   std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
 }
 
-// Some arithmetic that no compiler removes.
+// Arithmetic that the compiler cannot remove.
 std::uint64_t churn(std::int64_t rounds, std::uint64_t x) {
   for (std::int64_t i = 0; i < rounds; ++i) x = x * 6364136223846793005ULL + (x >> 29U);
   return x;
@@ -52,7 +52,7 @@ double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Rounds of churn() that take a millisecond of a core's time.
+// Rounds of churn() that take one millisecond of CPU time.
 std::int64_t rounds_of_ms() {
   double best = 1e9;
   constexpr std::int64_t kRounds = 4'000'000;
@@ -82,7 +82,7 @@ struct Measured {
   double seconds = 0, stall_seconds = 0;
 };
 
-// An epoch, by a trainer that sleeps `step_ms` a batch (as one does whose accelerator computes).
+// One epoch with a trainer that sleeps `step_ms` per batch, like one whose accelerator computes.
 Measured epoch(const std::shared_ptr<const Dataset>& dataset, int workers, double step_ms) {
   const auto memory = make_host_memory();
   const auto begin = Clock::now();
@@ -94,7 +94,7 @@ Measured epoch(const std::shared_ptr<const Dataset>& dataset, int workers, doubl
   return {seconds_since(begin), loader.statistics().stall_seconds};
 }
 
-// The same samples by bare threads: what a machine, busy as it is, has to give.
+// The same samples by bare threads: the rate that the machine allows at its current load.
 double bare(const Dataset& dataset, int threads) {
   const auto begin = Clock::now();
   std::atomic<std::int64_t> next{0};

@@ -21,8 +21,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Computes by sleeping until what it should have taken has passed: a late wake-up is not carried
-// on.
+// Sleeps until the end of the computation's planned time, so that late wake-ups do not accumulate.
 class SleepingStage final : public parallel::Stage {
  public:
   SleepingStage(MemoryResource& memory, double forward) : memory_(memory), forward_(forward) {}
@@ -89,7 +88,7 @@ void measure_bubbles(const ParallelArguments& a, collectives::Communicator& worl
     options.microbatches = microbatches;
     options.chunks = c.chunks;
     const parallel::Schedule schedule = parallel::make_schedule(options);
-    // A rank's stages share its work.
+    // The stages of a rank share its work.
     const double forward = a.forward_ms * 1e-3 / c.chunks;
     parallel::PipelineCosts costs;
     costs.stages = {{.forward = forward, .input_backward = forward, .weight_backward = forward}};
@@ -114,7 +113,7 @@ void measure_bubbles(const ParallelArguments& a, collectives::Communicator& worl
     }
     if (world.rank() != 0) continue;
     const double measured = percentile(seconds, 0.5);
-    const double work = 3 * a.forward_ms * 1e-3 * microbatches;  // of each rank
+    const double work = 3 * a.forward_ms * 1e-3 * microbatches;  // per rank
     if (a.json)
       std::printf("%s\n", nlohmann::ordered_json{{"schedule", name(c.kind)},
                                                  {"ranks", world.size()},

@@ -1,4 +1,5 @@
-// ./dev bench parallel: layouts of a training step beside data parallelism, and pipelines' bubbles.
+// ./dev bench parallel: layouts of a training step relative to data parallelism, and pipeline
+// bubbles.
 #include <cstdio>
 #include <exception>
 

@@ -57,10 +57,10 @@ std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
   return all;
 }
 
-// Of one rank; doubles, so that all of it is gathered at once.
+// Figures of one rank; doubles, so that one call gathers all of them.
 enum Number : std::size_t {
   kPp,
-  kFirst,  // of its replica's pipeline stage: one row speaks for those alike
+  kFirst,  // first of its pipeline stage: one row covers identical ranks
   kParameters,
   kParametersFormula,
   kGradients,
@@ -158,14 +158,14 @@ void measure_memory(const ParallelArguments& a, collectives::Communicator& world
     for (int rank = 0; world.rank() == 0 && rank < world.size(); ++rank) {
       const Numbers& one = everyone[static_cast<std::size_t>(rank)];
       if (one[kFirst] == 0) continue;
-      int in_flight = 0;  // of all stages of the rank
+      int in_flight = 0;  // over all stages of the rank
       for (std::size_t stage = 0; stage < kept.size(); ++stage)
         if (rank_of_stage[stage] == static_cast<int>(one[kPp])) in_flight += kept[stage];
       print_row(training.layout().name, rank, in_flight, one, seconds_since(began), world.size(),
                 a.json);
     }
     std::fflush(stdout);
-    world.barrier()->wait();  // nobody leaves groups that others still use
+    world.barrier()->wait();  // keep groups that other ranks still use
   }
 }
 

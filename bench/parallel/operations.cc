@@ -17,7 +17,7 @@ using parallel::ScheduleKind;
 
 struct Case {
   Layout layout;
-  std::string beside;  // the layout without it; empty: is one
+  std::string beside;  // the layout to compare with; empty: a baseline
 };
 
 std::vector<Case> cases(int ranks, const ParallelArguments& a) {
@@ -36,8 +36,8 @@ std::vector<Case> cases(int ranks, const ParallelArguments& a) {
 }
 
 struct Figures {
-  double seconds = 0, megabytes = 0, formula_megabytes = 0;  // of a step; peak of activations
-  double moved_megabytes = 0, waited_seconds = 0;            // of a step: offloaded, out and back
+  double seconds = 0, megabytes = 0, formula_megabytes = 0;  // per step; peak of activations
+  double moved_megabytes = 0, waited_seconds = 0;  // per step: offloaded bytes in both directions
 };
 
 Figures figures_of(Training& training, const ParallelArguments& a) {
@@ -89,7 +89,7 @@ void measure_operations(const ParallelArguments& a, collectives::Communicator& w
     all.push_back(std::move(one.layout));
   }
   if (listed(all, a, world.rank())) return;
-  // What a chosen one stands beside is measured with it.
+  // Also measure the baselines of the chosen layouts.
   std::vector<std::string> always;
   for (const Layout& layout : chosen(all, a, {})) always.push_back(beside[layout.name]);
   const int threads = std::max(available_cores() / world.size(), 1);

@@ -97,11 +97,11 @@ Training::Training(Layout layout, const ParallelArguments& a, collectives::Commu
               layout_.name, a.rows, mesh.rdp, options.plan.pipeline.microbatches, samples);
   const Tensor ids = tokens(rows, 0);
   Microbatch trace{.input = {ids, ids, {}, {}}};
-  // Batches of their own are numbered one after another within a group.
+  // Within a group, the ranks' separate batches are numbered consecutively.
   if (!options.plan.tensor.prescaled_batch)
     trace.sample_first = static_cast<std::uint32_t>(mesh_.place().tp * rows);
   const auto units = measure(trace, counted);
-  // Computation is what two ranks have to share: units are cut by their measured cost.
+  // The ranks share computation, so split units by their measured cost.
   std::vector<int> counts;
   for (const parallel::UnitRange& stage :
        parallel::partition_units(
@@ -133,10 +133,10 @@ Training::Training(Layout layout, const ParallelArguments& a, collectives::Commu
     batch.input.loss.loss_scale = 1.0f / static_cast<float>(a.rows * a.length);
     microbatches_.push_back(std::move(batch));
   }
-  memory_.reset_peaks();  // measuring is no part of a step
+  memory_.reset_peaks();  // measuring is not part of a step
 }
 
-// Of a model that tensor parallelism has cut as it cuts the one that is trained.
+// Measures a model that is split by tensor parallelism like the trained one.
 std::vector<parallel::UnitCost> Training::measure(const Microbatch& trace,
                                                   CountingMemory* counted) {
   using parallel::ActivationSplit;

@@ -1,4 +1,4 @@
-// One layout's model and optimizer, ready to step.
+// A model and optimizer in one layout, ready to step.
 #pragma once
 
 #include <memory>
@@ -24,15 +24,16 @@ constexpr int kContiguous = 1 << 20;  // checkpoint_group: all blocks of a stage
 parallel::ParallelOptions pipelined(parallel::ScheduleKind kind, int microbatches, int chunks = 1);
 parallel::ParallelOptions checkpointed(parallel::ParallelOptions options, int group,
                                        bool offloaded = false);
-// Those that `a.only` names; `always` (a baseline) too.
+// The layouts that `a.only` selects, plus `always` (a baseline).
 std::vector<Layout> chosen(std::vector<Layout> all, const ParallelArguments& a,
                            const std::vector<std::string>& always);
-// With --list: prints the names on rank 0 and says so.
+// With --list: prints the names on rank 0 and returns true.
 bool listed(const std::vector<Layout>& all, const ParallelArguments& a, int rank);
 
 class Training {
  public:
-  // `counted`: counts `world`'s shared memory too, and what this takes; null: it counts its own.
+  // `counted`: memory counter that includes the shared memory of `world` and then also counts this
+  // model's. Null: uses an own counter.
   Training(Layout layout, const ParallelArguments& a, collectives::Communicator& world,
            kernels::Kernels& kernels, CountingMemory* counted = nullptr);
 
@@ -42,9 +43,9 @@ class Training {
   const parallel::ParallelModel& model() const { return *model_; }
   parallel::ParallelModel& model() { return *model_; }
   CountingMemory& memory() { return memory_; }
-  double predicted_activations() const { return predicted_activations_; }  // bytes, of this rank
+  double predicted_activations() const { return predicted_activations_; }  // bytes on this rank
 
-  std::vector<double> seconds;  // of the rounds
+  std::vector<double> seconds;  // by round
   double last_loss = 0;
 
  private:
@@ -68,7 +69,7 @@ class Training {
   double predicted_activations_ = 0;
 };
 
-// Steps of all of them, turn by turn, into `seconds` of each.
+// Runs the steps of all trainings by turns, and appends the times to `seconds` of each.
 void time_rounds(const std::vector<std::unique_ptr<Training>>& trainings,
                  const ParallelArguments& a, collectives::Communicator& world);
 

@@ -1,13 +1,13 @@
-// One collective of gloo over TCP, timed: a peer of shoal-collective-perf. Rank 0 prints one JSON
-// line a size.
+// Times one collective of gloo over TCP, as a peer of shoal-collective-perf. Rank 0 prints one JSON
+// line per size.
 //
 //   gloo_collectives STORE_DIRECTORY OPERATION ITERATIONS BYTES...
 //
-// Rank and size from OMPI_COMM_WORLD_RANK/SIZE or RANK/WORLD_SIZE; STORE_DIRECTORY: one that all
-// ranks see, new for each run. GLOO_INTERFACE names the network interface (default lo). OPERATION:
-// all_reduce (PyTorch's ring), all_reduce:bcube, all_reduce:halving_doubling,
-// all_reduce:ring_chunked, reduce_scatter (halving-doubling, the only one it has), all_gather,
-// broadcast, all_to_all; f32, sum. ITERATIONS 0: as many as take about 0.2 s.
+// Rank and size come from OMPI_COMM_WORLD_RANK/SIZE or RANK/WORLD_SIZE. STORE_DIRECTORY: new for
+// each run, visible to all ranks. GLOO_INTERFACE: network interface (default lo). OPERATION, in f32
+// with sum: all_reduce (PyTorch's ring), all_reduce:bcube, all_reduce:halving_doubling,
+// all_reduce:ring_chunked, reduce_scatter (halving-doubling, gloo's only algorithm), all_gather,
+// broadcast or all_to_all. ITERATIONS 0: as many as take about 0.2 s.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -102,7 +102,7 @@ std::function<void()> operation(const std::string& name, const ContextPtr& conte
   std::exit(2);
 }
 
-// Seconds of one call, the mean over `times` calls and all ranks (nccl-tests' default).
+// Seconds per call: the mean over `times` calls and all ranks, as nccl-tests' default.
 double timed(const ContextPtr& context, const std::function<void()>& call, long times) {
   gloo::BarrierOptions barrier(context);
   gloo::barrier(barrier);
@@ -114,13 +114,13 @@ double timed(const ContextPtr& context, const std::function<void()>& call, long 
   return seconds / context->size;
 }
 
-// What `from` has for `to`.
+// The value that rank `from` sends to rank `to`.
 float given(const std::string& name, std::size_t from, std::size_t to, std::size_t size) {
   if (name == "broadcast") return from == 0 ? 7 : 0;
   return static_cast<float>(name == "all_to_all" ? from * size + to : from + 1);
 }
 
-// Wrong elements of one call with known inputs, over all ranks.
+// Number of wrong elements over all ranks after one call with known inputs.
 double check(const ContextPtr& context, const std::string& name, const std::function<void()>& call,
              std::vector<float>& send, std::vector<float>& recv) {
   const auto size = static_cast<std::size_t>(context->size);
@@ -145,7 +145,7 @@ double check(const ContextPtr& context, const std::string& name, const std::func
     wrong += recv[j] == want ? 0 : 1;
   }
   all_reduce(context, &wrong, 1, gloo::AllreduceOptions::Algorithm::RING);
-  std::fill(send.begin(), send.end(), 0.0F);  // sums of sums would grow without end
+  std::fill(send.begin(), send.end(), 0.0F);  // repeated sums would overflow
   std::fill(recv.begin(), recv.end(), 0.0F);
   return wrong;
 }
@@ -172,7 +172,7 @@ int run(int argc, char** argv) {
     const auto call = operation(name, context, send, recv);
     const double wrong = check(context, name, call, send, recv);
     long times = std::atol(argv[3]);
-    // As in shoal-collective-perf: 50 ms at least, so that ranks have a core each.
+    // As in shoal-collective-perf: at least 50 ms, so that each rank gets a core.
     const long warm_up = bytes < (1 << 20) ? 20 : 2;
     double once = timed(context, call, warm_up), warm = 0;
     while ((warm += once * static_cast<double>(warm_up)) < 0.05)

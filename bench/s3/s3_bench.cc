@@ -1,4 +1,4 @@
-// How fast an object is read: S3Reader beside bare libcurl (README.md).
+// Measures how fast an object is read: S3Reader and bare libcurl (README.md).
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -44,7 +44,7 @@ std::size_t store(char* data, std::size_t size, std::size_t count, void* user) {
   return bytes;
 }
 
-// As many threads with a handle each; handles are kept from round to round.
+// One thread and one handle per connection; handles are kept between rounds.
 class Plain {
  public:
   Plain(std::string url, const Arguments& a)
@@ -93,7 +93,7 @@ void run(const Arguments& a) {
   Plain plain(a.endpoint_url + "/bucket/object", a);
   std::vector<std::byte> ours(static_cast<std::size_t>(source->size())), theirs(ours.size());
   std::vector<double> own_seconds, plain_seconds, ratios;
-  for (int round = -1; round < a.rounds; ++round) {  // the first warms both
+  for (int round = -1; round < a.rounds; ++round) {  // the first round warms up both
     auto start = Clock::now();
     plain.read(theirs);
     const double plain_time = seconds_since(start);

@@ -1,4 +1,4 @@
-// Rows of the tokenizer: encoding one core's worth and all cores', decoding, training, loading.
+// Tokenizer benchmarks: encoding on one core and on all, decoding, training, loading.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -127,7 +127,7 @@ void EncodeLines(benchmark::State& state) {
 }
 BENCHMARK(EncodeLines)->Unit(benchmark::kMillisecond);
 
-// A tokenizer nobody has used yet: every distinct word is merged once.
+// A fresh tokenizer: each distinct word is merged once.
 void EncodeCold(benchmark::State& state) {
   const std::string& text = inputs().text;
   for (auto _ : state) {
@@ -174,8 +174,8 @@ void WordPieceOffsets(benchmark::State& state) {
 }
 BENCHMARK(WordPieceOffsets)->Unit(benchmark::kMillisecond);
 
-// Rows of SentencePiece's kinds, unigram (ALBERT) and BPE (Llama): by a model that the caller
-// names, else the golden one of a few hundred tokens.
+// Rows of SentencePiece's unigram (ALBERT) and BPE (Llama) kinds, with the given model or else the
+// golden one of a few hundred tokens.
 void register_pieces(const std::string& kind, const std::string& model, const char* golden) {
   const std::string path = model.empty() ? kGolden + "sentence_piece/" + golden : model;
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(path);
@@ -193,7 +193,7 @@ void register_pieces(const std::string& kind, const std::string& model, const ch
     benchmark::DoNotOptimize(ids.data());
   };
   row("Lines", whole, append_lines);
-  // To Llama one word, and one part of it.
+  // For Llama this is one word, with one part.
   row("LongWord", without_spaces(whole), append_lines);
   row("Offsets", whole, [](const Tokenizer& by, const std::string& text) {
     benchmark::DoNotOptimize(by.encode(text, {.offsets = true}));
@@ -243,9 +243,9 @@ void print_ids(const Tokenizer& tokenizer, const char* path) {
   for (const TokenId id : ids) std::printf("%d\n", id);
 }
 
-// --ids TEXT, --word-piece-ids TEXT, --model-ids MODEL TEXT: the ids of a file, one a line, for
-// peer.py. --unigram-model MODEL or --llama-model MODEL, in front: for the rows. Everything else is
-// Google Benchmark's.
+// Options: --ids TEXT, --word-piece-ids TEXT, --model-ids MODEL TEXT print a file's ids, one per
+// line, for peer.py. A leading --unigram-model MODEL or --llama-model MODEL sets the rows' model.
+// Others are Google Benchmark's.
 int run(int argc, char** argv) {
   const auto asks = [&](const char* flag, int arguments) {
     return argc == arguments && std::strcmp(argv[1], flag) == 0;

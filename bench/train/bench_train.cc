@@ -1,4 +1,4 @@
-// Runs Shoal's training step, its bound and PyTorch's turn by turn (README.md).
+// Runs Shoal's training step, its bound and PyTorch's step by turns (README.md).
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -32,7 +32,7 @@ struct Contestant {
   std::unique_ptr<ServerProcess> server;
   std::vector<double> seconds, rates;
   double peak_rss = 0;
-  double attention_share = 0;  // of the bound's operations (workload.h)
+  double attention_share = 0;  // relative to the bound's operations (workload.h)
 };
 
 double median(std::vector<double> values) {
@@ -64,7 +64,7 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
     command.insert(command.end(), {"--model", arguments.model});
     command.insert(command.end(), {"--dropout", fmt::format("{}", arguments.dropout)});
     auto server = std::make_unique<ServerProcess>(name, command);
-    const ordered_json ready = server->answer();  // one at a time: warming up is not disturbed
+    const ordered_json ready = server->answer();  // sequentially, so that warm-up is not disturbed
     std::cerr << name << ' ' << ready.dump() << std::endl;
     contestants.push_back({std::move(name), std::move(server), {}, {}, 0, 0});
   };
@@ -91,7 +91,7 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
 
 void report(const std::vector<Contestant>& contestants) {
   const double ours = median(contestants[0].seconds), bound = median(contestants[1].seconds);
-  // As if attention's products ran at the rate of the linear layers'.
+  // Assumes that attention's products run at the rate of the linear layers.
   const double with_attention = bound * (1 + contestants[1].attention_share);
   double best = 0;
   for (std::size_t i = 2; i < contestants.size(); ++i) {

@@ -1,6 +1,7 @@
-// What packing brings a causal language model whose documents are short: the same documents packed
-// into blocks, padded in batches, and end to end where each sees the ones before it. A round is
-// forward and backward of all of them in each form, turn by turn; a JSON line a form.
+// Measures the gain of packing for a causal language model with short documents. Compares the same
+// documents packed into blocks, padded in batches, and end to end, where each sees the earlier
+// ones. A round runs forward and backward of all documents in each form, by turns. Prints one JSON
+// line per form.
 #include "shoal/train/data/packing.h"
 
 #include <chrono>
@@ -24,7 +25,7 @@ namespace {
 
 struct Arguments {
   std::int64_t documents = 48, block = 512, layers = 12, width = 768, batch = 4;
-  double mean = 100, spread = 0.8;  // of lengths, which are log-normal
+  double mean = 100, spread = 0.8;  // of log-normal lengths
   std::string dtype = "bf16";
   int rounds = 5, threads = 0;
 };
@@ -35,7 +36,7 @@ double now() {
 
 using Document = std::vector<std::int32_t>;
 
-// The same every time.
+// Deterministic.
 std::vector<Document> make_documents(const Arguments& a, std::int32_t vocabulary) {
   std::vector<Document> all;
   std::uint64_t state = 1;
@@ -54,7 +55,7 @@ std::vector<Document> make_documents(const Arguments& a, std::int32_t vocabulary
   return all;
 }
 
-// Blocks of best-fit decreasing, filled up.
+// Blocks from best-fit decreasing, padded to full length.
 std::vector<Sample> packed(const std::vector<Document>& documents, std::int64_t block) {
   std::vector<std::int64_t> lengths;
   for (const Document& document : documents) lengths.push_back(std::ssize(document));
@@ -85,7 +86,7 @@ struct Form {
   std::vector<double> seconds = {};
 };
 
-// Batches of about `batch` blocks' positions each.
+// Batches with about as many positions as `batch` blocks.
 Form form_of(std::string name, const std::vector<Sample>& samples, const Arguments& a,
              MemoryResource& memory) {
   Form form{.name = std::move(name)};
@@ -128,7 +129,7 @@ class Training {
     config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
     return config;
   }
-  // Sums of the loss and its targets.
+  // Sum of the loss, and number of targets.
   std::pair<double, std::int64_t> step(const Form& form) {
     for (nn::Parameter* parameter : task_.module().parameters()) parameter->clear_gradient();
     double loss = 0;
@@ -187,7 +188,7 @@ void run(Arguments a) {
       form.seconds.push_back(now() - begin);
     }
   for (const Form& form : forms) {
-    std::vector<double> ratios;  // of a round
+    std::vector<double> ratios;  // by round
     for (std::size_t i = 0; i < form.seconds.size(); ++i)
       ratios.push_back(forms[1].seconds[i] / form.seconds[i]);
     const nlohmann::ordered_json row = {

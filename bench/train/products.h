@@ -1,6 +1,5 @@
-// The matrix products of one training step and nothing else: what any step with the same products
-// is bounded by. Attention's own products are not counted: attention_share() of workload.h says
-// what they are beside these.
+// Only the matrix products of one training step: a bound for any step with the same products.
+// Excludes attention's own products; attention_share() in workload.h gives their relative size.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace shoal::bench {
 
-// y[M, N] = x[M, K] · weight, and its two gradients, `count` times in the model.
+// y[M, N] = x[M, K] · weight and its two gradients, `count` times per step.
 struct ProductShape {
   std::int64_t rows, k, n, count;
   bool transposed;  // weight [N, K]
@@ -21,7 +20,7 @@ class Products {
  public:
   Products(std::span<const ProductShape> shapes, DType dtype, kernels::Kernels& kernels,
            MemoryResource& memory);
-  void step();  // forward, dgrad and wgrad of all of them, once each
+  void step();  // forward, dgrad and wgrad of each product
 
  private:
   struct Product {

@@ -36,7 +36,7 @@ ServerProcess::ServerProcess(std::string name, const std::vector<std::string>& c
 }
 
 ServerProcess::~ServerProcess() {
-  std::fclose(input_);  // the end of its input ends it
+  std::fclose(input_);  // the server exits at end of input
   for (int i = 0; i < 200; ++i) {
     if (waitpid(pid_, nullptr, WNOHANG) != 0) {
       std::fclose(output_);

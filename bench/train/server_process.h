@@ -12,14 +12,15 @@ namespace shoal::bench {
 
 class ServerProcess {
  public:
-  // Starts the program; its standard error stays ours. `name` is for rows and messages.
+  // Starts the program, which shares this process's standard error. `name` is for rows and
+  // messages.
   ServerProcess(std::string name, const std::vector<std::string>& command);
-  ~ServerProcess();  // `quit`, then SIGKILL after 20 s
+  ~ServerProcess();  // closes its input, then SIGKILL after 20 s
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   const std::string& name() const { return name_; }
-  // The next JSON line. Throws Error with the exit status when the server has ended. Blocks.
+  // Returns the next JSON line. Blocks. Throws Error with the exit status if the server has ended.
   nlohmann::ordered_json answer();
   nlohmann::ordered_json round();
 

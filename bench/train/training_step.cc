@@ -31,7 +31,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Linux: writing 5 sets VmHWM to the present size.
+// Linux: writing 5 sets VmHWM to the current size.
 void reset_peak_rss() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 std::int64_t peak_rss() {
@@ -75,7 +75,7 @@ class Training {
     return loss;
   }
 
-  // Seconds a step by operation, dearest first, and what no operation accounts for.
+  // Seconds per step by operation, slowest first, and the unaccounted rest.
   ordered_json breakdown(double seconds, int steps) {
     std::vector<std::pair<double, std::string>> rows;
     double rest = seconds;

@@ -21,7 +21,7 @@ struct NamedTask {
 constexpr NamedTask kTasks[] = {{"-classification", nn::EncoderTask::sequence_classification},
                                 {"-answers", nn::EncoderTask::question_answering},
                                 {"-masked", nn::EncoderTask::masked_lm}};
-// Of masked language modelling.
+// For masked language modelling.
 constexpr double kMaskedShare = 0.15;
 
 struct EncoderWorkload {
@@ -110,7 +110,7 @@ Workload make_encoder(const EncoderWorkload& of, const WorkloadOptions& options,
   Workload made;
   Drawn drawn;
   const std::int64_t batch = options.batch, length = options.length;
-  // No padding's id, from which RoBERTa counts its positions.
+  // Avoid the padding id, from which RoBERTa derives positions.
   made.input.ids =
       integers({batch, length}, memory, [&] { return 2 + drawn.below(of.config.vocab_size - 2); });
   std::int64_t targets = 0;
@@ -170,14 +170,14 @@ std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOp
   if (!encoder) refuse(name);
   const nn::EncoderConfig& config = encoder->config;
   const std::int64_t c = config.hidden_size, layers = config.num_hidden_layers;
-  // Queries, keys and values as one product, which is how they could be computed.
+  // Queries, keys and values as one product, which an implementation could use.
   std::vector<ProductShape> shapes{{tokens, c, 3 * c, layers, true},
                                    {tokens, c, c, layers, true},
                                    {tokens, c, config.intermediate_size, layers, true},
                                    {tokens, config.intermediate_size, c, layers, true}};
   if (config.embedding() != c) shapes.push_back({tokens, config.embedding(), c, 1, true});
   if (encoder->task == nn::EncoderTask::masked_lm) {
-    // Of the positions that are masked: the others have no loss.
+    // Only masked positions have a loss.
     const auto masked = static_cast<std::int64_t>(kMaskedShare * static_cast<double>(tokens));
     shapes.push_back({masked, c, config.embedding(), 1, true});
     shapes.push_back({masked, config.embedding(), config.vocab_size, 1, true});

@@ -1,4 +1,4 @@
-// A model to be trained on random tokens, with what a benchmark must know of it.
+// A model trained on random tokens, and its figures for benchmarks.
 #pragma once
 
 #include <functional>
@@ -15,27 +15,26 @@ namespace shoal::bench {
 
 struct WorkloadOptions {
   std::int64_t batch = 4, length = 512;
-  double dropout = 0;  // all of the model's
+  double dropout = 0;  // everywhere in the model
   bool checkpointing = false;
 };
 
 struct Workload {
   std::unique_ptr<nn::Chain> model;
-  nn::ChainInput input;  // its loss scaled by 1 / targets
+  nn::ChainInput input;  // its loss is scaled by 1 / targets
   float targets = 0;
   // Starts a new forward.
   std::function<nn::LossOutput(nn::Context&)> forward;
 };
 
-// gpt2, gpt2-medium, gpt2-large, gpt2-xl; bert-base, bert-large, roberta-base, distilbert-base,
-// albert-base followed by -classification, -answers (questions) or -masked.
+// gpt2, gpt2-medium, gpt2-large, gpt2-xl; or bert-base, bert-large, roberta-base, distilbert-base
+// or albert-base, followed by -classification, -answers (questions) or -masked.
 std::vector<std::string> workload_names();
 Workload make_workload(std::string_view name, const WorkloadOptions& options,
                        MemoryResource& memory);
 std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOptions& options);
-// Operations of attention's own products (scores and probabilities · values, and their four
-// gradients, each once; half where causal) as a share of those of product_shapes() and their
-// gradients.
+// Operations of attention's own products relative to product_shapes() with their gradients. Counts
+// scores, probabilities · values and their four gradients once each, or half if causal.
 double attention_share(std::string_view name, const WorkloadOptions& options);
 
 }  // namespace shoal::bench
