@@ -1,4 +1,4 @@
-// A data-parallel GPT-2 training loop from Shoal's parts.
+// A data-parallel GPT-2 training loop built from Shoal's parts.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -29,7 +29,7 @@ struct Batch {
   Tensor ids, targets;  // i32 [B, T]
 };
 
-// Sample s of step k counts up from a place of its own; the targets are the next numbers.
+// Each sample of each step counts up from its own start; the targets are the next numbers.
 Batch next_batch(std::int64_t step, const World& world, MemoryResource& memory) {
   const std::int64_t rows = kGlobalBatch / world.size;
   Batch batch{Tensor::empty({rows, kLength}, DType::i32, memory, MemoryTag::data),
@@ -38,7 +38,7 @@ Batch next_batch(std::int64_t step, const World& world, MemoryResource& memory) 
   auto* targets = batch.targets.data<std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t t = 0; t < kLength; ++t) {
-      const std::int64_t sample = world.rank + row * world.size;  // of the global batch
+      const std::int64_t sample = world.rank + row * world.size;  // index in the global batch
       const std::int64_t number = 7 * step + 13 * sample + t;
       ids[row * kLength + t] = static_cast<std::int32_t>(number % kVocabulary);
       targets[row * kLength + t] = static_cast<std::int32_t>((number + 1) % kVocabulary);
@@ -47,7 +47,7 @@ Batch next_batch(std::int64_t step, const World& world, MemoryResource& memory) 
 }
 
 int train(std::int64_t steps, const std::string& out) {
-  // Who am I, and where are the others? mpirun, torchrun, SLURM, or alone.
+  // Find this rank and the others: started by mpirun, torchrun, SLURM, or alone.
   const World world = discover_world();
   const auto store = make_store(world, deadlines::start());
   const auto communicator = collectives::make_communicator(world, *store);
@@ -59,7 +59,7 @@ int train(std::int64_t steps, const std::string& out) {
   const int threads = threads_of_rank(world, *store, deadlines::start());
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
 
-  // The model. Weights are drawn from the seed and each parameter's name: the same on every rank.
+  // Weights are drawn from the seed and each parameter's name, so every rank has the same.
   nn::Gpt2Config config;
   config.vocab_size = kVocabulary;
   config.n_positions = kLength;
@@ -73,8 +73,8 @@ int train(std::int64_t steps, const std::string& out) {
   context.random.seed = 42;
   model.materialize(context, DType::f32);
 
-  // Gradients live in buckets that are summed over ranks while backward runs; the optimizer
-  // updates f32 masters and refreshes the bf16 values that the forward reads.
+  // Gradients live in buckets that are summed over ranks while backward runs. The optimizer updates
+  // f32 masters and refreshes the bf16 values that the forward reads.
   const auto parameters = model.parameters();
   nn::MasterWeights masters(parameters, DType::bf16, *kernels, memory);
   parallel::Reducer reducer(parameters, *communicator);
@@ -87,12 +87,12 @@ int train(std::int64_t steps, const std::string& out) {
     const Batch batch = next_batch(step, world, memory);
     nn::Tape tape;
     context.tape = &tape;
-    // Dropout hangs on the sample's place in the global batch, not on the rank.
+    // Dropout depends on the sample's index in the global batch, not on the rank.
     context.random.sample_first = static_cast<std::uint32_t>(world.rank);
     context.random.sample_stride = static_cast<std::uint32_t>(world.size);
 
     reducer.begin_step();
-    // Gradients are sums: the loss is divided by the global number of targets.
+    // Gradients are sums, so divide the loss by the global number of targets.
     const auto scale = 1.0f / static_cast<float>(kGlobalBatch * kLength);
     const nn::LossOutput output =
         model.forward(context, batch.ids, batch.targets, {.loss_scale = scale});
@@ -109,7 +109,7 @@ int train(std::int64_t steps, const std::string& out) {
                   outcome.gradient_norm);
   }
 
-  if (!out.empty() && world.rank == 0) {  // opens with transformers' GPT2LMHeadModel
+  if (!out.empty() && world.rank == 0) {  // transformers' GPT2LMHeadModel opens it
     make_directories(out);
     std::map<std::string, Tensor> numbers;
     for (const nn::NamedTensor& master : masters.masters()) numbers[master.name] = master.tensor;
@@ -122,7 +122,7 @@ int train(std::int64_t steps, const std::string& out) {
 }
 
 int main(int argc, char** argv) try {
-  restart_with_short_spins(argv);  // before OpenMP's threads exist: how they wait is settled here
+  restart_with_short_spins(argv);  // sets how OpenMP's threads wait, before they exist
   std::int64_t steps = 100;
   std::string out;
   for (int i = 1; i < argc; i += 2) {

@@ -1,5 +1,5 @@
-// GPT-2 on a mesh of ranks: data x pipeline x tensor parallelism, training state sharded over the
-// replicas, and checkpoints in parts.
+// Trains GPT-2 on a mesh of ranks: data x pipeline x tensor parallelism, training state sharded
+// over the replicas, and sharded checkpoints.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -34,7 +34,7 @@ struct Options {
   std::string schedule = "1f1b", save, resume;
 };
 
-// Samples [first, first + rows) of a step's global batch: each counts up from a place of its own.
+// Samples [first, first + rows) of a step's global batch; each counts up from its own start.
 nn::ChainInput samples(std::int64_t step, std::int64_t first, std::int64_t rows,
                        MemoryResource& memory) {
   nn::ChainInput input;
@@ -77,7 +77,7 @@ parallel::ParallelPlan plan_of(const Options& o) {
 }
 
 parallel::RunShape run_of(const Options& o, int ranks) {
-  // Stages of a pipeline read the same samples, all other ranks their own.
+  // The stages of a pipeline read the same samples; all other ranks read their own.
   const int readers = ranks / o.pipeline;
   if (ranks % o.pipeline == 0 && kGlobalBatch % readers != 0)
     throw Error(ErrorCode::invalid_argument,
@@ -87,13 +87,15 @@ parallel::RunShape run_of(const Options& o, int ranks) {
   return {.ranks = ranks, .batch = kGlobalBatch / std::max(readers, 1), .length = kLength};
 }
 
-// What a tensor of the optimizer is of the whole model's: a checkpoint knows nothing of meshes.
+// Describes an optimizer tensor as part of the whole model, because a checkpoint is independent of
+// meshes.
 HeldTensor held_tensor(const parallel::HeldRun& run) {
   return held_of(*run.parameter, run.first, run.first + run.tensor.count(), run.tensor.dtype(),
                  run.state.empty() ? "" : run.state + "/");
 }
 
-// The step of the newest checkpoint in `directory` that is whole; every rank reads what it needs.
+// Loads the newest complete checkpoint in `directory` and returns its step. Every rank reads what
+// it needs.
 std::int64_t resume(const std::string& directory, int rank,
                     parallel::DistributedOptimizer& optimizer) {
   const auto newest =
@@ -110,26 +112,26 @@ std::int64_t resume(const std::string& directory, int rank,
   return newest->step;
 }
 
-// All ranks write into one directory, which gets its name when everything is there: whoever is
-// killed meanwhile leaves earlier checkpoints as they were.
+// All ranks write into one directory, which gets its final name when it is complete. If a rank is
+// killed before that, earlier checkpoints stay intact.
 void save(const std::string& directory, std::int64_t step,
           const parallel::DistributedOptimizer& optimizer, collectives::Communicator& world) {
   std::unique_ptr<CheckpointTransaction> transaction;
   if (world.rank() == 0) transaction = std::make_unique<CheckpointTransaction>(directory, step, 0);
-  world.barrier()->wait();      // the directory is there
-  std::vector<HeldData> parts;  // of what several ranks hold, one writes
+  world.barrier()->wait();      // the directory exists
+  std::vector<HeldData> parts;  // if several ranks hold a part, one writes it
   for (const parallel::HeldRun& run : optimizer.held())
     if (run.writes)
       parts.push_back({held_tensor(run), run.tensor.reshaped({run.tensor.count()}).const_view()});
   const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
   write_shard(unfinished, world.rank(), world.size(), parts, fmt::format("step {}", step));
-  world.barrier()->wait();  // so are all parts
+  world.barrier()->wait();  // all parts are written
   if (!transaction) return;
-  ShardedCheckpoint::open(unfinished);  // each element is there, once
+  ShardedCheckpoint::open(unfinished);  // checks that each element is there exactly once
   std::printf("saved %s\n", transaction->commit().c_str());
 }
 
-// This rank's part of a step's global batch. Dropout hangs on a sample's place in that.
+// This rank's part of a step's global batch. Dropout depends on a sample's index in that batch.
 std::vector<parallel::Microbatch> batches(const parallel::ParallelModel& model, std::int64_t step,
                                           MemoryResource& memory) {
   const int pieces = model.plan().pipeline.microbatches, parts = model.batch_parts();
@@ -150,13 +152,13 @@ void train(const Options& o, const World& world, Store& store) {
   PoolMemory memory(*host);
   const int threads = threads_of_rank(world, store, deadlines::start());
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
-  nn::Gpt2 gpt2(model_config());  // takes no memory yet: no rank ever holds all of it
+  nn::Gpt2 gpt2(model_config());  // allocates no memory yet: no rank ever holds the whole model
   nn::DirectDispatcher dispatcher;
   nn::Context context(*kernels, memory, dispatcher);
   kernels::StepState state;
   context.random.state = &state;
 
-  // What cannot be is refused before anything is built, with the numbers and a remedy.
+  // Reject an impossible layout before building anything, with the numbers and a remedy.
   const parallel::ParallelPlan plan = plan_of(o);
   parallel::check_layout(plan, run_of(o, world.size),
                          {gpt2.units(), gpt2.config().n_head, gpt2.config().inner()});
@@ -170,7 +172,7 @@ void train(const Options& o, const World& world, Store& store) {
     return nn::make_adamw(*kernels, memory, std::move(segments), {});
   });
 
-  // Where a rank fails, the others, which may wait for it, hear why.
+  // If a rank fails, ranks that wait for it receive its error.
   mesh.guarded([&] {
     const std::int64_t first = o.resume.empty() ? 0 : resume(o.resume, world.rank, optimizer);
     const std::int64_t last = first + o.steps;
@@ -188,7 +190,7 @@ void train(const Options& o, const World& world, Store& store) {
   });
 }
 
-// A whole number from `least` on; throws with what was written.
+// Parses a whole number that is at least `least`; the error quotes the text.
 int number(const std::string& option, const std::string& text, int least) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -201,7 +203,7 @@ int number(const std::string& option, const std::string& text, int least) {
 Options parse(int argc, char** argv) {
   Options o;
   const std::map<std::string, std::pair<int*, int>> numbers{
-      // and the least they may be
+      // option -> variable and its minimum
       {"--pipeline", {&o.pipeline, 1}},
       {"--tensor", {&o.tensor, 1}},
       {"--microbatches", {&o.microbatches, 1}},
@@ -234,8 +236,8 @@ int main(int argc, char** argv) try {
     train(parse(argc, argv), world, *store);
     return 0;
   } catch (const Error& error) {
-    // All ranks fail alike, or hear why one did: rank 0 says so, before anybody's end makes mpirun
-    // end the others.
+    // All ranks fail alike or received the error. Rank 0 reports it before the exit of any rank
+    // makes mpirun end the others.
     if (world.rank == 0) std::fprintf(stderr, "train_parallel: %s\n", error.what());
     barrier(*store, "failed", world.size, Deadline::in_seconds(deadlines::kTellFailures));
     return 1;
