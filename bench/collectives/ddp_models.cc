@@ -18,8 +18,7 @@ DdpModel gpt2() {
         layer.parameters.push_back(parameter);
     return layer;
   };
-  made.layers.push_back(
-      with_prefix("ln_f"));  // goes with the head, which shares the embedding's table
+  made.layers.push_back(with_prefix("ln_f"));  // includes the head, which shares wte's table
   for (std::int64_t layer = model->config().n_layer; layer-- > 0;)
     made.layers.push_back(with_prefix(fmt::format("h.{}.", layer)));
   DdpModel::Layer embedding = with_prefix("wte");

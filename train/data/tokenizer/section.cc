@@ -7,8 +7,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kMaxId =
-    (std::int64_t{1} << 26) - 1;  // limits the memory that a hostile id can cost
+constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;  // bounds the cost of a hostile id
 
 // Limits how much of a token a message shows.
 std::string shortened(const std::string& text) {
