@@ -122,9 +122,11 @@ TEST_F(ResumeErrors, OfCleaningUpDoNotEndTheRun) {
   fs::create_directory(output / "tmp-checkpoint-4.0");
   for (const char* name : {"", "/file"}) {
     std::ofstream(output / "tmp-checkpoint-4.0/file") << "of a killed writer";
-    const FailingPath broken(output / "tmp-checkpoint-4.0" + name, EIO);
-    EXPECT_EQ(error_of(arguments), "no error") << name;
-    EXPECT_GT(broken.calls(), 0) << name;
+    {
+      const FailingPath broken(output / "tmp-checkpoint-4.0" + name, EIO);
+      EXPECT_EQ(error_of(arguments), "no error") << name;
+      EXPECT_GT(broken.calls(), 0) << name;
+    }
     EXPECT_EQ(checkpoint_problem(output / "checkpoint-6", true), std::nullopt);
     EXPECT_TRUE(fs::exists(output / "tmp-checkpoint-4.0"));
   }
