@@ -87,6 +87,14 @@ bool path_exists(const std::string& path) { return file_kind(path) != FileKind::
 bool is_directory(const std::string& path) { return file_kind(path) == FileKind::directory; }
 bool is_regular_file(const std::string& path) { return file_kind(path) == FileKind::regular; }
 
+std::optional<std::string> link_target(const std::string& path) {
+  std::error_code error;
+  const fs::path target = fs::read_symlink(path, error);
+  if (says_absent(error) || error == std::errc::invalid_argument) return std::nullopt;
+  check(error, "look at", path);
+  return target.string();
+}
+
 std::optional<std::int64_t> file_bytes(const std::string& path) {
   const FileKind kind = file_kind(path);
   if (kind == FileKind::absent) return std::nullopt;

@@ -29,6 +29,8 @@ FileKind file_kind(const std::string& path);
 bool path_exists(const std::string& path);
 bool is_directory(const std::string& path);
 bool is_regular_file(const std::string& path);
+// Text of the symbolic link that `path` itself is, dangling or not; nullopt for anything else.
+std::optional<std::string> link_target(const std::string& path);
 // Bytes of a regular file; nullopt if absent; throws invalid_argument for anything else.
 std::optional<std::int64_t> file_bytes(const std::string& path);
 // Time of the last change; nullopt if absent.

@@ -10,6 +10,8 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/checkpoint/trainer_state.h"
 #include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 namespace shoal {
@@ -53,27 +55,70 @@ bool says_damaged(ErrorCode code) {
          code == ErrorCode::not_found;
 }
 
-void check_listed_file(const std::string& directory, const nlohmann::json& entry, bool checksums,
-                       const std::function<void()>& progress) {
-  const auto name = entry.at("name").get<std::string>();
-  const auto bytes = entry.at("bytes").get<std::int64_t>();
-  SHOAL_CHECK(name.find("..") == std::string::npos && !name.starts_with('/'),
-              "the marker names a file outside, '{}'", name);
-  const std::string path = directory + "/" + name;
-  const std::optional<std::int64_t> size = file_bytes(path);
-  SHOAL_CHECK(size, "{} is missing", name);
-  SHOAL_CHECK(*size == bytes, "{} has {} bytes instead of {}", name, *size, bytes);
-  if (checksums)
-    SHOAL_CHECK(to_hex(sha256_of_file(path, progress)) == entry.at("sha256").get<std::string>(),
-                "{} does not match its checksum", name);
+struct ListedFile {
+  std::string name, sha256;
+  std::int64_t bytes = 0;
+};
+
+struct Marker {
+  std::int64_t step = 0;
+  std::vector<ListedFile> files;
+};
+
+// invalid_argument: it is no marker of this build.
+Marker read_marker(const std::string& path) {
+  const nlohmann::json content = read_json_file(path);
+  const std::string its = fmt::format("its {} marker", kCompleteMarker);
+  const std::string its_entry = its + "'s entry of a file";
+  const JsonFields fields(content, its);
+  std::string format;
+  fields.text("format", format);
+  SHOAL_CHECK(format == kFormat, "its format is '{}'; this build reads '{}'", format, kFormat);
+  Marker marker{.step = -1, .files = {}};
+  fields.integer("step", marker.step);
+  if (marker.step < 0) fields.fail("has no step");
+  const nlohmann::json* files = fields.find("files");
+  if (files == nullptr || !files->is_array() || files->empty()) fields.fail("lists no files");
+  for (const nlohmann::json& entry : *files) {
+    const JsonFields of_file(entry, its_entry);
+    ListedFile file{.name = {}, .sha256 = {}, .bytes = -1};
+    of_file.text("name", file.name);
+    of_file.integer("bytes", file.bytes);
+    of_file.text("sha256", file.sha256);
+    if (file.name.empty() || file.bytes < 0 || file.sha256.empty())
+      of_file.wrong("files", entry, "a name, bytes and sha256");
+    if (file.name.find("..") != std::string::npos || file.name.starts_with('/'))
+      of_file.fail(fmt::format("names a file outside, '{}'", file.name));
+    marker.files.push_back(std::move(file));
+  }
+  return marker;
+}
+
+void check_size(const std::string& directory, const ListedFile& file) {
+  const std::optional<std::int64_t> size = file_bytes(directory + "/" + file.name);
+  SHOAL_CHECK(size, "{} is missing", file.name);
+  SHOAL_CHECK(*size == file.bytes, "{} has {} bytes instead of {}", file.name, *size, file.bytes);
+}
+
+// The three places that say the step of a run's checkpoint agree.
+void check_step(const std::string& directory, const Marker& marker, bool reads_state) {
+  if (std::ranges::find(marker.files, kTrainerStateFile, &ListedFile::name) == marker.files.end())
+    return;  // no run goes on from it
+  const auto named =
+      step_of(fs::path(directory + "/").lexically_normal().parent_path().filename().string());
+  SHOAL_CHECK(!named || *named == marker.step, "its {} marker is of step {}", kCompleteMarker,
+              marker.step);
+  if (!reads_state) return;
+  const std::int64_t step = read_trainer_state(directory).global_step;
+  SHOAL_CHECK(step == marker.step, "its {} is of step {}, its {} marker of step {}",
+              kTrainerStateFile, step, kCompleteMarker, marker.step);
 }
 
 // For each file of the marker, whether the share includes it. Deals files from the largest down,
 // each to the reader with the fewest bytes.
-std::vector<bool> dealt(const nlohmann::json& files, const ChecksumShare& share) {
+std::vector<bool> dealt(const std::vector<ListedFile>& files, const ChecksumShare& share) {
   std::vector<std::pair<std::int64_t, std::size_t>> by_size;
-  for (const auto& file : files)
-    by_size.emplace_back(file.at("bytes").get<std::int64_t>(), by_size.size());
+  for (const ListedFile& file : files) by_size.emplace_back(file.bytes, by_size.size());
   std::ranges::stable_sort(by_size, std::ranges::greater(),
                            &std::pair<std::int64_t, std::size_t>::first);
   std::vector<std::int64_t> load(static_cast<std::size_t>(share.readers));
@@ -84,6 +129,16 @@ std::vector<bool> dealt(const nlohmann::json& files, const ChecksumShare& share)
     mine[file] = least - load.begin() == share.index;
   }
   return mine;
+}
+
+void check_sums(const std::string& directory, const std::vector<ListedFile>& files,
+                const ChecksumShare& share) {
+  const std::vector<bool> mine = dealt(files, share);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    if (mine[i])
+      SHOAL_CHECK(to_hex(sha256_of_file(directory + "/" + files[i].name, share.progress)) ==
+                      files[i].sha256,
+                  "{} does not match its checksum", files[i].name);
 }
 
 }  // namespace
@@ -101,7 +156,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   if (!is_directory(output_dir)) return found;  // creating it will report a file
   const auto is_named_so = [](std::string_view name) { return step_of(name).has_value(); };
   for (DirectoryEntry& entry : list_directory_if_there(output_dir, is_named_so))
-    if (entry.kind == FileKind::directory)
+    if (entry.kind != FileKind::absent || entry.is_link)  // else removed since it was listed
       found.push_back({*step_of(entry.name), std::move(entry.path)});
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.path < b.path;
@@ -112,24 +167,22 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
 std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
                                               const ChecksumShare& share) {
   const std::string marker = path + "/" + std::string(kCompleteMarker);
-  if (!is_directory(path)) return "it is not a directory";
+  const FileKind kind = file_kind(path);
+  if (kind == FileKind::absent)
+    if (const auto target = link_target(path))
+      return fmt::format("it is a link to {}, which is not there", *target);
+  if (kind != FileKind::directory) return "it is not a directory";
   if (is_transformers_checkpoint(path)) return why_not_resumed(path);
   if (!path_exists(marker))
     return fmt::format("it has no {} marker: writing it was interrupted", kCompleteMarker);
   try {
-    const nlohmann::json content = read_json_file(marker);
-    const auto format = content.at("format").get<std::string>();
-    if (format != kFormat)
-      return fmt::format("its format is '{}'; this build reads '{}'", format, kFormat);
-    const nlohmann::json& files = content.at("files");
-    const std::vector<bool> mine = dealt(files, share);
-    for (std::size_t i = 0; i < mine.size(); ++i)
-      check_listed_file(path, files.at(i), checksums && mine[i], share.progress);
+    const Marker content = read_marker(marker);
+    for (const ListedFile& file : content.files) check_size(path, file);
+    if (checksums) check_sums(path, content.files, share);
+    check_step(path, content, checksums);
   } catch (const Error& problem) {
     if (!says_damaged(problem.code())) throw;
     return problem.what();
-  } catch (const nlohmann::json::exception& problem) {
-    return fmt::format("its {} marker cannot be read: {}", kCompleteMarker, problem.what());
   }
   return std::nullopt;
 }
@@ -161,7 +214,8 @@ std::optional<CheckpointInfo> newest_checkpoint(
 std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::int64_t limit,
                                             const std::vector<std::string>& keep) {
   std::vector<std::string> removed;
-  const auto all = list_checkpoints(output_dir);
+  auto all = list_checkpoints(output_dir);
+  std::erase_if(all, [](const CheckpointInfo& info) { return !is_directory(info.path); });
   auto excess = static_cast<std::int64_t>(all.size()) - std::max<std::int64_t>(limit, 1);
   for (const auto& info : all) {
     if (excess <= 0) break;
@@ -273,7 +327,7 @@ std::string CheckpointTransaction::commit_part() {
 std::string CheckpointTransaction::take_place() {
   sync_directory(temporary_);
   std::string replaced = temporary_ + std::string(kReplaced);
-  const bool replaces = path_exists(final_);
+  const bool replaces = path_exists(final_) || link_target(final_);
   if (replaces) {
     remove_tree(replaced);
     rename_and_sync(final_, replaced);

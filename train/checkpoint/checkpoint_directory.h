@@ -39,8 +39,8 @@ std::string checkpoint_path(const std::string& output_dir, std::int64_t step);
 // Directory of rank `rank`'s transaction until it is complete.
 std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64_t step, int rank);
 
-// Directories named checkpoint-<digits>, by rising step, complete or not. Empty if `output_dir`
-// does not exist.
+// Everything named checkpoint-<digits>, by rising step: directories, complete or not, and files and
+// dangling links, which are damaged checkpoints. Empty if `output_dir` does not exist.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir);
 
 // Reader `index` of `readers` that verify a checkpoint together. Each reads whole files, of about
@@ -50,7 +50,7 @@ struct ChecksumShare {
   std::function<void()> progress = {};  // called after each MiB
 };
 // Why a checkpoint cannot be used; nullopt if it is complete. `checksums`: also reads every byte of
-// the share's files.
+// the share's files, and trainer_state.json.
 std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
                                               const ChecksumShare& share = {});
 
@@ -68,8 +68,8 @@ std::optional<CheckpointInfo> newest_checkpoint(
     const std::function<void(const std::string& path, const std::string& reason)>& skipped,
     const std::function<void()>& progress = {});
 
-// Removes the oldest checkpoints until `limit` (at least 1) are left, except the paths in `keep`.
-// Returns the removed paths.
+// Removes the oldest directories of checkpoints until `limit` (at least 1) are left, except the
+// paths in `keep`. Returns the removed paths.
 std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::int64_t limit,
                                             const std::vector<std::string>& keep);
 // Removes directories left by writers that died (tmp-checkpoint-*). No process may be writing

@@ -1,7 +1,11 @@
 #include "shoal/train/checkpoint/trainer_state.h"
 
+#include <limits>
+#include <utility>
+
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal {
 namespace {
@@ -11,23 +15,91 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
-template <typename T>
-void read(const nlohmann::json& object, const char* name, T& value) {
-  try {
-    object.at(name).get_to(value);
-  } catch (const nlohmann::json::exception& problem) {
-    throw_error(ErrorCode::corrupt_data, "'{}': {}", name, problem.what());
-  }
-}
+// Beyond it no run comes, and sums of a few of them stay within 64 bits.
+constexpr std::int64_t kMost = std::int64_t{1} << 53U;
 
-template <typename T>
-void read_optional(const nlohmann::json& object, const char* name, std::optional<T>& value) {
-  value.reset();
-  const auto it = object.find(name);
-  if (it == object.end() || it->is_null()) return;
-  T present{};
-  read(object, name, present);
-  value = present;
+// Fields that must be there and in range; the errors name the file and the field.
+class StateFields {
+ public:
+  StateFields(const nlohmann::json& object, std::string_view file) : fields_(object, file) {}
+
+  // From `least` to `most`.
+  void integer(std::string_view name, std::integral auto& out, std::int64_t least = 0,
+               std::int64_t most = kMost) const {
+    need(name);
+    fields_.integer(name, out);
+    if (std::cmp_less(out, least) || std::cmp_greater(out, most))
+      wrong(name, fmt::format("a whole number from {} to {}", least, most));
+  }
+  void seed(std::string_view name, std::uint64_t& out) const {
+    need(name);
+    fields_.integer(name, out);
+  }
+  void number(std::string_view name, double& out) const {
+    need(name);
+    fields_.number(name, out);
+  }
+  // null: it was not finite, for which JSON has no number.
+  void sum_of_losses(std::string_view name, double& out) const {
+    out = std::numeric_limits<double>::quiet_NaN();
+    fields_.number(name, out);
+  }
+  // From 0 to kMost.
+  void amount(std::string_view name, double& out) const {
+    number(name, out);
+    if (!(out >= 0 && out <= static_cast<double>(kMost))) wrong(name, "a number of 0 or more");
+  }
+  void boolean(std::string_view name, bool& out) const { fields_.boolean(name, out); }
+  void text(std::string_view name, std::string& out) const { fields_.text(name, out); }
+  void optional_number(std::string_view name, std::optional<double>& out) const {
+    if (has(name)) number(name, out.emplace());
+  }
+  void optional_text(std::string_view name, std::optional<std::string>& out) const {
+    if (has(name)) text(name, out.emplace());
+  }
+  bool has(std::string_view name) const { return fields_.has(name); }
+  const nlohmann::json& need(std::string_view name) const {
+    const nlohmann::json* const value = fields_.find(name);
+    if (value == nullptr) fields_.fail(fmt::format("lacks {}", name));
+    return *value;
+  }
+  [[noreturn]] void wrong(std::string_view name, std::string_view want) const {
+    fields_.wrong(name, need(name), want);
+  }
+
+ private:
+  JsonFields fields_;
+};
+
+void read_own(const StateFields& own, TrainerState& state) {
+  const std::int64_t steps = state.global_step;
+  own.integer("global_batch_size", state.global_batch_size);
+  own.integer("data_epoch", state.data_epoch);
+  own.integer("data_position", state.data_position);
+  own.seed("seed", state.seed);
+  own.seed("data_seed", state.data_seed);
+  own.integer("optimizer_steps", state.optimizer_steps, 0, steps);
+  own.sum_of_losses("window_loss", state.window_loss);
+  own.integer("window_steps", state.window_steps, 0, steps);
+  own.sum_of_losses("total_loss", state.total_loss);
+  own.integer("tokens_seen", state.tokens_seen);
+  own.number("loss_scale", state.loss_scale);
+  if (!(state.loss_scale > 0 && state.loss_scale <= std::numeric_limits<float>::max()))
+    own.wrong("loss_scale", "a positive float");
+  own.integer("loss_scale_good_steps", state.loss_scale_good_steps);
+  // Files of before 2026-11-22 lack these; every scale but 1 was a dynamic one then.
+  state.loss_scale_dynamic = state.loss_scale != 1;
+  if (own.has("loss_scale_dynamic")) {
+    own.boolean("loss_scale_dynamic", state.loss_scale_dynamic);
+    own.integer("loss_scale_shift_left", state.loss_scale_shift_left);
+    own.integer("loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
+  }
+  own.text("compute_dtype", state.compute_dtype);
+  if (own.has("stream")) state.stream = own.need("stream");
+  if (own.has("data")) state.data = own.need("data");
+  if (!state.data.is_object()) own.wrong("data", "an object");
+  if (own.has("evaluations_without_gain"))
+    own.integer("evaluations_without_gain", state.evaluations_without_gain);
 }
 
 }  // namespace
@@ -74,63 +146,36 @@ nlohmann::ordered_json TrainerState::to_json() const {
 }
 
 TrainerState TrainerState::from_json(const nlohmann::json& json, const std::string& source) {
+  constexpr std::int64_t kMostRanks = std::numeric_limits<int>::max();
   TrainerState state;
   try {
-    SHOAL_CHECK(json.is_object(), "it is not an object");
-    read_optional(json, "best_metric", state.best_metric);
-    read_optional(json, "best_model_checkpoint", state.best_model_checkpoint);
-    read(json, "epoch", state.epoch);
-    read(json, "global_step", state.global_step);
-    read(json, "max_steps", state.max_steps);
-    read(json, "num_train_epochs", state.num_train_epochs);
-    read(json, "train_batch_size", state.train_batch_size);
-    nlohmann::json history;
-    read(json, "log_history", history);
-    SHOAL_CHECK(history.is_array(), "'log_history' is not an array");
-    state.log_history = history;
-    nlohmann::json own;
-    read(json, "shoal", own);
-    read(own, "global_batch_size", state.global_batch_size);
-    read(own, "data_epoch", state.data_epoch);
-    read(own, "data_position", state.data_position);
-    read(own, "seed", state.seed);
-    read(own, "data_seed", state.data_seed);
-    read(own, "optimizer_steps", state.optimizer_steps);
-    read(own, "window_loss", state.window_loss);
-    read(own, "window_steps", state.window_steps);
-    read(own, "total_loss", state.total_loss);
-    read(own, "tokens_seen", state.tokens_seen);
-    read(own, "loss_scale", state.loss_scale);
-    read(own, "loss_scale_good_steps", state.loss_scale_good_steps);
-    // Files before 2026-11-22 lack these; every scale except 1 was dynamic then.
-    state.loss_scale_dynamic = state.loss_scale != 1;
-    if (own.contains("loss_scale_dynamic")) {
-      read(own, "loss_scale_dynamic", state.loss_scale_dynamic);
-      read(own, "loss_scale_shift_left", state.loss_scale_shift_left);
-      read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
-    }
-    if (own.contains("compute_dtype")) read(own, "compute_dtype", state.compute_dtype);
-    if (own.contains("stream")) read(own, "stream", state.stream);
-    if (own.contains("data")) read(own, "data", state.data);
-    SHOAL_CHECK(state.data.is_object(), "'data' is not an object");
-    if (own.contains("evaluations_without_gain"))
-      read(own, "evaluations_without_gain", state.evaluations_without_gain);
-    nlohmann::json layout;
-    read(own, "layout", layout);
-    read(layout, "ranks", state.layout.ranks);
-    read(layout, "threads", state.layout.threads);
-    read(layout, "instruction_set", state.layout.instruction_set);
-    if (layout.contains("plan")) read(layout, "plan", state.layout.plan);
-    SHOAL_CHECK(state.global_step >= 0 && state.data_epoch >= 0 && state.data_position >= 0,
-                "a negative step or position");
+    const StateFields fields(json, source);
+    fields.optional_number("best_metric", state.best_metric);
+    fields.optional_text("best_model_checkpoint", state.best_model_checkpoint);
+    fields.amount("epoch", state.epoch);
+    fields.integer("global_step", state.global_step);
+    fields.integer("max_steps", state.max_steps);
+    fields.amount("num_train_epochs", state.num_train_epochs);
+    fields.integer("train_batch_size", state.train_batch_size, 0, kMostRanks);
+    state.log_history = fields.need("log_history");
+    if (!state.log_history.is_array()) fields.wrong("log_history", "an array");
+    read_own({fields.need("shoal"), source}, state);
+    const nlohmann::json& own = fields.need("shoal");
+    const StateFields layout(StateFields(own, source).need("layout"), source);
+    layout.integer("ranks", state.layout.ranks, 1, kMostRanks);
+    layout.integer("threads", state.layout.threads, 0, kMostRanks);
+    (void)layout.need("instruction_set");
+    layout.text("instruction_set", state.layout.instruction_set);
+    if (const auto plan = own.at("layout").find("plan"); plan != own.at("layout").end())
+      state.layout.plan = *plan;
   } catch (const Error& problem) {
-    throw_error(ErrorCode::corrupt_data, "{}: {}", source, problem.what());
+    throw_error(ErrorCode::corrupt_data, "{}", problem.message());
   }
   return state;
 }
 
 TrainerState read_trainer_state(const std::string& checkpoint_directory) {
-  const std::string path = checkpoint_directory + "/trainer_state.json";
+  const std::string path = fmt::format("{}/{}", checkpoint_directory, kTrainerStateFile);
   return TrainerState::from_json(read_json_file(path), path);
 }
 

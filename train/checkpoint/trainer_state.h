@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -55,6 +56,7 @@ struct TrainerState {
   static TrainerState from_json(const nlohmann::json& json, const std::string& source);
 };
 
+inline constexpr std::string_view kTrainerStateFile = "trainer_state.json";
 TrainerState read_trainer_state(const std::string& checkpoint_directory);
 
 }  // namespace shoal

@@ -69,8 +69,10 @@ TEST(CheckpointBudget, TrainerStates) {
 TEST(CheckpointBudget, Markers) {
   const testing::TemporaryDirectory directory;
   json files = json::array();
-  for (int i = 0; i < 50'000; ++i) files.push_back({{"name", "none"}, {"bytes", 1}});
-  const std::string text = json{{"format", "shoal-checkpoint-1"}, {"files", files}}.dump();
+  for (int i = 0; i < 50'000; ++i)
+    files.push_back({{"name", "none"}, {"bytes", 1}, {"sha256", "0"}});
+  const std::string text =
+      json{{"format", "shoal-checkpoint-1"}, {"step", 1}, {"files", files}}.dump();
   std::ofstream(directory / "COMPLETE") << text;
   within_budget(text.size(), "files", [&] { (void)checkpoint_problem(directory.path(), false); });
 }

@@ -1,7 +1,9 @@
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 
 #include "support/failing_path.h"
@@ -74,9 +76,30 @@ TEST(CheckpointDirectory, FindsTheNewestCompleteOneByNumber) {
   for (const int step : {9, 10, 100, 20}) save(output.path(), step);
   fs::create_directory(output / "checkpoint-abc");
   fs::create_directory(output / "checkpoint-");
-  std::ofstream(output / "checkpoint-999") << "a file";
   EXPECT_EQ(newest_checkpoint(output.path(), nullptr)->step, 100);
   EXPECT_EQ(list_checkpoints(output.path()).size(), 4U);
+}
+
+// A link whose volume is not mounted is a checkpoint that cannot be seen, not none.
+TEST(CheckpointDirectory, AFileOrADanglingLinkOfThatNameIsDamaged) {
+  const TemporaryDirectory output;
+  save(output.path(), 1);
+  fs::create_symlink("/nonexistent/c2", output / "checkpoint-2");
+  std::ofstream(output / "checkpoint-3") << "a file";
+  std::vector<std::string> reasons;
+  const auto found = newest_checkpoint(
+      output.path(), [&](const std::string&, const std::string& why) { reasons.push_back(why); });
+  EXPECT_EQ(found->step, 1);
+  EXPECT_THAT(reasons, ElementsAre("it is not a directory",
+                                   "it is a link to /nonexistent/c2, which is not there"));
+  // They take no room, and what stands there may come back.
+  rotate_checkpoints(output.path(), 1, {});
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1", "checkpoint-2", "checkpoint-3"));
+  for (const int step : {2, 3}) {
+    save(output.path(), step);
+    EXPECT_EQ(checkpoint_problem(checkpoint_path(output.path(), step), true), std::nullopt);
+  }
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1", "checkpoint-2", "checkpoint-3"));
 }
 
 TEST(CheckpointDirectory, PassesOverDamagedOnesAndSaysWhy) {
@@ -202,12 +225,52 @@ TEST(CheckpointDirectory, RefusesHostileMarkers) {
     return checkpoint_problem(path, true).value_or("complete");
   };
   EXPECT_THAT(with_marker(""), HasSubstr("COMPLETE"));
-  EXPECT_THAT(with_marker("[]"), HasSubstr("marker cannot be read"));
+  EXPECT_THAT(with_marker("[]"), HasSubstr("COMPLETE marker is not a JSON object"));
   EXPECT_THAT(with_marker(R"({"format":"x","files":[]})"), HasSubstr("format is 'x'"));
-  EXPECT_THAT(
-      with_marker(
-          R"({"format":"shoal-checkpoint-1","files":[{"name":"../../etc/passwd","bytes":1,"sha256":""}]})"),
-      HasSubstr("a file outside"));
+  const auto with = [&](const std::string& step, const std::string& files) {
+    return with_marker(R"({"format":"shoal-checkpoint-1","step":)" + step + R"(,"files":)" + files +
+                       "}");
+  };
+  const std::string one = R"([{"name":"model.bin","bytes":5,"sha256":"x"}])";
+  EXPECT_THAT(with("1", R"([{"name":"../../etc/passwd","bytes":1,"sha256":"x"}])"),
+              HasSubstr("a file outside"));
+  for (const char* files : {"null", "[]", "{}", "3"})
+    EXPECT_THAT(with("1", files), HasSubstr("COMPLETE marker lists no files"));
+  for (const char* step : {"null", "-1"})
+    EXPECT_THAT(with(step, one), HasSubstr("COMPLETE marker has no step"));
+  EXPECT_THAT(with("1.5", one), HasSubstr("has step: 1.5, where an integer is expected"));
+  for (const char* files :
+       {"[7]", "[{}]", R"([{"name":"model.bin","bytes":5}])", R"([{"name":"model.bin"}])",
+        R"([{"name":["x"],"bytes":5,"sha256":"x"}])", R"([{"name":"a","bytes":"5","sha256":"x"}])",
+        R"([{"name":"model.bin","bytes":5.5,"sha256":"x"}])"})
+    EXPECT_THAT(with("1", files), ::testing::AllOf(HasSubstr("COMPLETE marker's entry of a file"),
+                                                   ::testing::Not(HasSubstr("json.exception"))));
+  const std::string huge = R"({"name":"model.bin","bytes":9007199254740993,"sha256":"x"})";
+  EXPECT_THAT(with("1", "[" + huge + "," + huge + "]"), HasSubstr("has 5 bytes instead of"));
+}
+
+// The directory's name, its marker and its state say one step.
+TEST(CheckpointDirectory, OfTwoStepsIsDamaged) {
+  const TemporaryDirectory output;
+  const auto saved = [&](std::int64_t step, std::int64_t in_state) {
+    TrainerState state;
+    state.global_step = in_state;
+    CheckpointTransaction transaction(output.path(), step, 0);
+    write_file_atomically(transaction.directory() + "/trainer_state.json", state.to_json().dump());
+    return transaction.commit();
+  };
+  const std::string path = saved(2, 2);
+  EXPECT_EQ(checkpoint_problem(path, true), std::nullopt);
+  EXPECT_EQ(checkpoint_problem(path + "/", true), std::nullopt);
+  EXPECT_THAT(checkpoint_problem(saved(3, std::int64_t{1} << 52), true).value_or(""),
+              HasSubstr("trainer_state.json is of step 4503599627370496, its COMPLETE marker of "
+                        "step 3"));
+  fs::rename(path, output / "checkpoint-20");
+  for (const bool checksums : {false, true})
+    EXPECT_THAT(checkpoint_problem(output / "checkpoint-20", checksums).value_or(""),
+                HasSubstr("COMPLETE marker is of step 2"));
+  fs::rename(output / "checkpoint-20", output / "best");
+  EXPECT_EQ(checkpoint_problem(output / "best", true), std::nullopt);
 }
 
 TEST(CheckpointDirectory, ReplacesOneOfTheSameStep) {
@@ -404,6 +467,9 @@ TEST(TrainerState, RoundTripsEveryField) {
   EXPECT_TRUE(again.loss_scale_dynamic);
   EXPECT_EQ(again.window_loss, state.window_loss);
   EXPECT_EQ(again.total_loss, state.total_loss);
+  state.total_loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(
+      TrainerState::from_json(nlohmann::json::parse(state.to_json().dump()), "x").total_loss));
 }
 
 TEST(TrainerState, NamesFileAndFieldOfWrongOnes) {
@@ -411,13 +477,42 @@ TEST(TrainerState, NamesFileAndFieldOfWrongOnes) {
     return error_of([&] { TrainerState::from_json(nlohmann::json::parse(text), "a/state.json"); });
   };
   EXPECT_THAT(error("[]"), HasSubstr("a/state.json"));
-  EXPECT_THAT(error("{}"), HasSubstr("'epoch'"));
-  nlohmann::ordered_json json = TrainerState{}.to_json();
-  json["shoal"]["data_position"] = "far";
-  EXPECT_THAT(error(json.dump().c_str()), HasSubstr("'data_position'"));
-  json = TrainerState{}.to_json();
-  json["global_step"] = -1;
-  EXPECT_THAT(error(json.dump().c_str()), HasSubstr("negative"));
+  EXPECT_THAT(error("{}"), HasSubstr("a/state.json lacks epoch"));
+  TrainerState whole;
+  whole.global_step = 3;
+  const auto with = [&](const nlohmann::json::json_pointer& field, const char* value) {
+    nlohmann::ordered_json json = whole.to_json();
+    json[nlohmann::ordered_json::json_pointer(field.to_string())] = nlohmann::json::parse(value);
+    return error(json.dump().c_str());
+  };
+  const auto refused = [](const std::string& name) {
+    return ::testing::AllOf(::testing::ContainsRegex("^a/state.json (has|lacks) " + name),
+                            ::testing::Not(HasSubstr("json.exception")));
+  };
+  for (const char* name :
+       {"/global_step", "/max_steps", "/train_batch_size", "/shoal/global_batch_size",
+        "/shoal/data_epoch", "/shoal/data_position", "/shoal/optimizer_steps",
+        "/shoal/window_steps", "/shoal/tokens_seen", "/shoal/loss_scale_good_steps",
+        "/shoal/layout/ranks", "/shoal/layout/threads"})
+    for (const char* value : {"1.5", "1.0", "1e300", "-1", "9223372036854775808", "\"far\"", "[]",
+                              "{}", "true", "null", "4611686018427387904"})
+      EXPECT_THAT(with(nlohmann::json::json_pointer(name), value),
+                  refused(std::string(name).substr(std::string_view(name).rfind('/') + 1)))
+          << value;
+  for (const char* name : {"/epoch", "/num_train_epochs", "/shoal/loss_scale"})
+    for (const char* value : {"-1", "1e300", "\"far\"", "null"})
+      EXPECT_THAT(with(nlohmann::json::json_pointer(name), value),
+                  refused(std::string(name).substr(std::string_view(name).rfind('/') + 1)))
+          << value;
+  for (const char* name : {"/shoal/seed", "/shoal/data_seed"})
+    for (const char* value : {"1e300", "-1", "1.5"})
+      EXPECT_THAT(with(nlohmann::json::json_pointer(name), value), HasSubstr("seed: ")) << value;
+  for (const char* name : {"/shoal", "/shoal/layout", "/log_history", "/best_metric",
+                           "/best_model_checkpoint", "/shoal/loss_scale_dynamic"})
+    EXPECT_THAT(with(nlohmann::json::json_pointer(name), "7e5"),
+                ::testing::AnyOf("no error", ::testing::Not(HasSubstr("json.exception"))));
+  EXPECT_THAT(with(nlohmann::json::json_pointer("/shoal/optimizer_steps"), "4"),
+              HasSubstr("has optimizer_steps: 4, where a whole number from 0 to 3 is expected"));
 }
 
 }  // namespace

@@ -78,6 +78,34 @@ TEST_F(ResumeErrors, ALoopOfLinksIsNoAbsentCheckpoint) {
   expect_nothing_was_touched();
 }
 
+// A volume that is not mounted, or another program's file: said, and never taken for no checkpoint.
+TEST_F(ResumeErrors, ADanglingLinkOrAFileIsADamagedCheckpoint) {
+  const TemporaryDirectory volume;
+  fs::rename(output / "checkpoint-4", volume / "checkpoint-4");
+  fs::create_symlink(volume / "away", output / "checkpoint-4");
+  const auto resumed = run(arguments);  // and replaces it
+  EXPECT_EQ(resumed.main.losses.size(), 4U);
+  EXPECT_THAT(resumed.main.messages, HasSubstr("checkpoint-4 is passed over: it is a link to " +
+                                               (volume / "away") + ", which is not there"));
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-4", true), std::nullopt);
+  for (const char* name : {"checkpoint-2", "checkpoint-4", "checkpoint-6"})
+    fs::remove_all(output / name);
+  fs::create_symlink(volume / "away", output / "checkpoint-4");
+  std::ofstream(output / "checkpoint-2") << "a file";
+  const std::string before = bytes_of(output / "metrics.jsonl");
+  for (const int ranks : {1, 2})
+    EXPECT_THAT(error_of(arguments, {.ranks = ranks}),
+                AllOf(HasSubstr("has checkpoints and none is whole"),
+                      HasSubstr("checkpoint-4: it is a link to "),
+                      HasSubstr("checkpoint-2: it is not a directory")));
+  EXPECT_EQ(bytes_of(output / "metrics.jsonl"), before);
+  arguments.resume_from_checkpoint = "false";
+  EXPECT_THAT(error_of(arguments), HasSubstr("holds 2 checkpoints already"));
+  arguments.overwrite_output_dir = true;
+  EXPECT_EQ(run(arguments).main.losses.size(), 6U);
+  EXPECT_EQ(bytes_of(volume / "checkpoint-4/model.safetensors"), model);
+}
+
 TEST_F(ResumeErrors, WhereNoCheckpointIsWholeEachIsNamedWithItsReason) {
   fs::remove(output / "checkpoint-4/COMPLETE");
   fs::resize_file(output / "checkpoint-2/model.safetensors", 100);
