@@ -34,6 +34,9 @@ namespace {
 
 constexpr std::size_t kMostBytes = 4096;  // of a lock file; a larger one is malformed
 constexpr double kLooksInLease = 60;
+// A wait for a holder, one for a waiter that died with the claim, and as much again: more is no
+// queue of runs.
+constexpr double kMostLeases = 5;
 constexpr int kAttempts = 3;
 
 [[noreturn]] void fail(const char* step, const std::string& path) {
@@ -65,6 +68,13 @@ std::optional<std::string> small_file(const std::string& path) {
     // A network file may be removed between open() and read(): the next open() shows that.
     if (error != ESTALE || attempt == kAttempts) fail("read", path);
   }
+}
+
+// A new, empty file; -1: there is one of this name.
+int create_new(const std::string& file) {
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0 && errno != EEXIST) fail("create", file);
+  return descriptor;
 }
 
 std::string now_text() {
@@ -100,6 +110,11 @@ ProcessLife life_of(std::int64_t pid) {
   std::uint64_t start = 0;
   if (fields >> start) return {false, start};
   return {};
+}
+
+// As Holder::self() makes it. Another program's may be anything, a path too.
+bool is_token(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
 struct Holder {
@@ -152,6 +167,8 @@ struct Holder {
       holder.start = field_or(*json, "process_start", std::uint64_t{0});
       holder.pid = field_or(*json, "pid", std::int64_t{0});
       if (holder.token.empty() || holder.pid <= 0) return std::nullopt;
+      for (std::string* const shown : {&holder.host, &holder.since, &holder.alive})
+        std::ranges::replace(*shown, '\n', ' ');
       return holder;
     } catch (const nlohmann::json::exception&) {
       return std::nullopt;
@@ -198,9 +215,8 @@ struct RunLock::Impl {
   // watching it.
   bool create(const std::string& file) {
     own.since = own.alive = now_text();
-    descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor < 0 && errno == EEXIST) return false;
-    if (descriptor < 0) fail("create", file);
+    descriptor = create_new(file);
+    if (descriptor < 0) return false;
     try {
       write_beat();
     } catch (...) {  // a full disk: the next run must not wait for an empty lock
@@ -226,10 +242,41 @@ struct RunLock::Impl {
                 "wait for it, stop it, or give another --output_dir");
   }
 
+  std::optional<Holder> holder_now() const {
+    const std::optional<std::string> text = small_file(path);
+    return text ? Holder::of(*text) : std::nullopt;
+  }
+
+  bool holds() const {
+    const std::optional<Holder> holder = holder_now();
+    return holder && holder->token == own.token;
+  }
+
+  std::string remedy() const {
+    return fmt::format("remove {} if no run writes there, or give another --output_dir", path);
+  }
+
+  void refuse_link() const {
+    if (const std::optional<std::string> target = link_target(path))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is a link to {}, not the lock of a run", path, *target),
+                  remedy());
+  }
+
   void take() {
+    const Deadline end = Deadline::in_seconds(kMostLeases * times.lease);
     while (!create(path)) {
+      refuse_link();
+      if (end.passed())
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{} cannot be had: its {} came and went for {:g} s", output_dir,
+                                kRunLockFile, kMostLeases * times.lease),
+                    remedy());
       const std::optional<std::string> seen = small_file(path);
-      if (!seen) continue;  // released just now
+      if (!seen) {  // released just now, or the file system has not heard of it yet
+        look_again_later();
+        continue;
+      }
       const std::optional<Holder> holder = Holder::of(*seen);
       const Life life = holder ? life_here(*holder, own) : Life::unknown;
       if (life == Life::alive) refuse(holder);
@@ -250,6 +297,10 @@ struct RunLock::Impl {
     }
   }
 
+  void look_again_later() const {
+    std::this_thread::sleep_for(std::chrono::duration<double>(times.lease / kLooksInLease));
+  }
+
   // Measures with this process's own clock, because hosts' clocks may differ. True: the file did
   // not change during the lease. False: it is gone, or it is another run's lock. Refuses if its
   // holder lives.
@@ -259,7 +310,7 @@ struct RunLock::Impl {
                      times.lease));
     const Deadline lease = Deadline::in_seconds(times.lease);
     while (!lease.passed()) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(times.lease / kLooksInLease));
+      look_again_later();
       const std::optional<std::string> now = small_file(path);
       if (!now) return false;
       if (*now == seen) continue;
@@ -273,26 +324,31 @@ struct RunLock::Impl {
     return true;
   }
 
-  // One of several waiters gets the claim: a link to the stale lock under a name derived from that
-  // lock. It renames its own lock into place, so that a lock exists at every moment.
+  // One of several waiters creates the claim, a file named after the stale lock. It renames its own
+  // lock into place, so that a lock exists at every moment. It needs no hard link, which many file
+  // systems lack.
   bool replace_stale(const std::string& stale, const std::optional<Holder>& holder) {
-    const std::string claim = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir,
-                                          holder ? holder->token : std::string("unreadable"));
-    if (::link(path.c_str(), claim.c_str()) != 0) {
-      if (errno == ENOENT) return false;
-      if (errno != EEXIST) fail("link", claim);
+    const std::string claim =
+        fmt::format("{}/tmp-checkpoint-lock-{}", output_dir,
+                    holder && is_token(holder->token) ? holder->token : std::string("unreadable"));
+    const int claimed = create_new(claim);
+    if (claimed < 0) {
       // Another waiter is replacing it. If the lock outlives a second lease, that waiter has died.
       if (std::exchange(claimed_by_another, stale) == stale) remove_file(claim);
       return false;
     }
-    bool mine = small_file(claim) == stale && small_file(path) == stale;
-    if (mine) {
-      const std::string next = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir, own.token);
-      mine = create(next);
-      if (mine) rename_path(next, path);
+    ::close(claimed);
+    const std::string next = fmt::format("{}/tmp-checkpoint-lock-{}", output_dir, own.token);
+    try {
+      if (small_file(path) == stale && create(next)) rename_path(next, path);
+      remove_file(claim);
+      if (holds()) return true;
+    } catch (const Error& error) {
+      best_effort("remove a claim", [&] { remove_file(claim), remove_file(next); });
+      throw Error(error.code(), error.message(), remedy());
     }
-    remove_file(claim);
-    return mine;
+    if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
+    return false;
   }
 
   // Beats go to the open file, so they can never go into another run's lock.
@@ -325,9 +381,7 @@ struct RunLock::Impl {
     if (descriptor < 0) return;
     ::close(std::exchange(descriptor, -1));
     best_effort("remove the lock of this run", [this] {
-      const std::optional<std::string> text = small_file(path);
-      const std::optional<Holder> holder = text ? Holder::of(*text) : std::nullopt;
-      if (holder && holder->token == own.token) remove_file(path);
+      if (holds()) remove_file(path);
     });
   }
 };

@@ -3,6 +3,7 @@
 #include "shoal/train/checkpoint/run_lock.h"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +22,12 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+
+// In this program no file system has hard links, as exFAT and many networks' disks have none.
+extern "C" int link(const char*, const char*) noexcept {
+  errno = EPERM;
+  return -1;
+}
 
 namespace shoal {
 namespace {
@@ -207,6 +214,59 @@ TEST_F(RunLockTest, ThatCannotBeReadIsWatchedToo) {
   });
   EXPECT_THAT(refusal({.beat = 0.05, .lease = 10}), HasSubstr("is in use"));
   writer.join();
+}
+
+// The token names the claim, so another program's could lead anywhere.
+TEST_F(RunLockTest, WithAnyTokenIsTakenOver) {
+  for (const std::string& token :
+       {std::string("../../x"), std::string("a/b"), std::string(3000, 'a'), std::string("a\nb")}) {
+    nlohmann::json record = record_of_another_host(7);
+    record["token"] = token;
+    put(record.dump());
+    EXPECT_THAT(said_while_taken(), HasSubstr("gave no sign of life for 0.4 s: this run takes"));
+    EXPECT_EQ(output_.files(), 0) << token;
+  }
+}
+
+TEST_F(RunLockTest, ThatIsALinkIsRefusedByName) {
+  std::ofstream(output_ / "file") << "x";
+  for (const std::string target : {"/nonexistent/x", "file", "run.lock"}) {
+    fs::create_symlink(target, path());
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(path() + " is a link to " + target + ", not the lock"),
+                                 HasSubstr("remove " + path() + " if no run writes there")));
+    fs::remove(path());
+  }
+}
+
+TEST_F(RunLockTest, ThatComesAndGoesIsNotWaitedForForEver) {
+  const auto holder = [&](int number) {
+    nlohmann::json record = record_of_another_host(7);
+    record["token"] = std::to_string(number);
+    return record.dump();
+  };
+  put(holder(0));
+  std::atomic<bool> ends = false;
+  std::thread others([&] {
+    for (int i = 1; !ends; ++i) {
+      put(holder(i));
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+  });
+  EXPECT_THAT(refusal({.beat = 0.05, .lease = 0.6}),
+              AllOf(HasSubstr("cannot be had: its run.lock came and went for 3 s"),
+                    HasSubstr("remove " + path())));
+  ends = true;
+  others.join();
+}
+
+TEST_F(RunLockTest, IsSpokenOfInOneLine) {
+  const RunLock lock(output_.path(), {}, kShort);
+  nlohmann::json record = record_of_another_host(7);
+  record["host"] = "far\naway";
+  record["since"] = "noon\n";
+  put(record.dump());
+  EXPECT_THAT(error_text([&] { lock.check(); }),
+              AllOf(HasSubstr("process 4711 on far away since noon "), Not(HasSubstr("\n"))));
 }
 
 TEST_F(RunLockTest, IsTakenOverByOneOfManyWaiters) {
