@@ -23,10 +23,11 @@ struct Failure {
   std::string kind;      // what needs saying once
 };
 
-Failure failure_of(const Error& error) {
+Failure failure_of(const Error& error, bool training_began) {
   const ErrorCode code = error.code();
-  const bool option = code == ErrorCode::invalid_argument || code == ErrorCode::not_found ||
-                      code == ErrorCode::unavailable;
+  const bool option =
+      !training_began && (code == ErrorCode::invalid_argument || code == ErrorCode::not_found ||
+                          code == ErrorCode::unavailable);
   const std::string text =
       Error(code, error.message(), error.remedy()).in_operation(error.operation()).what();
   return {
@@ -120,8 +121,8 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 }
 
 int tell_failures(const World& world, Store& store, const std::string& label,
-                  const std::optional<Error>& own, Deadline deadline) {
-  const Failure mine = own ? failure_of(*own) : Failure{};
+                  const std::optional<Error>& own, Deadline deadline, bool training_began) {
+  const Failure mine = own ? failure_of(*own, training_began) : Failure{};
   std::vector<Failure> all;
   try {
     all = exchange_cards(store, label, world.rank, world.size, packed(mine), deadline, "failures",

@@ -37,8 +37,9 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 // the lowest says so, on standard error, and how many others there are; who only noticed that
 // others fail (aborted, peer_lost) says so where nobody found a cause. Returns the
 // exit status of all ranks: 0 without failures, else kWrongOptions where what was found is an
-// argument that cannot be. `label` is new for each call.
+// argument that cannot be. `label` is new for each call. `training_began`: the options were right,
+// so every failure is kFailed.
 int tell_failures(const World& world, Store& store, const std::string& label,
-                  const std::optional<Error>& own, Deadline deadline);
+                  const std::optional<Error>& own, Deadline deadline, bool training_began = false);
 
 }  // namespace shoal::app

@@ -180,10 +180,38 @@ std::string trace_path(const std::string& path, int rank) {
   return rank == 0 ? path : fmt::format("{}.rank{}", path, rank);
 }
 
-void write_results(const std::string& directory, const char* name,
-                   const nlohmann::ordered_json& metrics) {
-  write_file_atomically(fmt::format("{}/{}_results.json", directory, name), metrics.dump(2) + "\n");
-}
+// What the program itself writes in output_dir, as long as no other run has taken it over.
+class OutputFiles {
+ public:
+  explicit OutputFiles(std::string directory) : directory_(std::move(directory)) {}
+  void ask(const Trainer& trainer) { trainer_ = &trainer; }  // whether it is still this run's
+  const std::string& directory() const { return directory_; }
+  void write(const std::vector<TaskData::File>& files) const {
+    for (const TaskData::File& file : files) {
+      if (trainer_ != nullptr) trainer_->check_output_dir();
+      make_directories(directory_);
+      write_file_atomically(directory_ + "/" + file.name, file.text);
+    }
+  }
+  void write_results(const char* name, const nlohmann::ordered_json& metrics) const {
+    write({{fmt::format("{}_results.json", name), metrics.dump(2) + "\n"}});
+  }
+
+ private:
+  std::string directory_;
+  const Trainer* trainer_ = nullptr;
+};
+
+// Says whether training began, from when on no failure is an option's.
+class TrainingBegan final : public TrainerCallback {
+ public:
+  explicit TrainingBegan(bool& began) : began_(began) {}
+  bool needs_every_step() const override { return false; }
+  void on_train_begin(const TrainerState&) override { began_ = true; }
+
+ private:
+  bool& began_;
+};
 
 struct Rank {
   Task& task;
@@ -198,6 +226,7 @@ struct Rank {
   const std::vector<RankDevice>& devices;  // by rank
   Tracer* tracer;
   std::vector<std::string> notices;
+  bool& training_began;
 };
 
 // "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", as far as
@@ -226,20 +255,15 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   return line;
 }
 
-void write_files(const std::string& directory, const std::vector<TaskData::File>& files) {
-  make_directories(directory);
-  for (const TaskData::File& file : files)
-    write_file_atomically(directory + "/" + file.name, file.text);
-}
-
 // compute_metrics of a task that has some. `asked`: the set that is being predicted, which the
 // caller changes; what an evaluation leaves behind, rank 0 writes.
-ComputeMetrics metrics_of(const Rank& rank, std::shared_ptr<const Dataset>& asked) {
+ComputeMetrics metrics_of(const Rank& rank, const OutputFiles& output,
+                          std::shared_ptr<const Dataset>& asked) {
   if (!rank.setup.samples) return {};
-  return [&rank, &asked](const Predictions& predictions) {
+  return [&rank, &output, &asked](const Predictions& predictions) {
     const TaskData& samples = *rank.setup.samples;
     if (rank.world.rank == 0 && asked == rank.setup.eval_dataset)
-      write_files(rank.arguments.training.output_dir, samples.evaluated(*asked, predictions));
+      output.write(samples.evaluated(*asked, predictions));
     return samples.metrics(*asked, predictions);
   };
 }
@@ -251,19 +275,18 @@ std::string with_suffix(const std::string& file, const std::string& suffix) {
 }
 
 // Of one set; `metrics` gets its numbers, their names and those of files with `suffix`.
-void predict(const Rank& rank, Trainer& trainer, const std::shared_ptr<const Dataset>& dataset,
-             const std::string& suffix, nlohmann::ordered_json& metrics,
-             const std::function<void(const std::string&)>& say) {
-  const PredictionOutput output = trainer.predict(dataset);
+void predict(const Rank& rank, Trainer& trainer, const OutputFiles& output,
+             const std::shared_ptr<const Dataset>& dataset, const std::string& suffix,
+             nlohmann::ordered_json& metrics, const std::function<void(const std::string&)>& say) {
+  const PredictionOutput predicted = trainer.predict(dataset);
   if (rank.world.rank != 0) return;
-  const std::string& directory = rank.arguments.training.output_dir;
-  auto files = rank.setup.samples->predicted(*dataset, output.predictions);
+  auto files = rank.setup.samples->predicted(*dataset, predicted.predictions);
   for (TaskData::File& file : files) file.name = with_suffix(file.name, suffix);
-  write_files(directory, files);
-  for (const auto& [name, value] : output.metrics.items()) metrics[name + suffix] = value;
-  write_results(directory, "predict", metrics);
-  say(fmt::format("{} predictions in {}/{}", output.predictions.samples.size(), directory,
-                  files.at(0).name));
+  output.write(files);
+  for (const auto& [name, value] : predicted.metrics.items()) metrics[name + suffix] = value;
+  output.write_results("predict", metrics);
+  say(fmt::format("{} predictions in {}/{}", predicted.predictions.samples.size(),
+                  output.directory(), files.at(0).name));
 }
 
 // The validation set, unless the last step was evaluated just now, then MNLI's other genres under
@@ -291,7 +314,8 @@ int train_and_evaluate(const Rank& rank) {
   TrainerParts parts;
   parts.task = &rank.task;
   std::shared_ptr<const Dataset> asked = rank.setup.eval_dataset;
-  parts.compute_metrics = metrics_of(rank, asked);
+  OutputFiles output(a.output_dir);
+  parts.compute_metrics = metrics_of(rank, output, asked);
   parts.kernels = rank.compute.kernels.get();
   parts.memory = &rank.compute.memory;
   parts.host_memory = &rank.compute.host();
@@ -312,9 +336,12 @@ int train_and_evaluate(const Rank& rank) {
   if (main_rank && reports_to_tensorboard(a)) parts.callbacks.push_back(&tensorboard);
   RunSettings settings(a.output_dir, rank.told, rank.world);
   if (main_rank) parts.callbacks.push_back(&settings);
+  TrainingBegan began(rank.training_began);
+  parts.callbacks.push_back(&began);
   parts.tracer = rank.tracer;
   parts.stop_signal = &stop_signal;
   Trainer trainer(a, parts);
+  output.ask(trainer);
 
   nlohmann::ordered_json results;
   int stopped_by = 0;
@@ -345,6 +372,7 @@ int train_and_evaluate(const Rank& rank) {
       say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
                       unigram));
     }
+    trainer.take_output_dir();  // may wait for a while; a signal ends that at once
     if (const std::string hint = how_to_stop(rank.world); !hint.empty()) say(hint);
     const TrainResult trained = [&] {
       const StopSignals signals;
@@ -364,14 +392,13 @@ int train_and_evaluate(const Rank& rank) {
                             trained.last_checkpoint)));
     } else {
       trainer.save_model(a.output_dir);
-      if (main_rank) write_results(a.output_dir, "train", trained.metrics);
+      if (main_rank) output.write_results("train", trained.metrics);
     }
   }
   if (stopped_by == 0 && a.do_eval && rank.setup.eval_dataset) {
     const nlohmann::ordered_json metrics = evaluate(rank, trainer, asked);
     if (main_rank) {
-      make_directories(a.output_dir);
-      write_results(a.output_dir, "eval", metrics);
+      output.write_results("eval", metrics);
       results.update(metrics);
     }
   }
@@ -381,10 +408,10 @@ int train_and_evaluate(const Rank& rank) {
          {std::pair{rank.setup.test_dataset, ""}, {rank.setup.test_mismatched, kMismatched}}) {
       if (!dataset) continue;
       asked = dataset;
-      predict(rank, trainer, dataset, suffix, metrics, say);
+      predict(rank, trainer, output, dataset, suffix, metrics, say);
     }
   }
-  if (main_rank && stopped_by == 0) write_results(a.output_dir, "all", results);
+  if (main_rank && stopped_by == 0) output.write_results("all", results);
   if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())
     say(line);
   if (const std::string line = trainer.describe_capture(); !line.empty()) say(line);
@@ -403,6 +430,7 @@ struct Prepared {
   ChosenDevice device;
   RankDevice own_device;
   std::vector<RankDevice> devices;  // by rank, once they told each other
+  bool training_began = false;
 };
 
 Prepared parsed(const std::vector<std::string>& words) {
@@ -458,11 +486,11 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   // Its parameters and their gradients live in memory of both.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
-    const int status =
-        train_and_evaluate({*task, prepared.arguments,
-                            told_options(prepared.values, run_plan(prepared.arguments.training)),
-                            prepared.setup, world, *communicator, how, compute, prepared.device,
-                            prepared.devices, tracer.get(), prepared.notices});
+    const int status = train_and_evaluate(
+        {*task, prepared.arguments,
+         told_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
+         world, *communicator, how, compute, prepared.device, prepared.devices, tracer.get(),
+         prepared.notices, prepared.training_began});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->host().barrier()->wait();
     return status;
@@ -543,7 +571,7 @@ int train(const std::vector<std::string>& words) {
     return run_rank(prepared, ranks);
   } catch (const std::exception& problem) {
     return tell_failures(world, store, "failed", error_of(problem),
-                         Deadline::in_seconds(deadlines::kTellFailures));
+                         Deadline::in_seconds(deadlines::kTellFailures), prepared.training_began);
   }
 }
 

@@ -30,11 +30,12 @@ void report_error(const std::string&, const std::string& text) {
 namespace {
 
 // What is said where ranks fail so; all end with `status`.
-std::vector<std::string> said(const std::vector<std::optional<Error>>& failures, int status) {
+std::vector<std::string> said(const std::vector<std::optional<Error>>& failures, int status,
+                              bool training_began = false) {
   lines.clear();
   test::run_thread_ranks(static_cast<int>(failures.size()), [&](const World& world, Store& store) {
     EXPECT_EQ(tell_failures(world, store, "test", failures[static_cast<std::size_t>(world.rank)],
-                            Deadline::in_seconds(20)),
+                            Deadline::in_seconds(20), training_began),
               status);
   });
   std::ranges::sort(lines);
@@ -58,6 +59,15 @@ TEST(Failures, ThatOneRemedyHelpsAreSaidByTheLowest) {
   EXPECT_THAT(said({std::nullopt, full(1), full(2), full(3)}, kFailed),
               ElementsAre("cannot write shard 1" + text + " (and so 2 other ranks)"));
   EXPECT_THAT(said({std::nullopt, full(1)}, kFailed), ElementsAre("cannot write shard 1" + text));
+}
+
+// What ends a run after its first step is no option of it, and no reason to change one.
+TEST(Failures, AfterTrainingBeganAreNoWrongOptions) {
+  for (const ErrorCode code :
+       {ErrorCode::unavailable, ErrorCode::not_found, ErrorCode::invalid_argument})
+    for (const bool began : {false, true})
+      EXPECT_THAT(said({Error(code, "lost")}, began ? kFailed : kWrongOptions, began),
+                  ElementsAre("lost"));
 }
 
 TEST(Failures, OfDifferentCausesAreAllSaid) {

@@ -41,6 +41,7 @@ void Trainer::Impl::begin() {
   unfinished.reset();
   writer.reset();
   run_lock.reset();
+  owners = {};
   loader.reset();
   engine.reset();
   if (parts.model_init) {
@@ -408,6 +409,12 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
       record["hidden_communication_share"] = reduced.hidden_share();
     }
   }
+  write_metrics(record);
+}
+
+void Trainer::Impl::write_metrics(const nlohmann::ordered_json& record) {
+  if (!metrics_file) return;
+  check_output_dir();
   metrics_file->write(record);
 }
 
@@ -470,13 +477,9 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
 TrainResult Trainer::Impl::train() {
   if (std::exchange(trained, true) && parts.model_init) begin();
   prepare_training();
-  owners = find_owners(engine->beside(), args.output_dir);
-  // Before this run changes the directory. resume() removes nothing before all ranks have arrived.
-  const bool writes = is_main() || engine->writes_parts();  // other ranks may lack the disk
-  if (!run_lock && writes && owners.is_owner(parts.communicator->rank()))
-    run_lock =
-        std::make_shared<RunLock>(args.output_dir, [this](const std::string& line) { say(line); });
+  take_output_dir();  // before this run changes the directory
   const bool resumed = resume();
+  check_output_dir();  // reading a checkpoint through may have taken long
   if (!owners.is_shared())
     say("note: output_dir is on each host's own disk: a checkpoint is whole, and a resume finds "
         "it, "
@@ -489,7 +492,7 @@ TrainResult Trainer::Impl::train() {
           args.output_dir + "/metrics.jsonl",
           resumed ? JsonLinesWriter::Mode::append : JsonLinesWriter::Mode::truncate);
   }
-  if (!writer && writes) writer = std::make_unique<CheckpointWriter>();
+  if (!writer && writes_files()) writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   std::int64_t needing = std::ranges::count_if(
       parts.callbacks, [](const TrainerCallback* c) { return c->needs_every_step(); });
@@ -548,7 +551,6 @@ TrainResult Trainer::Impl::train() {
   result.train_loss =
       state.total_loss / static_cast<double>(std::max<std::int64_t>(1, state.global_step));
   result.last_checkpoint = last_checkpoint;
-  run_lock.reset();
   return result;
 }
 

@@ -115,6 +115,12 @@ class Trainer {
   Trainer(const TrainingArguments& arguments, const TrainerParts& parts);
   ~Trainer();
 
+  // Waits until only this run may write in output_dir, which holds until the Trainer ends. Throws
+  // invalid_argument if another run lives there. train() calls it too; an early call keeps a signal
+  // from waiting for a checkpoint. Collective.
+  void take_output_dir();
+  // Call it before a program replaces a file there. Throws unavailable if another run has taken it.
+  void check_output_dir() const;
   // Collective. Throws the error that ended training. If a checkpoint cannot be written, training
   // ends at the next step; earlier checkpoints stay.
   TrainResult train();

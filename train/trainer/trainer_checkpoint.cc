@@ -17,7 +17,7 @@
 namespace shoal {
 namespace {
 
-constexpr const char* kStateFile = "trainer_state.json";
+constexpr const char* kStateFile = kTrainerStateFile.data();
 constexpr const char* kSamples = "samples";  // in TrainerState::data: rows of an epoch
 
 std::string text_of(const TrainerState& state) { return state.to_json().dump(2) + "\n"; }
@@ -52,6 +52,18 @@ void check_output_directory(const TrainingArguments& arguments) {
       fmt::format("{} holds {} checkpoint{} already", arguments.output_dir, all.size(),
                   all.size() == 1 ? "" : "s"),
       "--resume_from_checkpoint true continues the run, --overwrite_output_dir replaces it");
+}
+
+void Trainer::Impl::take_output_dir() {
+  if (!owners.of_rank.empty()) return;
+  owners = find_owners(engine->beside(), args.output_dir);
+  if (writes_files() && owners.is_owner(parts.communicator->rank()))
+    run_lock =
+        std::make_shared<RunLock>(args.output_dir, [this](const std::string& line) { say(line); });
+}
+
+void Trainer::Impl::check_output_dir() const {
+  if (run_lock) run_lock->check();
 }
 
 void Trainer::Impl::save_checkpoint() {
@@ -194,6 +206,7 @@ void Trainer::Impl::finish_writing() {
 
 void Trainer::Impl::save_model(const std::string& directory) {
   settle();
+  check_output_dir();
   if (is_main()) make_directories(directory, "choose another --output_dir or its permissions");
   engine->save_model(directory);
   if (ranks() > 1) parts.communicator->host().barrier()->wait();
@@ -302,6 +315,7 @@ bool Trainer::Impl::resume() {
   const auto path = checkpoint_to_resume();
   if (!path) {
     // A later resume must not find a step of the run that was to be overwritten.
+    check_output_dir();
     if (is_main() && args.overwrite_output_dir)
       for (const CheckpointInfo& info : list_checkpoints(args.output_dir)) {
         say(fmt::format("removing {} (overwrite_output_dir)", info.path));
@@ -502,6 +516,7 @@ void Trainer::Impl::load_best_model() {
   if (!state.best_model_checkpoint) return;
   if (ranks() > 1) parts.communicator->host().barrier()->wait();  // rank 0's writer has finished
   const std::string& path = *state.best_model_checkpoint;
+  check_output_dir();
   gather_files(engine->beside(), owners, path, false);
   if (const auto problem = problem_of(path))
     refuse({ErrorCode::corrupt_data,
@@ -512,5 +527,10 @@ void Trainer::Impl::load_best_model() {
   say(fmt::format("loaded the best model, {} (eval {} {:.6g})", path, args.metric_for_best_model,
                   state.best_metric.value_or(0)));
 }
+
+void Trainer::take_output_dir() {
+  impl_->guarded([this] { impl_->take_output_dir(); });
+}
+void Trainer::check_output_dir() const { impl_->check_output_dir(); }
 
 }  // namespace shoal

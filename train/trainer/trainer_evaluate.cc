@@ -115,7 +115,7 @@ void Trainer::Impl::log_evaluation(const EvaluationMetrics& given) {
   state.log_history.push_back(nlohmann::json(given.record));
   nlohmann::ordered_json line = given.metrics;
   line["step"] = state.global_step;
-  if (metrics_file) metrics_file->write(line);
+  write_metrics(line);
   each_callback([&](TrainerCallback& c) {
     c.on_log(line);
     c.on_evaluate(given.metrics);

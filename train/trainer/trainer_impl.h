@@ -42,8 +42,8 @@ struct Trainer::Impl {
   LoaderWatch loader_watch;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
-  // Held while an owner of output_dir trains; after an error, as long as the writer may still
-  // write.
+  // On an owner of output_dir, from train() to the end of the Trainer and of its writer: the
+  // program's results after training belong to the run too.
   std::shared_ptr<RunLock> run_lock;
   std::unique_ptr<CheckpointWriter> writer;  // on every rank that writes
   // A checkpoint in parts that is not complete yet: on all ranks or none.
@@ -75,6 +75,7 @@ struct Trainer::Impl {
   bool streams() const { return parts.train_shards != nullptr; }
   bool is_main() const { return parts.communicator->rank() == 0; }
   int ranks() const { return parts.communicator->size(); }
+  bool writes_files() const { return is_main() || engine->writes_parts(); }
   // Samples that all ranks consume with one batch each.
   std::int64_t together() const { return share.samples(args.per_device_train_batch_size); }
   template <typename F>
@@ -113,6 +114,9 @@ struct Trainer::Impl {
   void sum(double* values, std::int64_t count);
 
   // trainer.cc
+  void take_output_dir();         // and owners; once
+  void check_output_dir() const;  // unavailable where another run has taken it over
+  void write_metrics(const nlohmann::ordered_json& record);
   void check_communicator() const;
   std::unique_ptr<Loader> make_train_loader();
   std::shared_ptr<const std::vector<std::int32_t>> lengths_of_samples();

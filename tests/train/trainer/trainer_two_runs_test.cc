@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <vector>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/toy_training.h"
@@ -100,6 +101,57 @@ TEST_F(TwoRuns, ARunThatLostItsDirectoryCommitsNothingThere) {
     EXPECT_FALSE(fs::exists(output / "checkpoint-4")) << in_parts;
     EXPECT_THAT(bytes_of(output / "run.lock"), HasSubstr("theirs"));
     fs::remove(output / "run.lock");
+  }
+}
+
+// The model, the results and the predictions come after the last step. They are the run's too.
+TEST_F(TwoRuns, TheSecondIsRefusedUntilTheFirstHasWrittenEverything) {
+  TrainingArguments second = arguments;
+  second.overwrite_output_dir = true;
+  RunOptions options{.eval_samples = 5, .save_model_to = output.path()};
+  options.after = [&](Trainer& trainer, int) {
+    EXPECT_THAT(error_of(second), HasSubstr(" is in use by process "));
+    trainer.check_output_dir();
+    trainer.evaluate();
+    EXPECT_THAT(error_of(second), HasSubstr(" is in use by process "));
+  };
+  run(arguments, options);
+  EXPECT_FALSE(fs::exists(output / "run.lock"));
+  EXPECT_EQ(error_of(second), "no error");
+}
+
+// No checkpoint is left to write, so nothing else would look.
+TEST_F(TwoRuns, ARunThatLostItsDirectoryWritesNothingThere) {
+  arguments.save_strategy = Interval::no;
+  const auto lose = [&] {
+    fs::remove(output / "run.lock");
+    std::ofstream(output / "run.lock")
+        << R"({"host": "far-away", "pid": 4711, "token": "theirs", "since": "noon"})";
+    std::ofstream(output / "metrics.jsonl") << "theirs";
+    std::ofstream(output / "model.safetensors") << "theirs";
+  };
+  const auto expect_nothing_was_touched = [&](const std::string& said) {
+    EXPECT_THAT(said, HasSubstr("was taken over by process 4711 on far-away since noon"));
+    EXPECT_EQ(bytes_of(output / "metrics.jsonl"), "theirs");
+    EXPECT_EQ(bytes_of(output / "model.safetensors"), "theirs");
+    EXPECT_FALSE(fs::exists(output / "config.json"));
+    fs::remove(output / "run.lock");
+  };
+  AtStep at_step(3, lose);
+  RunOptions options = acting(at_step);
+  options.save_model_to = output.path();
+  expect_nothing_was_touched(error_of(arguments, options));  // the third step's metrics
+
+  RunOptions later{.eval_samples = 5};
+  for (const auto& action : std::vector<std::function<void(Trainer&)>>{
+           [](Trainer& trainer) { trainer.check_output_dir(); },
+           [](Trainer& trainer) { trainer.evaluate(); },
+           [&](Trainer& trainer) { trainer.save_model(output.path()); }}) {
+    later.after = [&](Trainer& trainer, int) {
+      lose();
+      action(trainer);
+    };
+    expect_nothing_was_touched(error_of(arguments, later));
   }
 }
 
