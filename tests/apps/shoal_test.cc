@@ -241,16 +241,16 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   EXPECT_TRUE(is_one_line(failed[0].err + failed[1].err)) << failed[0].err << failed[1].err;
   EXPECT_THAT(failed[0].err, HasSubstr("none.txt"));
 
-  // Rank 0 cannot save in the middle: it says so with its rank, and rank 1 ends too.
-  fs::remove_all(mine_ / "two" + "/checkpoint-3");
-  fs::create_symlink("nowhere", mine_ / "two" + "/checkpoint-3");
+  // Rank 0 alone cannot write, in training: it says so with its rank, and rank 1 ends too.
+  fs::remove_all(mine_ / "two" + "/metrics.jsonl");
+  fs::create_directory(mine_ / "two" + "/metrics.jsonl");
   auto longer = words;
   longer.push_back("--overwrite_output_dir");
   *(std::find(longer.begin(), longer.end(), "--max_steps") + 1) = "100000";
   const auto died = test::run_programs(longer, {environment("0"), environment("1")});
   EXPECT_EQ(died[0].status, 1);
   EXPECT_EQ(died[1].status, 1) << died[1].signal;
-  EXPECT_THAT(died[0].err, AllOf(HasSubstr("checkpoint-3"), HasSubstr("rank 0")));
+  EXPECT_THAT(died[0].err, AllOf(HasSubstr("metrics.jsonl"), HasSubstr("rank 0")));
   EXPECT_EQ(died[1].err, "");
 }
 
