@@ -52,7 +52,7 @@ RankDevice read_device(std::string_view card) {
   return read;
 }
 
-// Who shares a GPU, by its identity; where a driver gives none, by host and index.
+// Ranks that share a GPU, by its identity; if the driver gives none, by host and index.
 std::string key_of(const RankDevice& of) {
   return of.identity.empty() ? fmt::format("{}/{}", of.host, to_string(of.device)) : of.identity;
 }

@@ -1,4 +1,4 @@
-// What every rank of a job computes on, as all of them know it.
+// The device of every rank of a job; all ranks know all of them.
 #pragma once
 
 #include <cstdint>

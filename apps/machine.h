@@ -1,4 +1,4 @@
-// What this machine has, found without linking what may be missing.
+// Finds what this machine has, without linking libraries that may be missing.
 #pragma once
 
 #include <optional>

@@ -69,7 +69,7 @@ struct TokenFiles {
   std::string train, validation;
 };
 
-// Text becomes token files; the first rank of each host makes them, then everybody finds them.
+// Text becomes token files. The first rank of each host makes them; then all ranks find them.
 TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
                        collectives::WatchedStore& ranks, int threads) {
   const Tokenizer* const tokenizer = setup.tokenizer.get();
@@ -108,7 +108,7 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
       answer = as_text(error_of(problem));
     }
   }
-  // The others wait while it makes progress; a failure of the first is everybody's.
+  // The others wait while it makes progress; a failure of the first rank ends all.
   HostAnswer prepared;
   for (const HostAnswer& told :
        exchange_answers(world, ranks, "tokens", answer, deadlines::start()))
@@ -136,7 +136,7 @@ void check_resume(const TrainingArguments& a) {
                 "give a checkpoint-N directory, or true for the newest in output_dir");
 }
 
-// What is asked for, but could have no effect.
+// Refuses options that could have no effect.
 void check_is_possible(const RunArguments& a) {
   const bool held_out = !a.data.validation_file.empty() || a.data.validation_split_percentage > 0;
   SHOAL_CHECK(!a.data.train_file.empty() || !a.training.do_train,
@@ -196,7 +196,7 @@ void check_packing(const DataArguments& data) {
               "as train_file, or leave packing out");
 }
 
-// What is for another task, or missing for this one.
+// Refuses options of another task, and missing ones of this task.
 void check_data(const RunArguments& a, TaskKind kind) {
   using enum TaskKind;
   const std::vector<TaskKind> samples = {text_classification, question_answering,

@@ -1,4 +1,4 @@
-// What `shoal train` builds before it trains: model, tokenizer, data, from the arguments.
+// Model, tokenizer and data, which `shoal train` builds from the arguments before it trains.
 #pragma once
 
 #include <memory>

@@ -28,7 +28,7 @@ struct ControlNews {
     died,         // its connection ended without a word
     unreachable,  // nothing came from its host, not even acknowledgements, for `text` seconds
     failed,       // it threw; `text` are its words
-    aborted,      // somebody called abort there; `text` says why
+    aborted,      // a thread called abort there; `text` says why
   };
   Kind kind = Kind::died;
   int rank = -1;

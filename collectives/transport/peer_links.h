@@ -43,7 +43,8 @@ class PeerLinks {
   PeerLinks& operator=(const PeerLinks&) = delete;
 
   // To all peers, in the order of the calls. Does not block: what a peer has no room for is sent by
-  // later drains. Closes the segment's descriptor once everybody has it; those gone are skipped.
+  // later drains. Closes the segment's descriptor once all peers have it; peers that are gone are
+  // skipped.
   void announce(std::int64_t number, std::shared_ptr<SharedSegment> segment);
   // Announcements that wait for room, and the peers that have not got all of them.
   std::size_t backlog() const { return announcements_.size(); }
@@ -74,7 +75,7 @@ class PeerLinks {
   std::vector<HostIdentity> hosts_;
   std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
   std::vector<LinkState> states_;
-  std::deque<Announcement> announcements_;  // that somebody has not got
+  std::deque<Announcement> announcements_;  // that a peer has not received
   std::vector<std::size_t> next_;           // of these, by rank
 };
 

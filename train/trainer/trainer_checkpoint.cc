@@ -226,7 +226,7 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   if (wants_newest(asked)) return newest_to_resume();
   if (begins_anew(asked)) {
     check_output_directory(args);
-    agree_on_step(-1);  // and everybody has looked
+    agree_on_step(-1);  // and all ranks have looked
     return std::nullopt;
   }
   // A file that one rank sees alone is found out below, when ranks compare steps.
@@ -249,7 +249,7 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
 
 std::optional<std::string> Trainer::Impl::newest_to_resume() {
   if (is_main()) restore_replaced_checkpoints(args.output_dir);
-  agree_on_step(0);  // nobody looks before
+  agree_on_step(0);  // no rank looks before
   std::vector<DamagedCheckpoint> damaged;
   const auto say_damaged = [&] {
     for (const DamagedCheckpoint& one : damaged)

@@ -112,7 +112,7 @@ bool Group::sleepers_fence() const {
   return false;
 }
 
-// What was published before without a fence is visible to whoever sees the flag.
+// A rank that sees the flag also sees everything that was published before it without a fence.
 void Group::fence_at_publishing() { own_page().fences.store(true); }
 
 int Group::first_behind(std::uint64_t target) const {

@@ -51,7 +51,7 @@ class Group {
     return page(peer).slots[sequence % transport::kSlots];
   }
 
-  // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
+  // This rank's place becomes `place`; wakes sleeping ranks. Everything written before is visible
   // to a rank that sees the place.
   void publish(std::uint64_t place) {
     if (static_cast<std::uint32_t>(place) == 0)
@@ -77,7 +77,7 @@ class Group {
       if (peer != rank_ && !published(peer, sequence)) return false;
     return true;
   }
-  // Whether whoever sleeps must fence all ranks first (doorbell.h).
+  // Whether a rank must fence all ranks before it sleeps (doorbell.h).
   bool sleepers_fence() const;
   // From now on this rank fences when it publishes: where sleeping is the rule, that costs less
   // than to interrupt the other cores for each sleep.
@@ -111,7 +111,7 @@ class Group {
   // Why this rank gives up, for those who find it gone.
   void say_last_words(std::string_view text,
                       transport::LastWords why = transport::LastWords::failed);
-  // It said so, and will not go on: not that somebody aborted, which aborted_by() tells.
+  // It said so, and will not go on: not that a rank aborted, which aborted_by() tells.
   bool has_failed(int peer) const;
   std::string last_words(int peer) const;
   // Makes every rank's waits end.
@@ -121,7 +121,7 @@ class Group {
  private:
   std::vector<int> named(std::vector<int> peers) const;  // member() of each
   std::size_t control_bytes() const;
-  void introduce_memory();  // before anybody sees the own page
+  void introduce_memory();  // before a peer sees the own page
   void agree_on_memory(Deadline deadline);
   int try_memory() const;  // 0, or the first errno
   std::string why_not_single_copy(int peer, int problem) const;

@@ -12,14 +12,14 @@
 
 namespace shoal::collectives::fabric {
 
-// What every rank says of its host.
+// The card of a rank's host.
 struct Survey {
   std::string provider, host;
   int local_rank = 0, local_size = 1;
   std::vector<RailSite> sites;
 };
 
-// What every rank opened.
+// The card of the rails that a rank opened.
 struct Opened {
   std::vector<std::string> networks, addresses;  // by rail
   std::vector<int> preferred;                    // rails

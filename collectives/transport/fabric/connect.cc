@@ -389,7 +389,7 @@ std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& o
     connect_peers(setup, opened);
     setup.device_memory_problem = device_memory_problem(setup);
     start_rails(setup);
-    // Nobody sends before everybody has posted its receives.
+    // No rank sends before all ranks have posted their receives.
     exchange_cards(who, kReady, json::object());
     return std::make_unique<FabricEndpoint>(std::move(setup));
   } catch (const std::exception& problem) {
