@@ -75,7 +75,8 @@ void read_own(const StateFields& own, TrainerState& state) {
   const std::int64_t steps = state.global_step;
   own.integer("global_batch_size", state.global_batch_size);
   own.integer("data_epoch", state.data_epoch);
-  own.integer("data_position", state.data_position);
+  // The Trainer knows which place a run can have reached.
+  own.integer("data_position", state.data_position, 0, std::numeric_limits<std::int64_t>::max());
   own.seed("seed", state.seed);
   own.seed("data_seed", state.data_seed);
   own.integer("optimizer_steps", state.optimizer_steps, 0, steps);

@@ -495,10 +495,12 @@ TEST(TrainerState, NamesFileAndFieldOfWrongOnes) {
         "/shoal/window_steps", "/shoal/tokens_seen", "/shoal/loss_scale_good_steps",
         "/shoal/layout/ranks", "/shoal/layout/threads"})
     for (const char* value : {"1.5", "1.0", "1e300", "-1", "9223372036854775808", "\"far\"", "[]",
-                              "{}", "true", "null", "4611686018427387904"})
+                              "{}", "true", "null"})
       EXPECT_THAT(with(nlohmann::json::json_pointer(name), value),
                   refused(std::string(name).substr(std::string_view(name).rfind('/') + 1)))
           << value;
+  EXPECT_THAT(with(nlohmann::json::json_pointer("/global_step"), "4611686018427387904"),
+              refused("global_step"));
   for (const char* name : {"/epoch", "/num_train_epochs", "/shoal/loss_scale"})
     for (const char* value : {"-1", "1e300", "\"far\"", "null"})
       EXPECT_THAT(with(nlohmann::json::json_pointer(name), value),

@@ -286,7 +286,7 @@ TEST(TrainerResume, RefusesAPlaceInTheDataThatNoRunReached) {
   arguments.save_steps = 2;
   run(arguments);
   const std::string saved = output / "checkpoint-2";
-  for (const std::int64_t position : {std::int64_t{1} << 53, std::int64_t{1'000'000}}) {
+  for (const std::int64_t position : {std::int64_t{1} << 62, std::int64_t{1'000'000}}) {
     auto state = nlohmann::json::parse(std::ifstream(saved + "/trainer_state.json"));
     state["shoal"]["data_position"] = position;
     CheckpointTransaction forged(output / (std::to_string(position) + "/checkpoint-2"), 2);
