@@ -20,27 +20,13 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/descriptor.h"
 #include "shoal/runtime/io/file_system.h"
 
 namespace shoal {
 namespace {
 
 constexpr std::string_view kMark = "shoal";  // the first word of each line of `alive`
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 std::string file_in(const std::string& directory) { return directory + "/alive"; }
 

@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/descriptor.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/shared_directory.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
@@ -38,21 +39,6 @@ std::string encode(std::string_view key) {
   for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return fmt::format("{}%{:016x}%{}", text.substr(0, 150), hash, key.size());
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 // File contents: u32 key length (all ranks share this byte order), key, value.
 class FileStore final : public Store {
