@@ -69,7 +69,7 @@ void check_agreement(const World& world, Store& store, const Json& options,
     return read;
   });
   for (const auto& [name, value] : own.items()) {
-    const Json there = field_or(first, name, Json());
+    const Json there = field_or(first, name, Json(), "what rank 0 says of its options");
     if (text_of(there) == text_of(value)) continue;
     throw Error(
         ErrorCode::invalid_argument,

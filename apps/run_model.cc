@@ -17,6 +17,7 @@
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -80,7 +81,8 @@ void check_model_type(const nlohmann::json& config, const std::string& source) {
     throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", source);
   if (is_known(config)) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is of a model of type {}", source, config["model_type"].dump()),
+              fmt::format("{} is of a model of type {}", source,
+                          shortened(config["model_type"].dump(), 80)),
               "gpt2, llama, bert, roberta, distilbert and albert are known");
 }
 

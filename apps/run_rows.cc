@@ -80,7 +80,8 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
     labels_ = model_labels_;
     return;
   }
-  if (!reads_train_file && field_or(config, "problem_type", nlohmann::json()) == "regression")
+  if (!reads_train_file &&
+      field_or(config, "problem_type", nlohmann::json(), "config.json") == "regression")
     return;
   if (data.streaming) throw no_labels_of_a_stream(data, "classes");
   const std::string& path = !data.train_file.empty() ? data.train_file : data.validation_file;

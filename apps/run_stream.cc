@@ -145,7 +145,7 @@ std::optional<LabelSet> labels_of_feature(const nlohmann::json& feature) {
     }
     return LabelSet(std::move(all));
   }
-  const nlohmann::json dtype = field_or(feature, "dtype", nlohmann::json());
+  const nlohmann::json dtype = field_or(feature, "dtype", nlohmann::json(), "a feature");
   if (dtype == "float32" || dtype == "float64") return LabelSet();
   return std::nullopt;
 }

@@ -5,6 +5,7 @@
 #include "task_data.h"
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/data/json_records.h"
 #include "shoal/train/data/records.h"
 #include "shoal/train/metrics/entities.h"
@@ -84,7 +85,7 @@ class TaggedWords final : public TaskData {
       right.push_back(tags_where_labelled(sample.labels, sample.labels, names()));
     }
     const EntityScores scores = entity_scores(said, right);
-    nlohmann::ordered_json metrics;
+    OrderedFields metrics;
     const bool each = data_.return_entity_level_metrics;
     if (each)
       for (const auto& [type, score] : scores.types) {
@@ -98,7 +99,7 @@ class TaggedWords final : public TaskData {
     metrics[prefix + "recall"] = scores.overall.recall;
     metrics[prefix + "f1"] = scores.overall.f1;
     metrics[prefix + "accuracy"] = scores.accuracy;
-    return metrics;
+    return std::move(metrics).json();
   }
 
   // One line per sentence, one tag per word; words that were cut off have none.

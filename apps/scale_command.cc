@@ -143,27 +143,32 @@ int run_program(std::vector<std::string> words, const std::string& out, const st
 
 // Steady throughput: from the first log line, when everything is warm, to the last.
 StudyResult measured(const StudyCell& cell, const std::string& directory) {
-  const nlohmann::json results = read_json_file(directory + "/train_results.json");
-  const double rate = results.at("train_samples_per_second").get<double>();
+  const std::string said = directory + "/train_results.json";
+  const nlohmann::json results = read_json_file(said);
+  const auto rate = need_field<double>(results, "train_samples_per_second", said);
   const double of_step =
-      rate * results.at("train_runtime").get<double>() / static_cast<double>(cell.steps);
+      rate * need_field<double>(results, "train_runtime", said) / static_cast<double>(cell.steps);
   StudyResult result{cell, rate, 0};
   const std::string metrics = directory + "/metrics.jsonl";
   std::istringstream file(path_exists(metrics) ? read_text_file(metrics) : "");
   std::optional<nlohmann::json> first, last;
+  const auto number = [&metrics](const nlohmann::json& record, const char* key) {
+    return need_field<double>(record, key, metrics);
+  };
   double stalled = 0;
   for (std::string line; std::getline(file, line);) {
     nlohmann::json record = json_if_valid(line).value_or(nullptr);
     if (find_field(record, "elapsed") == nullptr) continue;
     if (last)
-      stalled += field_or(record, "loader_stall_share", 0.0) *
-                 (record["elapsed"].get<double>() - (*last)["elapsed"].get<double>());
+      stalled += field_or(record, "loader_stall_share", 0.0, metrics) *
+                 (number(record, "elapsed") - number(*last, "elapsed"));
     last = record;
     if (!first) first = std::move(record);
   }
-  if (!first || (*first)["step"] == (*last)["step"]) return result;
-  const double seconds = (*last)["elapsed"].get<double>() - (*first)["elapsed"].get<double>();
-  const double steps = (*last)["step"].get<double>() - (*first)["step"].get<double>();
+  if (!first) return result;
+  const double seconds = number(*last, "elapsed") - number(*first, "elapsed");
+  const double steps = number(*last, "step") - number(*first, "step");
+  if (steps == 0) return result;
   result.samples_per_second = of_step * steps / std::max(seconds, 1e-9);
   result.stall_share = stalled / std::max(seconds, 1e-9);
   return result;

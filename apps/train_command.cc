@@ -39,6 +39,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
 #include "shoal/train/tensorboard/tensorboard_callback.h"
@@ -244,7 +245,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   std::string line = fmt::format("validation loss: {:.4f} {}", value_of(results), last);
   for (const nlohmann::json& record : state.log_history) {
     if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
-    const auto step = field_or(record, "step", std::int64_t{0});
+    const auto step = field_or(record, "step", std::int64_t{0}, "a log record");
     if (step == state.global_step) break;  // there was no other
     line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} {}", value_of(record), step,
                        value_of(results), last);
@@ -282,11 +283,13 @@ void predict(const Rank& rank, Trainer& trainer, const OutputFiles& output,
   if (rank.world.rank != 0) return;
   auto files = rank.setup.samples->predicted(*dataset, predicted.predictions);
   for (TaskData::File& file : files) file.name = with_suffix(file.name, suffix);
-  output.write(files);
-  for (const auto& [name, value] : predicted.metrics.items()) metrics[name + suffix] = value;
-  output.write_results("predict", metrics);
-  say(fmt::format("{} predictions in {}/{}", predicted.predictions.samples.size(),
-                  output.directory(), files.at(0).name));
+  write_files(directory, files);
+  OrderedFields all(std::move(metrics));
+  for (const auto& [name, value] : output.metrics.items()) all[name + suffix] = value;
+  metrics = std::move(all).json();
+  write_results(directory, "predict", metrics);
+  say(fmt::format("{} predictions in {}/{}", output.predictions.samples.size(), directory,
+                  files.at(0).name));
 }
 
 // The validation set, unless the last step was evaluated just now, then MNLI's other genres under

@@ -135,7 +135,7 @@ int run(const Arguments& arguments) {
       std::cout << row.dump() << std::endl;
       contestant.seconds.push_back(row["step_seconds"]);
       contestant.rates.push_back(row["tokens_per_second"]);
-      contestant.attention_share = field_or(row, "attention_share", 0.0);
+      contestant.attention_share = field_or(row, "attention_share", 0.0, "a row");
       contestant.peak_rss = std::max(contestant.peak_rss, row["peak_rss_bytes"].get<double>());
     }
   report(contestants);

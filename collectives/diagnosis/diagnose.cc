@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 
@@ -364,42 +365,55 @@ class Examination {
   GroupDiagnosis result_;
 };
 
+std::optional<double> finished_in(const nlohmann::json& entry, const std::string& path) {
+  if (find_field(entry, "finished_s_ago") == nullptr) return std::nullopt;
+  return need_field<double>(entry, "finished_s_ago", path);
+}
+
+FlightOperation operation_of(const nlohmann::json& entry, const std::string& path) {
+  return {.sequence = need_field<std::uint32_t>(entry, "sequence", path),
+          .text = need_field<std::string>(entry, "text", path),
+          .submitted_s_ago = need_field<double>(entry, "submitted_s_ago", path),
+          .matched = need_field<bool>(entry, "matched", path),
+          .finished_s_ago = finished_in(entry, path)};
+}
+
+FlightMessage message_of(const nlohmann::json& entry, const std::string& path) {
+  return {.number = need_field<std::uint32_t>(entry, "number", path),
+          .sends = need_field<bool>(entry, "sends", path),
+          .peer = need_field<int>(entry, "peer", path),
+          .text = need_field<std::string>(entry, "text", path),
+          .submitted_s_ago = need_field<double>(entry, "submitted_s_ago", path),
+          .finished_s_ago = finished_in(entry, path)};
+}
+
 }  // namespace
 
 FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path) {
+  // A dump is a file of a run, so whatever is wrong with it is corrupt data.
   try {
-    if (json.at("format") != "shoal-flight-1")
+    if (need_field<std::string>(json, "format", path) != "shoal-flight-1")
       throw_error(ErrorCode::corrupt_data, "{}: its format is {}, not shoal-flight-1", path,
-                  json.at("format").dump());
+                  shortened(json["format"].dump()));
     FlightDump dump;
-    dump.group = json.at("group");
-    dump.host = json.at("host");
-    dump.rank = json.at("rank");
-    dump.members = json.at("members").get<std::vector<int>>();
-    dump.written_at = json.at("written_at");
-    if (const auto* failure = find_field(json, "failure")) dump.failure = *failure;
+    dump.group = need_field<std::string>(json, "group", path);
+    dump.host = need_field<std::string>(json, "host", path);
+    dump.rank = need_field<int>(json, "rank", path);
+    dump.members = need_field<std::vector<int>>(json, "members", path);
+    dump.written_at = need_field<double>(json, "written_at", path);
+    dump.failure = field_or(json, "failure", std::string(), path);
     if (const auto* blame = find_field(json, "blame")) {
-      dump.blame = blame->at("kind");
-      dump.blamed = blame->at("ranks").get<std::vector<int>>();
+      dump.blame = need_field<std::string>(*blame, "kind", path);
+      dump.blamed = need_field<std::vector<int>>(*blame, "ranks", path);
     }
-    for (const auto& entry : json.at("operations")) {
-      FlightOperation operation;
-      operation.sequence = entry.at("sequence");
-      operation.text = entry.at("text");
-      operation.submitted_s_ago = entry.at("submitted_s_ago");
-      operation.matched = entry.at("matched");
-      if (const auto* finished = find_field(entry, "finished_s_ago"))
-        operation.finished_s_ago = finished->get<double>();
-      dump.operations.push_back(std::move(operation));
-    }
-    for (const auto& entry : field_or(json, "messages", nlohmann::json(nlohmann::json::array()))) {
-      FlightMessage message{entry.at("number"), entry.at("sends"),           entry.at("peer"),
-                            entry.at("text"),   entry.at("submitted_s_ago"), std::nullopt};
-      if (const auto* finished = find_field(entry, "finished_s_ago"))
-        message.finished_s_ago = finished->get<double>();
+    for (const auto& entry : need_field<nlohmann::json>(json, "operations", path))
+      dump.operations.push_back(operation_of(entry, path));
+    for (const auto& entry :
+         field_or(json, "messages", nlohmann::json(nlohmann::json::array()), path)) {
+      FlightMessage message = message_of(entry, path);
       if (message.peer < 0 || static_cast<std::size_t>(message.peer) >= dump.members.size())
-        throw_error(ErrorCode::corrupt_data, "{}: {} in a group of {}", path, message.text,
-                    dump.members.size());
+        throw_error(ErrorCode::corrupt_data, "{}: {} in a group of {}", path,
+                    shortened(message.text), dump.members.size());
       dump.messages.push_back(std::move(message));
     }
     if (dump.members.empty() || dump.rank < 0 ||
@@ -407,9 +421,8 @@ FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path
       throw_error(ErrorCode::corrupt_data, "{}: rank {} in a group of {}", path, dump.rank,
                   dump.members.size());
     return dump;
-  } catch (const nlohmann::json::exception& problem) {
-    throw_error(ErrorCode::corrupt_data, "{} is no flight recorder's dump: {}", path,
-                problem.what());
+  } catch (const Error& problem) {
+    throw Error(ErrorCode::corrupt_data, problem.message());
   }
 }
 

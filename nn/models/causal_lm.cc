@@ -13,6 +13,7 @@
 #include "shoal/nn/models/llama/model.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::nn {
@@ -56,13 +57,14 @@ const std::vector<Family>& families() {
 
 const Family& family_of(const nlohmann::json& config, std::string_view source) {
   const nlohmann::json type = config.is_object()
-                                  ? field_or(config, "model_type", nlohmann::json("gpt2"))
+                                  ? field_or(config, "model_type", nlohmann::json("gpt2"), source)
                                   : nlohmann::json();
   for (const Family& one : families())
     if (type.is_string() && type.get_ref<const std::string&>() == one.model_type) return one;
   throw_error(ErrorCode::invalid_argument,
               "{} has model_type {}, which is no causal language model that Shoal knows; {} are",
-              source, type.dump(), fmt::format("{}", fmt::join(causal_lm_types(), " and ")));
+              source, shortened(type.dump(), 80),
+              fmt::format("{}", fmt::join(causal_lm_types(), " and ")));
 }
 
 }  // namespace

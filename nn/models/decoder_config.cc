@@ -8,6 +8,8 @@
 
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
+#include "shoal/runtime/io/ordered_fields.h"
 
 namespace shoal::nn {
 namespace {
@@ -61,12 +63,15 @@ DecoderLabels DecoderLabels::read(const ConfigReader& reader) {
 void DecoderLabels::write(DecoderHead head, nlohmann::ordered_json& out) const {
   const bool tokens = head == DecoderHead::token_classification;
   if (!tokens && head != DecoderHead::sequence_classification) return;
+  OrderedFields by_id, by_name;
   for (std::int64_t id = 0; id < num_labels; ++id) {
     const std::string name =
         names.empty() ? fmt::format("LABEL_{}", id) : names[static_cast<std::size_t>(id)];
-    out["id2label"][std::to_string(id)] = name;
-    out["label2id"][name] = id;
+    by_id[std::to_string(id)] = name;
+    by_name[name] = id;
   }
+  out["id2label"] = std::move(by_id).json();
+  out["label2id"] = std::move(by_name).json();
   if (!problem_type.empty()) out["problem_type"] = problem_type;
   if (tokens && token_dropout) out["classifier_dropout"] = *token_dropout;
 }
@@ -78,7 +83,7 @@ void DecoderLabels::check() const {
   SHOAL_CHECK(problem_type.empty() || problem_type == "regression" ||
                   problem_type == "single_label_classification",
               "problem_type '{}' is not supported; regression and single_label_classification are",
-              problem_type);
+              shortened(problem_type));
   const double dropout = token_dropout.value_or(0);
   SHOAL_CHECK(dropout >= 0 && dropout < 1, "classifier_dropout {} is not in [0, 1)", dropout);
 }

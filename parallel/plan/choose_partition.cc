@@ -10,6 +10,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::parallel {
 namespace {
@@ -54,14 +55,9 @@ std::string counts_from_file(const std::string& path, std::span<const UnitCost> 
                 fmt::format("load_partition is true, and there is no partition_file {}", path),
                 "a run with load_partition false writes it; every rank must see it");
   const nlohmann::json json = read_json_file(path);
-  std::vector<std::string> names;
-  std::vector<int> counts;
-  try {
-    json.at("units").get_to(names);
-    json.at("stages").get_to(counts);
-  } catch (const nlohmann::json::exception& problem) {
-    throw_error(ErrorCode::corrupt_data, "{} is no partition: {}", path, problem.what());
-  }
+  const std::string name = "the partition " + path;
+  const auto names = need_field<std::vector<std::string>>(json, "units", name);
+  const auto counts = need_field<std::vector<int>>(json, "stages", name);
   if (names != names_of(units))
     throw Error(
         ErrorCode::invalid_argument,

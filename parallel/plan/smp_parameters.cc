@@ -509,7 +509,7 @@ SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
     for (const auto& [key, value] : json.items())
       SHOAL_CHECK(key == "parameters" || key == "enabled",
                   "{} has {} beside parameters; there only enabled belongs", source, key);
-    if (plain(field_or(json, "enabled", Json(true))) != "false")
+    if (plain(field_or(json, "enabled", Json(true), source)) != "false")
       return parse_smp_parameters(*inner, run, source + "/parameters");
     SmpParameters none = parse_smp_parameters(Json::object(), run, source);
     none.notices.push_back(fmt::format("{} is not enabled: no model parallelism", source));

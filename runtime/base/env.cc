@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 
 extern char** environ;
 
@@ -35,8 +36,8 @@ constexpr std::array kVariables{kLog,
                                 kCaptureBranches};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
-  throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,
-              variable.help);
+  throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, shortened(value),
+              wants, variable.help);
 }
 
 template <typename Number>
@@ -46,8 +47,8 @@ Number number_of(const Variable& variable, std::string_view wants) {
   if (!value) refuse(variable, text, wants);
   const auto number = static_cast<double>(*value);
   if (number < variable.min || number > variable.max)
-    throw_error(ErrorCode::invalid_argument, "{}='{}' is outside {}{}; {}", variable.name, text,
-                variable.min,
+    throw_error(ErrorCode::invalid_argument, "{}='{}' is outside {}{}; {}", variable.name,
+                shortened(text), variable.min,
                 variable.max < std::numeric_limits<double>::max()
                     ? fmt::format(" to {}", variable.max)
                     : " and above",

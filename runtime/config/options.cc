@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/config/option_data.h"
 #include "shoal/runtime/io/json.h"
 
@@ -18,9 +19,7 @@ using Json = nlohmann::json;
 constexpr int kCommandLine = 1 << 30;  // the highest level
 
 std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 100) text = text.substr(0, 97) + "...";
-  return text;
+  return shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace), 100);
 }
 
 // Suggestion of the word that a wrong value of a choice is close to.
@@ -123,7 +122,7 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
   constexpr std::size_t kSuggestions = 10;
   if (problems.size() >= kSuggestions)
     return problems.push_back(
-        fmt::format("there is no option '{}' ({})", name.substr(0, 100), source));
+        fmt::format("there is no option '{}' ({})", shortened(name, 100), source));
   std::vector<std::string> names;
   for (const Option& option : options) {
     if (option.is_refused) continue;
@@ -132,7 +131,7 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
   }
   const auto problem = [&](const std::string& hint) {
     problems.push_back(
-        fmt::format("there is no option '{}' ({}){}", name.substr(0, 100), source, hint));
+        fmt::format("there is no option '{}' ({}){}", shortened(name, 100), source, hint));
   };
   if (const auto meant = ending_with(options, name); !meant.empty() && meant.size() <= 3)
     return problem(fmt::format("; did you mean {}?", fmt::join(meant, " or ")));
@@ -196,7 +195,8 @@ void OptionSet::add_arguments(std::span<const std::string> arguments) {
     std::size_t end = i;
     while (end < arguments.size() && !is_option(arguments[end])) ++end;
     if (!is_option(argument) || argument.size() == 2) {
-      add_problem(fmt::format("'{}' on the command line belongs to no option{}", argument, before));
+      add_problem(fmt::format("'{}' on the command line belongs to no option{}",
+                              shortened(argument), before));
       continue;
     }
     before.clear();

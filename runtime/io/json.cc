@@ -10,20 +10,13 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
 
 namespace shoal {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr std::size_t kShown = 200;  // bytes of the text that a message quotes
-
-std::string shortened(std::string_view text) {
-  if (text.size() <= kShown) return std::string(text);
-  std::size_t end = kShown;  // never within a character
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return std::string(text.substr(0, end)) + "...";
-}
 
 // Builds the document from nlohmann's events, like its own builder, and checks it meanwhile.
 // nlohmann's parser with a callback could do the same, but takes quadratic time.

@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal {
 
@@ -33,22 +34,70 @@ const Json* find_field(const Json& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// The field as a Value, or `otherwise` if find_field() finds none. Throws nlohmann's type_error for
-// a value of another type.
-template <typename Value, typename Json>
-Value field_or(const Json& object, std::string_view key, Value otherwise) {
-  const Json* value = find_field(object, key);
-  return value == nullptr ? std::move(otherwise) : value->template get<Value>();
+template <typename Json>
+[[noreturn]] void wrong_field(const Json& value, std::string_view key, std::string_view file,
+                              std::string_view want) {
+  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  throw_error(ErrorCode::invalid_argument, "{} has {}: {}, where {} is expected", file,
+              shortened(key), shortened(text, 80), want);
 }
 
-// The integer that `value` is; nothing where it is something else (true and 1.0 too), or does not
+// The integer that `value` holds. Nothing for another type (true and 1.0 too), or if it does not
 // fit.
-template <std::integral Number>
-std::optional<Number> integer_in(const nlohmann::json& value) {
+template <std::integral Number, typename Json>
+std::optional<Number> integer_in(const Json& value) {
   if (!value.is_number_integer()) return std::nullopt;
-  const bool fits = value.is_number_unsigned() ? std::in_range<Number>(value.get<std::uint64_t>())
-                                               : std::in_range<Number>(value.get<std::int64_t>());
-  return fits ? std::optional(value.get<Number>()) : std::nullopt;
+  const bool fits = value.is_number_unsigned()
+                        ? std::in_range<Number>(value.template get<std::uint64_t>())
+                        : std::in_range<Number>(value.template get<std::int64_t>());
+  return fits ? std::optional(value.template get<Number>()) : std::nullopt;
+}
+
+// The value of the field `key` of `file` as a Value: JSON, bool, a number, std::string, or a vector
+// of these. Throws invalid_argument for another type, or for an integer that does not fit.
+template <typename Value, typename Json>
+Value field_as(const Json& value, std::string_view key, std::string_view file) {
+  if constexpr (std::same_as<Value, Json>) {
+    return value;
+  } else if constexpr (std::same_as<Value, bool>) {
+    if (!value.is_boolean()) wrong_field(value, key, file, "true or false");
+    return value.template get<bool>();
+  } else if constexpr (std::integral<Value>) {
+    if (!value.is_number_integer()) wrong_field(value, key, file, "an integer");
+    const bool fits = value.is_number_unsigned()
+                          ? std::in_range<Value>(value.template get<std::uint64_t>())
+                          : std::in_range<Value>(value.template get<std::int64_t>());
+    if (!fits) wrong_field(value, key, file, "a number of another size");
+    return value.template get<Value>();
+  } else if constexpr (std::floating_point<Value>) {
+    if (!value.is_number()) wrong_field(value, key, file, "a number");
+    return value.template get<Value>();
+  } else if constexpr (std::same_as<Value, std::string>) {
+    if (!value.is_string()) wrong_field(value, key, file, "a string");
+    return value.template get<std::string>();
+  } else {
+    if (!value.is_array()) wrong_field(value, key, file, "a list");
+    Value all;
+    all.reserve(value.size());
+    for (const Json& item : value)
+      all.push_back(field_as<typename Value::value_type>(item, key, file));
+    return all;
+  }
+}
+
+// The field as a Value, or `otherwise` if find_field() finds none.
+template <typename Value, typename Json>
+Value field_or(const Json& object, std::string_view key, Value otherwise, std::string_view file) {
+  const Json* value = find_field(object, key);
+  return value == nullptr ? std::move(otherwise) : field_as<Value>(*value, key, file);
+}
+
+// Throws corrupt_data if find_field() finds none.
+template <typename Value, typename Json>
+Value need_field(const Json& object, std::string_view key, std::string_view file) {
+  const Json* value = find_field(object, key);
+  if (value == nullptr) throw_error(ErrorCode::corrupt_data, "{} lacks {}", file, key);
+  return field_as<Value>(*value, key, file);
 }
 
 class JsonFields {
@@ -61,52 +110,31 @@ class JsonFields {
   const nlohmann::json* find(std::string_view key) const { return find_field(json_, key); }
   bool has(std::string_view key) const { return find(key) != nullptr; }
 
-  void integer(std::string_view key, std::integral auto& out) const {
-    using Number = std::remove_reference_t<decltype(out)>;
-    const nlohmann::json* value = find(key);
-    if (value == nullptr) return;
-    if (!value->is_number_integer()) wrong(key, *value, "an integer");
-    const auto read = integer_in<Number>(*value);
-    if (!read) wrong(key, *value, "a number of another size");
-    out = *read;
-  }
+  void integer(std::string_view key, std::integral auto& out) const { read(key, out); }
   void optional_integer(std::string_view key, std::optional<std::int64_t>& out) const {
     if (!json_.contains(key)) return;
     out.reset();
     std::int64_t value = 0;
     if (has(key)) integer(key, value), out = value;
   }
-  void number(std::string_view key, double& out) const {
-    if (const nlohmann::json* value = find(key)) {
-      if (!value->is_number()) wrong(key, *value, "a number");
-      out = value->get<double>();
-    }
-  }
-  void boolean(std::string_view key, bool& out) const {
-    if (const nlohmann::json* value = find(key)) {
-      if (!value->is_boolean()) wrong(key, *value, "true or false");
-      out = value->get<bool>();
-    }
-  }
-  void text(std::string_view key, std::string& out) const {
-    if (const nlohmann::json* value = find(key)) {
-      if (!value->is_string()) wrong(key, *value, "a string");
-      out = value->get<std::string>();
-    }
-  }
+  void number(std::string_view key, double& out) const { read(key, out); }
+  void boolean(std::string_view key, bool& out) const { read(key, out); }
+  void text(std::string_view key, std::string& out) const { read(key, out); }
 
   [[noreturn]] void fail(const std::string& what) const {
     throw_error(ErrorCode::invalid_argument, "{} {}", file_, what);
   }
   [[noreturn]] void wrong(std::string_view key, const nlohmann::json& value,
                           std::string_view want) const {
-    std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    if (constexpr std::size_t kShown = 80; text.size() > kShown)
-      text = text.substr(0, kShown) + "...";
-    fail(fmt::format("has {}: {}, where {} is expected", key, text, want));
+    wrong_field(value, key, file_, want);
   }
 
  private:
+  template <typename Value>
+  void read(std::string_view key, Value& out) const {
+    if (const nlohmann::json* value = find(key)) out = field_as<Value>(*value, key, file_);
+  }
+
   const nlohmann::json& json_;
   std::string_view file_;
 };

@@ -12,7 +12,9 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/ordered_fields.h"
 
 namespace shoal {
 namespace {
@@ -74,13 +76,13 @@ SafetensorsEntry parse_entry(std::string_view file, const std::string& name, con
   if (!value["dtype"].is_string()) bad("has a dtype that is not a word");
   entry.dtype = value["dtype"].get<std::string>();
   const Word* word = find_word(entry.dtype);
-  if (!word) bad(fmt::format("has the unknown dtype '{}'", entry.dtype.substr(0, 40)));
+  if (!word) bad(fmt::format("has the unknown dtype '{}'", shortened(entry.dtype, 40)));
 
   if (!value["shape"].is_array()) bad("has a shape that is not a list");
   bool empty = false;
   for (const Json& size : value["shape"]) {
     const auto number = whole(size);
-    if (!number) bad(fmt::format("has the size {}", size.dump().substr(0, 40)));
+    if (!number) bad(fmt::format("has the size {}", shortened(size.dump(), 40)));
     entry.sizes.push_back(*number);
     empty = empty || *number == 0;
   }
@@ -264,20 +266,20 @@ std::string lay_out(const std::string& path, std::vector<SafetensorsEntry>& entr
   std::ranges::stable_sort(entries, std::ranges::greater{}, [](const SafetensorsEntry& entry) {
     return find_word(entry.dtype)->bytes;
   });
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  OrderedFields fields;
   metadata.emplace("format", "pt");
-  json["__metadata__"] = metadata;
+  fields["__metadata__"] = metadata;
   std::int64_t offset = 0;
   for (SafetensorsEntry& entry : entries) {
     entry.offset = offset;
     SHOAL_CHECK(!__builtin_add_overflow(offset, entry.bytes, &offset), "{}: the sizes overflow",
                 path);
-    json[entry.name] = {
+    fields[entry.name] = {
         {"dtype", entry.dtype}, {"shape", entry.sizes}, {"data_offsets", {entry.offset, offset}}};
   }
   std::string text;
   try {
-    text = json.dump();
+    text = std::move(fields).json().dump();
   } catch (const nlohmann::json::exception&) {
     throw_error(ErrorCode::invalid_argument, "{}: a tensor name or metadata is not UTF-8", path);
   }

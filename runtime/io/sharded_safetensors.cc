@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/ordered_fields.h"
 
 namespace shoal {
 namespace {
@@ -205,7 +206,7 @@ std::vector<std::string> write_sharded_safetensors(
   }
   const auto shards = plan_shards(entries, max_shard_bytes);
   std::vector<std::string> written;
-  nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
+  OrderedFields weight_map;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     std::vector<SafetensorsEntry> part;
     written.push_back(shard_file_name(stem, i, shards.size()));
@@ -217,7 +218,7 @@ std::vector<std::string> write_sharded_safetensors(
   }
   if (shards.size() > 1) {
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
-                                          {"weight_map", weight_map}};
+                                          {"weight_map", std::move(weight_map).json()}};
     written.push_back(fmt::format("{}{}", stem, kIndexSuffix));
     write_file_atomically(directory + "/" + written.back(), index.dump(2) + "\n");
   }

@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal {
@@ -19,7 +20,7 @@ constexpr std::size_t kMaxHosts = 65'536;
 constexpr std::size_t kLongestName = 253;  // limit of the domain name system
 
 [[noreturn]] void refuse(std::string_view list, std::string_view why) {
-  throw_error(ErrorCode::invalid_argument, "host list '{}': {}", list.substr(0, 200), why);
+  throw_error(ErrorCode::invalid_argument, "host list '{}': {}", shortened(list), why);
 }
 
 [[noreturn]] void too_many(std::string_view list) {
@@ -29,7 +30,7 @@ constexpr std::size_t kLongestName = 253;  // limit of the domain name system
 std::int64_t number(std::string_view list, std::string_view text) {
   const auto value = parse_number<std::int64_t>(text);
   if (!value || *value < 0 || text.size() > 9)
-    refuse(list, fmt::format("'{}' is not a number", text.substr(0, 40)));
+    refuse(list, fmt::format("'{}' is not a number", shortened(text, 40)));
   return *value;
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -82,11 +83,19 @@ std::optional<std::string> channel_of(const Contract& c, const std::vector<std::
   return found == names.end() ? std::nullopt : std::optional(*found);
 }
 
+// A text among what inputdataconfig.json says of a channel.
+std::string channel_field(const Contract& c, const std::string& channel, const Json& config,
+                          const char* field, const char* otherwise) {
+  return field_or(config, field, std::string(otherwise),
+                  fmt::format("{}, channel {},", c.path("input/config/inputdataconfig.json"),
+                              shortened(channel)));
+}
+
 // All ranks share one order of the same files. ShardedByS3Key gives each host different files.
 void refuse_sharded_channels(const Contract& c) {
   if (c.hosts.size() == 1) return;
   for (const auto& [name, config] : c.inputs.items())
-    if (field_or(config, "S3DistributionType", std::string()) == "ShardedByS3Key")
+    if (channel_field(c, name, config, "S3DistributionType", "") == "ShardedByS3Key")
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("channel {} is ShardedByS3Key: each of the {} hosts has other files, "
@@ -99,21 +108,19 @@ void refuse_sharded_channels(const Contract& c) {
 using Options = std::vector<std::pair<std::string, std::string>>;
 
 bool is_piped(const Contract& c, const std::string& channel) {
-  const Json& config = c.inputs.at(channel);
-  return field_or(config, "TrainingInputMode", std::string("File")) == "Pipe";
+  return channel_field(c, channel, c.inputs.at(channel), "TrainingInputMode", "File") == "Pipe";
 }
 
 // File name extension that fits the channel's ContentType.
 std::string ending_of(const Contract& c, const std::string& channel) {
-  const Json& config = c.inputs.at(channel);
-  auto type = field_or(config, "ContentType", std::string("text/plain"));
+  std::string type = channel_field(c, channel, c.inputs.at(channel), "ContentType", "text/plain");
   type.resize(std::min(type.find(';'), type.size()));
   if (type == "text/plain" || type.empty()) return ".txt";
   if (type == "text/csv") return ".csv";
   if (type == "text/tab-separated-values") return ".tsv";
   if (type.starts_with("application/json") || type == "application/x-jsonlines") return ".jsonl";
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("channel {} comes as a pipe of {}", channel, type),
+              fmt::format("channel {} comes as a pipe of {}", channel, shortened(type)),
               "text/plain, text/csv and application/jsonlines are read; or set its input_mode to "
               "FastFile");
 }
@@ -122,12 +129,11 @@ std::string ending_of(const Contract& c, const std::string& channel) {
 // preparation, appends it to `pipes`.
 std::string file_of_pipe(const Contract& c, const Said& said, const std::string& channel,
                          bool trains, std::vector<PipedChannel>& pipes) {
-  const Json& config = c.inputs.at(channel);
   const auto refuse = [&](const std::string& why, const char* remedy) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("channel {} comes as a pipe{}", channel, why), remedy);
   };
-  if (field_or(config, "RecordWrapperType", std::string("None")) != "None")
+  if (channel_field(c, channel, c.inputs.at(channel), "RecordWrapperType", "None") != "None")
     refuse(" of RecordIO records", "leave record_wrapping out");
   PipedChannel pipe{.prefix = c.path("input/data/" + channel), .file = {}, .fan_out = {}};
   const std::string ending = ending_of(c, channel);
@@ -209,7 +215,7 @@ TrainCommand train_command(const Contract& c, const std::string& shoal, const st
   if (!c.program.empty()) {
     if (!c.program.ends_with(".json"))
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("entry_point is {}, but this image runs Shoal", c.program),
+                  fmt::format("entry_point is {}, but this image runs Shoal", shortened(c.program)),
                   "give a JSON file with options of `shoal train`, or no entry_point");
     file = code + "/" + c.program;
     if (!is_regular_file(file))

@@ -5,14 +5,18 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/ordered_fields.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -49,26 +53,26 @@ std::vector<std::string> host_list(const Json& object, const char* key, const st
   return list->get<std::vector<std::string>>();
 }
 
-std::string text_or(const Json& object, const char* key, const char* otherwise) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
-}
-
 bool contains(const std::vector<std::string>& all, const std::string& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
+constexpr const char* kHyperparameters = "input/config/hyperparameters.json";
+
 void read_hyperparameters(Contract& c) {
-  c.hyperparameters = c.framework_parameters = c.settings = Json::object();
-  const Json given = read_object(c.path("input/config/hyperparameters.json"));
+  OrderedFields hyperparameters, framework_parameters, settings;
+  const Json given = read_object(c.path(kHyperparameters));
   for (const auto& [name, value] : given.items()) {
     const bool is_setting = std::ranges::find(kSettings, name) != kSettings.end();
-    Json& into = is_setting                       ? c.settings
-                 : name.starts_with("sagemaker_") ? c.framework_parameters
-                                                  : c.hyperparameters;
+    OrderedFields& into = is_setting                       ? settings
+                          : name.starts_with("sagemaker_") ? framework_parameters
+                                                           : hyperparameters;
     into[name] = decoded(value);
   }
-  c.program = text_or(c.settings, "sagemaker_program", "");
+  c.hyperparameters = std::move(hyperparameters).json();
+  c.framework_parameters = std::move(framework_parameters).json();
+  c.settings = std::move(settings).json();
+  c.program = field_or(c.settings, "sagemaker_program", std::string(), c.path(kHyperparameters));
 }
 
 bool starts_ranks(const Contract& c) {
@@ -84,21 +88,24 @@ bool starts_ranks(const Contract& c) {
 void read_groups(Contract& c, const std::string& where) {
   const auto groups = c.resources.find("instance_groups");
   const bool has_groups = groups != c.resources.end() && groups->is_array() && !groups->empty();
-  const auto asked = c.framework_parameters.find("sagemaker_distribution_instance_groups");
-  if (asked != c.framework_parameters.end() && asked->is_array())
-    c.distribution_groups = asked->get<std::vector<std::string>>();
+  constexpr const char* kAsked = "sagemaker_distribution_instance_groups";
+  if (const Json* const asked = find_field(c.framework_parameters, kAsked))
+    c.distribution_groups =
+        field_as<std::vector<std::string>>(*asked, kAsked, c.path(kHyperparameters));
   else if (starts_ranks(c))
     c.distribution_groups = {c.group};
   if (!has_groups) {
     c.distribution_hosts = c.hosts;
     return;
   }
+  const std::set<std::string> distributed(c.distribution_groups.begin(),
+                                          c.distribution_groups.end());
   for (const Json& group : *groups) {
-    const std::string name = text_or(group, "instance_group_name", "");
+    const auto name = field_or(group, "instance_group_name", std::string(), where);
     const auto hosts = host_list(group, "hosts", where + " instance_groups");
     c.group_names.push_back(name);
     if (name == c.group) c.group_hosts = hosts;
-    if (contains(c.distribution_groups, name))
+    if (distributed.contains(name))
       c.distribution_hosts.insert(c.distribution_hosts.end(), hosts.begin(), hosts.end());
   }
 }
@@ -159,13 +166,16 @@ Contract read_contract(const std::string& root, const Hardware& hardware,
   c.resources = read_object(where);
   c.inputs = read_object(c.path("input/config/inputdataconfig.json"));
   c.hosts = host_list(c.resources, "hosts", where);
-  c.current_host = text_or(c.resources, "current_host", "");
+  const auto text = [&](const char* key, const char* otherwise) {
+    return field_or(c.resources, key, std::string(otherwise), where);
+  };
+  c.current_host = text("current_host", "");
   if (!contains(c.hosts, c.current_host))
     throw_error(ErrorCode::invalid_argument, "{}: current_host '{}' is none of hosts", where,
-                c.current_host);
-  c.instance_type = text_or(c.resources, "current_instance_type", "local");
-  c.group = text_or(c.resources, "current_group_name", kDefaultGroup);
-  c.interface = text_or(c.resources, "network_interface_name", "eth0");
+                shortened(c.current_host));
+  c.instance_type = text("current_instance_type", "local");
+  c.group = text("current_group_name", kDefaultGroup);
+  c.interface = text("network_interface_name", "eth0");
   c.job_name = variables("TRAINING_JOB_NAME").value_or("");
   read_groups(c, where);
   c.master_host = c.distribution_hosts.empty() ? c.hosts.front() : c.distribution_hosts.front();

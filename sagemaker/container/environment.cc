@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/sagemaker/job/python_text.h"
 
 namespace shoal::sagemaker {
@@ -23,23 +24,23 @@ std::string value_text(const Json& value) {
 
 std::vector<std::string> sorted_names(const Json& object) {
   std::vector<std::string> names;
-  for (const auto& [name, unused] : object.items()) names.push_back(name);
-  std::ranges::sort(names);
+  for (const auto& [name, unused] : sorted_fields(object)) names.emplace_back(name);
   return names;
 }
 
 Json channels_of(const Contract& c) {
-  Json channels = Json::object();
+  OrderedFields channels;
   for (const auto& [name, unused] : c.inputs.items()) channels[name] = c.path("input/data/" + name);
-  return channels;
+  return std::move(channels).json();
 }
 
 Json groups_by_name(const Contract& c) {
-  Json groups = Json::object();
+  OrderedFields groups;
   if (const Json* list = find_field(c.resources, "instance_groups"))
     for (const Json& group : *list)
-      groups[field_or(group, "instance_group_name", std::string())] = group;
-  return groups;
+      groups[field_or(group, "instance_group_name", std::string(),
+                      c.path("input/config/resourceconfig.json"))] = group;
+  return std::move(groups).json();
 }
 
 Json optional_text(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
@@ -102,15 +103,17 @@ Json training_environment(const Contract& c, Json shared) {
 
 std::vector<std::string> user_arguments(const Json& hyperparameters) {
   std::vector<std::string> words;
-  for (const std::string& name : sorted_names(hyperparameters)) {
-    const Json& value = hyperparameters.at(name);
-    words.push_back((name.size() > 1 ? "--" : "-") + name);
+  for (const auto& [name, value] : sorted_fields(hyperparameters)) {
+    words.push_back((name.size() > 1 ? "--" : "-") + std::string(name));
     std::string text;
-    if (value.is_object()) {
-      for (const std::string& key : sorted_names(value))
-        text += (text.empty() ? "" : ",") + key + "=" + python_str(value.at(key));
-    } else if (!value.is_null()) {
-      text = python_str(value);
+    if (value->is_object()) {
+      for (const auto& [key, inner] : sorted_fields(*value)) {
+        if (!text.empty()) text += ',';
+        text += key;
+        text += '=' + python_str(*inner);
+      }
+    } else if (!value->is_null()) {
+      text = python_str(*value);
     }
     words.push_back(text);
   }
@@ -126,7 +129,7 @@ std::string region_for_s3(const Contract& c, const VariableReader& variables) {
 
 Variables sm_variables(const Contract& c, const VariableReader& variables) {
   const Json shared = shared_values(c, variables);
-  Json all = shared;
+  OrderedFields all(shared);
   all["hps"] = c.hyperparameters;
   all["framework_params"] = c.framework_parameters;
   all["channels"] = sorted_names(c.inputs);
@@ -139,7 +142,7 @@ Variables sm_variables(const Contract& c, const VariableReader& variables) {
   for (const auto& [name, path] : channels.items()) all["channel_" + name] = path;
   for (const auto& [name, value] : c.hyperparameters.items()) all["hp_" + name] = value;
   Variables made;
-  for (const auto& [name, value] : all.items())
+  for (const auto& [name, value] : all.fields())
     made.emplace_back("SM_" + upper(name), value_text(value));
   const auto setting = [&c](const char* name) {
     const auto found = c.settings.find(name);

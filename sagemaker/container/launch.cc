@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/sagemaker/job/instances.h"
 
 namespace shoal::sagemaker {
@@ -19,7 +20,7 @@ int integer_parameter(const Contract& c, const char* name, int otherwise) {
   if (!found->is_number_integer() || found->get<std::int64_t>() < 1 ||
       found->get<std::int64_t>() > 4096)
     throw_error(ErrorCode::invalid_argument, "{} is {}; 1 to 4096 are allowed", name,
-                found->dump());
+                shortened(found->dump(-1, ' ', false, Json::error_handler_t::replace)));
   return found->get<int>();
 }
 

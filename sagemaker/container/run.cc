@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
@@ -58,9 +60,10 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options,
   make_directories(code);
   if (from.starts_with("s3://")) {
     if (!options.fetch)
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("the code is in S3 ({}), which this program does not read", from),
-                  "set enable_network_isolation, with which SageMaker brings it");
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("the code is in S3 ({}), which this program does not read", shortened(from)),
+          "set enable_network_isolation, with which SageMaker brings it");
     const std::string archive = place + "/sourcedir.tar.gz";
     options.fetch(from, archive, region);
     from = archive;
@@ -72,7 +75,7 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options,
                    "--no-same-owner", "--no-same-permissions"});
   if (unpacked.status != 0)
     throw Error(ErrorCode::corrupt_data,
-                fmt::format("the code, {}, cannot be unpacked: {}", from,
+                fmt::format("the code, {}, cannot be unpacked: {}", shortened(from),
                             unpacked.error.substr(0, unpacked.error.find('\n'))));
   return code;
 }
@@ -115,8 +118,9 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
   Json shown = {{"role", std::string(to_string(launch.role))},
                 {"host", c.current_host},
                 {"command", launch.words}};
-  shown["environment"] = Json::object();
-  for (const auto& [name, value] : variables) shown["environment"][name] = value;
+  OrderedFields environment;
+  for (const auto& [name, value] : variables) environment[name] = value;
+  shown["environment"] = std::move(environment).json();
   terminal::print("{}\n", shown.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 

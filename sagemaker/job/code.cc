@@ -1,6 +1,7 @@
 // Source and upload location of a job's code.
 #include <fmt/format.h>
 
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/parts.h"
 #include "shoal/sagemaker/job/secrets.h"
@@ -74,7 +75,7 @@ std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
       !job.has("container_entry_point"))
     draft.notices.push_back(fmt::format(
         "entry_point is {}, but Shoal's image runs a JSON file with options of `shoal train`",
-        code.entry_point));
+        shortened(code.entry_point)));
   if (is_remote && !code.source_dir.ends_with(".tar.gz"))
     job.problem("source_dir", "in S3 must be an archive, sourcedir.tar.gz");
   if (is_remote && code.git) job.problem("git_config", "has no effect on a source_dir in S3");

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/sagemaker/job/parts.h"
 
 namespace shoal::sagemaker {
@@ -21,10 +22,10 @@ bool region_lacks_debugger(const std::string& region) {
 const TextRules kKey = {.min = 1, .max = 256}, kValue = {.max = 256};
 
 Json dictionary(Fields& fields, const std::string& name) {
-  Json out = Json::object();
+  OrderedFields out;
   if (const auto pairs = fields.dictionary(name, 20, kKey, kValue))
     for (const auto& [key, value] : *pairs) out[key] = value;
-  return out;
+  return std::move(out).json();
 }
 
 Json collections(Fields& hook) {

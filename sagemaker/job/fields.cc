@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/sagemaker/job/secrets.h"
 
 namespace shoal::sagemaker {
@@ -22,9 +23,7 @@ std::string shown(const Json& value, bool secret) {
     if (value.is_array()) return "a list (not shown)";
     return value.is_object() ? "an object (not shown)" : "true or false";
   }
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
+  return shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace), 80);
 }
 
 std::string escaped(std::string_view name) {  // RFC 6901
@@ -43,7 +42,8 @@ std::string escaped(std::string_view name) {  // RFC 6901
 }  // namespace
 
 void Problems::add(std::string_view path, std::string_view text) {
-  std::string line = path.empty() ? std::string(text) : fmt::format("{}: {}", path, text);
+  std::string line =
+      path.empty() ? std::string(text) : fmt::format("{}: {}", shortened(path), text);
   if (known_.insert(line).second) lines_.push_back(std::move(line));
 }
 

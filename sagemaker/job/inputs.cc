@@ -87,7 +87,7 @@ void check_sharding(Draft& draft, const Json& channel, const std::string& path) 
   std::int64_t hosts = draft.machines.instance_count;
   for (const InstanceGroup& group : draft.machines.groups) hosts += group.count;
   if (hosts > 1 && s3 != nullptr &&
-      field_or(*s3, "S3DataDistributionType", std::string()) == "ShardedByS3Key" &&
+      field_or(*s3, "S3DataDistributionType", std::string(), path) == "ShardedByS3Key" &&
       shoal_build(draft.machines.image_uri))
     draft.notices.push_back(fmt::format(
         "{}/distribution: ShardedByS3Key gives each host other files, but all ranks of "

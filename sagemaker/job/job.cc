@@ -5,8 +5,10 @@
 #include <ctime>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/metric_definitions.h"
 #include "shoal/sagemaker/job/parts.h"
@@ -27,7 +29,8 @@ void read_place(Draft& draft, const JobContext& context) {
       "region", {.max = 32, .pattern = "[a-z]{2,4}(-[a-z]+)+-[0-9]+", .looks = "us-east-1"});
   draft.region = region.value_or(context.region);
   if (region && context.is_region_asked && *region != context.region)
-    job.problem("region", fmt::format("is {}, but --region says {}", *region, context.region));
+    job.problem("region",
+                fmt::format("is {}, but --region says {}", shortened(*region), context.region));
   if (!region && !job.has("region") && context.region.empty())
     job.problem(
         "region",
@@ -172,12 +175,13 @@ void add_algorithm(Draft& draft, const std::string& image) {
 // The user's hyperparameters in order, then those for the code's location and the launcher.
 Json gather_hyperparameters(Draft& draft, std::optional<SourceCode>& code) {
   Fields& job = draft.job;
-  Json all = Json::object(), made = Json::object();
+  OrderedFields all;
+  Json made = Json::object();
   if (const Json* given = job.value("hyperparameters")) {
     // A list such as ["--api-key", "..."] in place of the object must not be shown.
     const bool has_text = given->dump().find('"') != std::string::npos;
     const Fields fields(*given, "/hyperparameters", draft.problems(), /*secret=*/has_text);
-    if (given->is_object()) all = *given;
+    if (given->is_object()) all = OrderedFields(*given);
   }
   code = add_code(draft, made);
   made.update(distribution_hyperparameters(job, draft.machines));
@@ -191,19 +195,21 @@ Json gather_hyperparameters(Draft& draft, std::optional<SourceCode>& code) {
                            "is made of other keys of this file; leave it out");
     all[name] = value;
   }
-  Json encoded = Json::object();
-  for (const auto& [name, value] : all.items()) {
+  OrderedFields texts;
+  for (const auto& [name, value] : all.fields()) {
     const std::string path = made.contains(name) && name == "mp_parameters"
                                  ? "/distribution/smdistributed/modelparallel/parameters"
                                  : "/hyperparameters/" + name;
     check_text(draft.problems(), path, name, {.max = 256});
-    encoded[name] = python_json(value);
-    if (const std::size_t length = characters(encoded[name].get_ref<const std::string&>());
-        length > 2500)
+    std::string text = python_json(value);
+    const std::size_t length = characters(text);
+    texts[name] = std::move(text);
+    if (length > 2500)
       draft.problems().add(path, fmt::format("has {} characters as JSON; at most 2500 are allowed "
                                              "(put long ones into the run's file, entry_point)",
                                              length));
   }
+  Json encoded = std::move(texts).json();
   if (encoded.size() > 100)
     job.problem("hyperparameters",
                 fmt::format("are {}, with those that start the ranks; at most 100 "
@@ -302,7 +308,7 @@ void add_environment(Draft& draft) {
           "environment", 100,
           {.max = 512, .pattern = "[a-zA-Z_][a-zA-Z0-9_]*", .looks = "a variable's name"},
           {.max = 512, .secret = true})) {
-    Json environment = Json::object();
+    OrderedFields environment;
     for (const auto& [name, value] : *pairs) {
       environment[name] = value;
       if (is_aws_key(name))
@@ -310,7 +316,7 @@ void add_environment(Draft& draft) {
                              "is a key of yours, which all who may describe the job would read; "
                              "leave it out: the job has its role");
     }
-    draft.request["Environment"] = environment;
+    draft.request["Environment"] = std::move(environment).json();
   }
   if (auto experiment = draft.job.object("experiment_config")) {
     Json out = Json::object();

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/sagemaker/job/parts.h"
 
 namespace shoal::sagemaker {
@@ -35,7 +36,7 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
   }
   const auto type = find_instance_type(name);
   if (!type) {
-    draft.problems().add(path, fmt::format("there is no instance type {}{}", name,
+    draft.problems().add(path, fmt::format("there is no instance type {}{}", shortened(name),
                                            did_you_mean(name, instance_type_names())));
     return false;
   }
@@ -89,7 +90,8 @@ void add_groups(Draft& draft, const Json& list, Json& resources) {
       group.type.clear();
     for (const InstanceGroup& other : draft.machines.groups)
       if (other.name == group.name)
-        fields.problem("instance_group_name", fmt::format("{} stands twice", group.name));
+        fields.problem("instance_group_name",
+                       fmt::format("{} stands twice", shortened(group.name)));
     draft.machines.groups.push_back(group);
     resources["InstanceGroups"].push_back({{"InstanceGroupName", group.name},
                                            {"InstanceType", group.type},

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/io/ordered_fields.h"
+
 namespace shoal::sagemaker {
 namespace {
 
@@ -27,13 +29,6 @@ struct Style {
   bool sorted;
 };
 
-std::vector<std::string> keys_of(const Json& object, bool sorted) {
-  std::vector<std::string> keys;
-  for (const auto& [key, unused] : object.items()) keys.push_back(key);
-  if (sorted) std::ranges::sort(keys);
-  return keys;
-}
-
 std::string write(const Json& value, const Style& style) {
   if (value.is_number_float()) return python_float(value.get<double>());
   if (value.is_string()) return quoted(value.get<std::string>());
@@ -46,12 +41,16 @@ std::string write(const Json& value, const Style& style) {
     }
     return "[" + text + "]";
   }
-  for (const std::string& key : keys_of(value, style.sorted)) {
+  const auto add = [&](std::string_view key, const Json& item) {
     if (!text.empty()) text += style.comma;
-    text += quoted(key);
+    text += quoted(std::string(key));
     text += style.colon;
-    text += write(value.at(key), style);
-  }
+    text += write(item, style);
+  };
+  if (style.sorted)
+    for (const auto& [key, item] : sorted_fields(value)) add(key, *item);
+  else
+    for (const auto& [key, item] : value.items()) add(key, item);
   return "{" + text + "}";
 }
 

@@ -62,7 +62,8 @@ Json without_secrets(Json request) {
         if (holds_secret(name, value.get_ref<const std::string&>())) value = "***";
   if (const auto tags = request.find("Tags"); tags != request.end())
     for (Json& tag : *tags)
-      if (is_name_of_secret(field_or(tag, "Key", std::string()))) tag["Value"] = "***";
+      if (is_name_of_secret(field_or(tag, "Key", std::string(), "the job's tags")))
+        tag["Value"] = "***";
   return request;
 }
 

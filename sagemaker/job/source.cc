@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/scratch_directory.h"
@@ -97,7 +98,8 @@ void check_paths(const SourceCode& code, const std::string& directory) {
     throw Error(ErrorCode::not_found, fmt::format("source_dir: there is no directory {}", source));
   const std::string entry = joined(code.source_dir.empty() ? directory : source, code.entry_point);
   if (!is_regular_file(entry))
-    throw Error(ErrorCode::not_found, fmt::format("entry_point: there is no file {}", entry));
+    throw Error(ErrorCode::not_found,
+                fmt::format("entry_point: there is no file {}", shortened(entry, 1000)));
   for (const std::string& path : code.dependencies)
     if (!path_exists(joined(directory, path)))
       throw Error(ErrorCode::not_found,

@@ -11,6 +11,7 @@ namespace shoal::sagemaker {
 namespace {
 
 using nlohmann::json;
+constexpr const char* kAnswer = "CloudWatch's answer";
 constexpr const char* kGroup = "/aws/sagemaker/TrainingJobs";
 constexpr const char* kTarget = "Logs_20140328";
 
@@ -30,7 +31,7 @@ void JobLog::find_streams() {
       if (!error.is_missing()) throw;
       return;  // the group is created with the account's first job
     }
-    for (const json& stream : field_or(answer, "logStreams", json(json::array())))
+    for (const json& stream : field_or(answer, "logStreams", json(json::array()), kAnswer))
       if (const std::string name = text_at(stream, "logStreamName"); !name.empty())
         tokens_.emplace(name, "");
     const std::string token = text_at(answer, "nextToken");
@@ -54,9 +55,9 @@ void JobLog::read_new(const std::function<void(const std::vector<LogEvent>&)>& s
                         {"limit", 10'000}};
       if (!token.empty()) arguments["nextToken"] = token;
       const json answer = logs_.call_json(kTarget, "GetLogEvents", arguments);
-      for (const json& event : field_or(answer, "events", json(json::array())))
+      for (const json& event : field_or(answer, "events", json(json::array()), kAnswer))
         events.push_back({stream.substr(job_.size() + 1),
-                          from_epoch(field_or(event, "timestamp", 0.0) / 1e3),
+                          from_epoch(field_or(event, "timestamp", 0.0, kAnswer) / 1e3),
                           text_at(event, "message")});
       const std::string next = text_at(answer, "nextForwardToken");
       const bool is_end = next.empty() || next == token;

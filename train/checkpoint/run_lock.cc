@@ -158,19 +158,20 @@ struct Holder {
     if (!json || !json->is_object()) return std::nullopt;
     try {
       Holder holder;
-      holder.host = field_or(*json, "host", std::string());
-      holder.boot = field_or(*json, "boot", std::string());
-      holder.token = field_or(*json, "token", std::string());
-      holder.since = field_or(*json, "since", std::string());
-      holder.alive = field_or(*json, "alive", std::string());
-      holder.pid_namespace = field_or(*json, "pid_namespace", std::uint64_t{0});
-      holder.start = field_or(*json, "process_start", std::uint64_t{0});
-      holder.pid = field_or(*json, "pid", std::int64_t{0});
+      const JsonFields fields(*json, "run.lock");
+      fields.text("host", holder.host);
+      fields.text("boot", holder.boot);
+      fields.text("token", holder.token);
+      fields.text("since", holder.since);
+      fields.text("alive", holder.alive);
+      fields.integer("pid_namespace", holder.pid_namespace);
+      fields.integer("process_start", holder.start);
+      fields.integer("pid", holder.pid);
       if (holder.token.empty() || holder.pid <= 0) return std::nullopt;
       for (std::string* const shown : {&holder.host, &holder.since, &holder.alive})
         std::ranges::replace(*shown, '\n', ' ');
       return holder;
-    } catch (const nlohmann::json::exception&) {
+    } catch (const Error&) {
       return std::nullopt;
     }
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal {
 namespace {
@@ -28,7 +29,7 @@ LabelSet::LabelSet(std::vector<std::string> names) : names_(std::move(names)) {
     SHOAL_CHECK(!names_[i].empty(), "labels: class {} has an empty name", i);
     const auto [before, is_new] = ids_.emplace(names_[i], static_cast<std::int32_t>(i));
     SHOAL_CHECK(is_new, "labels: classes {} and {} are both called '{}'", before->second, i,
-                names_[i]);
+                shortened(names_[i]));
     numbers_are_ids_ = numbers_are_ids_ && !whole_number(names_[i]);
   }
 }
@@ -62,10 +63,10 @@ std::int32_t LabelSet::need(std::string_view text, std::string_view place) const
   constexpr std::size_t kShown = 12;
   std::string names;
   for (std::size_t i = 0; i < std::min(kShown, names_.size()); ++i)
-    names += fmt::format("{}{}", i == 0 ? "" : ", ", names_[i]);
+    names += fmt::format("{}{}", i == 0 ? "" : ", ", shortened(names_[i], 80));
   if (names_.size() > kShown) names += ", ...";
   throw_error(ErrorCode::corrupt_data, "{}: the label is '{}', none of the {} classes ({})", place,
-              text, names_.size(), names);
+              shortened(text), names_.size(), names);
 }
 
 std::optional<std::vector<std::int32_t>> LabelSet::ids_in(const LabelSet& model) const {

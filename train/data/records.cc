@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/text_lines.h"
@@ -95,7 +96,7 @@ void check_names(const std::vector<std::string>& names, const std::string& path)
   for (const std::string& name : names)
     if (!name.empty() && !met.insert(name).second)
       throw Error(ErrorCode::corrupt_data,
-                  fmt::format("{}: two columns are called '{}'", path, name),
+                  fmt::format("{}: two columns are called '{}'", path, shortened(name)),
                   "give one of them another name");
 }
 
@@ -109,13 +110,14 @@ std::size_t Record::find(std::string_view name) const {
 std::size_t Record::need(std::string_view name) const {
   const std::size_t field = find(name);
   if (field < names_->size()) return field;
-  // The suggestion is in the message itself, because a skipped row's remedy is not shown.
-  throw_error(ErrorCode::not_found, "{}: there is no field '{}'; {}", place_, name,
+  // In the message itself: a skipped row's remedy is not told.
+  throw_error(ErrorCode::not_found, "{}: there is no field '{}'; {}", place_, shortened(name),
               names_there_are(name, *names_));
 }
 
 void Record::wrong(std::string_view name, std::string_view text, const char* wanted) const {
-  throw_error(ErrorCode::corrupt_data, "{}: '{}' is '{}', not {}", place_, name, text, wanted);
+  throw_error(ErrorCode::corrupt_data, "{}: '{}' is '{}', not {}", place_, shortened(name),
+              shortened(text), wanted);
 }
 
 const std::string& Record::text(std::string_view name) const {

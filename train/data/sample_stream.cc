@@ -153,26 +153,27 @@ nlohmann::json StreamState::to_json() const {
 StreamState StreamState::from_json(const nlohmann::json& json) {
   StreamState state;
   try {
-    json.at("position").get_to(state.position);
-    json.at("epoch").get_to(state.epoch);
-    json.at("epoch_begin").get_to(state.epoch_begin);
-    json.at("progress").get_to(state.progress);
-    auto sizes = json.at("shard_sizes").get<std::vector<std::int64_t>>();
-    json.at("identity").get_to(state.identity);
+    constexpr std::string_view kName = "the stream's state";
+    state.position = need_field<std::int64_t>(json, "position", kName);
+    state.epoch = need_field<std::int64_t>(json, "epoch", kName);
+    state.epoch_begin = need_field<std::int64_t>(json, "epoch_begin", kName);
+    state.progress = need_field<double>(json, "progress", kName);
+    auto sizes = need_field<std::vector<std::int64_t>>(json, "shard_sizes", kName);
+    state.identity = need_field<std::string>(json, "identity", kName);
     if (const auto* known = find_field(json, "known_sizes"))
       state.known = std::make_shared<const std::vector<std::int64_t>>(
-          known->get<std::vector<std::int64_t>>());
-    state.ended = field_or(json, "ended", false);
+          field_as<std::vector<std::int64_t>>(*known, "known_sizes", kName));
+    state.ended = field_or(json, "ended", false, kName);
     const bool negative =
         std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
     // Each epoch has at least one sample.
     if (state.epoch < 0 || state.epoch_begin < state.epoch || state.position < state.epoch_begin ||
         negative)
-      throw_error(ErrorCode::corrupt_data, "epoch {} began at {}, and the position is {}",
-                  state.epoch, state.epoch_begin, state.position);
+      throw_error(ErrorCode::corrupt_data, "{}: epoch {} began at {}, and the position is {}",
+                  kName, state.epoch, state.epoch_begin, state.position);
     state.sizes = std::make_shared<const std::vector<std::int64_t>>(std::move(sizes));
-  } catch (const nlohmann::json::exception& problem) {
-    throw_error(ErrorCode::corrupt_data, "the stream's state: {}", problem.what());
+  } catch (const Error& problem) {
+    throw Error(ErrorCode::corrupt_data, problem.message());
   }
   return state;
 }

@@ -67,7 +67,7 @@ void TensorBoardCallback::on_log(const nlohmann::ordered_json& record) {
                     static_cast<std::int64_t>(time), host_name(), ::getpid()),
         time);
   }
-  const auto step = field_or(record, "step", std::int64_t{0});
+  const auto step = field_or(record, "step", std::int64_t{0}, "a log record");
   for (const auto& [key, value] : record.items())
     if (key != "step" && value.is_number())
       file_->add_scalar(tensorboard_tag(key), value.get<float>(), step, time);

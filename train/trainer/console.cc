@@ -6,6 +6,7 @@
 
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal {
@@ -15,7 +16,7 @@ constexpr double kDrawEvery = 0.1, kSayEvery = 30;  // seconds
 
 // Records have full precision; this rounds them for display as Hugging Face does.
 nlohmann::ordered_json for_people(const nlohmann::ordered_json& record) {
-  nlohmann::ordered_json shown;
+  OrderedFields shown;
   for (const auto& [name, value] : record.items()) {
     if (name == "step") continue;
     if (!value.is_number_float()) {
@@ -32,7 +33,7 @@ nlohmann::ordered_json for_people(const nlohmann::ordered_json& record) {
     else
       shown[name] = round_to(number, 4);
   }
-  return shown;
+  return std::move(shown).json();
 }
 
 }  // namespace

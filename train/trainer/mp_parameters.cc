@@ -6,6 +6,7 @@
 #include "shoal/parallel/plan/smp_keys.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal {
@@ -108,12 +109,16 @@ void take_given(const OptionSet& options, TrainingArguments& arguments) {
   nlohmann::json& smp = arguments.mp_parameters;
   const bool flat_only = smp.empty();
   nlohmann::json* const inner = smp.contains("parameters") ? &smp["parameters"] : &smp;
+  SHOAL_CHECK(inner->is_object() || inner->is_null(),
+              "mp_parameters has parameters: {}, where an object is expected",
+              shortened(inner->dump()));
   std::string problems;
   for (auto& [name, value] : arguments.plan_options) {
     if (!value) continue;
     const nlohmann::json* const there = find_field(*inner, name);
-    const std::string text =
-        there == nullptr || there->is_string() ? field_or(*inner, name, *value) : there->dump();
+    const std::string text = there == nullptr     ? *value
+                             : there->is_string() ? there->get<std::string>()
+                                                  : there->dump();
     if (text != *value)
       problems += fmt::format(
           "{}{} is {} in mp_parameters and {} by itself: they are one option and "

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
@@ -11,9 +12,9 @@ namespace {
 nlohmann::ordered_json with_suffix(const nlohmann::ordered_json& metrics,
                                    const std::string& suffix) {
   if (suffix.empty()) return metrics;
-  nlohmann::ordered_json renamed = nlohmann::ordered_json::object();
+  OrderedFields renamed;
   for (const auto& [name, value] : metrics.items()) renamed[name + suffix] = value;
-  return renamed;
+  return std::move(renamed).json();
 }
 
 }  // namespace
@@ -82,8 +83,10 @@ void Trainer::Impl::add_computed(nlohmann::ordered_json& metrics, const std::str
   const nlohmann::ordered_json computed = parts.compute_metrics(predictions);
   SHOAL_CHECK(computed.is_object(), "compute_metrics gives {}, not an object of named numbers",
               computed.type_name());
+  OrderedFields all(std::move(metrics));
   for (const auto& [name, value] : computed.items())
-    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+    all[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+  metrics = std::move(all).json();
 }
 
 Trainer::Impl::EvaluationMetrics Trainer::Impl::measure(

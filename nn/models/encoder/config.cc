@@ -8,7 +8,9 @@
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/encoder/family.h"
 #include "shoal/nn/models/written_config.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/ordered_fields.h"
 
 namespace shoal::nn {
 namespace {
@@ -30,10 +32,14 @@ std::string_view class_suffix(EncoderTask task) {
 // Two unnamed labels are transformers' default, so they are not written.
 void name_labels(const EncoderConfig& config, nlohmann::ordered_json& json) {
   if (config.num_labels == 2) return;
+  OrderedFields by_id, by_name;
   for (std::int64_t i = 0; i < config.num_labels; ++i) {
-    json["id2label"][std::to_string(i)] = fmt::format("LABEL_{}", i);
-    json["label2id"][fmt::format("LABEL_{}", i)] = i;
+    const std::string name = fmt::format("LABEL_{}", i);
+    by_id[std::to_string(i)] = name;
+    by_name[name] = i;
   }
+  json["id2label"] = std::move(by_id).json();
+  json["label2id"] = std::move(by_name).json();
 }
 
 }  // namespace
@@ -60,7 +66,7 @@ const EncoderFamily& encoder_family(std::string_view model_type) {
       ErrorCode::invalid_argument,
       "model_type '{}' is no encoder that Shoal knows; bert, roberta, distilbert and albert "
       "are",
-      model_type);
+      shortened(model_type));
 }
 
 EncoderConfig EncoderConfig::of(std::string_view model_type) {
@@ -165,12 +171,12 @@ void EncoderConfig::check() const {
               "{} counts positions from pad_token_id, which is null", model_type);
   constexpr std::array kActivations{"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
   SHOAL_CHECK(std::find(kActivations.begin(), kActivations.end(), hidden_act) != kActivations.end(),
-              "activation '{}' is not supported; {} are", hidden_act,
+              "activation '{}' is not supported; {} are", shortened(hidden_act),
               fmt::join(kActivations, ", "));
   SHOAL_CHECK(problem_type.empty() || problem_type == "regression" ||
                   problem_type == "single_label_classification",
               "problem_type '{}' is not supported; regression and single_label_classification are",
-              problem_type);
+              shortened(problem_type));
   for (const double probability : {hidden_dropout_prob, attention_probs_dropout_prob,
                                    sequence_dropout, token_dropout, question_dropout})
     SHOAL_CHECK(probability >= 0 && probability < 1, "a dropout probability {} is not in [0, 1)",

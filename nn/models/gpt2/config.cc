@@ -5,6 +5,7 @@
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 
 namespace shoal::nn {
@@ -129,7 +130,7 @@ void Gpt2Config::check() const {
   SHOAL_CHECK(activation_function == "gelu_new" || activation_function == "gelu" ||
                   activation_function == "gelu_pytorch_tanh",
               "activation_function '{}' is not supported; gelu_new, gelu and gelu_pytorch_tanh are",
-              activation_function);
+              shortened(activation_function));
   for (const double probability : {resid_pdrop, embd_pdrop, attn_pdrop})
     SHOAL_CHECK(probability >= 0 && probability < 1, "a dropout probability {} is not in [0, 1)",
                 probability);

@@ -9,6 +9,7 @@
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 
 namespace shoal::nn {
@@ -175,7 +176,8 @@ void LlamaConfig::check() const {
               initializer_range, rope_theta);
   const RopeScaling& s = rope_scaling;
   SHOAL_CHECK(s.rope_type == "default" || s.rope_type == "linear" || s.rope_type == "llama3",
-              "rope_type '{}' is not supported; default, linear and llama3 are", s.rope_type);
+              "rope_type '{}' is not supported; default, linear and llama3 are",
+              shortened(s.rope_type));
   SHOAL_CHECK(s.factor >= 1 && s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
                   s.original_max_position_embeddings > 0,
               "rope_type {} with factor {}, low_freq_factor {}, high_freq_factor {}, "

@@ -283,7 +283,7 @@ TEST(SmpParameters, APartitionGoesThroughItsFile) {
       AllOf(HasSubstr("none.json"), HasSubstr("a run with load_partition false writes it")));
   std::ofstream(path) << "{\"units\": 3}";
   EXPECT_THAT(test::error_text([&] { choose_partition(p.plan, units); }),
-              HasSubstr("is no partition"));
+              HasSubstr("has units: 3, where a list is expected"));
 }
 
 TEST(SmpParameters, TensorParallelism) {
@@ -325,7 +325,7 @@ TEST(SmpParameters, Sharding) {
       {R"({"sharding_strategy": "HYBRID_SHARD"})", "not given"},
       {R"({"sharding_strategy": "FULL_SHARD", "sharded_data_parallel_degree": 1})",
        "leave the degree out"},
-      {R"({"sharding_strategy": "SHARD_ALL"})", "did you mean"},
+      {R"({"sharding_strategy": "FULL_SHRAD"})", "did you mean FULL_SHARD?"},
   });
   const SmpParameters sizes = parse(R"({"sharded_data_parallel_degree": 2,
       "sdp_reduce_bucket_size": 1000, "sdp_param_persistence_threshold": 0,

@@ -123,6 +123,17 @@ TEST(Budget, OfASafetensorsHeaderOf300000Tensors) {
             "");
 }
 
+TEST(Budget, OfManyTensorsThatAreWritten) {
+  std::vector<SafetensorsEntry> entries;
+  for (int i = 0; i < 50'000; ++i)
+    entries.push_back(
+        {.name = fmt::format("model.layers.{}.weight", i), .dtype = "U8", .sizes = {1}});
+  const testing::TemporaryDirectory directory;
+  EXPECT_EQ(within_budget(header_of(50'000).size(), "the header",
+                          [&] { SafetensorsWriter(directory.path() + "/a.safetensors", entries); }),
+            "");
+}
+
 TEST(Budget, OfSafetensorsHeadersThatLie) {
   const auto problem = [](const std::string& header) {
     const std::string file = framed(header);

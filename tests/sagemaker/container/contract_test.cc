@@ -5,12 +5,15 @@
 #include <map>
 
 #include "sagemaker/container/opt_ml.h"
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
 #include "support/source_tree.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/sagemaker/container/command.h"
 #include "shoal/sagemaker/container/environment.h"
 
 namespace shoal::sagemaker {
@@ -118,6 +121,75 @@ TEST(Contract, HasTheRegionOfS3WhereTheContainerSaysNone) {
 TEST(Contract, KeepsAHostsOwnVariablesFromOthers) {
   EXPECT_TRUE(is_of_one_host("SM_CURRENT_HOST"));
   EXPECT_FALSE(is_of_one_host("SM_HOSTS"));
+}
+
+// What a host does before it trains, and the variables that it sets.
+std::string host_starts(const OptMl& ml) {
+  try {
+    const Contract contract = read_contract(ml.root(), {}, only({}));
+    (void)sm_variables(contract, only({}));
+    (void)train_command(contract, "shoal", ml.path("code"));
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "starts";
+}
+
+TEST(Contract, AFieldOfAnotherTypeIsNamedWithItsFile) {
+  const auto says = [](const OptMl& ml, const std::string& text) {
+    const std::string why = host_starts(ml);
+    EXPECT_THAT(why, HasSubstr(text));
+    EXPECT_THAT(why, ::testing::Not(HasSubstr("json.exception")));
+    EXPECT_EQ(why.find('\n'), why.npos) << why;
+    EXPECT_LT(why.size(), 1000U);
+  };
+  const Json wrong = {5, Json::array(), Json::object(), true, std::string(100'000, 'x')};
+  for (const Json& value : wrong) {
+    OptMl groups;
+    groups.resources(
+        {{"current_host", "algo-1"},
+         {"hosts", {"algo-1"}},
+         {"instance_groups", {{{"instance_group_name", value}, {"hosts", {"algo-1"}}}}}});
+    if (!value.is_string())
+      says(groups, "resourceconfig.json has instance_group_name: " + value.dump());
+    for (const char* field : {"current_host", "current_group_name", "network_interface_name"}) {
+      OptMl ml;
+      ml.resources({{"hosts", {"algo-1"}}, {"current_host", "algo-1"}, {field, value}});
+      if (!value.is_string()) says(ml, std::string("resourceconfig.json has ") + field);
+    }
+    for (const char* field : {"S3DistributionType", "TrainingInputMode", "ContentType"}) {
+      OptMl ml({"algo-1", "algo-2"});
+      Json channel = {{"TrainingInputMode", "Pipe"}};
+      channel[field] = value;
+      ml.inputs({{"train", channel}});
+      ml.hyperparameters({{"streaming", "true"}});
+      if (!value.is_string())
+        says(ml, std::string("inputdataconfig.json, channel train, has ") + field);
+    }
+  }
+  OptMl long_type;
+  long_type.inputs({{"test", {{"TrainingInputMode", "Pipe"}, {"ContentType", wrong.back()}}}});
+  says(long_type, "comes as a pipe of xxx");
+  for (const char* list : {"[5]", "[null]", "5"}) {
+    OptMl ml;
+    ml.hyperparameters({{"sagemaker_distribution_instance_groups", list}});
+    says(ml, "hyperparameters.json has sagemaker_distribution_instance_groups: ");
+  }
+  OptMl program;
+  program.hyperparameters({{"sagemaker_program", "5"}});
+  says(program, "hyperparameters.json has sagemaker_program: 5, where a string is expected");
+}
+
+TEST(Contract, ManyHyperparametersTakeLinearTime) {
+  OptMl ml;
+  std::string text = "{";
+  for (int i = 0; i < 50'000; ++i)
+    text += fmt::format("\"k{}\": \"1\", \"sagemaker_{}\": \"x\",", i, i);
+  text.back() = '}';
+  ml.write("input/config/hyperparameters.json", text);
+  EXPECT_EQ(testing::within_budget(4 * text.size(), "hyperparameters",
+                                   [&] { EXPECT_EQ(host_starts(ml), "starts"); }),
+            "");
 }
 
 }  // namespace

@@ -397,6 +397,17 @@ TEST(JobFile, ThatIsMadeToHurtIsRefusedInLinearTime) {
   EXPECT_THAT(problem({{"hyperparameters", some}}), HasSubstr("at most 100"));
 }
 
+TEST(JobFile, ItsLongValuesAreShownInPart) {
+  const std::string word(20'000, 'x');
+  for (const char* field : {"instance_type", "entry_point", "source_dir", "image_uri", "region",
+                            "input_mode", "role", "instance_count", "checkpoint_s3_uri"}) {
+    const std::string said = changed({{field, word}});
+    EXPECT_LT(said.size(), 2000U) << field << said.substr(0, 200);
+  }
+  EXPECT_LT(changed({{word, 1}}).size(), 2000U);
+  EXPECT_LT(changed({{"inputs", {{word, "s3://b/c"}}}}).size(), 2000U);
+}
+
 // A wrong type, a name in the wrong place: what stands there may be a password all the same.
 TEST(JobFile, ItsSecretsStandInNoMessage) {
   const Json wrong = {"s3cret", 5318008, {"s3cret"}, {{"s3cret", "s3cret"}}, true};

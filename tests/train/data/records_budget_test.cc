@@ -36,10 +36,11 @@ class RecordFilesBudget : public ::testing::Test {
                      const RecordOptions& options = {}) {
     const std::string path = folder_ / ("a" + ending);
     write_file_atomically(path, text);
-    within_budget(text.size(), name, [&] {
+    const std::string problem = within_budget(text.size(), name, [&] {
       const RecordFile rows(path, options);
       if (rows.size() > 0) rows.get(rows.size() - 1).text("no such field");
     });
+    EXPECT_LT(problem.size(), 4000U) << name;
   }
   testing::TemporaryDirectory folder_;
 };
@@ -55,6 +56,19 @@ TEST_F(RecordFilesBudget, OfManyColumns) {
   std::string fields;
   for (std::size_t i = 0; i < kCount; ++i) fields += fmt::format("{}\"{}\":1", i ? "," : "{", i);
   expect_within("fields", ".jsonl", fields + "}\n" + fields + "}\n");
+}
+
+TEST_F(RecordFilesBudget, OfMessagesAboutLongFields) {
+  const std::string path = folder_ / "a.csv", word(1'000'000, 'w');
+  write_file_atomically(path, word + ",b\n" + word + ",1\n");
+  const RecordFile rows(path, {});
+  const Record row = rows.get(0);
+  const std::string problem =
+      within_budget(2 * word.size(), "a number", [&] { (void)row.number(word); });
+  EXPECT_NE(problem.find("w...', not a number"), problem.npos) << problem.substr(0, 500);
+  EXPECT_LT(problem.size(), 1000U);
+  EXPECT_LT(within_budget(2 * word.size(), "a name", [&] { (void)row.text(word + "x"); }).size(),
+            1000U);
 }
 
 TEST_F(RecordFilesBudget, OfManyMarks) {

@@ -1,4 +1,5 @@
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/section.h"
 
@@ -27,7 +28,7 @@ void read_model(const json& value, const std::string& source, ComposedDefinition
     if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number())
       corrupt_tokenizer(source,
                         fmt::format("model.vocab[{}] is {}; a token and its score are wanted",
-                                    definition.tokens.size(), item.dump().substr(0, 80)));
+                                    definition.tokens.size(), shortened(item.dump(), 80)));
     definition.tokens.emplace_back(item[0].get<std::string>());
     definition.scores.push_back(item[1].get<double>());
   }

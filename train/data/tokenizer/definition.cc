@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/train/data/tokenizer/section.h"
 
 namespace shoal {
@@ -160,7 +161,7 @@ void read_vocab(const json& vocab, const std::string& source, TokenizerDefinitio
   auto& tokens = definition.tokens;
   const Section ids(vocab, "the vocabulary", source);
   const auto id_in = [](const Section& section, const std::string& token, const json& value) {
-    return section.id_of(value, fmt::format("the id of '{}'", token.substr(0, 80)));
+    return section.id_of(value, fmt::format("the id of '{}'", shortened(token, 80)));
   };
   TokenId highest = -1;
   for (const auto& [token, value] : vocab.items())

@@ -51,7 +51,7 @@ std::shared_ptr<const TokenizerBase> from_tokenizer_json(std::string_view text,
   const json file = parse_json(text, source);
   const RoleNames roles = names_of(files.named);
   const json* const model = find_field(file, "model");
-  if (model != nullptr && field_or(*model, "type", json()) == "WordPiece") {
+  if (model != nullptr && field_or(*model, "type", json(), source) == "WordPiece") {
     WordPieceDefinition definition = parse_word_piece(file, source);
     add_side_tokens(definition, files, source);
     return make_word_piece(std::move(definition), source, roles);

@@ -3,30 +3,22 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal {
 namespace {
 
 constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;  // bounds the cost of a hostile id
 
-// Limits how much of a token a message shows.
-std::string shortened(const std::string& text) {
-  constexpr std::size_t kShown = 400;
-  if (text.size() <= kShown) return text;
-  std::size_t end = kShown;  // must not fall within a character
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end) + "...";
-}
-
 }  // namespace
 
 void corrupt_tokenizer(const std::string& source, const std::string& what) {
-  throw_error(ErrorCode::corrupt_data, "{}: {}", source, shortened(what));
+  throw_error(ErrorCode::corrupt_data, "{}: {}", source, shortened(what, 400));
 }
 
 void unsupported_tokenizer(const std::string& source, const std::string& what) {
   throw Error(
-      ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, shortened(what)),
+      ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, shortened(what, 400)),
       "docs/data.md lists the parts of a tokenizer.json that Shoal reads; save the tokenizer with "
       "those");
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
 namespace shoal {
@@ -104,7 +105,7 @@ void UnigramModel::spell(std::string_view word, std::vector<Node>& nodes) const 
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("U+{:04X} in '{}' is in no token, and the tokenizer has no token "
                                 "for what is unknown",
-                                unicode::decode(word.data() + begin).value, word.substr(0, 80)),
+                                unicode::decode(word.data() + begin).value, shortened(word, 80)),
                     "name one by unk_id in tokenizer.json");
       offer(begin, begin + character, *unknown_, unknown_score_);
     }

@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -111,8 +112,8 @@ class Reader {
 
   void question(const json& entry, const std::string& where) {
     SquadQuestion question = head_of(entry, where);
-    const std::string place = fmt::format("{} ({})", where, question.id);
-    const bool impossible = field_or(entry, "is_impossible", json()) == json(true);
+    const std::string place = fmt::format("{} ({})", where, shortened(question.id));
+    const bool impossible = field_or(entry, "is_impossible", json(), place) == json(true);
     if (find_field(entry, "answers") != nullptr && !impossible)
       for (const json& answer : need_list(entry, "answers", place))
         question.answers.push_back(answer_at(need_text(answer, "text", place),
@@ -124,7 +125,7 @@ class Reader {
     const std::string context = need_text(row, "context", where);
     if (file_.contexts.empty() || file_.contexts.back() != context) add_context(context);
     SquadQuestion question = head_of(row, where);
-    const std::string place = fmt::format("{} ({})", where, question.id);
+    const std::string place = fmt::format("{} ({})", where, shortened(question.id));
     if (const json* answers = find_field(row, "answers")) {
       const json& texts = need_list(*answers, "text", place);
       const json& starts = need_list(*answers, "answer_start", place);
@@ -153,12 +154,13 @@ class Reader {
   }
 
   SquadAnswer answer_at(std::string text, const json& start, const std::string& place) const {
-    if (!start.is_number_integer()) bad("{}: answer_start is {}", place, start.dump());
+    if (!start.is_number_integer()) bad("{}: answer_start is {}", place, shortened(start.dump()));
     if (text.empty()) bad("{}: an empty answer", place);
     const std::string& context = file_.contexts.back();
     const std::int64_t at = places_.byte_of(context, start.get<std::int64_t>());
     if (at < 0 || !std::string_view(context).substr(static_cast<std::size_t>(at)).starts_with(text))
-      bad("{}: the answer '{}' is not at character {} of its context", place, text, start.dump());
+      bad("{}: the answer '{}' is not at character {} of its context", place, shortened(text),
+          start.dump());
     const auto size = static_cast<std::int64_t>(text.size());
     return {std::move(text), {at, at + size}};
   }

@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/text_lines.h"
@@ -88,7 +89,7 @@ class ColumnReader {
       });
     if (columns[0].empty() || (options_.has_tags && (columns.size() < 2 || columns.back().empty())))
       return refuse([&] {
-        return fmt::format("{}: '{}' is not a word and its tag", place_of(number), line);
+        return fmt::format("{}: '{}' is not a word and its tag", place_of(number), shortened(line));
       });
     sentence_.words.emplace_back(columns[0]);
     if (options_.has_tags) sentence_.tags.emplace_back(columns.back());

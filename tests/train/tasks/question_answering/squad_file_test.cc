@@ -93,6 +93,16 @@ TEST_F(SquadFileTest, NamesTheBadQuestion) {
   EXPECT_THAT(error_of(raw(R"({"data": [)")), HasSubstr("squad.json"));
 }
 
+TEST_F(SquadFileTest, QuotesLongAnswersInPartAndInOneLine) {
+  const std::string text = "x\\ny" + std::string(1'000'000, 'z');
+  const std::string why = error_of(file(fmt::format(
+      R"({{"id": "{}", "question": "q", "answers": [{{"text": "{}", "answer_start": 0}}]}})", text,
+      text)));
+  EXPECT_NE(why.find("is not at character 0"), why.npos) << why.substr(0, 500);
+  EXPECT_EQ(why.find('\n'), why.npos);
+  EXPECT_LT(why.size(), 1000U);
+}
+
 TEST_F(SquadFileTest, LeavesBadQuestionsOut) {
   const std::string questions =
       R"({"id": "b", "question": "q", "answers": [{"text": "x", "answer_start": 0}]}, )" +

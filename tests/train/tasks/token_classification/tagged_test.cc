@@ -139,6 +139,7 @@ TEST_F(TaggedTest, NamesTheBadLineOrLeavesItsSentenceOut) {
   EXPECT_THAT(error_of("a.txt", "a O\n\nb O\nc\n"),
               HasSubstr("a.txt, line 4: 'c' is not a word and its tag"));
   EXPECT_THAT(error_of("a.txt", "a\tO\nb\t\n"), HasSubstr("a.txt, line 2"));
+  EXPECT_LT(error_of("a.txt", std::string(1'000'000, 'c') + "\n").size(), 1000U);
   EXPECT_THAT(error_of("a.txt", "a O\n\xFF O\n"), HasSubstr("a.txt, line 2"));
   EXPECT_THAT(error_of("a.jsonl", R"({"tokens": ["a"], "ner_tags": ["O", "O"]})"),
               HasSubstr("a.jsonl, line 1: 1 words but 2 tags"));
