@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/report/measures.h"
 #include "shoal/train/report/page.h"
@@ -60,10 +61,11 @@ void print_run(const report::RunLog& run, bool several) {
   if (const auto bytes = text("pinned_memory_peak_bytes")) line("peak pinned", *bytes);
   if (const auto newest = newest_checkpoint(run.directory, nullptr))
     line("last checkpoint", newest->path);
+  for (const std::string& remark : report::remarks_of(run)) line("", "(" + remark + ")");
 }
 
 nlohmann::ordered_json json_of(const report::RunLog& run) {
-  nlohmann::ordered_json record;
+  OrderedFields record;
   record["run"] = run.directory;
   record["finished"] = run.finished;
   for (const char* fact : {"ranks", "global_batch_size", "total_steps"})
@@ -71,7 +73,8 @@ nlohmann::ordered_json json_of(const report::RunLog& run) {
   for (const report::Number& number : report::numbers_of(run)) record[number.key] = number.value;
   if (const auto newest = newest_checkpoint(run.directory, nullptr))
     record["last_checkpoint"] = newest->path;
-  return record;
+  if (const auto remarks = report::remarks_of(run); !remarks.empty()) record["remarks"] = remarks;
+  return std::move(record).json();
 }
 
 void write_page(const std::vector<report::RunLog>& runs, const std::string& path) {

@@ -111,7 +111,8 @@ std::vector<Phase> phases(const RunLog& run) {
 std::vector<std::string> metric_names(const Records& evaluations) {
   std::vector<std::string> names;
   for (const std::string& name : evaluations.names())
-    if (name.starts_with("eval_") && name != "eval_loss" && !is_speed(name)) names.push_back(name);
+    if (name.starts_with("eval_") && name != "eval_" && name != "eval_loss" && !is_speed(name))
+      names.push_back(name);
   return names;
 }
 

@@ -31,6 +31,14 @@ void Records::add(const nlohmann::json& record) {
     }
   }
   ++rows_;
+  check_filled();
+  Column& steps = columns_["step"];
+  steps.values.resize(rows_, kAbsent);
+  if (std::isnan(steps.values.back())) steps.values.back() = step_before;
+  for (auto& [name, column] : columns_) column.values.resize(rows_, kAbsent);
+}
+
+void Records::check_filled() const {
   // Names that occur in few records each would make the table far larger than its file.
   constexpr std::size_t kUsual = 8, kAtLeast = std::size_t{1} << 20;
   if (rows_ * columns_.size() > kUsual * given_ + kAtLeast)
@@ -38,10 +46,11 @@ void Records::add(const nlohmann::json& record) {
                 fmt::format("{} records have {} names of numbers, of which most stand in few",
                             rows_, columns_.size()),
                 "this is no log of shoal train");
-  Column& steps = columns_["step"];
-  steps.values.resize(rows_, kAbsent);
-  if (std::isnan(steps.values.back())) steps.values.back() = step_before;
-  for (auto& [name, column] : columns_) column.values.resize(rows_, kAbsent);
+  constexpr std::size_t kMostNames = 2000;  // each becomes a plot
+  if (columns_.size() > kMostNames)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("records have more than {} names of numbers", kMostNames),
+                "this is no log of shoal train");
 }
 
 bool Records::join(const nlohmann::json& record) {
@@ -56,14 +65,20 @@ bool Records::join(const nlohmann::json& record) {
     return std::isnan(values.back()) && (not_finite.empty() || not_finite.back() + 1 != rows_);
   };
   if (!std::ranges::all_of(record.items(), is_new)) return false;
-  --rows_;  // add() writes that row again
-  std::map<std::string, double> before;
-  for (auto& [name, column] : columns_) {
-    if (!std::isnan(column.values.back())) before[name] = column.values.back();
-    column.values.pop_back();
+  // Other columns are not touched: a step may have any number of records.
+  for (const auto& [name, value] : record.items()) {
+    if (!value.is_number() && !value.is_null()) continue;
+    ++given_;
+    auto& [values, not_finite] = columns_[name];
+    values.resize(rows_, kAbsent);
+    if (!std::isnan(values.back())) continue;  // step and epoch stay
+    const double number = value.is_number() ? value.get<double>() : kAbsent;
+    if (std::isfinite(number))
+      values.back() = number;
+    else if (not_finite.empty() || not_finite.back() + 1 != rows_)
+      not_finite.push_back(rows_ - 1);
   }
-  add(record);
-  for (const auto& [name, value] : before) columns_[name].values.back() = value;
+  check_filled();
   return true;
 }
 

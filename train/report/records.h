@@ -51,6 +51,10 @@ class Records {
     std::vector<double> values;
     std::vector<std::size_t> not_finite;
   };
+  // Refuses names of which each stands in few records, whose table would be far larger than its
+  // file, and names beyond reason.
+  void check_filled() const;
+
   std::map<std::string, Column, std::less<>> columns_;
   std::size_t rows_ = 0, given_ = 0;  // given_: numbers in all records that were added
 };

@@ -88,6 +88,33 @@ double RunLog::last_step() const {
       {training.last("step").value_or(0), evaluations.last("step").value_or(0), end_step});
 }
 
+std::vector<std::string> remarks_of(const RunLog& run) {
+  std::vector<std::string> all;
+  if (run.records == 0)
+    all.emplace_back(
+        "metrics.jsonl has no record: the run ended before its first log line, or has not come to "
+        "it (--logging_steps).");
+  if (run.cut_off)
+    all.emplace_back(
+        "The last line of metrics.jsonl is cut off (the run was killed while it wrote, or still "
+        "writes); it is left out.");
+  if (const std::size_t lines = run.unreadable.size(); lines > 0)
+    all.push_back(
+        fmt::format("{} of metrics.jsonl {} no JSON object and {} left out, the first line {}.",
+                    lines == 1 ? "1 line" : fmt::format("{} lines", lines),
+                    lines == 1 ? "is" : "are", lines == 1 ? "is" : "are", run.unreadable.front()));
+  if (run.continued > 0)
+    all.push_back(fmt::format(
+        "The run went on from an earlier checkpoint {}; {} records that it then wrote again are "
+        "shown once.",
+        run.continued == 1 ? "once" : fmt::format("{} times", run.continued), run.replaced));
+  if (run.settings.empty())
+    all.emplace_back(
+        "There is no run_settings.json: ranks, options and machine are not known. `shoal train` "
+        "writes it when training begins.");
+  return all;
+}
+
 std::int64_t RunLog::setting(std::string_view wanted) const {
   const auto found = settings.find(wanted);
   return found != settings.end() && found->is_number() ? found->get<std::int64_t>() : 0;

@@ -48,6 +48,10 @@ struct RunLog {
   std::string option(std::string_view name) const;
 };
 
+// One sentence for each part that is missing, left out or shown once; for the page and the
+// terminal.
+std::vector<std::string> remarks_of(const RunLog& run);
+
 // Throws not_found with a remedy if the directory or its metrics.jsonl does not exist. Reads a
 // damaged file as far as possible and counts the damage.
 RunLog read_run(const std::string& directory);

@@ -180,32 +180,8 @@ std::string remarks_section(Runs runs) {
   std::string text;
   for (const RunLog& run : runs) {
     const std::string of = runs.size() == 1 ? "" : escape(run.name) + ": ";
-    const auto remark = [&](const std::string& line) {
-      text += "<p class=\"remark\">" + of + line + "</p>\n";
-    };
-    if (run.records == 0)
-      remark(
-          "metrics.jsonl has no record: the run ended before its first log line, or has not come "
-          "to it (<code>--logging_steps</code>).");
-    if (run.cut_off)
-      remark(
-          "The last line of metrics.jsonl is cut off (the run was killed while it wrote, or "
-          "still writes); it is left out.");
-    if (!run.unreadable.empty())
-      remark(fmt::format(
-          "{} of metrics.jsonl {} no JSON object and {} left out, the first line {}.",
-          run.unreadable.size() == 1 ? "1 line" : fmt::format("{} lines", run.unreadable.size()),
-          run.unreadable.size() == 1 ? "is" : "are", run.unreadable.size() == 1 ? "is" : "are",
-          run.unreadable.front()));
-    if (run.continued > 0)
-      remark(fmt::format(
-          "The run went on from an earlier checkpoint {}; {} records that it then "
-          "wrote again are shown once.",
-          run.continued == 1 ? "once" : fmt::format("{} times", run.continued), run.replaced));
-    if (run.settings.empty())
-      remark(
-          "There is no run_settings.json: ranks, options and machine are not known. "
-          "<code>shoal train</code> writes it when training begins.");
+    for (const std::string& remark : remarks_of(run))
+      text += "<p class=\"remark\">" + of + escape(remark) + "</p>\n";
   }
   return text;
 }
@@ -214,10 +190,11 @@ std::string comparison_section(Runs runs) {
   if (runs.size() < 2) return {};
   std::vector<std::vector<Number>> numbers;
   std::vector<Number> rows;  // each key once, in the order of the runs
+  std::set<std::string> keys;
   for (const RunLog& run : runs) numbers.push_back(numbers_of(run));
   for (const auto& of_run : numbers)
     for (const Number& number : of_run)
-      if (find(rows, number.key) == nullptr) rows.push_back(number);
+      if (keys.insert(number.key).second) rows.push_back(number);
   const bool two = runs.size() == 2;
   Table table{.head = {""}};
   for (std::size_t i = 0; i < runs.size(); ++i)

@@ -216,6 +216,23 @@ TEST(RunLog, ALogThatIsMadeToHurtIsReadInLinearTime) {
               HasSubstr("names of numbers, of which most stand in few"));
   EXPECT_EQ(testing::within_budget(nulls.size(), "nulls", [&] { (void)parse_run(nulls); }), "");
   EXPECT_EQ(testing::within_budget(deep.size(), "deep", [&] { (void)parse_run(deep); }), "");
+  // All of one step, which are one row.
+  std::string one_row, again;
+  for (int i = 0; i < 20'000; ++i) {
+    one_row += fmt::format("{{\"eval_a{}\":1,\"step\":5}}\n", i);
+    again += fmt::format("{{\"eval_a{}\":null,\"step\":5}}\n", i % 1000);
+  }
+  EXPECT_THAT(testing::within_budget(one_row.size(), "one row", [&] { (void)parse_run(one_row); }),
+              HasSubstr("more than 2000 names of numbers"));
+  EXPECT_EQ(testing::within_budget(again.size(), "again", [&] { (void)parse_run(again); }), "");
+}
+
+TEST(RunLog, SaysWhatIsLeftOut) {
+  EXPECT_THAT(remarks_of(parse_run("{\"loss\": 3, \"step\": 1}\nxyz\n{\"loss\": 2, \"st")),
+              ElementsAre(StartsWith("The last line of metrics.jsonl is cut off"),
+                          StartsWith("1 line of metrics.jsonl is no JSON object"),
+                          StartsWith("There is no run_settings.json")));
+  EXPECT_THAT(remarks_of(parse_run("")).front(), StartsWith("metrics.jsonl has no record"));
 }
 
 }  // namespace
