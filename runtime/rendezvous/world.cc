@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/rendezvous/cards.h"
@@ -37,7 +38,7 @@ class Variables {
     const auto value = text(name);
     if (!value) return std::nullopt;
     const auto number = parse_number<int>(*value);
-    SHOAL_CHECK(number.has_value(), "{}='{}' is not an integer", name, *value);
+    SHOAL_CHECK(number.has_value(), "{}='{}' is not an integer", name, shortened(*value));
     return number;
   }
 
@@ -93,10 +94,11 @@ std::optional<SageMakerHosts> read_sagemaker(const Variables& variables,
   std::string where;
   const auto strings = [&where](const nlohmann::json& value) {
     SHOAL_CHECK(value.is_array() && !value.empty(), "{} is not a list of hosts: {}", where,
-                value.dump());
+                shortened(value.dump()));
     std::vector<std::string> list;
     for (const auto& item : value) {
-      SHOAL_CHECK(item.is_string(), "{} holds {}, which is not a host name", where, item.dump());
+      SHOAL_CHECK(item.is_string(), "{} holds {}, which is not a host name", where,
+                  shortened(item.dump()));
       list.push_back(item.get<std::string>());
     }
     return list;
@@ -121,7 +123,8 @@ std::optional<SageMakerHosts> read_sagemaker(const Variables& variables,
   }
   const auto place = std::ranges::find(found.hosts, found.current);
   SHOAL_CHECK(place != found.hosts.end(),
-              "SageMaker's current host '{}' (SM_CURRENT_HOST) is not in {}", found.current, where);
+              "SageMaker's current host '{}' (SM_CURRENT_HOST) is not in {}",
+              shortened(found.current), where);
   found.index = static_cast<int>(place - found.hosts.begin());
   return found;
 }
@@ -234,9 +237,19 @@ void read_open_mpi(World& world, const Variables& variables, const DiscoveryPath
   }
 }
 
+// SLURM runs the script of sbatch and the shell of an interactive salloc as steps of the job, too,
+// under the highest ids: 0xfffffffa (interactive) to 0xfffffffd.
+bool is_shell_step(const Variables& variables) {
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"})
+    if (const auto id = variables.text(name))
+      return id->size() == 10 && *id >= "4294967290" && *id <= "4294967295";
+  return false;
+}
+
 // Whether srun started this process. The shell of sbatch (which has a SLURM_PROCID of 0) and that
-// of salloc have the job's variables and none of a step.
+// of salloc have the job's variables, and none of a step or those of a shell's.
 bool is_slurm_step(const Variables& variables) {
+  if (is_shell_step(variables)) return false;
   for (const char* name :
        {"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"})
     if (variables.has(name)) return true;
@@ -245,14 +258,15 @@ bool is_slurm_step(const Variables& variables) {
 
 // A process that srun did not start is one process: an error where the job asks for more.
 void check_slurm_job(const Variables& variables) {
-  for (const char* name :
-       {"SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
+  for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
+                           "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
     const int count = variables.integer(name).value_or(1);
     if (count <= 1) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}={}, but srun did not start this process (there is no "
-                            "SLURM_STEP_ID): it would train alone",
-                            name, count),
+                fmt::format("{}={}, but srun did not start this process ({}): it would train alone",
+                            name, count,
+                            is_shell_step(variables) ? "SLURM_STEP_ID is that of a shell"
+                                                     : "there is no SLURM_STEP_ID"),
                 "put srun before the command in the batch script, which starts every rank; srun -n "
                 "1 -N 1 trains with one");
   }
@@ -377,7 +391,8 @@ World discover_world(const EnvironmentReader& environment, const DiscoveryPaths&
     world.master_port = variables.port("MASTER_PORT", kDefaultPort);
     world.job_id = "sagemaker-" + variables.text("TRAINING_JOB_NAME").value_or("job");
   } else {
-    if (variables.has("SLURM_JOB_ID") && !is_slurm_step(variables)) check_slurm_job(variables);
+    const bool in_job = variables.has("SLURM_JOB_ID") || variables.has("SLURM_JOBID");
+    if (in_job && !is_slurm_step(variables)) check_slurm_job(variables);
     world.job_id = fmt::format("single-{}", ::getpid());
   }
   world.store_dir = variables.text(env::kStoreDir.name).value_or("");

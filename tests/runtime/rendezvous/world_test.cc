@@ -240,6 +240,12 @@ TEST(World, SlurmBatchScriptWithoutSrun) {
   says_srun(kBatch, "SLURM_NTASKS=4");
   says_srun(without(kBatch, "SLURM_PROCID"), "SLURM_NTASKS=4");  // the shell of salloc
   says_srun(without(kBatch, "SLURM_NTASKS"), "SLURM_JOB_NUM_NODES=2");
+  says_srun({{"SLURM_JOB_ID", "77"}, {"SLURM_NPROCS", "4"}}, "SLURM_NPROCS=4");
+  says_srun({{"SLURM_JOBID", "77"}, {"SLURM_NTASKS", "4"}}, "SLURM_NTASKS=4");
+  // The shell of an interactive salloc, and a batch script, are steps of their own.
+  for (const char* shell : {"4294967290", "4294967291"})
+    says_srun(with(kBatch, {{"SLURM_STEP_ID", shell}, {"SLURM_STEP_NUM_TASKS", "1"}}),
+              "SLURM_STEP_ID is that of a shell");
   // One task needs no srun.
   const Fake one = with(kBatch, {{"SLURM_NTASKS", "1"}, {"SLURM_JOB_NUM_NODES", "1"}});
   EXPECT_EQ(discover(one).launcher, Launcher::single);
