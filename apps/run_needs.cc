@@ -4,6 +4,7 @@
 
 #include "local_model.h"
 #include "run_files.h"
+#include "run_stream.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
@@ -48,7 +49,15 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   put(needs.models, "model_name_or_path", model.model_name_or_path);
   put(needs.models, "config_name", model.config_name);
   put(needs.models, "tokenizer_name", model.tokenizer_name);
-  put(needs.files, "train_file", data.train_file);
+  needs.streams = data.streaming && needs.trains;
+  needs.reads_rows = !model.task.empty() && model.task != "causal-lm" && model.task != "masked-lm";
+  if (needs.streams)
+    for (const std::string& name : names_of_shards(data.train_file)) {
+      const bool is_list = name.starts_with('@');
+      needs.files.push_back({"train_file", is_list ? name.substr(1) : name, is_list});
+    }
+  else
+    put(needs.files, "train_file", data.train_file);
   put(needs.files, "validation_file", data.validation_file);
   put(needs.files, "test_file", data.test_file);
   put(needs.files, "validation_mismatched_file", data.validation_mismatched_file);
@@ -56,6 +65,8 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   put(needs.files, "data", arguments.named.data);
   if (arguments.named.data.empty())  // otherwise it is a directory in `data`, or not needed
     put(needs.files, "dataset_name", arguments.named.dataset_name);
+  if (names_checkpoint(training.resume_from_checkpoint))
+    needs.resume = training.resume_from_checkpoint;
   return needs;
 }
 

@@ -129,9 +129,7 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
 // A directory that is not there; what is in one, the trainer looks at.
 void check_resume(const TrainingArguments& a) {
   const std::string& from = a.resume_from_checkpoint;
-  for (const char* word : {"", "true", "True", "1", "false", "False", "0"})
-    if (from == word) return;
-  if (!path_exists(from))
+  if (names_checkpoint(from) && !path_exists(from))
     throw Error(ErrorCode::not_found, fmt::format("resume_from_checkpoint: there is no {}", from),
                 "give a checkpoint-N directory, or true for the newest in output_dir");
 }
@@ -315,6 +313,11 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
 }
 
 }  // namespace
+
+bool names_checkpoint(const std::string& resume_from_checkpoint) {
+  constexpr std::array kWords = {"", "true", "True", "1", "false", "False", "0"};
+  return std::ranges::find(kWords, resume_from_checkpoint) == kWords.end();
+}
 
 void make_writable(const char* option, const std::string& directory) {
   const auto refuse = [&](const std::string& why) {

@@ -49,6 +49,8 @@ struct RunSetup {
   std::vector<std::string> notices;  // for rank 0 to print
 };
 
+// False: resume_from_checkpoint is a word for yes or no, or not given.
+bool names_checkpoint(const std::string& resume_from_checkpoint);
 // Makes the directory where it is not there. invalid_argument, by the option that names it, where
 // it cannot be made or this process may not write in it.
 void make_writable(const char* option, const std::string& directory);

@@ -19,18 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Splits "a.txt,b/*.jsonl" into two names.
-std::vector<std::string> names_of_shards(const std::string& train_file) {
-  std::vector<std::string> names;
-  std::size_t begin = 0;
-  while (begin <= train_file.size()) {
-    const std::size_t end = std::min(train_file.find(',', begin), train_file.size());
-    if (end > begin) names.push_back(train_file.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
-}
-
 std::vector<std::string_view> endings_of(TaskKind kind) {
   switch (kind) {
     case TaskKind::text_classification:
@@ -151,6 +139,17 @@ std::optional<LabelSet> labels_of_feature(const nlohmann::json& feature) {
 }
 
 }  // namespace
+
+std::vector<std::string> names_of_shards(const std::string& train_file) {
+  std::vector<std::string> names;
+  std::size_t begin = 0;
+  while (begin <= train_file.size()) {
+    const std::size_t end = std::min(train_file.find(',', begin), train_file.size());
+    if (end > begin) names.push_back(train_file.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
 
 void check_streaming(const RunArguments& a) {
   if (!a.data.streaming && a.training.do_train && is_pipe(a.data.train_file))

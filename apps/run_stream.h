@@ -20,6 +20,9 @@ void check_streaming(const RunArguments& arguments);
 // The error suggests how to read several.
 void check_one_file(const RunArguments& arguments, TaskKind kind, const SourceRegistry& sources);
 
+// The names in a train_file of streaming: "a.txt,b/*.jsonl" has two.
+std::vector<std::string> names_of_shards(const std::string& train_file);
+
 // Sets how text is tokenized and where tokens are stored.
 void set_preparation(PrepareOptions& options, const RunArguments& arguments, const RunSetup& setup,
                      int threads);

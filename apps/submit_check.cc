@@ -9,11 +9,13 @@
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/sagemaker/container/command.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/instances.h"
@@ -26,12 +28,12 @@ using sagemaker::Json;
 
 // Hyperparameters as SageMaker passes them to the container, and the container to `shoal train`.
 Json run_options(const Json& request) {
-  Json options = Json::object();
-  if (!request.contains("HyperParameters")) return options;
-  for (const auto& [name, text] : request["HyperParameters"].items())
-    if (!name.starts_with("sagemaker_"))
-      options[name] = parse_ordered_json(text.get<std::string>(), "hyperparameter " + name);
-  return options;
+  OrderedFields options;
+  if (const Json* const given = find_field(request, "HyperParameters"))
+    for (const auto& [name, text] : given->items())
+      if (!name.starts_with("sagemaker_"))
+        options[name] = parse_ordered_json(text.get<std::string>(), "hyperparameter " + name);
+  return std::move(options).json();
 }
 
 // Empty if there is none.
@@ -40,9 +42,9 @@ std::string entry_point_of(const sagemaker::TrainingJob& job) {
                            ? Json::object()
                            : job.request["HyperParameters"];
   const Json* const program = find_field(options, "sagemaker_program");
-  return program == nullptr ? ""
-                            : parse_ordered_json(program->get<std::string>(), "sagemaker_program")
-                                  .get<std::string>();
+  if (program == nullptr) return {};
+  const Json name = parse_ordered_json(program->get<std::string>(), "sagemaker_program");
+  return field_as<std::string>(name, "sagemaker_program", "/hyperparameters");
 }
 
 // Adds words for the options that name what the run reads; options may be in sections.
@@ -61,6 +63,9 @@ void add_words_of_paths(const Json& options, std::vector<std::string>& words) {
                                         "test_mismatched_file",
                                         "data",
                                         "dataset_name",
+                                        "resume_from_checkpoint",
+                                        "task",
+                                        "streaming",
                                         "do_train",
                                         "do_predict"};
   for (const auto& [name, value] : options.items()) {
@@ -107,7 +112,7 @@ void check_image(sagemaker::TrainingJob& job, const std::string& image,
       job.notices.push_back(fmt::format(
           "image {} is of another version than this shoal ({}): the run's options, model and data "
           "are not checked",
-          image, SHOAL_VERSION));
+          shortened(image), SHOAL_VERSION));
     return;
   }
   if (!sagemaker::is_amazons_image(image)) {
@@ -115,7 +120,7 @@ void check_image(sagemaker::TrainingJob& job, const std::string& image,
         fmt::format("whether image {} runs Shoal cannot be seen from its name (Shoal's end with "
                     "shoal:{}-cuda12, "
                     "-cuda13 or -cpu): the run's options, model and data are not checked",
-                    image, SHOAL_VERSION));
+                    shortened(image), SHOAL_VERSION));
     return;
   }
   if (entry.ends_with(".py") || entry.ends_with(".sh"))
@@ -143,12 +148,22 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
   const Json options = run_options(job.request);
   std::vector<std::string> words;
   // True if all options are known: an entry point in git or S3 may have more.
-  bool is_whole = entry_point_of(job).empty();
+  const std::string entry = entry_point_of(job);
+  bool is_whole = entry.empty();
+  std::optional<Json> file_options;
   if (job.code && !job.code->git && job.code->entry_point.ends_with(".json")) {
     const std::string file =
         (std::filesystem::path(directory) / job.code->source_dir / job.code->entry_point).string();
-    is_whole = is_regular_file(file);  // otherwise check_source() reports it
-    if (is_whole) words.push_back(file);
+    if (is_regular_file(file)) {  // otherwise check_source() reports it
+      words.push_back(file);
+      file_options = ordered_json_if_valid(read_text_file(file));
+    }
+    is_whole = file_options.has_value() && file_options->is_object();
+  } else if (entry.ends_with(".json")) {
+    job.notices.push_back(fmt::format(
+        "the code is in {}, which is not read before the job starts: the options in {}, "
+        "and what they name, are not checked",
+        job.code ? "git (git_config)" : "S3", shortened(entry)));
   }
   const std::vector<std::string> given = sagemaker::option_words(options);
   words.insert(words.end(), given.begin(), given.end());
@@ -160,9 +175,7 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
     problems.add("", placed.what());
     // Still check the model and the data.
     std::vector<std::string> paths;
-    if (is_whole && !entry_point_of(job).empty())
-      if (const auto file = ordered_json_if_valid(read_text_file(words.front())))
-        add_words_of_paths(*file, paths);
+    if (is_whole && file_options) add_words_of_paths(*file_options, paths);
     add_words_of_paths(options, paths);
     try {
       needs = check_train_words(paths);

@@ -9,17 +9,31 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/data/token_shards.h"
 
 namespace shoal::app {
 namespace {
 
 using sagemaker::Json;
 
-constexpr std::string_view kChannels = "/opt/ml/input/data/", kRoot = "/opt/ml/",
-                           kCode = "/opt/ml/code/", kCheckpoints = "/opt/ml/checkpoints";
+namespace fs = std::filesystem;
+
+constexpr std::string_view kChannels = "/opt/ml/input/data",
+                           kConfiguration = "/opt/ml/input/config", kCode = "/opt/ml/code",
+                           kCheckpoints = "/opt/ml/checkpoints";
+
+// Of paths without "..".
+bool is_within(std::string_view path, std::string_view directory) {
+  return path.starts_with(directory) &&
+         (path.size() == directory.size() || path[directory.size()] == '/');
+}
+
+bool has_pattern(std::string_view name) { return name.find_first_of("*?[") != name.npos; }
 
 // SM_CHANNEL_NAME has no dashes and ignores case.
 std::string as_variable(std::string name) {
@@ -47,7 +61,9 @@ class Inputs {
 
   void check() {
     for (const auto& path : needs_.models) check_path(path, /*is_model=*/true);
-    for (const auto& path : needs_.files) check_path(path, /*is_model=*/false);
+    for (const auto& path : needs_.files) check_file(path);
+    if (!needs_.resume.empty())
+      check_path({"resume_from_checkpoint", needs_.resume}, /*is_model=*/false);
     if (!is_whole_) return;
     check_model();
     check_data();
@@ -78,24 +94,31 @@ class Inputs {
     return "/entry_point: " + option;
   }
   void add(const TrainNeeds::Path& path, std::string_view why) {
-    problems_.add(place(path.option), fmt::format("is {}, {}", path.value, why));
+    problems_.add(place(path.option),
+                  fmt::format("is {}{}, {}", path.is_list ? "@" : "", shortened(path.value), why));
   }
 
-  // True if the code contains the path. Code is source_dir or the entry point alone, and the
-  // dependencies, each under its last name.
+  // Code is source_dir or the entry point alone, and the dependencies, each under its last name.
+  std::optional<fs::path> code_file(const std::string& path) const {
+    const fs::path base(directory_);
+    if (!job_.code->source_dir.empty() && path_exists(base / job_.code->source_dir / path))
+      return base / job_.code->source_dir / path;
+    for (const std::string& dependency : job_.code->dependencies) {
+      fs::path whole = (base / dependency).lexically_normal();
+      if (!whole.has_filename()) whole = whole.parent_path();
+      if (is_within(path, whole.filename().string()) && path_exists(whole.parent_path() / path))
+        return whole.parent_path() / path;
+    }
+    return std::nullopt;
+  }
+  // True if the code contains the path, or files that match it, or cannot be looked into.
   bool in_code(const std::string& path) const {
     if (!job_.code) return !is_whole_;  // an archive in S3
     if (job_.code->git) return true;    // known only after cloning
-    const std::filesystem::path base(directory_);
-    if (!job_.code->source_dir.empty() && path_exists(base / job_.code->source_dir / path))
-      return true;
-    return std::ranges::any_of(job_.code->dependencies, [&](const std::string& dependency) {
-      std::filesystem::path whole = (base / dependency).lexically_normal();
-      if (!whole.has_filename()) whole = whole.parent_path();
-      const bool is_in =
-          path == whole.filename() || path.starts_with(whole.filename().string() + "/");
-      return is_in && path_exists(whole.parent_path() / path);
-    });
+    const std::string sure = path.substr(0, path.find_first_of("*?["));
+    if (sure == path) return code_file(path).has_value();
+    const std::string folder = fs::path(sure).parent_path().string();
+    return folder.empty() || code_file(folder).has_value();
   }
   // True if the environment places Hugging Face's cache, for example in a channel.
   bool has_cache() const {
@@ -106,41 +129,102 @@ class Inputs {
         [&](const char* name) { return find_field(*environment, name) != nullptr; });
   }
 
-  void check_path(const TrainNeeds::Path& path, bool is_model) {
+  // Only files are read from elsewhere, and only as one_file.cc and the stream do it.
+  void check_remote(const TrainNeeds::Path& path, bool is_file) {
+    const std::string scheme = path.value.substr(0, path.value.find("://"));
+    const bool is_streamed = needs_.streams && path.option == "train_file";
+    if (!is_file)
+      problems_.add(place(path.option),
+                    "names an object, and objects are not read there: make it a channel of the "
+                    "job (inputs)");
+    else if (scheme != "s3" && scheme != "pipe")
+      add(path,
+          "but of objects only those of s3:// are read: make it a channel of the job (inputs)");
+    else if (scheme == "pipe" && !is_streamed)
+      add(path, "which passes by once: give streaming true and max_steps");
+    else if (!is_streamed && (path.value.ends_with('/') || has_pattern(path.value)))
+      add(path, several(path.option));
+    else if (!is_streamed && needs_.reads_rows)
+      add(path, "but this task reads files: make it a channel of the job (inputs)");
+  }
+  static std::string several(const std::string& option) {
+    return option == "train_file"
+               ? "which names several files: give streaming true and max_steps, or one file"
+               : "which names several files: give one file";
+  }
+  // "@LIST" and "a.txt,b.txt" are read by streaming alone; without it they would be one file's
+  // name.
+  bool is_of_stream(const TrainNeeds::Path& path) const {
     const std::string& value = path.value;
-    if (value.find("://") != std::string::npos) {
-      if (is_model || path.option == "data" || path.option == "dataset_name")
-        problems_.add(place(path.option),
-                      "names an object, and objects are not read there: make it a channel of the "
-                      "job (inputs)");
-      return;
+    if (!path.option.ends_with("_file") || (needs_.streams && path.option == "train_file"))
+      return false;
+    const auto comma = value.find(',');
+    const std::string second = comma == value.npos ? "" : value.substr(comma + 1);
+    return value.starts_with("@/") || second.starts_with('/') || second.find("://") != value.npos;
+  }
+
+  void check_file(const TrainNeeds::Path& path) {
+    if (is_of_stream(path)) return add(path, several(path.option));
+    check_path(path, /*is_model=*/false);
+    if (!path.is_list || !job_.code || job_.code->git) return;
+    const std::string where = place_of(path.value);
+    if (!is_within(where, kCode)) return;
+    if (const auto file = code_file(fs::path(where).lexically_relative(kCode).string())) try {
+        for (const std::string& name : names_in_list(file->string()))
+          check_path({path.option, name}, /*is_model=*/false);
+      } catch (const Error& error) {
+        problems_.add(place(path.option), error.what());
+      }
+  }
+
+  // As the run sees it, which starts where the code is; without "..".
+  static std::string place_of(const std::string& value) {
+    std::string where = (fs::path(kCode) / value).lexically_normal().string();
+    while (where.size() > 1 && where.ends_with('/')) where.pop_back();
+    return where;
+  }
+  // SageMaker restores checkpoints there.
+  std::string checkpoints() const {
+    const Json* const config = find_field(job_.request, "CheckpointConfig");
+    const Json* const local = config == nullptr ? nullptr : find_field(*config, "LocalPath");
+    return local == nullptr ? std::string(kCheckpoints) : place_of(local->get<std::string>());
+  }
+
+  void check_path(const TrainNeeds::Path& path, bool is_model) {
+    if (!is_local(path.value)) {
+      const bool is_file = !is_model && path.option.ends_with("_file");
+      return check_remote(path, is_file);
     }
-    if (value.starts_with(kChannels)) {
-      const std::string rest = value.substr(kChannels.size());
-      const std::string channel = rest.substr(0, rest.find('/'));
-      if (!has(channel))
-        add(path,
-            fmt::format("but the job has no channel {} (inputs); it has {}", channel, channels()));
-      return;
-    }
-    if (value.starts_with(kCode)) {
-      if (!in_code(value.substr(kCode.size())))
+    const std::string value = local_path(path.value), where = place_of(value);
+    if (is_within(where, kCode)) {
+      const std::string rest = fs::path(where).lexically_relative(kCode).string();
+      if (!value.starts_with('/')) return check_name({path.option, rest, path.is_list}, is_model);
+      if (where != kCode && !in_code(rest))
         add(path, "but the job's code (source_dir, dependencies) has no such file");
-      return;
-    }
-    if (value.starts_with(kCheckpoints)) {
+    } else if (is_within(where, kChannels)) {
+      check_channel(path, where);
+    } else if (is_within(where, checkpoints()) || is_within(where, kCheckpoints)) {
       if (find_field(job_.request, "CheckpointConfig") == nullptr)
         add(path, "but without checkpoint_s3_uri nothing is restored there");
-      return;
-    }
-    if (value.starts_with(kRoot)) return;
-    if (value.starts_with('/')) {
+      else if (!is_within(where, checkpoints()))
+        add(path, fmt::format("but checkpoints are restored in {}", checkpoints()));
+    } else if (!is_within(where, kConfiguration)) {
       add(path,
           "but nothing brings it into the container: make it a channel of the job (inputs) "
           "and give /opt/ml/input/data/CHANNEL/...");
-      return;
     }
-    check_name(path, is_model);
+  }
+
+  void check_channel(const TrainNeeds::Path& path, const std::string& where) {
+    if (where == kChannels) return;  // all of them
+    const std::string rest = where.substr(kChannels.size() + 1);
+    const std::string channel = rest.substr(0, rest.find('/'));
+    if (!has(channel))
+      add(path,
+          fmt::format("but the job has no channel {} (inputs); it has {}", channel, channels()));
+    else if (rest == channel && path.option.ends_with("_file") &&
+             !(needs_.streams && path.option == "train_file"))
+      add(path, several(path.option));
   }
 
   // A relative path, or a name to search for.
@@ -148,7 +232,7 @@ class Inputs {
     if (in_code(path.value)) return;
     if (path.option == "config_name" && path.value.starts_with("gpt2")) return;  // a preset
     const bool is_looked_for = is_model || path.option == "dataset_name";
-    const std::string last = std::filesystem::path(path.value).filename().string();
+    const std::string last = fs::path(path.value).filename().string();
     if (is_looked_for)
       for (const std::string& channel : channels_)
         if (as_variable(channel) == as_variable(last)) return;
@@ -156,7 +240,7 @@ class Inputs {
     if (is_looked_for)
       add(path, fmt::format("but no channel of the job has this name, and nothing is downloaded: "
                             "add it to inputs as channel {}; the job's channels: {}",
-                            last, channels()));
+                            shortened(last), channels()));
     else
       add(path,
           "but neither a channel nor the job's code brings it: make it a channel of the job "

@@ -11,10 +11,12 @@ namespace shoal::app {
 
 // Adds a problem for each model, tokenizer and file that `shoal train` would certainly not find in
 // the job:
-// - a path below a channel that the job lacks;
+// - a path below a channel that the job lacks, also in a list of names (streaming) or of the code;
 // - a name that is no channel, no file of the job's code (below `directory`), and not in a cache
 //   named by `environment`, since nothing is downloaded;
-// - another absolute path outside /opt/ml.
+// - a checkpoint where nothing restores one;
+// - another absolute path, since nothing else is in a container when its job starts;
+// - several files, or an object, where `shoal train` reads one file.
 //
 // Also reports a run without model, tokenizer or data. Uncertain cases become notices.
 //

@@ -108,6 +108,68 @@ TEST_F(Submit, LooksForModelTokenizerAndData) {
   }
 }
 
+// A list, several names, ".." and a checkpoint are looked for as a single file is.
+TEST_F(Submit, LooksForEachNameOfTheData) {
+  const std::string train = "/opt/ml/input/data/train/";
+  const auto with = [](nlohmann::json options,
+                       const nlohmann::json& more = nlohmann::json::object()) {
+    options["task"] = "causal-lm";
+    nlohmann::json changes = {{"hyperparameters", options}};
+    changes.update(more);
+    return changes;
+  };
+  const auto streamed = [&](const std::string& file) {
+    return with({{"streaming", true}, {"max_steps", 3}, {"train_file", file}});
+  };
+  std::ofstream(root_ / "code/list") << "# two\n"
+                                     << train << "a.txt\n/opt/ml/input/data/nope/b.txt\n";
+  std::ofstream(root_ / "code/right") << train << "a.txt\ns3://b/c/\n";
+  std::ofstream(root_ / "code/run2.json") << "{";
+  for (const nlohmann::json& right :
+       {streamed("@" + train + "list"), streamed(train), streamed("s3://b/x/"),
+        streamed(train + "*.txt," + train + "../train/b.txt"), streamed("@right"),
+        with({{"train_file", "s3://b/x/one.txt"}}),
+        with({{"train_file", "../input/data/train/a.txt"}}),
+        with({{"resume_from_checkpoint", "/opt/ml/checkpoints/checkpoint-5"}},
+             {{"checkpoint_s3_uri", "s3://b/c"}}),
+        with({{"resume_from_checkpoint", true}})}) {
+    const auto result = dry_run(right);
+    EXPECT_EQ(result.status, 0) << right << result.err;
+  }
+  for (const auto& [wrong, text] : std::vector<std::pair<nlohmann::json, std::string>>{
+           {streamed("@/opt/ml/input/data/nope/list"), "is @/opt/ml/input/data/nope/list, but"},
+           {streamed(train + "a.txt,/opt/ml/input/data/nope/b.txt"), "no channel nope"},
+           {streamed("@list"), "is /opt/ml/input/data/nope/b.txt, but the job has no channel nope"},
+           {streamed("@gone"), "neither a channel nor the job's code"},
+           {streamed(train + "../gone/a.txt"), "no channel gone"},
+           {streamed("http://host/x.txt"), "only those of s3://"},
+           {with({{"train_file", train + "../../../../x.txt"}}), "nothing brings it"},
+           {with({{"train_file", "/opt/ml/input/nope/x.txt"}}), "nothing brings it"},
+           {with({{"train_file", "/opt/ml/checkpoints2/x.txt"}}), "nothing brings it"},
+           {with({{"model_name_or_path", "/opt/ml/model"}}), "nothing brings it"},
+           {with({{"train_file", "s3://b/x/"}}), "give streaming true and max_steps"},
+           {with({{"train_file", train + "a.txt," + train + "b.txt"}}), "give streaming true"},
+           {with({{"train_file", "@" + train + "list"}}), "give streaming true and max_steps"},
+           {with({{"train_file", train}}), "names several files"},
+           {with({{"resume_from_checkpoint", "/nowhere/c"}}),
+            "is /nowhere/c, but nothing brings it"},
+           {with({{"resume_from_checkpoint", "/opt/ml/checkpoints/checkpoint-5"}}),
+            "/hyperparameters/resume_from_checkpoint: is /opt/ml/checkpoints/checkpoint-5, but "
+            "without checkpoint_s3_uri"}}) {
+    const auto result = dry_run(wrong);
+    EXPECT_EQ(result.status, 1) << wrong;
+    EXPECT_THAT(result.err, HasSubstr(text)) << wrong;
+  }
+  const auto broken = dry_run({{"entry_point", "run2.json"}, {"inputs", {{"train", "s3://b/t"}}}});
+  EXPECT_EQ(broken.status, 1);
+  EXPECT_THAT(broken.err, HasSubstr("run2.json"));
+  EXPECT_THAT(broken.err, ::testing::Not(HasSubstr("nothing brings a model")));
+  const auto cloned = dry_run({{"git_config", {{"repo", "https://example.com/a.git"}}}});
+  EXPECT_EQ(cloned.status, 0) << cloned.err;
+  EXPECT_THAT(cloned.err, HasSubstr("the code is in git (git_config)"));
+  EXPECT_THAT(cloned.err, HasSubstr("are not checked"));
+}
+
 TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
   const std::string amazons =
       "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:2.1";

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/token_file.h"
@@ -28,8 +29,10 @@ bool is_description(std::string_view name) {
          last == "dataset_dict.json" || last == "state.json";
 }
 
-// One name per line; skips blank lines and comments.
-std::vector<std::string> names_in(const WholeSource& list) {
+}  // namespace
+
+std::vector<std::string> names_in_list(const std::string& file, const SourceRegistry& sources) {
+  const WholeSource list = open_whole(file, sources);
   const std::string_view text(reinterpret_cast<const char*>(list.bytes.data()), list.bytes.size());
   std::vector<std::string> names;
   std::string_view line;
@@ -37,13 +40,11 @@ std::vector<std::string> names_in(const WholeSource& list) {
     const std::size_t first = line.find_first_not_of(" \t");
     if (first == line.npos || line[first] == '#') continue;
     line = line.substr(first, line.find_last_not_of(" \t") + 1 - first);
-    SHOAL_CHECK(line[0] != '@', "{}: a list cannot name another, {}", list.name, line);
+    SHOAL_CHECK(line[0] != '@', "{}: a list cannot name another, {}", list.name, shortened(line));
     names.emplace_back(line);
   }
   return names;
 }
-
-}  // namespace
 
 const std::vector<std::string_view>& text_shard_endings() {
   static const std::vector<std::string_view> all = {".txt", ".jsonl", ".json", kTokens};
@@ -56,8 +57,7 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& names,
   std::vector<std::string> shards;
   for (const std::string& name : names) {
     if (name.starts_with('@')) {
-      const auto listed =
-          expand_shards(names_in(open_whole(name.substr(1), sources)), sources, endings);
+      const auto listed = expand_shards(names_in_list(name.substr(1), sources), sources, endings);
       shards.insert(shards.end(), listed.begin(), listed.end());
       continue;
     }
