@@ -1,20 +1,17 @@
 // shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
 // submit, version.
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 
 #include "commands.h"
 #include "core_files.h"
+#include "parse_problem.h"
 #include <CLI/CLI.hpp>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
@@ -38,30 +35,6 @@ void print_json(const nlohmann::ordered_json& value, int indent) {
 }
 
 namespace {
-
-// "shoal data prepare: there is no option '--ouput'; did you mean --output? ..."
-void report_parse_error(const CLI::App& top, const CLI::ParseError& problem) {
-  const CLI::App* command = &top;
-  std::string name = top.get_name();
-  for (auto chosen = top.get_subcommands(); !chosen.empty(); chosen = command->get_subcommands()) {
-    command = chosen.front();
-    name += " " + command->get_name();
-  }
-  std::vector<std::string> commands, options;
-  for (const CLI::App* sub : command->get_subcommands(nullptr)) commands.push_back(sub->get_name());
-  for (const CLI::Option* option : command->get_options())
-    for (const std::string& word : option->get_lnames()) options.push_back("--" + word);
-  std::string text = problem.what();
-  if (const auto extra = top.remaining(true); !extra.empty()) {
-    const bool is_option = extra.front().starts_with("-");
-    const std::string meant = did_you_mean(extra.front(), is_option ? options : commands);
-    text = fmt::format("there is no {} '{}'{}{}", is_option ? "option" : "command", extra.front(),
-                       meant.empty() ? "" : "; ", meant);
-  } else if (!commands.empty() && command->get_subcommands().empty()) {
-    text = fmt::format("a command is needed: {}", fmt::join(commands, ", "));
-  }
-  report_error(name, fmt::format("{} (`{} --help` lists what there is)", text, name));
-}
 
 int run(int argc, char** argv) {
   CLI::App app{"Shoal trains transformer models, on one rank or on many.", "shoal"};
@@ -88,12 +61,10 @@ int run(int argc, char** argv) {
   });
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::CallForVersion& version) {
-    return app.exit(version);
+  } catch (const CLI::Success& answer) {  // --help, --version
+    return show_answer(app, answer);
   } catch (const CLI::ParseError& problem) {
-    report_parse_error(app, problem);
+    report_error(command_of(app), parse_problem(app, problem));
     return 2;
   }
   for (const std::string& name : env::unknown())
@@ -114,10 +85,7 @@ int main(int argc, char** argv) {
   const std::string command = argc > 1 ? std::string("shoal ") + argv[1] : "shoal";
   try {
     const int status = shoal::app::run(argc, argv);
-    // Unwritten output is an error, unless the pipe's reader stopped reading.
-    if (status == 0 && std::fflush(stdout) != 0 && errno != EPIPE)
-      shoal::throw_error(shoal::ErrorCode::io, "cannot write to standard output: {}",
-                         std::strerror(errno));
+    if (status == 0) shoal::terminal::finish_output();
     return status;
   } catch (const shoal::Error& error) {
     shoal::app::report_error(command, error.what());

@@ -81,10 +81,11 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const auto options = shoal::perf::parse(argc, argv);
-    return options ? shoal::perf::run(*options) : 0;
+    const int status = options ? shoal::perf::run(*options) : 0;
+    if (status == 0) shoal::terminal::finish_output();
+    return status;
   } catch (const CLI::ParseError& problem) {
-    shoal::terminal::print(stderr, "shoal-collective-perf: {}; --help lists what there is\n",
-                           problem.what());
+    shoal::terminal::print(stderr, "shoal-collective-perf: {}\n", problem.what());
     return 2;
   } catch (const std::exception& problem) {
     shoal::terminal::print(stderr, "shoal-collective-perf: {}\n", problem.what());

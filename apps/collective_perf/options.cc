@@ -3,6 +3,7 @@
 #include <array>
 
 #include "collective_perf/bytes.h"
+#include "parse_problem.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
@@ -130,6 +131,8 @@ std::optional<Options> parse(int argc, char** argv) {
   } catch (const CLI::CallForHelp&) {
     terminal::print("{}", app.help());
     return std::nullopt;
+  } catch (const CLI::ParseError& problem) {
+    throw CLI::ParseError(app::parse_problem(app, problem), problem.get_exit_code());
   }
 
   options.operation = look_up(kOperations, operation, "an operation");

@@ -307,10 +307,11 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   try {
     auto options = shoal::tune::parse(argc, argv);
-    return options ? shoal::tune::run(std::move(*options)) : 0;
+    const int status = options ? shoal::tune::run(std::move(*options)) : 0;
+    if (status == 0) shoal::terminal::finish_output();
+    return status;
   } catch (const CLI::ParseError& problem) {
-    shoal::terminal::print(stderr, "shoal-collective-tune: {}; --help lists what there is\n",
-                           problem.what());
+    shoal::terminal::print(stderr, "shoal-collective-tune: {}\n", problem.what());
     return 2;
   } catch (const std::exception& problem) {
     shoal::terminal::print(stderr, "shoal-collective-tune: {}\n", problem.what());

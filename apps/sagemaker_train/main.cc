@@ -7,8 +7,10 @@
 
 #include "core_files.h"
 #include "fetch.h"
+#include "parse_problem.h"
 #include <CLI/CLI.hpp>
 
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/sagemaker/container/run.h"
 
 namespace {
@@ -18,10 +20,7 @@ std::atomic<int> stop_signal{0};
 
 extern "C" void on_stop_signal(int number) { stop_signal = number; }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  shoal::app::forbid_core_files_of_secrets();
+int run(int argc, char** argv) {
   using shoal::sagemaker::ContainerOptions;
   ContainerOptions options;
   options.trains_on_gpus = SHOAL_BUILDS_CUDA;
@@ -58,10 +57,31 @@ int main(int argc, char** argv) {
                  "without its process until mpirun is taken for done");
   app.add_option("--grace-seconds", options.grace_seconds,
                  "after SIGTERM, until the ranks are killed");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& answer) {  // --help, --version
+    return shoal::app::show_answer(app, answer);
+  } catch (const CLI::ParseError& problem) {
+    shoal::terminal::print(stderr, "train: {}\n", shoal::app::parse_problem(app, problem));
+    return 2;
+  }
   // For process 1 of a container, signals have no default action.
   for (const int number : {SIGTERM, SIGINT}) std::signal(number, on_stop_signal);
   std::signal(SIGPIPE, SIG_IGN);
   options.fetch = shoal::app::code_fetcher();
   return shoal::sagemaker::run_container(options, stop_signal);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  shoal::app::forbid_core_files_of_secrets();
+  try {
+    const int status = run(argc, argv);
+    if (status == 0) shoal::terminal::finish_output();
+    return status;
+  } catch (const std::exception& problem) {
+    shoal::terminal::print(stderr, "train: {}\n", problem.what());
+    return 1;
+  }
 }

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "shoal/runtime/base/shortened.h"
+
 namespace shoal {
 namespace {
 
@@ -14,6 +16,46 @@ std::string lower(std::string_view text) {
   for (char& c : out)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return out;
+}
+
+std::vector<std::string_view> words_of(std::string_view name) {
+  std::vector<std::string_view> words;
+  while (!name.empty()) {
+    const std::size_t end = std::min(name.find_first_of("_-"), name.size());
+    if (end > 0) words.push_back(name.substr(0, end));
+    name.remove_prefix(std::min(end + 1, name.size()));
+  }
+  return words;
+}
+
+// At most a third of the longer one's letters, or one.
+bool is_slip(std::int64_t distance, std::int64_t longer) {
+  return distance == 0 || 3 * distance <= longer || (distance == 1 && longer > 1);
+}
+
+// A slip of the whole name may be another word of it: lora_rank is not local_rank. A word may be
+// shortened.
+bool have_near_words(std::string_view a, std::string_view b) {
+  const auto first = words_of(a), second = words_of(b);
+  if (first.size() != second.size()) return true;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i].starts_with(second[i]) || second[i].starts_with(first[i])) continue;
+    const std::int64_t distance = edit_distance(first[i], second[i]);
+    const auto longer = std::max(std::ssize(first[i]), std::ssize(second[i]));
+    if (!is_slip(distance, longer)) return false;
+  }
+  return true;
+}
+
+// num_epochs for num_train_epochs: two words or more, all of which the other has, in their order.
+// Or four letters or more of its beginning.
+bool leaves_out(std::string_view name, std::string_view other) {
+  if (name.size() >= 4 && other.starts_with(name)) return true;
+  const auto words = words_of(name), all = words_of(other);
+  std::size_t found = 0;
+  for (const std::string_view word : all)
+    if (found < words.size() && word == words[found]) ++found;
+  return words.size() >= 2 && found == words.size();
 }
 
 }  // namespace
@@ -47,8 +89,12 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
     // The distance is at least the difference in length, so most names can be skipped.
     const std::int64_t at_least = longer - shorter;
     if (2 * at_least > longer || (nearest != nullptr && at_least >= least)) continue;
-    const std::int64_t distance = std::max(at_least, edit_distance(wanted, lower(other)));
-    if (2 * distance > longer || (nearest != nullptr && distance >= least)) continue;
+    const std::string candidate = lower(other);
+    const std::int64_t distance = std::max(at_least, edit_distance(wanted, candidate));
+    if (nearest != nullptr && distance >= least) continue;
+    if (!(is_slip(distance, longer) && have_near_words(wanted, candidate)) &&
+        !leaves_out(wanted, candidate))
+      continue;
     nearest = &other;
     least = distance;
   }
@@ -58,13 +104,16 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
 std::string did_you_mean(std::string_view name, std::span<const std::string> names,
                          std::string_view otherwise) {
   const std::string nearest = nearest_name(name, names);
-  return nearest.empty() ? std::string(otherwise) : fmt::format("did you mean {}?", nearest);
+  return nearest.empty() ? std::string(otherwise)
+                         : fmt::format("did you mean {}?", shortened(nearest));
 }
 
 std::string names_there_are(std::string_view name, std::span<const std::string> names) {
   constexpr std::size_t kMost = 24;
   const std::string meant = did_you_mean(name, names);
-  const auto shown = names.subspan(0, std::min(names.size(), kMost));
+  std::vector<std::string> shown;
+  for (const std::string& one : names.subspan(0, std::min(names.size(), kMost)))
+    shown.push_back(shortened(one, 80));
   std::string all =
       fmt::format("{}there are {}", meant.empty() ? "" : meant + " ", fmt::join(shown, ", "));
   if (!meant.empty()) all[meant.size() + 1] = 'T';

@@ -13,8 +13,8 @@ namespace shoal {
 std::int64_t edit_distance(std::string_view a, std::string_view b);
 
 // The name with the smallest distance, ignoring the case of ASCII letters; the first if several are
-// equal. Empty if there are no names, or if the closest differs in more than half of the longer
-// one's bytes.
+// equal. Empty if none is near: a slip changes at most a third of the longer one's bytes, and of
+// each of its words; or `name` leaves out a part of the other.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
 
 // "did you mean max_steps?", or `otherwise` if no name is close.

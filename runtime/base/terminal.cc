@@ -1,9 +1,14 @@
 #include "shoal/runtime/base/terminal.h"
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include <poll.h>
 #include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::terminal {
 namespace {
@@ -59,7 +64,26 @@ std::string visible(std::string_view text) {
 
 void write_result(std::FILE* stream, std::string_view text) {
   const std::string shown = ::isatty(::fileno(stream)) != 0 ? visible(text) : std::string(text);
-  std::fwrite(shown.data(), 1, shown.size(), stream);
+  write(stream, shown);
+}
+
+void write(std::FILE* stream, std::string_view text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stream) == text.size() || stream == stderr) return;
+  throw_error(ErrorCode::io, "cannot write to standard output: {}", std::strerror(errno));
+}
+
+void finish_output() {
+  errno = 0;
+  // An earlier failure, of which only the flag is left.
+  const bool had_failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !had_failed) return;
+  const int reason = errno;
+  pollfd out{.fd = ::fileno(stdout), .events = POLLOUT, .revents = 0};
+  const bool is_left = ::poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+  if (reason == EPIPE || is_left) return;
+  throw_error(ErrorCode::io, "cannot write to standard output{}{}", reason == 0 ? "" : ": ",
+              reason == 0 ? "" : std::strerror(reason));
 }
 
 }  // namespace shoal::terminal

@@ -21,10 +21,18 @@ std::string visible(std::string_view text);
 // terminal, otherwise unchanged. It must consist of whole characters.
 void write_result(std::FILE* stream, std::string_view text);
 
-// fmt::print() of visible(formatted text), to a terminal or not. Throws as fmt::print() does.
+// Throws io, with the reason, if the text cannot be written to standard output. Standard error has
+// no place to complain to.
+void write(std::FILE* stream, std::string_view text);
+
+// Throws io if anything that was written to standard output is lost, as on a full disk. Programs
+// end with it, since a buffer is written last. A pipe whose reader stopped reading is no error.
+void finish_output();
+
+// fmt::print() of visible(formatted text), to a terminal or not. Throws as write() does.
 template <typename... Args>
 void print(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::print(stream, "{}", visible(fmt::format(format, std::forward<Args>(args)...)));
+  terminal::write(stream, visible(fmt::format(format, std::forward<Args>(args)...)));
 }
 template <typename... Args>
 void print(fmt::format_string<Args...> format, Args&&... args) {

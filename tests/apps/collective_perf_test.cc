@@ -129,6 +129,12 @@ TEST(CollectivePerf, SaysWhatIsWrongWithItsArguments) {
   EXPECT_THAT(perf({"-r", "3"}).err, HasSubstr("-r 3 in a group of 1"));
   EXPECT_THAT(perf({"--deadline", "-3"}).err, HasSubstr("--deadline -3; give seconds above 0"));
   EXPECT_EQ(perf({"--nonsense"}).status, 2);
+  EXPECT_THAT(perf({"--min-byts", "8"}).err,
+              HasSubstr("there is no option '--min-byts'; did you mean --min-bytes?"));
+  const auto full = test::run_program(
+      {"/bin/sh", "-c", std::string("exec ") + SHOAL_PERF_PROGRAM + " -b 8 -e 8 > /dev/full"});
+  EXPECT_EQ(full.status, 1);
+  EXPECT_THAT(full.err, HasSubstr("cannot write to standard output"));
   const auto help = perf({"--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, HasSubstr("--min-bytes"));

@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <numeric>
 #include <string>
 #include <thread>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -21,6 +23,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
 
 namespace shoal {
@@ -304,6 +307,51 @@ TEST(Threads, AProgramRestartsOnceToSpinShortly) {
   EXPECT_EQ(WEXITSTATUS(status), 42);
 }
 
+TEST(Shortened, IsOneLineOfWholeCharacters) {
+  EXPECT_EQ(shortened("as it is"), "as it is");
+  EXPECT_EQ(shortened("a\nb\r"), "a\\nb\\r");
+  EXPECT_EQ(shortened(std::string(1'000'000, 'x')), std::string(200, 'x') + "...");
+  EXPECT_EQ(shortened("ab\xC3\xA9", 3), "ab...");
+  EXPECT_EQ(shortened("ab\xC3\xA9", 4), "ab\xC3\xA9");
+  EXPECT_EQ(shortened("", 0), "");
+}
+
+// How a program ends whose standard output is `path`.
+std::string output_ends(const char* path, const std::function<void()>& print) {
+  const int kept = ::dup(STDOUT_FILENO), full = ::open(path, O_WRONLY);
+  std::fflush(stdout);
+  ::dup2(full, STDOUT_FILENO);
+  std::string why = "written";
+  try {
+    print();
+    terminal::finish_output();
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  ::dup2(kept, STDOUT_FILENO);
+  std::clearerr(stdout);
+  ::close(kept);
+  ::close(full);
+  return why;
+}
+
+TEST(Terminal, OutputThatIsLostIsAnError) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full";
+  const auto line = [] { terminal::print("a line\n"); };
+  const auto flushed = [] {
+    terminal::write_result(stdout, "text");
+    std::fflush(stdout);  // after which only a flag tells
+  };
+  const auto much = [] { terminal::print("{}\n", std::string(1 << 20, 'x')); };
+  EXPECT_EQ(output_ends("/dev/null", much), "written");
+  EXPECT_THAT(output_ends("/dev/full", line),
+              ::testing::HasSubstr("standard output: No space left"));
+  EXPECT_THAT(output_ends("/dev/full", flushed),
+              ::testing::HasSubstr("cannot write to standard output"));
+  EXPECT_THAT(output_ends("/dev/full", much),
+              ::testing::HasSubstr("standard output: No space left"));
+}
+
 TEST(NearestName, CountsEditsAndSwaps) {
   EXPECT_EQ(edit_distance("", ""), 0);
   EXPECT_EQ(edit_distance("abc", ""), 3);
@@ -315,11 +363,31 @@ TEST(NearestName, CountsEditsAndSwaps) {
   EXPECT_EQ(nearest_name(std::string(1'000'000, 'x'), names), "") << "no quadratic time";
 }
 
+TEST(NearestName, IsASlipAndNoOtherName) {
+  const std::vector<std::string> options{"local_rank",         "use_cpu",
+                                         "model_type",         "num_train_epochs",
+                                         "learning_rate",      "lr_scheduler_type",
+                                         "use_fast_tokenizer", "eval_strategy",
+                                         "--region",           "--job"};
+  for (const char* far : {"lora_r", "lora_rank", "use_peft", "torchdtype", "use_mps_device",
+                          "--verbos", "rank", "xy", ""})
+    EXPECT_EQ(nearest_name(far, options), "") << far;
+  for (const auto& [slip, meant] : {std::pair{"learning_rte", "learning_rate"},
+                                    {"learningrate", "learning_rate"},
+                                    {"num_epochs", "num_train_epochs"},
+                                    {"evaluation_strategy", "eval_strategy"},
+                                    {"use_gpu", "use_cpu"},
+                                    {"learn", "learning_rate"},
+                                    {"locla_rank", "local_rank"},
+                                    {"--regoin", "--region"}})
+    EXPECT_EQ(nearest_name(slip, options), meant) << slip;
+}
+
 TEST(Nearest, IgnoresCaseAndNamesNothingThatIsFar) {
   const std::vector<std::string> lines{"MPI", "GPU", "oneDNN"};
   EXPECT_EQ(nearest_name("gpu", lines), "GPU");
   EXPECT_EQ(nearest_name("ONEDN", lines), "oneDNN");
-  EXPECT_EQ(nearest_name("tpus", lines), "GPU");
+  EXPECT_EQ(nearest_name("tpus", lines), "");
   EXPECT_EQ(nearest_name("disk", lines), "");
   EXPECT_EQ(did_you_mean("gpu", lines), "did you mean GPU?");
   EXPECT_EQ(did_you_mean("disk", lines, "look"), "look");

@@ -1,0 +1,24 @@
+// Wrong words on a command line, for all programs that parse with CLI11.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+class Success;
+}  // namespace CLI
+
+namespace shoal::app {
+
+// "shoal data prepare": the program with the commands that were given.
+std::string command_of(const CLI::App& top);
+
+// "there is no option '--ouput'; did you mean --output? (`shoal data prepare --help` lists what
+// there is)"
+std::string parse_problem(const CLI::App& top, const CLI::ParseError& problem);
+
+// Prints what --help or --version asks for; returns the exit status.
+int show_answer(const CLI::App& top, const CLI::Success& answer);
+
+}  // namespace shoal::app
