@@ -27,7 +27,7 @@ constexpr std::string_view kChannels = "/opt/ml/input/data",
                            kConfiguration = "/opt/ml/input/config", kCode = "/opt/ml/code",
                            kCheckpoints = "/opt/ml/checkpoints";
 
-// Of paths without "..".
+// Both paths are without "..".
 bool is_within(std::string_view path, std::string_view directory) {
   return path.starts_with(directory) &&
          (path.size() == directory.size() || path[directory.size()] == '/');

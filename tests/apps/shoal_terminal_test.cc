@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "apps/shoal_fixture.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::Not;
 
 // Names out of files are shown, and never reach the terminal as commands.
 TEST_F(Shoal, ShowsNamesThatWouldCommandTheTerminal) {
@@ -55,6 +57,32 @@ TEST_F(Shoal, KernelsFollowTheLimitOfOneDnn) {
 #if defined(__x86_64__)
   EXPECT_THAT(limited.out, HasSubstr("AVX2 (bf16 products through f32)"));
 #endif
+}
+
+// Output that is lost is no success.
+TEST(ShoalOutput, ThatDoesNotFitOnTheDiskIsAnError) {
+  const auto result =
+      test::run_program({"/bin/sh", "-c", "exec " SHOAL_PROGRAM " env > /dev/full"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot write to standard output: No space left on device"));
+  for (const char* words : {"train --help", "--help", "version", "doctor"}) {
+    const auto lost = test::run_program(
+        {"/bin/sh", "-c", fmt::format("exec {} {} > /dev/full", SHOAL_PROGRAM, words)});
+    EXPECT_EQ(lost.status, 1) << words;
+    EXPECT_THAT(lost.err, HasSubstr("cannot write to standard output")) << words;
+    EXPECT_THAT(lost.err, Not(HasSubstr("unexpected"))) << words;
+  }
+}
+
+TEST_F(Shoal, NamesWordsThatAreWrong) {
+  const auto ranks = shoal({"scale", "run.json", "--dry-run", "--ranks", "abc"});
+  EXPECT_EQ(ranks.status, 2);
+  EXPECT_THAT(ranks.err, AllOf(HasSubstr("abc"), HasSubstr("--ranks"), Not(HasSubstr("run.json"))));
+  const auto far = shoal({"submit", "job.json", "--verbos"});
+  EXPECT_EQ(far.status, 2);
+  EXPECT_THAT(far.err,
+              AllOf(HasSubstr("there is no option '--verbos'"), Not(HasSubstr("did you"))));
+  EXPECT_THAT(shoal({"reprot", "run"}).err, HasSubstr("did you mean report?"));
 }
 
 }  // namespace

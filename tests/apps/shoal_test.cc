@@ -589,31 +589,5 @@ TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
               AllOf(HasSubstr("per_device_train_batch_size"), HasSubstr("lr_scheduler_type")));
 }
 
-// What was to be read is not there: that is no success.
-TEST(ShoalOutput, ThatDoesNotFitOnTheDiskIsAnError) {
-  const auto result =
-      test::run_program({"/bin/sh", "-c", "exec " SHOAL_PROGRAM " env > /dev/full"});
-  EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.err, HasSubstr("cannot write to standard output: No space left on device"));
-  for (const char* words : {"train --help", "--help", "version", "doctor"}) {
-    const auto lost = test::run_program(
-        {"/bin/sh", "-c", fmt::format("exec {} {} > /dev/full", SHOAL_PROGRAM, words)});
-    EXPECT_EQ(lost.status, 1) << words;
-    EXPECT_THAT(lost.err, HasSubstr("cannot write to standard output")) << words;
-    EXPECT_THAT(lost.err, Not(HasSubstr("unexpected"))) << words;
-  }
-}
-
-TEST_F(Shoal, NamesWordsThatAreWrong) {
-  const auto ranks = shoal({"scale", "run.json", "--dry-run", "--ranks", "abc"});
-  EXPECT_EQ(ranks.status, 2);
-  EXPECT_THAT(ranks.err, AllOf(HasSubstr("abc"), HasSubstr("--ranks"), Not(HasSubstr("run.json"))));
-  const auto far = shoal({"submit", "job.json", "--verbos"});
-  EXPECT_EQ(far.status, 2);
-  EXPECT_THAT(far.err,
-              AllOf(HasSubstr("there is no option '--verbos'"), Not(HasSubstr("did you"))));
-  EXPECT_THAT(shoal({"reprot", "run"}).err, HasSubstr("did you mean report?"));
-}
-
 }  // namespace
 }  // namespace shoal

@@ -377,7 +377,7 @@ TEST(NearestName, IsASlipAndNoOtherName) {
                                     {"num_epochs", "num_train_epochs"},
                                     {"evaluation_strategy", "eval_strategy"},
                                     {"use_gpu", "use_cpu"},
-                                    {"learn", "learning_rate"},
+                                    {"learning", "learning_rate"},
                                     {"locla_rank", "local_rank"},
                                     {"--regoin", "--region"}})
     EXPECT_EQ(nearest_name(slip, options), meant) << slip;

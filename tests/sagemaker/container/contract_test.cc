@@ -123,7 +123,7 @@ TEST(Contract, KeepsAHostsOwnVariablesFromOthers) {
   EXPECT_FALSE(is_of_one_host("SM_HOSTS"));
 }
 
-// What a host does before it trains, and the variables that it sets.
+// Does all that a host does before it trains; returns the error, or "starts".
 std::string host_starts(const OptMl& ml) {
   try {
     const Contract contract = read_contract(ml.root(), {}, only({}));
