@@ -33,18 +33,26 @@ class DocumentBuilder {
   // `quiet`: a text that is no document ends the parsing without an exception, which would take
   // longer than a short text.
   DocumentBuilder(Json& root, std::string_view text, std::string_view name, int max_depth,
-                  bool quiet = false)
+                  JsonIntegers integers, bool quiet = false)
       : root_(root),
         text_(text),
         name_(name),
         max_depth_(static_cast<std::size_t>(max_depth)),
+        integers_(integers),
         quiet_(quiet) {}
 
   bool null() { return add(nullptr) != nullptr; }
   bool boolean(bool value) { return add(value) != nullptr; }
   bool number_integer(number_integer_t value) { return add(value) != nullptr; }
   bool number_unsigned(number_unsigned_t value) { return add(value) != nullptr; }
-  bool number_float(number_float_t value, const string_t&) { return add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& text) {
+    if (integers_ == JsonIntegers::exact && text.find_first_of(".eE") == text.npos)
+      throw Error(
+          ErrorCode::corrupt_data,
+          fmt::format("{}: the integer {} has more than 64 bits", name_, shortened(text, 80)),
+          "it would be saved as another number: shorten it, or remove the field");
+    return add(value) != nullptr;
+  }
   bool string(string_t& value) { return add(std::move(value)) != nullptr; }
   bool binary(binary_t&) { SHOAL_ASSERT(false); }  // JSON text has no binary values
 
@@ -96,7 +104,10 @@ class DocumentBuilder {
     // ...".
     std::string_view what = problem.what();
     if (const auto end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
-    throw_error(ErrorCode::corrupt_data, "{}: {}", name_, shortened(what));
+    throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", name_, shortened(what)),
+                what.find("ill-formed UTF-8") == what.npos
+                    ? ""
+                    : "convert the file: iconv -f ITS-ENCODING -t UTF-8 (ISO-8859-1, most often)");
   }
 
  private:
@@ -130,16 +141,38 @@ class DocumentBuilder {
   Json& root_;
   std::string_view text_, name_;
   std::size_t max_depth_;
+  JsonIntegers integers_;
   bool quiet_;
   std::vector<Json*> open_;                            // arrays and objects that are not closed yet
   Json* member_ = nullptr;                             // value of the key that was read last
   std::vector<std::set<string_t, std::less<>>> keys_;  // keys of open objects, if they are ordered
 };
 
+// Without a mark at its start, every other byte of UTF-16's first characters is zero.
+bool is_utf16(std::string_view text) {
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return true;
+  if (text.size() < 4 || text.size() % 2 != 0) return false;
+  return (text[0] == '\0') != (text[1] == '\0') && (text[2] == '\0') == (text[0] == '\0') &&
+         (text[3] == '\0') == (text[1] == '\0');
+}
+
+void check_text(std::string_view text, std::string_view name) {
+  if (text.find_first_not_of(" \t\r\n") == text.npos)
+    throw_error(ErrorCode::corrupt_data, "{} is empty, where a JSON document is expected", name);
+  using namespace std::string_view_literals;
+  const bool utf32 = text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv);
+  if (!utf32 && !is_utf16(text)) return;
+  const std::string_view encoding = utf32 ? "UTF-32" : "UTF-16";
+  throw Error(ErrorCode::corrupt_data, fmt::format("{} is {}, and JSON is UTF-8", name, encoding),
+              fmt::format("convert the file: iconv -f {} -t UTF-8", encoding));
+}
+
 template <typename Json>
-Json parse(std::string_view text, std::string_view name, int max_depth) {
+Json parse(std::string_view text, std::string_view name, int max_depth,
+           JsonIntegers integers = JsonIntegers::any) {
+  check_text(text, name);
   Json root;
-  DocumentBuilder<Json> builder(root, text, name, max_depth);
+  DocumentBuilder<Json> builder(root, text, name, max_depth, integers);
   Json::sax_parse(text, &builder);
   // The parser stopped at any NUL byte after the document.
   if (const std::size_t nul = text.find('\0'); nul != text.npos)
@@ -152,7 +185,7 @@ Json parse(std::string_view text, std::string_view name, int max_depth) {
 template <typename Json>
 std::optional<Json> parse_if_valid(std::string_view text) {
   Json root;
-  DocumentBuilder<Json> builder(root, text, "", kMaxDepth, true);
+  DocumentBuilder<Json> builder(root, text, "", kMaxDepth, JsonIntegers::any, true);
   if (!Json::sax_parse(text, &builder) || text.find('\0') != text.npos) return std::nullopt;
   return root;
 }
@@ -163,12 +196,13 @@ nlohmann::json parse_json(std::string_view text, std::string_view name, int max_
   return parse<nlohmann::json>(text, name, max_depth);
 }
 
-nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name) {
-  return parse<nlohmann::ordered_json>(text, name, kMaxDepth);
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name,
+                                          JsonIntegers integers) {
+  return parse<nlohmann::ordered_json>(text, name, kMaxDepth, integers);
 }
 
-nlohmann::json read_json_file(const std::string& path) {
-  return parse_json(read_text_file(path), path);
+nlohmann::json read_json_file(const std::string& path, JsonIntegers integers) {
+  return parse<nlohmann::json>(read_text_file(path), path, kMaxDepth, integers);
 }
 
 std::optional<nlohmann::json> json_if_valid(std::string_view text) {

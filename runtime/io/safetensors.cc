@@ -66,7 +66,7 @@ std::optional<std::int64_t> whole(const Json& value) {
 
 SafetensorsEntry parse_entry(std::string_view file, const std::string& name, const Json& value) {
   const auto bad = [&](const std::string& what) {
-    corrupt(file, fmt::format("tensor '{}' {}", name, what));
+    corrupt(file, fmt::format("tensor '{}' {}", shortened(name), what));
   };
   if (!value.is_object() || value.size() != 3 || !value.contains("dtype") ||
       !value.contains("shape") || !value.contains("data_offsets"))
@@ -107,7 +107,8 @@ SafetensorsMetadata parse_metadata(std::string_view file, const Json& value) {
   if (!value.is_object()) corrupt(file, "__metadata__ is not an object");
   SafetensorsMetadata metadata;
   for (const auto& [key, text] : value.items()) {
-    if (!text.is_string()) corrupt(file, fmt::format("__metadata__['{}'] is not a string", key));
+    if (!text.is_string())
+      corrupt(file, fmt::format("__metadata__['{}'] is not a string", shortened(key)));
     metadata.emplace(key, text.get<std::string>());
   }
   return metadata;
@@ -141,7 +142,7 @@ DType dtype_from_safetensors(std::string_view word, std::string_view tensor) {
         ErrorCode::unavailable,
         "tensor '{}' is of {}; Shoal computes with F64, F32, F16, BF16, I64, I32, U8, I8 and "
         "BOOL (as u8)",
-        tensor, word);
+        shortened(tensor), shortened(word, 40));
   return *found->dtype;
 }
 
@@ -175,11 +176,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view prefix, std::int64_t
   std::int64_t next = 0;
   for (const SafetensorsEntry& entry : header.entries) {
     if (entry.offset != next)
-      corrupt(
-          name,
-          fmt::format("tensor '{}' begins at byte {} of the data, {} {}", entry.name, entry.offset,
-                      entry.offset < next ? "inside another that ends at" : "leaving a hole from",
-                      next));
+      corrupt(name, fmt::format(
+                        "tensor '{}' begins at byte {} of the data, {} {}", shortened(entry.name),
+                        entry.offset,
+                        entry.offset < next ? "inside another that ends at" : "leaving a hole from",
+                        next));
     next = entry.offset + entry.bytes;  // cannot overflow: both come from one checked range
   }
   const std::int64_t have = file_bytes - header.data_start;
@@ -208,7 +209,7 @@ const SafetensorsEntry& SafetensorsFile::entry(std::string_view name) const {
   if (found != index_.end()) return header_.entries[found->second];
   std::vector<std::string> names;
   for (const auto& [known, i] : index_) names.push_back(known);
-  throw Error(ErrorCode::not_found, fmt::format("{} has no tensor '{}'", path(), name),
+  throw Error(ErrorCode::not_found, fmt::format("{} has no tensor '{}'", path(), shortened(name)),
               did_you_mean(name, names));
 }
 
@@ -223,7 +224,7 @@ Tensor SafetensorsFile::tensor(std::string_view name) const {
   const DType dtype = dtype_from_safetensors(found.dtype, name);
   if (found.sizes.size() > Shape::kMaxRank)
     throw_error(ErrorCode::unavailable, "tensor '{}' of {} has {} dimensions; at most {} are read",
-                name, path(), found.sizes.size(), Shape::kMaxRank);
+                shortened(name), path(), found.sizes.size(), Shape::kMaxRank);
   const Shape shape{std::span<const std::int64_t>(found.sizes)};
   const auto content = bytes(name);
   const bool aligned = reinterpret_cast<std::uintptr_t>(content.data()) % size_of(dtype) == 0;

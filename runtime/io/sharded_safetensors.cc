@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/ordered_fields.h"
@@ -26,7 +27,7 @@ void check_shard_name(const std::string& index, const std::string& name) {
   if (name.empty() || name == "." || name == ".." ||
       name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
     throw_error(ErrorCode::corrupt_data, "{}: {} is not the plain name of a file beside it", index,
-                nlohmann::json(name).dump());
+                shortened(nlohmann::json(name).dump()));
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& index) {
@@ -38,7 +39,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string())
       throw_error(ErrorCode::corrupt_data, "{}: weight_map['{}'] is not a file name", index,
-                  tensor);
+                  shortened(tensor));
     check_shard_name(index, file.get<std::string>());
     files.emplace(tensor, file.get<std::string>());
   }
@@ -133,7 +134,8 @@ ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
     if (is_new) set.files_.push_back(SafetensorsFile::open(fs::path(file).parent_path() / shard));
     if (!set.files_[place->second]->contains(tensor)) {
       if (is_old_buffer(tensor)) continue;
-      throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is not in {}", file, tensor, shard);
+      throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is not in {}", file, shortened(tensor),
+                  shard);
     }
     set.where_.emplace(tensor, place->second);
   }
@@ -143,10 +145,10 @@ ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
       if (listed == set.where_.end() && is_old_buffer(entry.name)) continue;
       if (listed == set.where_.end())
         throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' of {} is not listed", file,
-                    entry.name, shard);
+                    shortened(entry.name), shard);
       if (listed->second != number)
-        throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in {} and in {}", file, entry.name,
-                    shard, weight_map.at(entry.name));
+        throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in {} and in {}", file,
+                    shortened(entry.name), shard, weight_map.at(entry.name));
     }
   return set;
 }

@@ -155,6 +155,45 @@ TEST(Budget, OfSafetensorsHeadersThatLie) {
               ::testing::IsEmpty());
 }
 
+// What is written costs as little as what is read.
+TEST(Budget, OfWritingManyTensors) {
+  constexpr int kTensors = 50'000;
+  const std::uint8_t byte = 1;
+  std::vector<SafetensorsEntry> entries;
+  std::size_t bytes = 0;
+  for (int i = 0; i < kTensors; ++i) {
+    entries.push_back(make_entry(fmt::format("model.layers.{}.weight", i), DType::u8, {1}));
+    bytes += 80;  // in the header; the index has as much again
+  }
+  const testing::TemporaryDirectory directory;
+  const auto value = [&](const std::string&) { return ConstView(&byte, {1}, DType::u8); };
+  for (const std::int64_t shard : {kTensors, kTensors / 2}) {
+    // Each value is a write of its own.
+    EXPECT_EQ(
+        within_budget(
+            bytes, "tensors",
+            [&] { (void)write_sharded_safetensors(directory.path(), entries, value, shard); }),
+        "");
+    EXPECT_EQ(ShardedSafetensors::open(directory.path()).names().size(), std::size_t{kTensors});
+  }
+}
+
+TEST(Budget, OfAMessageAboutALongName) {
+  const std::string name(100'000, 'n');
+  const auto problem = [&](const std::string& value) {
+    const std::string file = framed("{\"" + name + "\":" + value + "}");
+    return within_budget(file.size(), value,
+                         [&] { (void)parse_safetensors_header(file, std::ssize(file), "f"); });
+  };
+  for (const char* value : {"0", R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})",
+                            R"({"dtype":"F3\n2","shape":[1],"data_offsets":[0,4]})",
+                            R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})"}) {
+    EXPECT_THAT(problem(value), HasSubstr("tensor 'nnn"));
+    EXPECT_LT(problem(value).size(), 400U) << value;
+    EXPECT_EQ(problem(value).find('\n'), std::string::npos) << value;
+  }
+}
+
 TEST(Budget, OfProtobuf) {
   const auto all = [](const std::string& message) {
     return within_budget(message.size(), "a message", [&] {
@@ -213,6 +252,37 @@ TEST(Json, RefusesANulByteAfterTheDocument) {
   EXPECT_THROW((void)parse_safetensors_header(header, std::ssize(header), "f"), Error);
   const std::string spaces = framed("{}      ");
   EXPECT_TRUE(parse_safetensors_header(spaces, std::ssize(spaces), "f").entries.empty());
+}
+
+TEST(Json, OfNoUtf8SaysHowToConvertIt) {
+  using namespace std::string_literals;
+  for (const std::string& text : {"\xff\xfe{\0}\0"s, "\xfe\xff\0{\0}"s, "{\0}\0"s, "\0{\0}"s})
+    EXPECT_EQ(within_budget(text.size(), "UTF-16", [&] { (void)parse_json(text, "f.json"); }),
+              "f.json is UTF-16, and JSON is UTF-8; convert the file: iconv -f UTF-16 -t UTF-8");
+  EXPECT_THAT(within_budget(8, "UTF-32", [&] { (void)parse_json("\xff\xfe\0\0{\0\0\0"s, "f"); }),
+              HasSubstr("iconv -f UTF-32 -t UTF-8"));
+  EXPECT_THAT(within_budget(10, "ISO-8859-1", [&] { (void)parse_json("\"caf\xe9 \"", "f.json"); }),
+              HasSubstr("iconv -f ITS-ENCODING -t UTF-8"));
+  for (const char* text : {"", " ", "\n\t\r\n"})
+    EXPECT_EQ(within_budget(4, "empty", [&] { (void)parse_json(text, "f.json"); }),
+              "f.json is empty, where a JSON document is expected");
+}
+
+TEST(Json, ExactIntegersHave64Bits) {
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory / "config.json";
+  for (const char* number :
+       {"18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"}) {
+    std::ofstream(path) << R"({"a": [)" << number << "]}";
+    EXPECT_TRUE(read_json_file(path)["a"][0].is_number_float());
+    const auto problem =
+        within_budget(40, number, [&] { (void)read_json_file(path, JsonIntegers::exact); });
+    EXPECT_THAT(problem, HasSubstr(fmt::format("the integer {} has more than 64 bits", number)));
+    EXPECT_THROW((void)parse_ordered_json(number, "f", JsonIntegers::exact), Error);
+  }
+  for (const char* number : {"18446744073709551615", "-9223372036854775808", "1e30", "1.5", "-0.0"})
+    EXPECT_EQ(parse_ordered_json(number, "f", JsonIntegers::exact),
+              parse_ordered_json(number, "f"));
 }
 
 TEST(Json, OrderedKeepsTheOrderAndRefusesTheSame) {
