@@ -15,6 +15,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/huggingface.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -51,7 +52,7 @@ void load_parts(const std::string& directory, nn::CausalLm& model) {
 
 std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
   const std::string source = directory + "/config.json";
-  const nlohmann::json config = read_json_file(source);
+  const nlohmann::json config = nn::with_model_type(read_json_file(source), source);
   nn::check_sizes(config, source, directory);
   return nn::make_causal_lm(config, source);
 }

@@ -9,11 +9,11 @@
 #include <fmt/ranges.h>
 
 #include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
-#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/metrics/glue.h"
 #include "shoal/train/tasks/classification/glue.h"
 
@@ -39,9 +39,7 @@ bool is_encoder(const ModelArguments& model) {
   const std::string& directory =
       !model.model_name_or_path.empty() ? model.model_name_or_path : model.config_name;
   if (!path_exists(directory + "/config.json")) return false;
-  const nlohmann::json config = read_json_file(directory + "/config.json");
-  const nlohmann::json* type = find_field(config, "model_type");
-  return type != nullptr && type->is_string() && is(type->get<std::string>());
+  return is(nn::model_type_of(read_json_file(directory + "/config.json")));
 }
 
 // Empty if the name does not tell.

@@ -14,6 +14,7 @@
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
@@ -54,14 +55,9 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
   return config;
 }
 
-// A configuration without model_type is GPT-2.
 bool is_decoder(const nlohmann::json& config) {
-  if (!config.is_object()) return false;
-  const nlohmann::json* type = find_field(config, "model_type");
-  if (type == nullptr) return true;
-  return type->is_string() &&
-         std::ranges::count(nn::causal_lm_types(),
-                            std::string_view(type->get_ref<const std::string&>())) > 0;
+  return config.is_object() &&
+         std::ranges::count(nn::causal_lm_types(), nn::model_type_of(config)) > 0;
 }
 
 // Adds all fields that the model knows, so that overrides may name them.
@@ -98,11 +94,12 @@ nlohmann::json config_of_type(const std::string& type) {
               did_you_mean(type, names));
 }
 
-// Adds the option's model_type to a configuration without one; throws if the configuration has
-// another.
+// Adds the option's model_type to a configuration without one, otherwise the type that its
+// architectures name; throws if the configuration has another.
 nlohmann::json with_type(nlohmann::json config, const std::string& model_type,
                          const std::string& source) {
-  if (model_type.empty() || !config.is_object()) return config;
+  if (!config.is_object()) return config;
+  if (model_type.empty()) return nn::with_model_type(std::move(config), source);
   config_of_type(model_type);  // checks the option itself
   const nlohmann::json* said = find_field(config, "model_type");
   if (said == nullptr)
@@ -120,7 +117,7 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
     source = name;
     if (is_directory(name)) source += "/config.json";
     if (path_exists(source))
-      config = with_type(read_json_file(source), arguments.model_type, source);
+      config = with_type(read_json_file(source, JsonIntegers::exact), arguments.model_type, source);
     else
       config = with_type(nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm),
                          arguments.model_type, name);
@@ -201,7 +198,8 @@ ChosenModel choose_model(const ModelArguments& arguments) {
                 "config_overrides changes a new model; {} has its configuration",
                 arguments.model_name_or_path);
     model.source = model.initial_weights + "/config.json";
-    model.config = with_type(read_json_file(model.source), arguments.model_type, model.source);
+    model.config = with_type(read_json_file(model.source, JsonIntegers::exact),
+                             arguments.model_type, model.source);
   } else {
     model.config = new_config(arguments, model.source);
     model.takes_vocabulary = arguments.config_name.empty() &&

@@ -11,10 +11,10 @@
 #include "shoal/nn/models/inference.h"
 #include "shoal/nn/models/llama/config.h"
 #include "shoal/nn/models/llama/model.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
-#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::nn {
 namespace {
@@ -26,6 +26,7 @@ struct Family {
   std::unique_ptr<DecoderTrunk> (*make_trunk)(const nlohmann::json& config,
                                               std::string_view source);
   nlohmann::json (*known)(const nlohmann::json& config, std::string_view source, DecoderHead head);
+  double (*trunk_parameters)(const nlohmann::json& config, std::string_view source);
   void (*spell_plainly)(nlohmann::json& config);  // null: each known field has only one name
 };
 
@@ -41,6 +42,9 @@ Family family(std::string_view model_type) {
       },
       [](const nlohmann::json& config, std::string_view source, DecoderHead head)
           -> nlohmann::json { return Config::from_json(config, source).known_fields(head); },
+      [](const nlohmann::json& config, std::string_view source) {
+        return Config::from_json(config, source).trunk_parameters();
+      },
       [] {
         if constexpr (requires(nlohmann::json& json) { Config::spell_plainly(json); })
           return &Config::spell_plainly;
@@ -56,15 +60,13 @@ const std::vector<Family>& families() {
 }
 
 const Family& family_of(const nlohmann::json& config, std::string_view source) {
-  const nlohmann::json type = config.is_object()
-                                  ? field_or(config, "model_type", nlohmann::json("gpt2"), source)
-                                  : nlohmann::json();
+  const std::string type = model_type_of(config, source);
   for (const Family& one : families())
-    if (type.is_string() && type.get_ref<const std::string&>() == one.model_type) return one;
-  throw_error(ErrorCode::invalid_argument,
-              "{} has model_type {}, which is no causal language model that Shoal knows; {} are",
-              source, shortened(type.dump(), 80),
-              fmt::format("{}", fmt::join(causal_lm_types(), " and ")));
+    if (type == one.model_type) return one;
+  throw_error(
+      ErrorCode::invalid_argument,
+      "{} has model_type \"{}\", which is no causal language model that Shoal knows; {} are",
+      source, shortened(type), fmt::format("{}", fmt::join(causal_lm_types(), " and ")));
 }
 
 }  // namespace
@@ -92,6 +94,10 @@ nlohmann::json complete_causal_lm_config(const nlohmann::json& config, std::stri
 nlohmann::json known_decoder_fields(const nlohmann::json& config, std::string_view source,
                                     DecoderHead head) {
   return family_of(config, source).known(config, source, head);
+}
+
+double decoder_trunk_parameters(const nlohmann::json& config, std::string_view source) {
+  return family_of(config, source).trunk_parameters(config, source);
 }
 
 std::unique_ptr<HeadedDecoder> make_headed_decoder(const nlohmann::json& config,

@@ -51,13 +51,15 @@ class CausalLm : public Decoder {
                       DecoderCache* cache);
 };
 
-// Creates the model of a config.json by its model_type (default: gpt2). Errors name `source`.
+// Creates the model of a config.json by its model_type_of(). Errors name `source`.
 std::unique_ptr<CausalLm> make_causal_lm(const nlohmann::json& config, std::string_view source);
 // `config` completed with all fields that the model knows; overrides may name these.
 nlohmann::json complete_causal_lm_config(const nlohmann::json& config, std::string_view source);
 // Only the fields that the model knows. Equal for two configurations of the same model.
 nlohmann::json known_decoder_fields(const nlohmann::json& config, std::string_view source,
                                     DecoderHead head);
+// The parameters below the head, without biases at least.
+double decoder_trunk_parameters(const nlohmann::json& config, std::string_view source);
 // The supported model_types: gpt2, llama.
 const std::vector<std::string_view>& causal_lm_types();
 

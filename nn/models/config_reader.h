@@ -10,6 +10,14 @@ namespace shoal::nn {
 
 // Limits the memory and time that a tiny malicious file can demand.
 inline constexpr std::int64_t kMostLayers = 10'000, kMostLabels = 32'768;
+inline constexpr std::int64_t kMostWidth = 1 << 24, kMostHeadWidth = 1 << 16;
+inline constexpr double kMostParameters = 1e13;  // keeps every product of sizes in 64 bits
+
+// `parameters`: of the model without its head.
+inline void check_parameters(double parameters) {
+  SHOAL_CHECK(parameters <= kMostParameters, "a model of {:.2g} parameters is beyond reason",
+              parameters);
+}
 
 // JsonFields, plus checks for fields that this implementation must refuse.
 class ConfigReader : public JsonFields {
@@ -21,7 +29,9 @@ class ConfigReader : public JsonFields {
     const nlohmann::json* value = find(key);
     if (value == nullptr || !value->is_array()) return optional_integer(key, out);
     for (const nlohmann::json& id : *value)
-      if (!id.is_number_integer()) wrong(key, *value, "a token id or a list of them");
+      if (!id.is_number_integer() ||
+          (id.is_number_unsigned() && !std::in_range<std::int64_t>(id.get<std::uint64_t>())))
+        wrong(key, *value, "a token id or a list of them");
     out.reset();
     if (!value->empty()) out = value->front().get<std::int64_t>();
   }

@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/config_reader.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal::nn {
 namespace {
@@ -27,6 +29,15 @@ nlohmann::ordered_json generation_config(const nlohmann::ordered_json& config) {
   for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (const auto id = config.find(name); id != config.end() && !id->is_null()) out[name] = *id;
   return out;
+}
+
+// It is saved as it was read, so damage would spread.
+void check_generation_config(const std::string& text, const std::string& path) {
+  const nlohmann::json config = parse_json(text, path);
+  const ConfigReader read(config, path);
+  std::optional<std::int64_t> id;
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    read.first_integer(name, id);
 }
 
 }  // namespace
@@ -76,8 +87,9 @@ LoadReport Decoder::load(const std::string& directory, const AssignParameter& as
 
 void Decoder::keep_generation_config(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
-  if (head_kind() == DecoderHead::causal_lm && path_exists(path))
-    generation_config_ = read_text_file(path);
+  if (head_kind() != DecoderHead::causal_lm || !path_exists(path)) return;
+  generation_config_ = read_text_file(path);
+  check_generation_config(generation_config_, path);
 }
 
 std::vector<std::string> Decoder::save_config(const std::string& directory, DType dtype) const {

@@ -1,14 +1,16 @@
 #include "shoal/nn/models/huggingface.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/encoder/config.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
-#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 
 namespace shoal::nn {
@@ -19,7 +21,7 @@ std::string some(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
-    text += (i ? ", " : "") + names[i];
+    text += (i ? ", " : "") + shortened(names[i]);
   if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
   return text;
 }
@@ -38,7 +40,8 @@ std::string mismatch(const std::string& name, const SafetensorsEntry& entry,
                      const Parameter& parameter) {
   const auto want = parameter.whole_shape().sizes();
   if (!std::equal(want.begin(), want.end(), entry.sizes.begin(), entry.sizes.end()))
-    return fmt::format("{} is [{}], the model wants {}", name, fmt::join(entry.sizes, ", "),
+    return fmt::format("{} is [{}], the model wants {}", name,
+                       shortened(fmt::format("{}", fmt::join(entry.sizes, ", "))),
                        to_string(parameter.whole_shape()));
   if (!is_floating(dtype_from_safetensors(entry.dtype, name)))
     return fmt::format("{} is of {}", name, entry.dtype);
@@ -60,31 +63,21 @@ void check_sizes(const nlohmann::json& config, const std::string& source,
   if (!path_exists(directory + "/model.safetensors") &&
       !path_exists(directory + "/model.safetensors.index.json"))
     return;
-  const JsonFields fields(config, source);
-  const auto size = [&](std::initializer_list<const char*> names) {
-    std::int64_t value = 0;
-    for (const char* name : names) fields.integer(name, value);
-    return static_cast<double>(value);
-  };
-  const double layers = size({"n_layer", "n_layers", "num_hidden_layers"}),
-               vocabulary = size({"vocab_size"}), width = size({"n_embd", "hidden_size", "dim"}),
-               inner = size({"n_inner", "intermediate_size", "hidden_dim"});
-  std::string type;
-  fields.text("model_type", type);
-  const bool is_albert = type == "albert";  // ALBERT's layers share weights
-  const double embedded = is_albert ? size({"embedding_size"}) : width;
-  const double numbers =
-      vocabulary * embedded + (is_albert ? 1 : layers) * std::max(1.0, width * inner);
-  double bytes = 0;  // a number takes at least one byte
+  const std::string type = model_type_of(config, source);
+  const double parameters = std::ranges::count(causal_lm_types(), type) > 0
+                                ? decoder_trunk_parameters(config, source)
+                                : EncoderConfig::from_json(config, source).trunk_parameters();
+  double bytes = 0;  // a parameter takes at least one byte
   const ShardedSafetensors weights = ShardedSafetensors::open(directory);
   for (const auto& file : weights.files())
     for (const SafetensorsEntry& entry : file->entries()) bytes += static_cast<double>(entry.bytes);
-  if (numbers > bytes)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} says {} layers of width {} and a vocabulary of {}, but the weights "
-                            "beside it have {} bytes",
-                            source, layers, width, vocabulary, bytes),
-                "config.json and the weights do not belong together");
+  if (parameters > bytes)
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("{} says a model of {:.3g} parameters or more, but the weights beside it "
+                    "have {} bytes",
+                    source, parameters, bytes),
+        "config.json and the weights do not belong together");
 }
 
 LoadReport load_weights(const std::string& directory, const Module& model, const WeightNames& names,

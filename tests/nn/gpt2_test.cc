@@ -484,16 +484,23 @@ TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
 // A configuration of 100 bytes that says more than the weights hold: that model is not built.
 TEST(Gpt2Config, ALargerModelThanItsWeightsIsRefused) {
   const testing::TemporaryDirectory directory;
-  const nlohmann::json layers = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}},
-                       words = {{"vocab_size", 1 << 24}, {"n_embd", 1024}},
-                       inner = {{"n_layer", 1}, {"n_embd", 1024}, {"n_inner", 1 << 24}},
-                       right = {{"n_layer", 1}, {"n_embd", 2}, {"vocab_size", 3}};
-  for (const auto& config : {layers, words, inner})  // without weights: as it is asked for
-    check_sizes(config, "config.json", directory.path());
+  nlohmann::json layers = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}},
+                 words = {{"vocab_size", 1 << 24}, {"n_embd", 1024}},
+                 inner = {{"n_layer", 1}, {"n_embd", 1024}, {"n_inner", 1 << 24}},
+                 positions = {{"n_positions", 1 << 24}, {"n_embd", 8}, {"n_head", 1}},
+                 right = {{"n_layer", 0},
+                          {"n_embd", 2},
+                          {"n_head", 1},
+                          {"n_positions", 1},
+                          {"vocab_size", 3}};
+  for (nlohmann::json* config : {&layers, &words, &inner, &positions, &right}) {
+    (*config)["model_type"] = "gpt2";
+    check_sizes(*config, "config.json", directory.path());  // without weights: as it is asked for
+  }
   const std::vector<float> values(4, 0.0F);
   write_safetensors(directory.path() + "/model.safetensors",
                     {{"w", ConstView(values.data(), {4}, DType::f32)}});
-  for (const auto& config : {layers, words, inner})
+  for (const auto& config : {layers, words, inner, positions})
     EXPECT_THAT(message_of([&] { check_sizes(config, "config.json", directory.path()); }),
                 HasSubstr("but the weights beside it have 16 bytes"));
   check_sizes(right, "config.json", directory.path());

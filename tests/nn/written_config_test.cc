@@ -85,6 +85,7 @@ TEST(WrittenConfig, HasWhatChangedSinceItWasRead) {
   EXPECT_FALSE(saved.contains("id2label")) << "of the three labels that were";
   json without = cases()["bert"]["read"];
   without.erase("model_type");
+  without["architectures"] = {"BertForMaskedLM"};
   EXPECT_EQ(written(json(EncoderConfig::from_json(without, "x")
                              .to_json(EncoderTask::masked_lm, "float32")))["model_type"],
             "bert");
@@ -168,6 +169,23 @@ TEST(TiedModel, LoadsFromTheHeadsWeightAlone) {
                  {base + ".embeddings.position_ids"}, room.context, [&](const std::string& there) {
                    return load_encoder_weights(there, model, assign);
                  });
+  }
+}
+
+TEST(GenerationConfig, ThatIsDamagedIsRefused) {
+  const std::string golden = testing::golden_path("gpt2/tiny");
+  Gpt2 model(Gpt2Config::from_file(golden + "/config.json"));
+  const testing::TemporaryDirectory read;
+  const std::string path = read / "generation_config.json";
+  for (const auto& [text, problem] : {std::pair<std::string, std::string>{"", "is empty"},
+                                      {"[1]", "is not a JSON object"},
+                                      {R"({"temperature": NaN})", "NaN at byte"},
+                                      {R"({"eos_token_id": "x"})", "eos_token_id: \"x\", where"},
+                                      {R"({"eos_token_id": [1, 18446744073709551615]})", "a list"},
+                                      {R"({"pad_token_id": 0.5})", "pad_token_id: 0.5, where"}}) {
+    write_file_atomically(path, text);
+    EXPECT_THAT(test::error_text([&] { model.keep_generation_config(read.path()); }),
+                ::testing::AllOf(::testing::StartsWith(path), HasSubstr(problem)));
   }
 }
 

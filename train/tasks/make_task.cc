@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/tasks/causal_lm.h"
@@ -36,12 +37,6 @@ const Known& known(TaskKind kind) {
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(kind));
 }
 
-// Empty if the configuration has none.
-std::string model_type_of(const nlohmann::json& config) {
-  const nlohmann::json* const type = find_field(config, "model_type");
-  return type != nullptr && type->is_string() ? type->get<std::string>() : std::string();
-}
-
 bool is_decoder(std::string_view model_type) {
   return std::ranges::count(nn::causal_lm_types(), model_type) > 0;
 }
@@ -58,16 +53,15 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
       for (const Known& one : kKnown)
         if (name.is_string() && name.get_ref<const std::string&>().ends_with(one.class_ending))
           return one.kind;
-  if (is_decoder(model_type_of(config))) return TaskKind::causal_lm;
+  if (is_decoder(nn::model_type_of(config))) return TaskKind::causal_lm;
   return std::nullopt;
 }
 
 void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source) {
   const Known& task = known(kind);
-  const std::string type = model_type_of(config);
-  // Without a type the model has the type that the task asks for.
-  if (type.empty() || (is_decoder(type) ? task.decoder.has_value() : task.encoder.has_value()))
-    return;
+  const std::string type = nn::model_type_of(config);
+  if (type.empty()) return;  // make_task() refuses it
+  if (is_decoder(type) ? task.decoder.has_value() : task.encoder.has_value()) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a {}, which has no head for {}", source, type, task.name),
               is_decoder(type)
@@ -85,7 +79,7 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
     return std::make_unique<CausalLmTask>(
         nn::make_causal_lm(config, source), std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
-  if (is_decoder(model_type_of(config)))
+  if (is_decoder(nn::model_type_of(config)))
     return std::make_unique<DecoderWithHead>(
         nn::make_headed_decoder(config, source, *known(kind).decoder), std::move(tokenizer),
         options.gradient_checkpointing);

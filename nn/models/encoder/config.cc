@@ -1,5 +1,6 @@
 #include "shoal/nn/models/encoder/config.h"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 
@@ -7,6 +8,7 @@
 
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/encoder/family.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
@@ -75,8 +77,7 @@ EncoderConfig EncoderConfig::of(std::string_view model_type) {
 
 EncoderConfig EncoderConfig::from_json(const nlohmann::json& json, std::string_view name) {
   const ConfigReader read(json, name);
-  std::string type = "bert";
-  read.text("model_type", type);
+  const std::string type = model_type_of(json, name);
   EncoderConfig config;
   try {
     config = of(type);
@@ -158,8 +159,14 @@ void EncoderConfig::check() const {
   SHOAL_CHECK(num_hidden_layers <= kMostLayers && num_labels <= kMostLabels,
               "num_hidden_layers {} or num_labels {} is beyond reason", num_hidden_layers,
               num_labels);
-  SHOAL_CHECK(inner_group_num <= kMostLayers, "inner_group_num {} is beyond reason",
-              inner_group_num);
+  SHOAL_CHECK(inner_group_num <= kMostLayers / std::max<std::int64_t>(num_hidden_layers, 1),
+              "inner_group_num {} for each of {} layers is beyond reason", inner_group_num,
+              num_hidden_layers);
+  SHOAL_CHECK(
+      hidden_size <= kMostWidth && intermediate_size <= kMostWidth && embedding_size <= kMostWidth,
+      "hidden_size {}, intermediate_size {} or embedding_size {} is beyond reason", hidden_size,
+      intermediate_size, embedding_size);
+  check_parameters(trunk_parameters());
   SHOAL_CHECK(hidden_size % num_attention_heads == 0,
               "hidden_size {} is not a multiple of num_attention_heads {}", hidden_size,
               num_attention_heads);
@@ -183,6 +190,15 @@ void EncoderConfig::check() const {
                 probability);
   SHOAL_CHECK(layer_norm_eps > 0 && initializer_range >= 0,
               "layer_norm_eps {}, initializer_range {}", layer_norm_eps, initializer_range);
+}
+
+double EncoderConfig::trunk_parameters() const {
+  const auto h = static_cast<double>(hidden_size), f = static_cast<double>(intermediate_size);
+  const auto rows = static_cast<double>(vocab_size + max_position_embeddings + type_vocab_size);
+  const std::int64_t blocks =
+      (num_hidden_groups > 0 ? num_hidden_groups : num_hidden_layers) * inner_group_num;
+  return rows * static_cast<double>(embedding()) +
+         static_cast<double>(blocks) * (4 * h + 2 * f) * h;
 }
 
 bool EncoderConfig::regression() const {

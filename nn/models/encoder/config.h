@@ -53,6 +53,8 @@ struct EncoderConfig {
   nlohmann::ordered_json to_json(EncoderTask task, std::string_view dtype) const;
 
   void check() const;  // throws invalid_argument on impossible sizes, naming them
+  // Parameters of embeddings and blocks, without biases and norms.
+  double trunk_parameters() const;
   std::int64_t embedding() const { return embedding_size > 0 ? embedding_size : hidden_size; }
   bool regression() const;  // the targets of a sequence are numbers, not classes
 };

@@ -122,8 +122,8 @@ void Gpt2Config::check() const {
       "vocab_size {}, n_positions {}, n_embd {}, n_layer {}, n_head {}, n_inner {}", vocab_size,
       n_positions, n_embd, n_layer, n_head, n_inner);
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
-  SHOAL_CHECK(vocab_size < kLimit && n_positions < kLimit && n_embd < kLimit &&
-                  n_layer <= kMostLayers && n_inner < kLimit,
+  SHOAL_CHECK(vocab_size < kLimit && n_positions < kLimit && n_embd <= kMostWidth &&
+                  n_layer <= kMostLayers && inner() <= kMostWidth,
               "vocab_size {}, n_positions {}, n_embd {}, n_layer {} or n_inner {} is beyond reason",
               vocab_size, n_positions, n_embd, n_layer, n_inner);
   SHOAL_CHECK(n_embd % n_head == 0, "n_embd {} is not a multiple of n_head {}", n_embd, n_head);
@@ -137,6 +137,13 @@ void Gpt2Config::check() const {
   SHOAL_CHECK(layer_norm_epsilon > 0 && initializer_range >= 0,
               "layer_norm_epsilon {}, initializer_range {}", layer_norm_epsilon, initializer_range);
   labels.check();
+  check_parameters(trunk_parameters());
+}
+
+double Gpt2Config::trunk_parameters() const {
+  const auto c = static_cast<double>(n_embd), f = static_cast<double>(inner());
+  return static_cast<double>(vocab_size + n_positions) * c +
+         static_cast<double>(n_layer) * (4 * c + 2 * f) * c;
 }
 
 std::int64_t Gpt2Config::parameter_count() const {

@@ -41,6 +41,8 @@ struct Gpt2Config {
 
   void check() const;  // throws invalid_argument on impossible sizes, naming them
   std::int64_t inner() const { return n_inner > 0 ? n_inner : 4 * n_embd; }
+  // Parameters of embeddings and blocks, without biases and norms.
+  double trunk_parameters() const;
   std::int64_t parameter_count() const;  // counts tied weights once
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -153,19 +154,26 @@ void LlamaConfig::spell_plainly(nlohmann::json& json) {
 
 void LlamaConfig::check() const {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
-  for (const std::int64_t size : {vocab_size, hidden_size, intermediate_size, num_attention_heads,
-                                  max_position_embeddings, num_hidden_layers + 1})
-    SHOAL_CHECK(size > 0 && size < kLimit && num_hidden_layers <= kMostLayers,
-                "vocab_size {}, hidden_size {}, intermediate_size {}, num_attention_heads {}, "
-                "max_position_embeddings {} or num_hidden_layers {} is beyond reason",
-                vocab_size, hidden_size, intermediate_size, num_attention_heads,
-                max_position_embeddings, num_hidden_layers);
+  for (const auto& [size, most] : {std::pair{vocab_size, kLimit - 1},
+                                   {hidden_size, kMostWidth},
+                                   {intermediate_size, kMostWidth},
+                                   {num_attention_heads, kMostWidth},
+                                   {max_position_embeddings, kLimit - 1}})
+    SHOAL_CHECK(
+        size > 0 && size <= most && num_hidden_layers >= 0 && num_hidden_layers <= kMostLayers,
+        "vocab_size {}, hidden_size {}, intermediate_size {}, num_attention_heads {}, "
+        "max_position_embeddings {} or num_hidden_layers {} is beyond reason",
+        vocab_size, hidden_size, intermediate_size, num_attention_heads, max_position_embeddings,
+        num_hidden_layers);
   SHOAL_CHECK(num_key_value_heads >= 0 && num_attention_heads % key_heads() == 0,
               "num_attention_heads {} is not a multiple of num_key_value_heads {}",
               num_attention_heads, num_key_value_heads);
   SHOAL_CHECK(head_dim > 0 || (head_dim == 0 && hidden_size % num_attention_heads == 0),
               "hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is {}",
               hidden_size, num_attention_heads, head_dim);
+  SHOAL_CHECK(head_channels() <= kMostHeadWidth, "heads of {} channels are beyond reason",
+              head_channels());
+  check_parameters(trunk_parameters());
   SHOAL_CHECK(head_channels() % 2 == 0, "heads of {} channels: rotary positions turn pairs",
               head_channels());
   SHOAL_CHECK(attention_dropout >= 0 && attention_dropout < 1,
@@ -184,6 +192,14 @@ void LlamaConfig::check() const {
               "original_max_position_embeddings {}",
               s.rope_type, s.factor, s.low_freq_factor, s.high_freq_factor,
               s.original_max_position_embeddings);
+}
+
+double LlamaConfig::trunk_parameters() const {
+  const auto c = static_cast<double>(hidden_size), f = static_cast<double>(intermediate_size);
+  const auto heads =
+      static_cast<double>(head_channels()) * static_cast<double>(num_attention_heads + key_heads());
+  return static_cast<double>(vocab_size) * c +
+         static_cast<double>(num_hidden_layers) * (2 * heads + 3 * f) * c;
 }
 
 std::vector<float> LlamaConfig::rotary_frequencies() const {

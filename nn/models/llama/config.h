@@ -55,6 +55,8 @@ struct LlamaConfig {
   std::int64_t head_channels() const {
     return head_dim > 0 ? head_dim : hidden_size / num_attention_heads;
   }
+  // Parameters of embeddings and blocks, without biases and norms.
+  double trunk_parameters() const;
   // Rotation per position in radians, for each pair of a head's elements; f32, as in transformers.
   std::vector<float> rotary_frequencies() const;
 };

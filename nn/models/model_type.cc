@@ -1,0 +1,72 @@
+#include "shoal/nn/models/model_type.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "shoal/nn/models/config_reader.h"
+
+namespace shoal::nn {
+namespace {
+
+struct Family {
+  std::string_view class_prefix, model_type;
+};
+constexpr std::array kFamilies = {
+    Family{"GPT2", "gpt2"},       Family{"Llama", "llama"},           Family{"Bert", "bert"},
+    Family{"Roberta", "roberta"}, Family{"DistilBert", "distilbert"}, Family{"Albert", "albert"}};
+// A prefix alone is not enough: BertGenerationEncoder is another family's.
+constexpr std::array kEndings = {"Model",
+                                 "LMHeadModel",
+                                 "DoubleHeadsModel",
+                                 "ForCausalLM",
+                                 "ForMaskedLM",
+                                 "ForMultipleChoice",
+                                 "ForNextSentencePrediction",
+                                 "ForPreTraining",
+                                 "ForQuestionAnswering",
+                                 "ForSequenceClassification",
+                                 "ForTokenClassification"};
+
+std::string_view family_of_class(std::string_view name) {
+  for (const auto& [prefix, type] : kFamilies)
+    if (name.starts_with(prefix) &&
+        std::ranges::find(kEndings, name.substr(prefix.size())) != kEndings.end())
+      return type;
+  return {};
+}
+
+}  // namespace
+
+std::string model_type_of(const nlohmann::json& config) {
+  if (const nlohmann::json* type = find_field(config, "model_type"))
+    return type->is_string() ? type->get<std::string>() : std::string();
+  const nlohmann::json* classes = find_field(config, "architectures");
+  if (classes == nullptr || !classes->is_array()) return {};
+  std::string_view found;
+  for (const nlohmann::json& name : *classes) {
+    const std::string_view family =
+        name.is_string() ? family_of_class(name.get_ref<const std::string&>()) : std::string_view();
+    if (family.empty() || (!found.empty() && family != found)) return {};
+    found = family;
+  }
+  return std::string(found);
+}
+
+std::string model_type_of(const nlohmann::json& config, std::string_view source) {
+  const ConfigReader read(config, source);
+  std::string type = model_type_of(config);
+  read.text("model_type", type);
+  if (type.empty())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} names no model_type", source),
+                "give --model_type (shoal train), or add model_type to the file: gpt2, llama, "
+                "bert, roberta, distilbert or albert");
+  return type;
+}
+
+nlohmann::json with_model_type(nlohmann::json config, std::string_view source) {
+  config["model_type"] = model_type_of(config, source);
+  return config;
+}
+
+}  // namespace shoal::nn

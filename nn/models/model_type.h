@@ -1,0 +1,21 @@
+// The family of a model, by its config.json.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace shoal::nn {
+
+// The config's model_type. If it has none, the family of the classes in `architectures`
+// (LlamaForCausalLM: "llama"). Empty if these are of no family that Shoal knows, or of several.
+std::string model_type_of(const nlohmann::json& config);
+
+// The same, but never empty: throws invalid_argument, naming `source`.
+std::string model_type_of(const nlohmann::json& config, std::string_view source);
+
+// The config with model_type_of() as its model_type.
+nlohmann::json with_model_type(nlohmann::json config, std::string_view source);
+
+}  // namespace shoal::nn
