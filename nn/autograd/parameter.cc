@@ -13,7 +13,7 @@ Shape origin(const Shape& shape) {
 bool lies_within(const Shape& corner, const Shape& sizes, const Shape& shape) {
   if (corner.rank() != shape.rank() || sizes.rank() != shape.rank()) return false;
   for (int dim = 0; dim < shape.rank(); ++dim)
-    if (corner[dim] + sizes[dim] > shape[dim]) return false;
+    if (sizes[dim] > shape[dim] || corner[dim] > shape[dim] - sizes[dim]) return false;
   return true;
 }
 
@@ -41,13 +41,14 @@ Parameter::Parameter(std::string name, Shape shape, Initializer initializer)
 
 void Parameter::set_part(const Shape& whole, std::vector<ParameterPiece> pieces) {
   SHOAL_CHECK(!value.defined(), "{} is cut after it was materialised", name_);
-  std::int64_t covered = 0;
-  for (const ParameterPiece& piece : pieces) {
+  for (const ParameterPiece& piece : pieces)
     SHOAL_CHECK(lies_within(piece.local, piece.sizes, shape_) &&
                     lies_within(piece.whole, piece.sizes, whole),
                 "{}: a piece {} at {} of {} and {} of {} does not lie within", name_,
                 to_string(piece.sizes), to_string(piece.local), to_string(shape_),
                 to_string(piece.whole), to_string(whole));
+  std::int64_t covered = 0;
+  for (const ParameterPiece& piece : pieces) {
     for (const ParameterPiece& other : pieces)
       SHOAL_CHECK(&other == &piece || !overlap(piece, other), "{}: two pieces overlap at {}", name_,
                   to_string(piece.local));

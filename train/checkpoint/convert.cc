@@ -95,7 +95,9 @@ class Converter {
 
   void check() {
     const ConvertOptions& o = options_;
-    SHOAL_CHECK(o.shards >= 0 && o.shards <= 99'999, "{} shards", o.shards);
+    SHOAL_CHECK(o.shards >= 0 && o.shards <= kMostShards,
+                "shards is {}; at most {} are written, which any number of ranks reads", o.shards,
+                kMostShards);
     SHOAL_CHECK(
         !o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16,
         "weights are not converted to {}", to_string(*o.dtype));
@@ -153,7 +155,7 @@ class Converter {
 
   // transformers loads weights in the dtype that the configuration names.
   void set_dtype(const std::string& path) const {
-    auto config = parse_ordered_json(read_text_file(path), path);
+    auto config = parse_ordered_json(read_text_file(path), path, JsonIntegers::exact);
     const bool newer = config.contains("dtype");  // name in transformers 5; some files have both
     if (newer) config["dtype"] = torch_name(*options_.dtype);
     if (!newer || config.contains("torch_dtype"))

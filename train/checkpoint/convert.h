@@ -12,9 +12,12 @@
 
 namespace shoal {
 
+// Each shard is a file of its own that is synced; any number of ranks reads them.
+inline constexpr int kMostShards = 4'096;
+
 struct ConvertOptions {
   std::string from = {}, to = {};   // directories; `to` must not exist, or be empty
-  int shards = 0;                   // 0: whole tensors
+  int shards = 0;                   // at most kMostShards; 0: whole tensors
   std::optional<DType> dtype = {};  // f32, bf16 or f16, for floating weights; nullopt: unchanged
   bool optimizer = true;            // include optimizer state, if any; unchanged
   std::string setup = {};           // directory of config.json and tokenizer; empty: `from`

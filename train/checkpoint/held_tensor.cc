@@ -1,10 +1,13 @@
 #include "shoal/train/checkpoint/held_tensor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal {
 namespace {
@@ -54,10 +57,61 @@ void add_runs(const HeldTensor& held, const nn::ParameterPiece& piece,
 std::vector<std::int64_t> numbers(const Shape& shape) {
   return {shape.sizes().begin(), shape.sizes().end()};
 }
-Shape shape_from(const nlohmann::json& json) {
-  const auto sizes = json.get<std::vector<std::int64_t>>();
-  return Shape(std::span<const std::int64_t>(sizes));
-}
+// Reads one tensor's description. Every field must be there.
+class Description {
+ public:
+  Description(const nlohmann::json& json, std::string_view name) : fields_(json, name) {}
+
+  const nlohmann::json& need(std::string_view key) const {
+    const nlohmann::json* value = fields_.find(key);
+    if (value == nullptr) fields_.fail(fmt::format("lacks {}", key));
+    return *value;
+  }
+  std::string text(std::string_view key) const {
+    std::string value;
+    (void)need(key);
+    fields_.text(key, value);
+    return value;
+  }
+  std::int64_t integer(std::string_view key) const {
+    std::int64_t value = 0;
+    (void)need(key);
+    fields_.integer(key, value);
+    return value;
+  }
+  Shape shape(std::string_view key) const { return shape_of(key, need(key)); }
+  std::vector<nn::ParameterPiece> pieces() const {
+    constexpr std::size_t kMostPieces = 256;  // each is compared with each; a fused qkv has 3
+    const nlohmann::json& list = need("pieces");
+    if (!list.is_array()) fields_.wrong("pieces", list, "a list");
+    SHOAL_CHECK(list.size() <= kMostPieces, "it has {} pieces, more than {}", list.size(),
+                kMostPieces);
+    std::vector<nn::ParameterPiece> pieces;
+    for (const nlohmann::json& piece : list) {
+      if (!piece.is_array() || piece.size() != 3)
+        fields_.wrong("pieces", piece, "a list of three lists");
+      pieces.push_back({shape_of("pieces", piece[0]), shape_of("pieces", piece[1]),
+                        shape_of("pieces", piece[2])});
+    }
+    return pieces;
+  }
+
+ private:
+  Shape shape_of(std::string_view key, const nlohmann::json& value) const {
+    if (!value.is_array() || value.size() > Shape::kMaxRank)
+      fields_.wrong(key, value, fmt::format("a list of at most {} sizes", Shape::kMaxRank));
+    std::vector<std::int64_t> sizes;
+    for (const nlohmann::json& size : value) {
+      if (!size.is_number_integer() ||
+          (size.is_number_unsigned() && !std::in_range<std::int64_t>(size.get<std::uint64_t>())))
+        fields_.wrong(key, value, "a list of sizes");
+      sizes.push_back(size.get<std::int64_t>());
+    }
+    return Shape(std::span<const std::int64_t>(sizes));
+  }
+
+  JsonFields fields_;
+};
 
 }  // namespace
 
@@ -102,14 +156,14 @@ std::vector<TensorRun> runs_of(const HeldTensor& held) {
 }
 
 std::string tiling_problem(std::span<const HeldTensor> held) {
-  if (held.empty()) return "nobody holds it";
+  if (held.empty()) return "no part holds it";
   const HeldTensor& first = held.front();
+  const std::string name = shortened(first.name);
   std::vector<TensorRun> all;
   for (const HeldTensor& one : held) {
     if (one.whole != first.whole || one.dtype != first.dtype)
-      return fmt::format("{}: {} {} in one part, {} {} in another", first.name,
-                         to_string(first.dtype), to_string(first.whole), to_string(one.dtype),
-                         to_string(one.whole));
+      return fmt::format("{}: {} {} in one part, {} {} in another", name, to_string(first.dtype),
+                         to_string(first.whole), to_string(one.dtype), to_string(one.whole));
     const auto runs = runs_of(one);
     all.insert(all.end(), runs.begin(), runs.end());
   }
@@ -117,14 +171,14 @@ std::string tiling_problem(std::span<const HeldTensor> held) {
   std::int64_t at = 0;
   for (const TensorRun& run : all) {
     if (run.whole != at)
-      return fmt::format("{} {}: elements [{}, {}) are in {}", first.name, to_string(first.whole),
+      return fmt::format("{} {}: elements [{}, {}) are in {}", name, to_string(first.whole),
                          std::min(at, run.whole), std::max(at, run.whole),
                          run.whole > at ? "no part" : "two parts");
     at += run.count;
   }
   if (at != first.whole.count())
-    return fmt::format("{} {}: elements [{}, {}) are in no part", first.name,
-                       to_string(first.whole), at, first.whole.count());
+    return fmt::format("{} {}: elements [{}, {}) are in no part", name, to_string(first.whole), at,
+                       first.whole.count());
   return {};
 }
 
@@ -144,28 +198,26 @@ nlohmann::ordered_json to_json(const HeldTensor& held) {
 HeldTensor held_from_json(const nlohmann::json& json, const std::string& source) {
   HeldTensor held;
   try {
-    held.name = json.at("name");
-    held.whole = shape_from(json.at("whole"));
-    held.local = shape_from(json.at("local"));
-    (void)held.whole.count();                 // throws on overflow
-    constexpr std::size_t kMostPieces = 256;  // pieces are compared pairwise; a fused qkv has 3
-    SHOAL_CHECK(json.at("pieces").size() <= kMostPieces, "it has {} pieces, more than {}",
-                json.at("pieces").size(), kMostPieces);
-    for (const auto& piece : json.at("pieces"))
-      held.pieces.push_back(
-          {shape_from(piece.at(0)), shape_from(piece.at(1)), shape_from(piece.at(2))});
-    held.begin = json.at("begin");
-    held.end = json.at("end");
-    held.dtype = parse_dtype(json.at("dtype").get<std::string>());
+    const Description described(json, "it");
+    held.name = described.text("name");
+    held.whole = described.shape("whole");
+    held.local = described.shape("local");
+    (void)held.whole.count();  // throws on overflow
+    held.pieces = described.pieces();
+    held.begin = described.integer("begin");
+    held.end = described.integer("end");
+    held.dtype = parse_dtype(described.text("dtype"));
+    SHOAL_CHECK(held.whole.count() <= INT64_MAX / static_cast<std::int64_t>(size_of(held.dtype)),
+                "{} {} are more than 2^63 bytes", to_string(held.dtype), to_string(held.whole));
     // The same checks as for a model's parameter.
     nn::Parameter(held.name, held.local, {}).set_part(held.whole, held.pieces);
-  } catch (const std::exception& problem) {
+  } catch (const Error& problem) {
     throw_error(ErrorCode::corrupt_data, "{}: the description of {} makes no sense: {}", source,
-                held.name.empty() ? "a tensor" : held.name, problem.what());
+                held.name.empty() ? "a tensor" : shortened(held.name), shortened(problem.what()));
   }
   if (held.begin < 0 || held.begin > held.end || held.end > held.local.count())
     throw_error(ErrorCode::corrupt_data, "{}: elements [{}, {}) of {} of {}", source, held.begin,
-                held.end, held.name, to_string(held.local));
+                held.end, shortened(held.name), to_string(held.local));
   return held;
 }
 

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -22,6 +24,25 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kProblemsShown = 8;  // for tensors; a missing shard breaks nearly all
+constexpr std::size_t kNameShown = 100, kSizesShown = 8;
+
+// "missing: shard-00000-of-00009.safetensors, ... and 5 more"
+std::string missing_shards(const FoundShards& shards) {
+  const std::size_t missing = static_cast<std::size_t>(shards.ranks) - shards.paths.size();
+  std::vector<std::string> names;
+  for (int rank = 0; rank < shards.ranks && names.size() < kProblemsShown; ++rank)
+    if (!shards.paths.contains(rank)) names.push_back(shard_name(rank, shards.ranks));
+  std::string text = fmt::format("missing: {}", fmt::join(names, ", "));
+  if (missing > names.size()) text += fmt::format(" and {} more", missing - names.size());
+  return text;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& sizes) {
+  const auto shown = std::span(sizes).first(std::min(sizes.size(), kSizesShown));
+  return shown.size() == sizes.size()
+             ? fmt::format("[{}]", fmt::join(sizes, ", "))
+             : fmt::format("[{}, ... {} sizes]", fmt::join(shown, ", "), sizes.size());
+}
 
 // State is named "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
 std::int64_t bytes_of(const HeldTensor& held) {
@@ -57,9 +78,9 @@ class Inspection {
     return path_exists(directory_ + "/" + std::string(name));
   }
   CheckpointFile& file_named(const std::string& path) {
-    const std::string name = fs::path(path).filename();
-    const auto found = std::ranges::find(out_.files, name, &CheckpointFile::name);
-    SHOAL_ASSERT(found != out_.files.end());
+    const std::string name = fs::path(path).filename();  // the files are sorted by name
+    const auto found = std::ranges::lower_bound(out_.files, name, {}, &CheckpointFile::name);
+    SHOAL_ASSERT(found != out_.files.end() && found->name == name);
     return *found;
   }
 
@@ -74,11 +95,7 @@ class Inspection {
   void read_shards(const FoundShards& shards) {
     out_.kind = CheckpointKind::sharded;
     out_.shards = shards.ranks;
-    std::vector<std::string> missing;
-    for (int rank = 0; rank < shards.ranks; ++rank)
-      if (!shards.paths.contains(rank)) missing.push_back(shard_name(rank, shards.ranks));
-    if (!missing.empty())
-      out_.problems.push_back(fmt::format("missing: {}", fmt::join(missing, ", ")));
+    if (std::ssize(shards.paths) < shards.ranks) out_.problems.push_back(missing_shards(shards));
     std::map<std::string, std::vector<HeldTensor>> held;
     std::shared_ptr<SafetensorsFile> first_shard;
     for (const auto& [rank, path] : shards.paths) {
@@ -145,7 +162,8 @@ class Inspection {
       }
     } catch (const Error& problem) {
       listed.problem = problem.what();
-      if (std::ranges::find(out_.problems, listed.problem) == out_.problems.end())
+      // Opening the model may have failed on the same file.
+      if (out_.problems.empty() || out_.problems.front() != listed.problem)
         out_.problems.push_back(listed.problem);
     }
   }
@@ -231,9 +249,15 @@ std::string headline(const CheckpointContents& contents) {
 struct Sum {
   std::int64_t tensors = 0, elements = 0, bytes = 0;
   void add(const CheckpointTensor& tensor) {
-    std::int64_t count = 1;
+    std::int64_t count = std::ranges::count(tensor.sizes, 0) > 0 ? 0 : 1;
     for (const std::int64_t size : tensor.sizes) count *= size;
-    ++tensors, elements += count, bytes += tensor.bytes;
+    ++tensors;
+    add_to(elements, count);
+    add_to(bytes, tensor.bytes);
+  }
+  // What several descriptions say together may be more than fits.
+  static void add_to(std::int64_t& sum, std::int64_t value) {
+    if (__builtin_add_overflow(sum, value, &sum)) sum = INT64_MAX;
   }
 };
 
@@ -249,9 +273,9 @@ std::string describe(const CheckpointContents& contents, bool all) {
   Sum weights;
   std::map<std::string, Sum> states;
   for (const CheckpointTensor& tensor : contents.tensors) {
-    if (all || !tensor.is_state) width = std::max(width, tensor.name.size());
+    if (all || !tensor.is_state) width = std::max(width, shortened(tensor.name, kNameShown).size());
     if (tensor.is_state)
-      states[tensor.name.substr(0, tensor.name.find('/'))].add(tensor);
+      states[shortened(tensor.name.substr(0, tensor.name.find('/')), kNameShown)].add(tensor);
     else
       weights.add(tensor);
   }
@@ -260,9 +284,10 @@ std::string describe(const CheckpointContents& contents, bool all) {
                         "bytes", "parts");
   for (const CheckpointTensor& tensor : contents.tensors)
     if (all || !tensor.is_state)
-      text += fmt::format("{:<{}}  {:<5} {:<20} {:>14} {:>5}{}\n", tensor.name, width, tensor.dtype,
-                          fmt::format("[{}]", fmt::join(tensor.sizes, ", ")), tensor.bytes,
-                          tensor.parts, tensor.problem.empty() ? "" : "  incomplete");
+      text +=
+          fmt::format("{:<{}}  {:<5} {:<20} {:>14} {:>5}{}\n", shortened(tensor.name, kNameShown),
+                      width, tensor.dtype, shape_text(tensor.sizes), tensor.bytes, tensor.parts,
+                      tensor.problem.empty() ? "" : "  incomplete");
   text += fmt::format("\nweights: {} tensors, {} elements, {} bytes\n", weights.tensors,
                       weights.elements, weights.bytes);
   for (const auto& [kind, sum] : states)

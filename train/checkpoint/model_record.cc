@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -76,8 +77,8 @@ std::vector<std::string> check_same_model(const std::string& directory,
         std::ranges::find(kOfNoNumber, field) != kOfNoNumber.end())
       continue;
     (is_dropout(field) ? dropouts : others)
-        .push_back(
-            fmt::format("{} is {} in {} and {} here", field, there->dump(), path, here.dump()));
+        .push_back(fmt::format("{} is {} in {} and {} here", shortened(field),
+                               shortened(there->dump()), path, shortened(here.dump())));
   }
   if (others.empty()) return dropouts;
   throw Error(

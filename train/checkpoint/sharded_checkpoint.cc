@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
@@ -145,7 +146,7 @@ std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& sh
   const std::string one = save_of(first), other = save_of(shard);
   if (one == other) return {};
   return fmt::format("{} is of the save '{}', {} of '{}': two saves, of which one did not end",
-                     shard.path(), other, first.path(), one);
+                     shard.path(), shortened(other), first.path(), shortened(one));
 }
 
 std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
@@ -164,7 +165,7 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
         file.entry(key).sizes[0] != held.count() ||
         dtype_from_safetensors(file.entry(key).dtype, key) != held.dtype)
       throw_error(ErrorCode::corrupt_data, "{}: {} is not the part that its description says",
-                  file.path(), held.name);
+                  file.path(), shortened(held.name));
     entries.push_back({std::move(held), std::move(key)});
   }
   return entries;
@@ -214,7 +215,7 @@ ShardedCheckpoint ShardedCheckpoint::open_full(const std::string& directory) {
       const DType dtype = dtype_from_safetensors(entry.dtype, entry.name);
       if (!checkpoint.tensors_.emplace(entry.name, Description{shape, dtype, 1}).second)
         throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in two files", directory,
-                    entry.name);
+                    shortened(entry.name));
       checkpoint.add_part({whole_tensor(entry.name, shape, dtype), entry.name}, file);
     }
   return checkpoint;

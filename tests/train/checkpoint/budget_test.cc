@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/held_tensor.h"
+#include "shoal/train/checkpoint/inspect.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/checkpoint/trainer_state.h"
 
@@ -51,6 +52,62 @@ TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
   const std::size_t bytes = description.dump().size();
   EXPECT_THAT(within_budget(bytes, "pieces", [&] { (void)held_from_json(description, "f"); }),
               HasSubstr("more than 256"));
+}
+
+TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
+  const json good = to_json(whole_tensor("w", {2, 3}, DType::f32));
+  EXPECT_EQ(held_from_json(good, "f").end, 6);
+  for (const auto& [field, value] : good.items())
+    for (const json& other :
+         {json(), json("x"), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json::array(),
+          json::object(), json(true), json{json::array({1})}, json(std::vector<int>(100'000, 1))}) {
+      json description = good;
+      description[field] = other;
+      const std::string problem =
+          within_budget(description.dump().size(), field, [&, &name = field] {
+            const HeldTensor held = held_from_json(description, "f");
+            EXPECT_TRUE(name == "name" || name == "end" || name == "begin") << other;
+            (void)tiling_problem(std::vector{held});
+          });
+      EXPECT_EQ(problem.find("json.exception"), std::string::npos) << problem;
+      EXPECT_LT(problem.size(), 400U) << field;
+    }
+  json beyond = good;
+  beyond["pieces"][0] = {{2, 3}, {INT64_MAX, 0}, {0, 0}};
+  EXPECT_THAT(within_budget(200, "a corner", [&] { (void)held_from_json(beyond, "f"); }),
+              HasSubstr("does not lie within"));
+  json large = good;
+  large["whole"] = large["local"] = {std::int64_t{1} << 62};
+  EXPECT_THAT(within_budget(200, "bytes", [&] { (void)held_from_json(large, "f"); }),
+              HasSubstr("more than 2^63 bytes"));
+}
+
+// Tables and lists of names are as long as their files allow, not longer.
+TEST(CheckpointBudget, WhatInspectionShows) {
+  const testing::TemporaryDirectory directory;
+  const auto described = [&](const json& header) {
+    std::string text = header.dump(), file;
+    for (int i = 0; i < 8; ++i) file += static_cast<char>((text.size() >> (8 * i)) & 0xff);
+    std::ofstream(directory / "model.safetensors") << file << text;
+    std::string shown;
+    within_budget(text.size(), "inspection",
+                  [&] { shown = describe(inspect_checkpoint(directory.path(), false), true); });
+    EXPECT_LT(shown.size(), 4 * text.size() + 10'000);
+    return shown;
+  };
+  const auto entry = [](const json& shape) {
+    return json{{"dtype", "U8"}, {"shape", shape}, {"data_offsets", {0, 0}}};
+  };
+  json names = {{std::string(300'000, 'n'), entry({0})}};
+  for (int i = 0; i < 5'000; ++i) names["t" + std::to_string(i)] = entry({0});
+  EXPECT_THAT(described(names), HasSubstr("nnn..."));
+  std::vector<std::int64_t> sizes(100'000, std::int64_t{1} << 40);
+  sizes.back() = 0;
+  EXPECT_THAT(described({{"w", entry(sizes)}}), HasSubstr(", ... 100000 sizes]"));
+  std::ofstream(directory / "shard-00000-of-99999.safetensors") << "x";
+  const CheckpointContents missing = inspect_checkpoint(directory.path(), false);
+  EXPECT_THAT(missing.problems.front(), HasSubstr("and 99990 more"));
+  EXPECT_LT(describe(missing, true).size(), 2'000U);
 }
 
 TEST(CheckpointBudget, TrainerStates) {

@@ -242,6 +242,15 @@ TEST(Convert, NumbersThatWouldBecomeInfiniteAreRefused) {
   EXPECT_EQ(numbers_in(directory / "bf16", {"large", {4}})[3], infinity) << "it was before";
 }
 
+TEST(Convert, MoreShardsThanAnyRunNeedsAreRefused) {
+  const TemporaryDirectory directory;
+  write_setup(directory / "model", false);
+  EXPECT_THAT(
+      error_text([&] { convert(directory / "model", directory / "parts", {.shards = 99'999}); }),
+      HasSubstr("shards is 99999; at most 4096 are written"));
+  EXPECT_FALSE(fs::exists(directory / "parts"));
+}
+
 TEST(Convert, LargeModelsAreSeveralFiles) {
   const TemporaryDirectory directory;
   write_setup(directory / "parts", false);
