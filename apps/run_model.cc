@@ -151,16 +151,14 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
 
 }  // namespace
 
-std::string model_directory(const std::string& path, const std::function<void()>& progress) {
+std::string model_directory(const std::string& path) {
   if (path_exists(path + "/config.json")) return path;
   if (is_directory(path)) {
     std::vector<DamagedCheckpoint> damaged;
-    const auto newest = newest_checkpoint(
-        path,
-        [&](const std::string& checkpoint, const std::string& reason) {
+    const auto newest =
+        newest_checkpoint(path, [&](const std::string& checkpoint, const std::string& reason) {
           damaged.push_back({checkpoint, reason});
-        },
-        progress);
+        });
     if (newest) return newest->path;
     if (!damaged.empty())
       throw none_is_whole(path, damaged, "give the directory of a whole checkpoint or model");

@@ -38,9 +38,9 @@ TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
                      std::vector<std::string>& notices);
 
 // A Hugging Face directory: `path` itself or, if it contains only checkpoints, its newest complete
-// one. Verifying that reads every byte; `progress` is called meanwhile. Throws not_found, naming
-// the places searched.
-std::string model_directory(const std::string& path, const std::function<void()>& progress = {});
+// one. Verifying that reads every byte, with signs of progress (runtime/base/progress.h). Throws
+// not_found, naming the places searched.
+std::string model_directory(const std::string& path);
 // The same for all ranks of a job: one rank per host calls `find` and shares its answer with the
 // others. Collective, even with an empty path, which stays empty. An error on one rank is thrown on
 // all.

@@ -368,10 +368,12 @@ int train_and_evaluate(const Rank& rank) {
     for (const std::string& line : header) say(line);
     settings.describe(trainer, header);
     say_notices();
-    if (main_rank && rank.setup.train_dataset && rank.setup.eval_dataset &&
-        rank.task.predicts_tokens()) {
-      unigram =
-          unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset, rank.task.vocabulary());
+    if (rank.setup.train_dataset && rank.setup.eval_dataset && rank.task.predicts_tokens()) {
+      trainer.at_own_pace([&] {
+        if (main_rank)
+          unigram = unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset,
+                                 rank.task.vocabulary());
+      });
       say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
                       unigram));
     }
@@ -384,7 +386,10 @@ int train_and_evaluate(const Rank& rank) {
     results = trained.metrics;
     if (unigram > 0) results["unigram_eval_loss"] = unigram;
     stopped_by = trained.stop_signal;
-    if (stopped_by != 0) {
+    if (stopped_by != 0 && trained.last_checkpoint.empty()) {
+      say(fmt::format("stopped by signal {} before the first step; nothing was changed in {}",
+                      stopped_by, a.output_dir));
+    } else if (stopped_by != 0) {
       say(fmt::format(
           "stopped by signal {} at step {} of {}; {}", stopped_by, trained.global_step,
           trainer.total_steps(),
@@ -395,7 +400,12 @@ int train_and_evaluate(const Rank& rank) {
                             trained.last_checkpoint)));
     } else {
       trainer.save_model(a.output_dir);
-      if (main_rank) output.write_results("train", trained.metrics);
+      if (main_rank) write_results(a.output_dir, "train", trained.metrics);
+      // It came when the last step was done: the model is saved, and ends like any other program.
+      if (const int late = stop_signal; late != 0) {
+        ::kill(::getpid(), late);  // another thread takes it
+        ::pause();
+      }
     }
   }
   if (stopped_by == 0 && a.do_eval && rank.setup.eval_dataset) {
@@ -527,7 +537,7 @@ int train(const std::vector<std::string>& words) {
   // work() on every rank; the exit status where it failed on one, else 0.
   const auto everywhere = [&](const char* label, const auto& work) {
     std::optional<Error> failure;
-    const ProgressListener listener([&] { store.progressed(); });
+    const progress::Listener listener([&] { store.progressed(); });
     try {
       work();
     } catch (const std::exception& problem) {
@@ -539,17 +549,24 @@ int train(const std::vector<std::string>& words) {
   Prepared prepared;
   if (const int status = everywhere("options", [&] { prepared = parsed(words); }); status != 0)
     return status;
-  if (const int status = everywhere(
-          "model",
-          [&] {
-            std::string& path = prepared.arguments.model.model_name_or_path;
-            path = shared_model_directory(
-                path, world, store, deadlines::start(),
-                [&](const std::string& given) { return model_directory(given, progressed); });
-          });
+  if (const int status =
+          everywhere("model",
+                     [&] {
+                       std::string& path = prepared.arguments.model.model_name_or_path;
+                       path = shared_model_directory(path, world, store, deadlines::start(),
+                                                     [&](const std::string& given) {
+                                                       const progress::Listener hears(progressed);
+                                                       return model_directory(given);
+                                                     });
+                     });
       status != 0)
     return status;
-  if (const int status = everywhere("setup", [&] { set_up(prepared, world); }); status != 0)
+  if (const int status = everywhere("setup",
+                                    [&] {
+                                      const progress::Listener hears(progressed);
+                                      set_up(prepared, world);
+                                    });
+      status != 0)
     return status;
   if (const int status = everywhere("device",
                                     [&] {

@@ -1,45 +1,40 @@
-// Long work tells that it goes on. Reading a large file may take longer than other ranks wait for a
-// sign of life: loops over its rows, lines or bytes call tell_progress(), and the thread that began
-// the work listens.
+// Signs of progress of a thread's long work, for other ranks that wait for it.
 //
-//   const ProgressListener listener([&] { store.progressed(); });
-//   open(path);  // whose loops call tell_progress()
+//   const progress::Listener hears([&] { store.progressed(); });
+//   read_much();  // runtime/io and loops over rows call progress::made()
+//
+// runtime/io gives a sign before it opens or looks at a file, and after each block that it read or
+// wrote; loops over rows, lines or tokens give one for every 64 KiB. A call that hangs in a dead
+// disk gives none.
 #pragma once
 
 #include <cstddef>
 #include <functional>
-#include <utility>
 
-namespace shoal {
+namespace shoal::progress {
 
-class ProgressListener {
+// Hears the signs of the thread that made it, while it lives. The innermost one hears. A listener
+// that reads or writes files itself does not hear that.
+class Listener {
  public:
-  // `heard` is called in this thread alone, while this object lives. It may throw to end the work.
-  explicit ProgressListener(std::function<void()> heard)
-      : heard_(std::move(heard)), before_(std::exchange(current(), this)) {}
-  ~ProgressListener() { current() = before_; }
-  ProgressListener(const ProgressListener&) = delete;
-  ProgressListener& operator=(const ProgressListener&) = delete;
+  // `hears` runs in this thread. It may throw to end the work.
+  explicit Listener(std::function<void()> hears);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
 
  private:
-  friend void tell_progress(std::size_t bytes);
-  static ProgressListener*& current() {
-    static thread_local constinit ProgressListener* listener = nullptr;
-    return listener;
-  }
-
-  std::function<void()> heard_;
-  ProgressListener* before_;
-  std::size_t told_ = 0;
+  friend void made();
+  friend void made_of(std::size_t bytes);
+  const std::function<void()> hears_;
+  Listener* const before_;
+  std::size_t bytes_ = 0;  // since the last sign
 };
 
-// `bytes`: how many were read, about. Costs a load where nothing listens.
-inline void tell_progress(std::size_t bytes = 256) {
-  constexpr std::size_t kEach = std::size_t{64} << 10;
-  ProgressListener* const listener = ProgressListener::current();
-  if (listener == nullptr || (listener->told_ += bytes) < kEach) return;
-  listener->told_ = 0;
-  listener->heard_();
-}
+// A sign at once. Throws what the listener throws, so call it only where an Error may be thrown.
+// Without a listener it costs one load.
+void made();
+// A sign for every 64 KiB of `bytes`, which are about what the loop has read.
+void made_of(std::size_t bytes = 256);
 
-}  // namespace shoal
+}  // namespace shoal::progress

@@ -48,7 +48,7 @@ class LocalFile final : public ByteSource {
                     path_, offset);
       destination = destination.subspan(static_cast<std::size_t>(count));
       offset += count;
-      tell_progress(static_cast<std::size_t>(count));
+      progress::made();
     }
   }
 

@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/progress.h"
 
 namespace shoal {
 namespace fs = std::filesystem;
@@ -76,6 +77,7 @@ void add_below(const std::string& directory, const std::string& prefix,
 }  // namespace
 
 FileKind file_kind(const std::string& path) {
+  progress::made();
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (says_absent(error) || status.type() == fs::file_type::not_found) return FileKind::absent;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/file_system.h"
 
 namespace shoal {
@@ -52,6 +53,7 @@ std::string random_letters() {
 }  // namespace
 
 int open_regular_file(const std::string& path, int flags) {
+  progress::made();
   // Without O_NONBLOCK, open() would wait forever on a named pipe that no process writes.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
   if (descriptor < 0)
@@ -115,6 +117,7 @@ AtomicFile::AtomicFile(std::string path, std::int64_t expected_bytes)
 // open() applies the umask to a new file's mode; mkostemp() would make the file private to the
 // user. A replaced file keeps its mode.
 void AtomicFile::create() {
+  progress::made();
   struct stat old{}, made{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;
   if (!replaces && errno != ENOENT && errno != ENOTDIR) fail("look at", errno);
@@ -168,6 +171,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
     }
     bytes = bytes.subspan(static_cast<std::size_t>(count));
     written_ += count;
+    progress::made();
   }
 }
 
@@ -178,6 +182,7 @@ void AtomicFile::commit() {
   // Reserved but unused space must not remain as zeros at the end.
   if (written_ < expected_ && ::ftruncate(descriptor_, written_) != 0) fail("truncate", errno);
   if (::fsync(descriptor_) != 0) fail("sync", errno);
+  progress::made();
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename the new", errno);
   temporary_.clear();

@@ -115,7 +115,7 @@ class DocumentBuilder {
 
   template <typename Value>
   Json* add(Value&& value) {
-    tell_progress(1);
+    progress::made_of(1);
     if (open_.empty()) {
       root_ = Json(std::forward<Value>(value));
       return &root_;

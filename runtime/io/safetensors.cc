@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/ordered_fields.h"
@@ -220,6 +221,7 @@ std::span<const std::byte> SafetensorsFile::bytes(std::string_view name) const {
 }
 
 Tensor SafetensorsFile::tensor(std::string_view name) const {
+  progress::made();  // the one before was read
   const SafetensorsEntry& found = entry(name);
   const DType dtype = dtype_from_safetensors(found.dtype, name);
   if (found.sizes.size() > Shape::kMaxRank)

@@ -47,10 +47,9 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir);
 // equal bytes in total.
 struct ChecksumShare {
   int index = 0, readers = 1;
-  std::function<void()> progress = {};  // called after each MiB
 };
 // Why a checkpoint cannot be used; nullopt if it is complete. `checksums`: also reads every byte of
-// the share's files, and trainer_state.json.
+// the share's files, with signs of progress (runtime/base/progress.h).
 std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
                                               const ChecksumShare& share = {});
 
@@ -65,8 +64,7 @@ Error none_is_whole(const std::string& output_dir, const std::vector<DamagedChec
 // (path and reason).
 std::optional<CheckpointInfo> newest_checkpoint(
     const std::string& output_dir,
-    const std::function<void(const std::string& path, const std::string& reason)>& skipped,
-    const std::function<void()>& progress = {});
+    const std::function<void(const std::string& path, const std::string& reason)>& skipped);
 
 // Removes the oldest directories of checkpoints until `limit` (at least 1) are left, except the
 // paths in `keep`. Returns the removed paths.

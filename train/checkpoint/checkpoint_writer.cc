@@ -1,5 +1,7 @@
 #include "shoal/train/checkpoint/checkpoint_writer.h"
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -9,6 +11,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/file_system.h"
 
 namespace shoal {
@@ -19,6 +23,7 @@ struct CheckpointWriter::Impl {
   std::condition_variable changed;
   std::function<void()> job;
   bool running = false, stopping = false;
+  std::atomic<std::uint64_t> signs{0};  // of progress
   std::exception_ptr error;
   std::thread thread;
 
@@ -35,6 +40,7 @@ struct CheckpointWriter::Impl {
       lock.unlock();
       std::exception_ptr failed;
       try {
+        const progress::Listener hears([this] { ++signs; });
         current();
       } catch (...) {
         failed = std::current_exception();
@@ -87,6 +93,21 @@ void CheckpointWriter::finish() {
   std::unique_lock lock(impl_->mutex);
   impl_->changed.wait(lock, [this] { return !impl_->job && !impl_->running; });
   impl_->rethrow(lock);
+}
+
+void CheckpointWriter::finish(const std::function<void()>& progressed) {
+  for (std::uint64_t seen = impl_->signs; busy();) {
+    {
+      std::unique_lock lock(impl_->mutex);
+      impl_->changed.wait_for(lock, deadlines::kLookAtRanks,
+                              [this] { return !impl_->job && !impl_->running; });
+    }
+    if (const std::uint64_t now = impl_->signs; now != seen) {
+      seen = now;
+      progressed();
+    }
+  }
+  finish();
 }
 
 bool CheckpointWriter::busy() const {

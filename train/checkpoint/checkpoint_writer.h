@@ -20,6 +20,9 @@ class CheckpointWriter {
   void check();
   // Waits for the job in flight and rethrows its error.
   void finish();
+  // The same; calls `progressed` now and then while the job makes progress (progress.h). What that
+  // throws leaves the job in flight.
+  void finish(const std::function<void()>& progressed);
   bool busy() const;
 
  private:

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal {
@@ -26,8 +27,7 @@ class FileDescriptor {
 };
 
 // Sets `bytes` to the file's size.
-Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes,
-              const std::function<void()>& progress = {}) {
+Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
   SHOAL_ASSERT(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
@@ -39,7 +39,7 @@ Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t&
     if (got == 0) break;
     bytes += got;
     EVP_DigestUpdate(context.get(), block.data(), static_cast<std::size_t>(got));
-    if (progress) progress();
+    progress::made();
   }
   std::array<unsigned char, EVP_MAX_MD_SIZE> sum{};
   EVP_DigestFinal_ex(context.get(), sum.data(), nullptr);
@@ -64,14 +64,15 @@ SealedFile seal_file(const std::string& directory, const std::string& name) {
   const FileDescriptor file(path);
   if (::fsync(file.get()) != 0)
     throw_error(ErrorCode::io, "cannot sync {}: {}", path, std::strerror(errno));
+  progress::made();
   SealedFile sealed{.name = name};
   sealed.sha256 = digest(file, path, sealed.bytes);
   return sealed;
 }
 
-Sha256 sha256_of_file(const std::string& path, const std::function<void()>& progress) {
+Sha256 sha256_of_file(const std::string& path) {
   std::int64_t bytes = 0;
-  return digest(FileDescriptor(path), path, bytes, progress);
+  return digest(FileDescriptor(path), path, bytes);
 }
 
 }  // namespace shoal

@@ -20,7 +20,7 @@ struct SealedFile {
 
 // Syncs the file and reads every byte. Blocks; throws io with path and reason.
 SealedFile seal_file(const std::string& directory, const std::string& name);
-// Reads every byte; calls `progress` after each MiB.
-Sha256 sha256_of_file(const std::string& path, const std::function<void()>& progress = {});
+// Reads every byte; a sign of progress (progress.h) after each MiB.
+Sha256 sha256_of_file(const std::string& path);
 
 }  // namespace shoal

@@ -27,6 +27,7 @@ struct TrainerState {
   std::int64_t global_batch_size = 0;  // samples per step, over ranks and accumulation
   std::optional<double> best_metric;
   std::optional<std::string> best_model_checkpoint;
+  bool evaluation_due = false;                // evaluation of this step, which a signal interrupted
   std::int64_t evaluations_without_gain = 0;  // in a row; counted if early stopping is possible
   // Sorted by name: equal runs write equal bytes, resumed or not.
   nlohmann::json log_history = nlohmann::json::array();

@@ -19,7 +19,7 @@ LineDataset::LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTe
   for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece, ++tail_)
     if (piece->text != SequenceTemplate::kSpecial) break;
   for (std::int64_t i = 0; i < file_->documents(); ++i) {
-    tell_progress(sizeof(TextSpan));
+    progress::made_of(sizeof(TextSpan));
     const TextSpan span = file_->document(i);
     if (span.end - span.begin > special) lines_.push_back(i);
   }

@@ -140,7 +140,7 @@ void PackedDataset::pack() {
   std::vector<Part> all;
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < file_->documents(); ++i) {
-    tell_progress(sizeof(TextSpan));
+    progress::made_of(sizeof(TextSpan));
     const TextSpan document = file_->document(i);
     const auto begin = static_cast<std::int64_t>(document.begin),
                end = static_cast<std::int64_t>(document.end);
@@ -187,7 +187,7 @@ void PackedDataset::measure_wrapped() {
   report_.dropped = file_->tokens() % block;
   std::int64_t current = -1, sequences = 0;
   for (std::int64_t i = 0; i < file_->documents(); ++i) {
-    tell_progress(sizeof(TextSpan));
+    progress::made_of(sizeof(TextSpan));
     const TextSpan document = file_->document(i);
     const auto begin = static_cast<std::int64_t>(document.begin),
                end = static_cast<std::int64_t>(document.end);

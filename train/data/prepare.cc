@@ -73,8 +73,8 @@ Sources open_all(const std::vector<std::string>& paths, const PrepareOptions& op
   return sources;
 }
 
-// Reports progress of long work that does not consume input.
-void tell_progress(const PrepareOptions& options) {
+// `options.progress` hears of long work that has no share of the input to tell.
+void progress::made_of(const PrepareOptions& options) {
   if (options.progress) options.progress(0, 0);
 }
 
@@ -82,7 +82,7 @@ Sha256Digest digest_of(std::string_view text, const PrepareOptions& options) {
   Sha256 hash;
   for (std::size_t at = 0; at < text.size(); at += kPassBytes) {
     hash.add(text.substr(at, kPassBytes));
-    tell_progress(options);
+    progress::made_of(options);
   }
   return hash.finish();
 }
@@ -114,8 +114,8 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
   try {
     const auto file = TokenFile::open(path);
     if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
-    // Cheaper than computing the key, which hashes the text.
-    file->verify(options.threads, [&] { tell_progress(options); });
+    // Costs less than the key, which hashes the text.
+    file->verify(options.threads, [&] { progress::made_of(options); });
     return PreparedSplit{path, file->documents(), file->tokens()};
   } catch (const Error& damage) {
     // Not damage: the file system failed, or progress() cancelled the reading.
@@ -355,7 +355,7 @@ std::int64_t documents_of(const Sources& sources, const PrepareOptions& options)
       bytes += raw.size();
       if (bytes < kPassBytes) return;
       bytes = 0;
-      tell_progress(options);
+      progress::made_of(options);
     });
   return documents;
 }

@@ -264,7 +264,7 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
   check_names(names, path);
   columns_ = std::make_shared<const std::vector<std::string>>(std::move(names));
   while (reader.next(row)) {
-    tell_progress(row.end - row.begin);
+    progress::made_of(row.end - row.begin);
     if (skipped_ > 0) {
       if (is_bad(row, options.needed))
         ++skipped_;

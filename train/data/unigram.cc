@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 
 namespace shoal {
 
@@ -25,14 +26,17 @@ double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_
     return counts[static_cast<std::size_t>(id)];
   };
   auto total = static_cast<double>(vocab_size);
-  for (std::int64_t i = 0; i < train.size(); ++i)
+  for (std::int64_t i = 0; i < train.size(); ++i) {
+    progress::made();
     for (const std::int32_t id : tokens_of(train.get(i))) {
       if (id == kIgnoreLabel) continue;
       count_of(id) += 1;
       total += 1;
     }
+  }
   double sum = 0, targets = 0;
   for (std::int64_t i = 0; i < evaluation.size(); ++i) {
+    progress::made();
     const std::vector<std::int32_t> tokens = tokens_of(evaluation.get(i));
     for (std::size_t t = 1; t < tokens.size(); ++t) {
       if (tokens[t] == kIgnoreLabel) continue;

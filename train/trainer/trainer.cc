@@ -44,14 +44,20 @@ void Trainer::Impl::begin() {
   owners = {};
   loader.reset();
   engine.reset();
+  if (!long_work)
+    guarded([this] {
+      long_work = std::make_unique<collectives::LongWork>(parts.communicator->host());
+    });
   if (parts.model_init) {
     made = parts.model_init();
     SHOAL_CHECK(made != nullptr, "model_init made no task");
     parts.task = made.get();
   }
   guarded([this] {
-    engine =
-        make_engine({args, parts, [this](const std::string& line) { say(line); }, will_continue()});
+    at_own_pace([this] {
+      engine = make_engine(
+          {args, parts, [this](const std::string& line) { say(line); }, will_continue()});
+    });
   });
   share = engine->data_share();
   plan.reset();
@@ -119,6 +125,83 @@ void Trainer::Impl::sum(std::int64_t* values, std::int64_t count) {
 void Trainer::Impl::sum(double* values, std::int64_t count) {
   if (ranks() > 1)
     engine->beside().all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
+}
+
+std::unique_ptr<Loader> Trainer::Impl::make_stream_loader(const LoaderOptions& options) {
+  SHOAL_CHECK(parts.train_dataset == nullptr, "there are both a training set and a stream of one");
+  if (args.sampling() != Sampling::random)
+    throw Error(ErrorCode::invalid_argument,
+                "a stream's samples cannot be drawn by length or in their order by "
+                "train_sampling_strategy",
+                "leave it at random; shuffle_buffer_size 0 reads a stream in its order");
+  if (args.max_steps <= 0)
+    throw Error(ErrorCode::invalid_argument,
+                "a stream has no length that epochs could be counted by",
+                "give max_steps: how many updates the run has");
+  auto samples = std::make_unique<SampleStream>(
+      parts.train_shards, StreamOptions{.ranks = share.count,
+                                        .rank = share.index,
+                                        .seed = static_cast<std::uint64_t>(args.order_seed()),
+                                        .buffer = parts.shuffle_buffer,
+                                        .shard_by_rank = parts.shard_by_rank});
+  return std::make_unique<Loader>(std::move(samples), parts.collator, parts.host(), options);
+}
+
+// Each rank makes its share of the samples once, to count their tokens.
+std::shared_ptr<const std::vector<std::int32_t>> Trainer::Impl::lengths_of_samples() {
+  const Dataset& all = *parts.train_dataset;
+  const int rank = parts.communicator->rank();
+  std::vector<std::int64_t> counted(static_cast<std::size_t>(all.size()), 0);
+  const std::int64_t own = (all.size() - rank + ranks() - 1) / ranks();
+  constexpr std::int64_t kBetweenSigns = 4096;
+  at_own_pace([&] {
+    for (std::int64_t first = 0; first < own; first += kBetweenSigns) {
+      parallel_for(std::max(1, available_cores() / ranks()), std::min(kBetweenSigns, own - first),
+                   16, [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = first + begin; i < first + end; ++i) {
+                       const std::int64_t index = rank + i * ranks();
+                       counted[static_cast<std::size_t>(index)] =
+                           std::ssize(all.get(index).input_ids);
+                     }
+                   });
+      progress::made();
+    }
+  });
+  sum(counted.data(), all.size());
+  auto lengths = std::make_shared<std::vector<std::int32_t>>();
+  lengths->reserve(counted.size());
+  for (const std::int64_t length : counted) lengths->push_back(static_cast<std::int32_t>(length));
+  return lengths;
+}
+
+std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
+  const LoaderOptions options{.batch_size = args.per_device_train_batch_size * share.devices,
+                              .num_workers = static_cast<int>(args.dataloader_num_workers),
+                              .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor),
+                              .drop_last_batch = args.dataloader_drop_last};
+  if (streams()) return make_stream_loader(options);
+  SHOAL_CHECK(parts.train_dataset != nullptr, "there is no training set; give train_file");
+  const std::int64_t samples = parts.train_dataset->size();
+  SHOAL_CHECK(samples > 0, "the training set is empty");
+  if (args.dataloader_drop_last && samples < together())
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("the training set has {} samples, fewer than one batch of {} x {} = {}, and "
+                    "dataloader_drop_last leaves nothing",
+                    samples, args.per_device_train_batch_size, share.text(), together()),
+        "use a smaller batch or block_size, or more text");
+  DistributedSamplerOptions order{.ranks = share.count,
+                                  .rank = share.index,
+                                  .seed = static_cast<std::uint64_t>(args.order_seed()),
+                                  .shuffle = args.sampling() != Sampling::sequential,
+                                  .drop_last = args.dataloader_drop_last};
+  if (args.sampling() == Sampling::group_by_length) {
+    order.lengths = lengths_of_samples();
+    order.grouped_batch = together() * args.gradient_accumulation_steps;
+  }
+  auto sampler = std::make_unique<DistributedSampler>(samples, order);
+  return std::make_unique<Loader>(parts.train_dataset, parts.collator, std::move(sampler),
+                                  parts.host(), options);
 }
 
 void Trainer::Impl::prepare_training() {
@@ -329,10 +412,18 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
   if (writer) writer->check();
 }
 
-TrainResult Trainer::Impl::train() {
-  if (std::exchange(trained, true) && parts.model_init) begin();
+bool Trainer::Impl::prepare_run() {
   prepare_training();
-  take_output_dir();  // before this run changes the directory
+  owners = find_owners(engine->beside(), args.output_dir);
+  // Before this run changes the directory. resume() removes nothing before all ranks have arrived.
+  const bool writes = is_main() || engine->writes_parts();  // other ranks may lack the disk
+  at_own_pace(
+      [&] {
+        if (!run_lock && writes && owners.is_owner(parts.communicator->rank()))
+          run_lock = std::make_shared<RunLock>(args.output_dir,
+                                               [this](const std::string& line) { say(line); });
+      },
+      told());
   const bool resumed = resume();
   check_output_dir();  // reading a checkpoint through may have taken long
   if (!owners.is_shared())
@@ -353,32 +444,27 @@ TrainResult Trainer::Impl::train() {
       parts.callbacks, [](const TrainerCallback* c) { return c->needs_every_step(); });
   sum(&needing, 1);  // ranks read the results of steps together
   needs_every_step = needing > 0;
-  if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate(parts.eval_dataset);
+  if (!resumed) state.evaluation_due = args.eval_on_start;
+  return resumed;
+}
 
-  const auto began = Clock::now();
-  train_began = began;
-  const std::int64_t first_step = state.global_step;
-  step_when_logged = first_step;
-  std::int64_t samples = 0, tokens = 0;
-  TrainResult result;
-  if (resumed && first_step >= plan->total_steps)
-    say(fmt::format("nothing is left to train: the checkpoint is of step {}, the last is {}",
-                    first_step, plan->total_steps));
-  while (state.global_step < plan->total_steps) {
+// The signal that stopped the run before its end, or 0.
+int Trainer::Impl::train_steps(StepsDone& done) {
+  TrainerControl control;
+  evaluate_what_is_due(control);
+  done.began = train_began = Clock::now();
+  while (state.global_step < plan->total_steps && !control.should_stop) {
     engine->clock().start();
     evaluated_now.reset();
     const StepInput input = next_input();
-    if (input.stop) {
-      result.stop_signal = stop();
-      break;
-    }
+    if (input.stop) return stop();
     StepReport report = run_step(input);
     engine->clock().stop();
-    for (const Batch& batch : input.batches) samples += batch.rows * share.count;
-    tokens += report.tokens;
-    report.elapsed = seconds_since(began);
-    report.tokens_per_second = static_cast<double>(tokens) / std::max(report.elapsed, 1e-9);
-    TrainerControl control;
+    for (const Batch& batch : input.batches) done.samples += batch.rows * share.count;
+    done.tokens += report.tokens;
+    report.elapsed = seconds_since(done.began);
+    report.tokens_per_second = static_cast<double>(done.tokens) / std::max(report.elapsed, 1e-9);
+    control = {};
     after_step(input, report, control);
     if (control.should_stop) break;
     if (input.out_of_time) {
@@ -387,19 +473,49 @@ TrainResult Trainer::Impl::train() {
       break;
     }
   }
+  return 0;
+}
+
+TrainResult Trainer::Impl::train() {
+  if (std::exchange(trained, true) && parts.model_init) begin();
+  const struct Under {
+    bool& way;
+    ~Under() { way = false; }
+  } under{training = true};
+  TrainResult result;
+  StepsDone done;
+  bool resumed = false;
+  try {
+    resumed = prepare_run();
+  } catch (const StoppedBySignal& stopped) {  // and nothing was changed
+    run_lock.reset();
+    result.stop_signal = stopped.signal;
+    return result;
+  }
+  const std::int64_t first_step = state.global_step;
+  step_when_logged = first_step;
+  if (resumed && first_step >= plan->total_steps)
+    say(fmt::format("nothing is left to train: the checkpoint is of step {}, the last is {}",
+                    first_step, plan->total_steps));
+  try {
+    result.stop_signal = train_steps(done);
+  } catch (const StoppedBySignal&) {  // in an evaluation
+    state.evaluation_due = true;
+    result.stop_signal = stop();
+  }
   settle();
   // If a callback ended training, the steps since the last record still count. A run that a signal
   // stopped will be resumed and logs them then.
   if (result.stop_signal == 0 && state.window_steps > 0 && last_learnt.step == state.global_step &&
       args.logging_strategy != Interval::no) {
-    last_learnt.elapsed = seconds_since(began);
+    last_learnt.elapsed = seconds_since(done.began);
     last_learnt.tokens_per_second =
-        static_cast<double>(tokens) / std::max(last_learnt.elapsed, 1e-9);
+        static_cast<double>(done.tokens) / std::max(last_learnt.elapsed, 1e-9);
     log_window(last_learnt);
   }
   finish_writing();
   const std::int64_t steps_done = state.global_step - first_step;
-  result.metrics = finish(seconds_since(began), steps_done, samples);
+  result.metrics = finish(seconds_since(done.began), steps_done, done.samples);
   if (args.load_best_model_at_end && result.stop_signal == 0) load_best_model();
   each_callback([&](TrainerCallback& c) { c.on_train_end(state); });
   result.global_step = state.global_step;
@@ -429,6 +545,9 @@ Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {
   return impl_->guarded([this] { return impl_->train(); });
+}
+void Trainer::at_own_pace(const std::function<void()>& work) {
+  impl_->guarded([&] { impl_->at_own_pace(work); });
 }
 void Trainer::save_model(const std::string& directory) {
   impl_->guarded([&] { impl_->save_model(directory); });

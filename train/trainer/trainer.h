@@ -85,8 +85,9 @@ struct TrainerParts {
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;
   Tracer* tracer = nullptr;  // optional
-  // Non-zero on any rank: all ranks save and stop before their next step. A handler that sets it
-  // must not run on a computing thread (runtime/base/signal_thread.h).
+  // Non-zero on any rank: all ranks save and stop before their next step, or before their next
+  // batch of an evaluation, which a resumed run then repeats. A handler that sets it must not run
+  // on a computing thread (runtime/base/signal_thread.h).
   const std::atomic<int>* stop_signal = nullptr;
 
   MemoryResource& host() const { return host_memory != nullptr ? *host_memory : *memory; }
@@ -136,6 +137,9 @@ class Trainer {
   // For any set: every sample's scores in order, on every rank, and the metrics; they include
   // "test_loss" if a sample has labels. Logs nothing. Collective.
   PredictionOutput predict(std::shared_ptr<const Dataset> dataset);
+  // Runs work(), which takes a different time on each rank. A rank that is done waits for the
+  // others as long as these make progress (runtime/base/progress.h). Collective.
+  void at_own_pace(const std::function<void()>& work);
   // Writes the model in Hugging Face's format into `directory` itself; rank 0 writes. Collective.
   void save_model(const std::string& directory);
 

@@ -86,10 +86,15 @@ void Trainer::Impl::snapshot_and_write() {
   state.stream = streams() ? stream_of_all().to_json() : nlohmann::json();
   std::vector<std::string> keep = {path};  // a higher number may be another run's
   if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
-  if (engine->writes_parts())
+  if (engine->writes_parts()) {
     save_part(keep);
-  else if (is_main())
-    save_whole(keep);
+  } else {
+    {
+      const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
+      wait_for_writers();  // one snapshot's memory at a time
+    }
+    if (is_main()) save_whole(keep);
+  }
   last_checkpoint = path;
   last_checkpoint_step = state.global_step;
   each_callback([&](TrainerCallback& c) { c.on_save(state.global_step, path); });
@@ -110,10 +115,6 @@ StreamState Trainer::Impl::stream_of_all() {
 }
 
 void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {
-  {
-    const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
-    writer->finish();  // one snapshot's memory at a time
-  }
   const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
   writer->submit([write = engine->snapshot(!args.save_only_model), text = text_of(state), keep,
                   output_dir = args.output_dir, step = state.global_step,
@@ -195,21 +196,23 @@ void Trainer::Impl::complete() {
 }
 
 void Trainer::Impl::finish_writing() {
-  if (writer) writer->finish();
+  wait_for_writers();
   if (!unfinished) return;
-  if (ranks() > 1) parts.communicator->host().barrier()->wait();
   complete();
-  if (writer) writer->finish();
-  // Nobody says that the checkpoint is there before it is.
-  if (ranks() > 1) parts.communicator->host().barrier()->wait();
+  wait_for_writers();  // nobody says that the checkpoint is there before it is
+}
+
+void Trainer::Impl::wait_for_writers() {
+  at_own_pace([this] {
+    if (writer) writer->finish([] { progress::made(); });
+  });
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
   settle();
   check_output_dir();
   if (is_main()) make_directories(directory, "choose another --output_dir or its permissions");
-  engine->save_model(directory);
-  if (ranks() > 1) parts.communicator->host().barrier()->wait();
+  at_own_pace([&] { engine->save_model(directory); });
 }
 
 std::string Trainer::Impl::will_continue() const {
@@ -237,7 +240,7 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
             fmt::format("cannot resume from {}: it is no checkpoint of a run (no {})", asked,
                         kStateFile),
             "start a new run with --model_name_or_path " + asked});
-  if (const auto problem = problem_of(asked); problem && is_transformers_checkpoint(asked))
+  if (const auto problem = problem_of(asked, told()); problem && is_transformers_checkpoint(asked))
     refuse(
         {ErrorCode::invalid_argument, fmt::format("cannot resume from {}: {}", asked, *problem)});
   else if (problem)
@@ -257,7 +260,7 @@ std::optional<std::string> Trainer::Impl::newest_to_resume() {
   };
   for (auto all = list_checkpoints(args.output_dir); !all.empty(); all.pop_back()) {
     agree_on_step(all.back().step);
-    const auto problem = problem_of(all.back().path);
+    const auto problem = problem_of(all.back().path, told());
     if (!problem) {
       say_damaged();
       return all.back().path;
@@ -275,8 +278,13 @@ std::optional<std::string> Trainer::Impl::newest_to_resume() {
 }
 
 // Every rank reads its share of the bytes; what one finds, all are told.
-std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoint) {
-  return first_said(checkpoint_problem(checkpoint, true, {parts.communicator->rank(), ranks()}));
+std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoint,
+                                                     collectives::LongWork::Told stopped_by) {
+  std::optional<std::string> own;
+  at_own_pace(
+      [&] { own = checkpoint_problem(checkpoint, true, {parts.communicator->rank(), ranks()}); },
+      stopped_by);
+  return first_said(own);
 }
 
 // Ranks that look at different directories would train different models.
@@ -298,11 +306,13 @@ void Trainer::Impl::agree_on_step(std::int64_t step) {
 }
 
 void Trainer::Impl::end_others(const std::exception& why) noexcept {
-  if (engine) return engine->abort(why);
   const auto* const error = dynamic_cast<const Error*>(&why);
-  if (ranks() == 1 || (error != nullptr && error->code() == ErrorCode::aborted)) return;
-  best_effort("tell the other ranks why this one ends",
-              [&] { parts.communicator->abort(error != nullptr ? error->message() : why.what()); });
+  const std::string reason = error != nullptr ? error->message() : why.what();
+  const bool knows = error != nullptr && error->code() == ErrorCode::aborted;
+  const std::string_view what = "tell the other ranks why this one ends";
+  if (long_work && !knows) best_effort(what, [&] { long_work->abort(reason); });
+  if (engine) return engine->abort(why);
+  if (ranks() > 1 && !knows) best_effort(what, [&] { parts.communicator->abort(reason); });
 }
 
 void Trainer::Impl::refuse(const Error& error) const {
@@ -345,8 +355,10 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   };
   for (const std::string& dropout : check_same_model(directory, parts.task->configuration(), known))
     say(fmt::format("warning: {}: the run will differ from an unbroken one", dropout));
-  engine->load_weights(directory);
-  engine->load_optimizer(directory, saved.optimizer_steps);
+  at_own_pace([&] {
+    engine->load_weights(directory);
+    engine->load_optimizer(directory, saved.optimizer_steps);
+  });
   const auto changed = [&](const char* name, auto was, auto is) {
     if (was != is)
       say(fmt::format(
@@ -514,7 +526,6 @@ void Trainer::Impl::resume_data(const std::string& directory) {
 
 void Trainer::Impl::load_best_model() {
   if (!state.best_model_checkpoint) return;
-  if (ranks() > 1) parts.communicator->host().barrier()->wait();  // rank 0's writer has finished
   const std::string& path = *state.best_model_checkpoint;
   check_output_dir();
   gather_files(engine->beside(), owners, path, false);
@@ -522,7 +533,7 @@ void Trainer::Impl::load_best_model() {
     refuse({ErrorCode::corrupt_data,
             fmt::format("cannot load the best model from {}: {}", path, *problem),
             "the model of the last step is in the newest checkpoint"});
-  engine->load_weights(path);
+  at_own_pace([&] { engine->load_weights(path); });
   evaluated_now.reset();
   say(fmt::format("loaded the best model, {} (eval {} {:.6g})", path, args.metric_for_best_model,
                   state.best_metric.value_or(0)));

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/ordered_fields.h"
@@ -49,20 +50,26 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
       gathered.add(some.at(batch), first_row, rows);
     };
   double sums[] = {0, 0};  // loss, targets
-  for (std::int64_t done = 0; done < result.batches;) {
+  // Ranks look at each other between batches: one may have died, or been told to stop.
+  const bool together = engine->evaluates_together();
+  int stopped_by = 0;
+  for (std::int64_t done = 0; done < result.batches && stopped_by == 0;) {
     some.clear();
     while (eval_loader && some.size() < at_a_time) {
       auto batch = eval_loader->next();
       if (!batch) break;
       some.push_back(std::move(*batch));
     }
-    if (some.empty() && !engine->evaluates_together()) break;
+    if (some.empty() && !together) break;
     const LossSums here = engine->evaluate(some, scores);
     sums[0] += here.loss;
     sums[1] += here.targets;
     done = std::min(result.batches, done + static_cast<std::int64_t>(at_a_time));
     each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, result.batches); });
+    stopped_by = together ? long_work->agree(told()) : long_work->beat(told());
   }
+  stopped_by = long_work->finish(told());
+  if (stopped_by != 0) throw StoppedBySignal(stopped_by);
   sum(sums, 2);
   result.loss = sums[0];
   result.targets = sums[1];
@@ -136,6 +143,16 @@ nlohmann::ordered_json Trainer::Impl::evaluate_in_training() {
   evaluated_now = measure(parts.eval_dataset, "");
   log_evaluation(*evaluated_now);
   return evaluated_now->metrics;
+}
+
+void Trainer::Impl::evaluate_what_is_due(TrainerControl& control) {
+  if (!std::exchange(state.evaluation_due, false) || !parts.eval_dataset) return;
+  if (state.global_step == 0) {
+    evaluate(parts.eval_dataset);
+  } else {
+    note_metric(evaluate_in_training(), control);
+  }
+  if (last_checkpoint_step == state.global_step) save_checkpoint();  // now with its evaluation
 }
 
 nlohmann::ordered_json Trainer::Impl::evaluate_once() {

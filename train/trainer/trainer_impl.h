@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "shoal/collectives/long_work.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/trace/json_lines.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
@@ -25,6 +27,13 @@
 
 namespace shoal {
 
+// A rank was told to stop before the work's end, and all ranks know it.
+struct StoppedBySignal final : std::exception {
+  explicit StoppedBySignal(int number) : signal(number) {}
+  const char* what() const noexcept override { return "stopped by a signal"; }
+  const int signal;
+};
+
 struct Trainer::Impl {
   Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts);
   void begin();  // creates the engine, and the task if `parts` has model_init
@@ -32,6 +41,7 @@ struct Trainer::Impl {
   TrainingArguments args;
   TrainerParts parts;
   std::unique_ptr<Task> made;  // by parts.model_init
+  std::unique_ptr<collectives::LongWork> long_work;
   std::unique_ptr<Engine> engine;
   DataShare share;
   std::optional<nn::Schedule> schedule;
@@ -69,7 +79,8 @@ struct Trainer::Impl {
     double targets = 0;
   };
   std::vector<PendingStep> pending;
-  bool trained = false;  // train() has been called
+  bool trained = false;   // train() has been called
+  bool training = false;  // it is under way: a signal stops long work, too
   Clock::time_point train_began{};
 
   bool streams() const { return parts.train_shards != nullptr; }
@@ -109,6 +120,21 @@ struct Trainer::Impl {
       throw Error(error.code(), error.message(), what_helps(use));
     }
   }
+  // Runs work(), which takes a different time on each rank and may communicate. A rank that is done
+  // waits for the others as long as they make progress. Throws StoppedBySignal if `stopped_by` is
+  // set on a rank.
+  collectives::LongWork::Told told() const { return training ? parts.stop_signal : nullptr; }
+  template <typename Work>
+  void at_own_pace(Work&& work, collectives::LongWork::Told stopped_by = nullptr) {
+    try {
+      const progress::Listener hears([this, stopped_by] {
+        if (const int signal = long_work->beat(stopped_by)) throw StoppedBySignal(signal);
+      });
+      work();
+    } catch (const StoppedBySignal&) {  // finish() says so, too
+    }
+    if (const int signal = long_work->finish(stopped_by)) throw StoppedBySignal(signal);
+  }
   // Sums in place over all ranks; blocks.
   void sum(std::int64_t* values, std::int64_t count);
   void sum(double* values, std::int64_t count);
@@ -122,6 +148,12 @@ struct Trainer::Impl {
   std::shared_ptr<const std::vector<std::int32_t>> lengths_of_samples();
   std::unique_ptr<Loader> make_stream_loader(const LoaderOptions& options);
   void prepare_training();
+  bool prepare_run();  // true: it goes on from a checkpoint
+  struct StepsDone {
+    Clock::time_point began = Clock::now();
+    std::int64_t samples = 0, tokens = 0;
+  };
+  int train_steps(StepsDone& done);
   TrainResult train();
 
   // trainer_precision.cc
@@ -187,6 +219,8 @@ struct Trainer::Impl {
                             const std::string& suffix);
   void log_evaluation(const EvaluationMetrics& given);
   nlohmann::ordered_json evaluate_in_training();
+  // A stopped run left out the evaluation of its last step: it follows.
+  void evaluate_what_is_due(TrainerControl& control);
   nlohmann::ordered_json evaluate_once();
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
   void check_metric_name() const;
@@ -204,8 +238,9 @@ struct Trainer::Impl {
   StreamState stream_of_all();
   void save_whole(const std::vector<std::string>& keep);
   void save_part(const std::vector<std::string>& keep);
-  void complete();                    // all parts exist: rank 0 marks the checkpoint, on its writer
-  void finish_writing();              // waits for all writers, then completes `unfinished`
+  void complete();        // all parts exist: rank 0 marks the checkpoint, on its writer
+  void finish_writing();  // waits for all writers, then completes `unfinished`
+  void wait_for_writers();
   bool resume();                      // returns true if the run resumed from a checkpoint
   std::string will_continue() const;  // the checkpoint to resume, unverified, on rank 0; or empty
   std::optional<std::string> checkpoint_to_resume();
@@ -213,7 +248,9 @@ struct Trainer::Impl {
   void agree_on_step(std::int64_t step);  // -1: no checkpoint
   // For an error that every rank found: rank 0 reports it, the others end silently.
   [[noreturn]] void refuse(const Error& error) const;
-  std::optional<std::string> problem_of(const std::string& checkpoint);  // the same on every rank
+  // The same on every rank.
+  std::optional<std::string> problem_of(const std::string& checkpoint,
+                                        collectives::LongWork::Told stopped_by = nullptr);
   void load_checkpoint(const std::string& directory);
   void find_best_checkpoint();          // of the resumed run; it may no longer exist
   nlohmann::json data_options() const;  // TrainerState::data of this run

@@ -60,7 +60,7 @@ TEST_F(RecordFiles, TellThatTheyAreRead) {
     const std::string path = file(name, text);
     int signs = 0;
     {
-      const ProgressListener listener([&] { ++signs; });
+      const progress::Listener listener([&] { ++signs; });
       const RecordFile rows(path);
       EXPECT_GE(signs, 5) << name;
       signs = 0;
@@ -73,7 +73,7 @@ TEST_F(RecordFiles, TellThatTheyAreRead) {
     signs = 0;
     const RecordFile rows(path);
     EXPECT_EQ(signs, 0);
-    const ProgressListener listener([] { throw Error(ErrorCode::peer_lost, "rank 1 is gone"); });
+    const progress::Listener listener([] { throw Error(ErrorCode::peer_lost, "rank 1 is gone"); });
     EXPECT_THROW(RecordFile(path, {.bad = BadRecords::skip}), Error);
   }
 }

@@ -54,7 +54,7 @@ TextColumns default_columns(const RecordFile& rows) {
 LabelSet discover_labels(const RecordFile& rows, const std::string& column) {
   std::vector<std::string> texts;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
-    tell_progress();
+    progress::made_of();
     const Record record = rows.get(i);
     if (record.has(column)) texts.push_back(record.text(column));
   }
@@ -76,7 +76,7 @@ TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const Recor
   room_for_text(tokenizer_->sequence_template(), !options_.columns.second.empty(),
                 options_.max_seq_length);
   for (std::int64_t i = 0; i < file_->size(); ++i) {
-    tell_progress();
+    progress::made_of();
     try {
       // Only the first bad row is told: an exception would take longer than a short row.
       const std::optional<Row> row = read(i, skipped_ > 0);

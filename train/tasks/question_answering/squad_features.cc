@@ -66,7 +66,7 @@ SquadDataset::SquadDataset(std::shared_ptr<const SquadFile> file, const Tokenize
   }
   questions_ = encode_all(tokenizer, questions, false, options.threads);
   for (std::size_t i = 0; i < questions_.size(); ++i) {
-    tell_progress();
+    progress::made_of();
     first_feature_.push_back(size());
     add_features(static_cast<std::int64_t>(i));
   }

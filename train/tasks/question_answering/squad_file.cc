@@ -73,7 +73,7 @@ class Reader {
 
   void read(const json& data) {
     for (std::size_t i = 0; i < data.size(); ++i) {
-      tell_progress();
+      progress::made_of();
       const std::string place = fmt::format("{}, entry {}", file_.path, i);
       if (find_field(data[i], "context") != nullptr)
         guarded([&] { flat_row(data[i], place); });
@@ -105,7 +105,7 @@ class Reader {
     const std::string context = need_text(entry, "context", place);
     const json& questions = need_list(entry, "qas", place);
     add_context(context);
-    tell_progress(context.size());
+    progress::made_of(context.size());
     for (std::size_t i = 0; i < questions.size(); ++i)
       guarded([&] { question(questions[i], fmt::format("{}, question {}", place, i)); });
   }

@@ -41,7 +41,7 @@ TaggedDataset::TaggedDataset(std::shared_ptr<const TaggedText> text,
                           : static_cast<std::int32_t>(inside - labels.names().begin()));
   }
   for (const TaggedSentence& sentence : text_->sentences) {
-    tell_progress();
+    progress::made_of();
     std::vector<std::int32_t>& tags = tags_.emplace_back();
     for (const std::string& tag : sentence.tags) tags.push_back(labels.need(tag, sentence.place));
   }

@@ -50,7 +50,7 @@ std::size_t sentences_in(std::string_view all) {
   std::string_view line;
   bool within = false;
   for (TextLines lines(all); lines.next(line);) {
-    tell_progress(line.size());
+    progress::made_of(line.size());
     const bool ends = ends_sentence(without_blanks_behind(line));
     count += within && ends ? 1 : 0;
     within = !ends;
@@ -68,7 +68,7 @@ class ColumnReader {
     std::int64_t number = 1;
     std::string_view line;
     for (TextLines lines(all); lines.next(line); ++number) {
-      tell_progress(line.size());
+      progress::made_of(line.size());
       line = without_blanks_behind(line);
       if (ends_sentence(line))
         finish();
@@ -154,7 +154,7 @@ void read_rows(const std::string& path, const TaggedTextOptions& options, Tagged
   const bool lists = rows.format() == RecordFormat::json;
   text.sentences.reserve(static_cast<std::size_t>(rows.size()));
   for (std::int64_t i = 0; i < rows.size(); ++i) {
-    tell_progress();
+    progress::made_of();
     try {
       text.sentences.push_back(sentence_of(rows.get(i), lists, options));
     } catch (const Error& error) {
@@ -194,7 +194,7 @@ std::vector<std::string> first_word_columns(const std::string& path) {
 LabelSet discover_tags(const TaggedText& text) {
   std::set<std::string> tags;
   for (const TaggedSentence& sentence : text.sentences) {
-    tell_progress();
+    progress::made_of();
     tags.insert(sentence.tags.begin(), sentence.tags.end());
   }
   return LabelSet::discover({tags.begin(), tags.end()});

@@ -73,7 +73,7 @@ TEST_F(TaggedTest, TellsThatItIsRead) {
   }
   for (const auto& [name, text] : {std::pair{"a.conll", lines}, {"a.jsonl", records}}) {
     int signs = 0;
-    const ProgressListener listener([&] { ++signs; });
+    const progress::Listener listener([&] { ++signs; });
     const TaggedText read_text = read(name, text);
     EXPECT_GE(signs, 2) << name;
     signs = 0;
