@@ -1,7 +1,9 @@
 #include "failures.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "json_card.h"
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error_code.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/cards.h"
@@ -21,6 +24,7 @@ struct Failure {
   bool noticed = false;  // others fail; why, they know
   std::string text;      // without the rank
   std::string kind;      // what needs saying once
+  bool gone = false;     // the rank ended, or is stopped, without a word
 };
 
 Failure failure_of(const Error& error, bool training_began) {
@@ -59,7 +63,7 @@ bool speaks(const std::vector<Failure>& all, std::size_t rank) {
   return true;
 }
 
-// What `own`, which speaks, says: for everybody who found it.
+// The sentence of `own`, which speaks, for all ranks that found the same.
 std::string said_by(const std::vector<Failure>& all, const Failure& mine, const Error& own,
                     int rank) {
   if (std::ranges::count(all, mine.text, &Failure::text) == std::ssize(all)) return mine.text;
@@ -68,6 +72,45 @@ std::string said_by(const std::vector<Failure>& all, const Failure& mine, const 
   if (others > 0 && !mine.noticed)
     text += fmt::format(" (and so {} other rank{})", others, others == 1 ? "" : "s");
   return text;
+}
+
+// By rank. Words of a rank that is gone are not waited for; those that it left are read. Once one
+// is gone, the others have kTellOfDeath: the launcher ends them soon.
+std::vector<Failure> words_of_all(const World& world, Store& store, const std::string& label,
+                                  const Failure& mine, Deadline deadline,
+                                  const std::function<bool(int rank)>& is_gone) {
+  if (!is_gone) {
+    auto all = exchange_cards(store, label, world.rank, world.size, packed(mine), deadline,
+                              "failures", unpacked);
+    all[static_cast<std::size_t>(world.rank)] = mine;
+    return all;
+  }
+  std::vector<Failure> all(static_cast<std::size_t>(world.size));
+  // Rank 0 may serve the store: nothing can be said or read there.
+  if (world.rank != 0 && is_gone(0))
+    throw Error(ErrorCode::peer_lost, "rank 0 has ended, or is stopped");
+  store.set(fmt::format("{}/{}", label, world.rank), packed(mine));
+  all[static_cast<std::size_t>(world.rank)] = mine;
+  bool hurry = false;
+  for (int rank = 0; rank < world.size; ++rank) {
+    if (rank == world.rank) continue;
+    const std::string key = fmt::format("{}/{}", label, rank);
+    for (;;) {
+      const bool gone = is_gone(rank);
+      if (gone && !std::exchange(hurry, true))
+        deadline = Deadline::in_seconds(std::min(deadline.seconds_left(), deadlines::kTellOfDeath));
+      if (const auto text = store.try_get(key)) {
+        all[static_cast<std::size_t>(rank)] = read_card(rank, "failures", *text, unpacked);
+        break;
+      }
+      if (gone || deadline.passed()) {
+        all[static_cast<std::size_t>(rank)].gone = true;
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -121,13 +164,14 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 }
 
 int tell_failures(const World& world, Store& store, const std::string& label,
-                  const std::optional<Error>& own, Deadline deadline, bool training_began) {
-  const Failure mine = own ? failure_of(*own, training_began) : Failure{};
+                  const std::optional<Error>& own, Deadline deadline,
+                  const std::function<bool(int rank)>& is_gone) {
+  const Failure mine = own ? failure_of(*own) : Failure{};
   std::vector<Failure> all;
+  bool all_heard = true;
   try {
-    all = exchange_cards(store, label, world.rank, world.size, packed(mine), deadline, "failures",
-                         unpacked);
-    all[static_cast<std::size_t>(world.rank)] = mine;
+    all = words_of_all(world, store, label, mine, deadline, is_gone);
+    all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
     if (!own) report_error("shoal train", gone.what());
     // An abort is somebody else's, who says what it was.
@@ -138,15 +182,15 @@ int tell_failures(const World& world, Store& store, const std::string& label,
   for (const Failure& failure : all)
     if (failure.status != 0 && (status == 0 || !failure.noticed)) status = failure.status;
   if (status == 0) return 0;
-  if (world.size > 1) try {
+  if (own && speaks(all, static_cast<std::size_t>(world.rank)))
+    report_error("shoal train", said_by(all, mine, *own, world.rank));
+  if (world.size > 1 && all_heard) try {
       // Everybody should have read it before anybody's exit makes the launcher end the others. That
       // is a courtesy: rank 0, which may serve the store, can be gone already.
       barrier(store, label + "-told", world.size, deadline);
     } catch (const Error& gone) {
       log::debug("not every rank waited to be told: {}", gone.what());
     }
-  if (own && speaks(all, static_cast<std::size_t>(world.rank)))
-    report_error("shoal train", said_by(all, mine, *own, world.rank));
   return status;
 }
 

@@ -1,6 +1,8 @@
 #include "run_ranks.h"
 
+#include <algorithm>
 #include <chrono>
+#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,14 +35,21 @@ RunRanks::~RunRanks() {
   if (!links_) return;
   links_->leave();
   const auto until = Deadline::in_seconds(deadlines::kTellFailures);
-  while (!links_->everybody_left() && !links_->has_news() && !until.passed())
+  const auto stays = [this](int rank) { return !links_->left(rank) && !is_gone(rank); };
+  const auto others = std::views::iota(0, world_.size) |
+                      std::views::filter([this](int rank) { return rank != world_.rank; });
+  while (!links_->everybody_left() && !links_->has_news() && std::ranges::any_of(others, stays) &&
+         !until.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-void RunRanks::stop_watching() {
-  watched_->stop_watching();
-  if (links_) links_->leave();
-  links_.reset();
+bool RunRanks::is_gone(int rank) const {
+  if (!links_) return false;
+  using Kind = collectives::transport::ControlNews::Kind;
+  const auto news = links_->news();
+  if (news && news->rank == rank && (news->kind == Kind::died || news->kind == Kind::unreachable))
+    return true;
+  return links_->silent_seconds(rank).has_value();
 }
 
 }  // namespace shoal::app

@@ -1,5 +1,5 @@
-// The ranks of a run, from start until they have a communicator. They watch each other, so that a
-// rank's death is noticed during long work.
+// The ranks of a run. They watch each other: until they have a communicator, so that a rank's death
+// ends long work, and after that to know whose last words will not come.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,10 @@ class RunRanks {
   World& world() { return world_; }
   // Its waits end if a rank is lost (watched_store.h).
   collectives::WatchedStore& store() { return *watched_; }
-  // Call once a communicator watches the ranks.
-  void stop_watching();
+  // Call once a communicator watches the ranks: the store's waits end by deadlines alone.
+  void stop_watching() { watched_->stop_watching(); }
+  // Its process died, its host is out of reach, or it gave no sign of life for a few heartbeats.
+  bool is_gone(int rank) const;
 
  private:
   World world_;

@@ -535,6 +535,7 @@ int train(const std::vector<std::string>& words) {
   const World& world = ranks.world();
   collectives::WatchedStore& store = ranks.store();
   // work() on every rank; the exit status where it failed on one, else 0.
+  const std::function<bool(int)> gone = [&](int rank) { return ranks.is_gone(rank); };
   const auto everywhere = [&](const char* label, const auto& work) {
     std::optional<Error> failure;
     const progress::Listener listener([&] { store.progressed(); });
@@ -543,7 +544,9 @@ int train(const std::vector<std::string>& words) {
     } catch (const std::exception& problem) {
       failure = before_training(error_of(problem));
     }
-    return tell_failures(world, store, label, failure, deadlines::start());
+    // Who failed tells; who did not waits for the others, which may still be at work.
+    return tell_failures(world, store, label, failure, deadlines::start(),
+                         failure ? gone : std::function<bool(int)>{});
   };
   const auto progressed = [&] { store.progressed(); };
   Prepared prepared;
@@ -591,7 +594,7 @@ int train(const std::vector<std::string>& words) {
     return run_rank(prepared, ranks);
   } catch (const std::exception& problem) {
     return tell_failures(world, store, "failed", error_of(problem),
-                         Deadline::in_seconds(deadlines::kTellFailures), prepared.training_began);
+                         Deadline::in_seconds(deadlines::kTellFailures), gone);
   }
 }
 

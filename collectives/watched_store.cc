@@ -61,6 +61,11 @@ void WatchedStore::progressed() {
   throw_if_lost();
   const auto now = Clock::now();
   if (now < next_tell_) return;
+  if (const std::string silent = silent_ranks(deadlines::seconds()); !silent.empty())
+    throw Error(ErrorCode::timeout, silent.substr(2),
+                "see whether that process is stopped, or its host overloaded")
+        .at_rank(names_.own)
+        .in_operation(operation_);
   next_tell_ =
       now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(
                 deadlines::kTellProgress, deadlines::seconds() / deadlines::kProgressTold)));
@@ -102,7 +107,7 @@ bool WatchedStore::Wait::is_over() {
   ranks_.throw_if_lost();
   if (next_look_.passed() && ranks_.links_ != nullptr) {
     next_look_ = part_of(seconds_, deadlines::kProgressLooks);
-    if (!silent_ranks(seconds_).empty()) return true;
+    if (!ranks_.silent_ranks(seconds_).empty()) return true;
     if (auto now = ranks_.try_get(kProgress); now != progress_) {
       progress_ = std::move(now);
       deadline_ = Deadline::in_seconds(seconds_);
@@ -112,7 +117,7 @@ bool WatchedStore::Wait::is_over() {
 }
 
 void WatchedStore::Wait::give_up(const std::string& what) const {
-  const std::string silent = silent_ranks(0);
+  const std::string silent = ranks_.silent_ranks(0);
   throw Error(ErrorCode::timeout,
               fmt::format("{}, and no rank made progress for {:.1f} s{}", what, seconds_, silent),
               silent.empty() ? "look at the logs of the other ranks, or raise SHOAL_DEADLINE_S"
@@ -121,11 +126,11 @@ void WatchedStore::Wait::give_up(const std::string& what) const {
       .in_operation(ranks_.operation_);
 }
 
-std::string WatchedStore::Wait::silent_ranks(double seconds) const {
+std::string WatchedStore::silent_ranks(double seconds) const {
   std::string text;
-  for (int rank = 0; ranks_.links_ != nullptr && rank < ranks_.names_.size; ++rank)
-    if (const auto silence = ranks_.links_->silent_seconds(rank); silence && *silence >= seconds)
-      text += fmt::format("; no heartbeat of {} for {:.0f} s", ranks_.names_.named(rank), *silence);
+  for (int rank = 0; links_ != nullptr && rank < names_.size; ++rank)
+    if (const auto silence = links_->silent_seconds(rank); silence && *silence >= seconds)
+      text += fmt::format("; no heartbeat of {} for {:.0f} s", names_.named(rank), *silence);
   return text;
 }
 

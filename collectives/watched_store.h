@@ -37,7 +37,8 @@ class WatchedStore final : public ForwardingStore {
   std::int64_t add(std::string_view key, std::int64_t amount) override;
 
   // Reports progress of this rank's long work. Throws as get() does once a rank is gone, so that
-  // the work ends too. Costs one load; informs the other ranks once a second.
+  // the work ends too, and timeout once a rank is stopped for the deadline. Costs one load; informs
+  // the other ranks once a second.
   void progressed();
   // Stops watching from here on: a communicator takes over.
   void stop_watching() { links_ = nullptr; }
@@ -53,7 +54,6 @@ class WatchedStore final : public ForwardingStore {
 
    private:
     friend class WatchedStore;
-    std::string silent_ranks(double seconds) const;  // "; no heartbeat of rank 1 for 7 s"
 
     WatchedStore& ranks_;
     const double seconds_;
@@ -64,6 +64,7 @@ class WatchedStore final : public ForwardingStore {
 
  private:
   void throw_if_lost() const;
+  std::string silent_ranks(double seconds) const;  // "; no heartbeat of rank 1 for 7 s"
   void throw_if_server_lost() const;
   // A lost store usually means that rank 0 ended; the links then name it.
   [[noreturn]] void throw_cause(const Error& lost) const;

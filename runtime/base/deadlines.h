@@ -14,7 +14,7 @@
 
 namespace shoal::deadlines {
 
-// SHOAL_DEADLINE_S, in seconds. Throws invalid_argument if it is not a number.
+// SHOAL_DEADLINE_S, in seconds. Throws invalid_argument if it is none of its numbers.
 inline double seconds() { return env::get_real(env::kDeadline); }
 // Deadline of a wait for another rank that begins now.
 inline Deadline start() { return Deadline::in_seconds(seconds()); }
@@ -30,7 +30,7 @@ inline constexpr double kTellProgress = 1, kProgressTold = 16, kProgressLooks = 
 // One attempt to reach the store's server; short, so that the host's other addresses get a turn.
 inline constexpr double kConnectAttempt = 5, kShortestConnectAttempt = 0.1;
 // Time that a closing store server waits for answers that are still on their way.
-inline constexpr double kStoreCourtesy = 2;
+inline constexpr double kStoreCourtesy = 1;
 // Wait for a server that has missed the deadline once before, instead of a second deadline.
 inline constexpr double kSilentStore = 2;
 // The server closes a connection that is silent this long in the middle of a request.
@@ -81,6 +81,8 @@ inline constexpr std::chrono::seconds kAnnounceAgain{1};
 // ---- a run ----
 // Time that failing ranks wait for each other's reports.
 inline constexpr double kTellFailures = 1;
+// The same once a rank is gone: mpirun ends the survivors one second after it.
+inline constexpr double kTellOfDeath = 0.3;
 // Ranks of a run open their temporary directory within this of each other. A directory that no
 // process uses, and that not all ranks have opened, is removed at this age.
 inline constexpr std::chrono::minutes kRanksCome{1};

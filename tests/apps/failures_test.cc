@@ -141,5 +141,40 @@ TEST(Answers, ThatAreUnreadableNameTheirRank) {
   }
 }
 
+// Rank 2 is gone: its words are not waited for, and one survivor speaks at once.
+TEST(Failures, OfSurvivorsAreSaidWithoutTheRankThatIsGone) {
+  lines.clear();
+  const Error died(ErrorCode::peer_lost, "rank 2 died");
+  const auto began = Clock::now();
+  test::run_thread_ranks(3, [&](const World& world, Store& store) {
+    if (world.rank == 2) return;
+    EXPECT_EQ(tell_failures(world, store, "test", died, Deadline::in_seconds(20),
+                            [](int rank) { return rank == 2; }),
+              kFailed);
+  });
+  EXPECT_LT(seconds_since(began), 5);
+  EXPECT_THAT(lines, ElementsAre("rank 2 died [rank 0]"));
+}
+
+// It spoke before it ended.
+TEST(Failures, OfARankThatIsGoneAreRead) {
+  lines.clear();
+  const Error cause(ErrorCode::io, "no disk");
+  const Error noticed(ErrorCode::peer_lost, "rank 0 died");
+  test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    if (world.rank == 0) {
+      tell_failures(world, store, "test", cause, Deadline::in_seconds(0.1),
+                    [](int) { return false; });
+      store.set("over", "");
+      return;
+    }
+    store.get("over", Deadline::in_seconds(20));
+    EXPECT_EQ(tell_failures(world, store, "test", noticed, Deadline::in_seconds(20),
+                            [](int) { return false; }),
+              kFailed);
+  });
+  EXPECT_THAT(lines, ElementsAre("no disk [rank 0]"));
+}
+
 }  // namespace
 }  // namespace shoal::app
