@@ -77,7 +77,7 @@ int run(const Options& options) {
 }  // namespace shoal::perf
 
 int main(int argc, char** argv) {
-  shoal::take_back_interrupts();
+  shoal::take_back_signals();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const auto options = shoal::perf::parse(argc, argv);

@@ -303,7 +303,7 @@ int run(Options options) {
 }  // namespace shoal::tune
 
 int main(int argc, char** argv) {
-  shoal::take_back_interrupts();
+  shoal::take_back_signals();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     auto options = shoal::tune::parse(argc, argv);

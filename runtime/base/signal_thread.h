@@ -1,5 +1,5 @@
 // Keeps signals away from threads that compute, by handling them on a separate thread. Also
-// restores SIGINT, which some libraries take over.
+// restores the signals that some libraries take over.
 //
 // oneDNN's generated code sometimes uses the stack pointer for other purposes (2.6.3: outside the
 // stack for 5 % of a small model's step). A signal handler on such a thread writes its frame, some
@@ -30,9 +30,10 @@ class SignalThread {
   std::thread thread_;
 };
 
-// Call it first in main. SIGINT (Ctrl-C) then ends the program as usual, even if a library took it
-// over while loading. libinfinipath, which Debian's libfabric loads for PSM, does so and exits with
-// 1 without a message. An ignored SIGINT (nohup, a shell's background job) stays ignored.
-void take_back_interrupts() noexcept;
+// Call it first in main. Signals then end the program as usual, even if a library took them over
+// while loading. libinfinipath, which Debian's libfabric loads for PSM, takes SIGINT, SIGTERM and
+// those of crashes: it exits with 1 without a message, and destroys what threads still use. An
+// ignored signal (nohup, a shell's background job) stays ignored.
+void take_back_signals() noexcept;
 
 }  // namespace shoal

@@ -15,6 +15,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/mapped_files.h"
 
 namespace shoal {
 namespace {
@@ -86,12 +87,15 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   if (data == MAP_FAILED)
     throw_error(ErrorCode::io, "cannot map the {} bytes of {}: {}", size, path,
                 std::strerror(error));
-  return std::shared_ptr<MappedFile>(
-      new MappedFile(path, static_cast<const std::byte*>(data), size));
+  std::shared_ptr<MappedFile> file(new MappedFile(path, static_cast<const std::byte*>(data), size));
+  if (data) note_mapped(data, size, file->path().c_str());
+  return file;
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (!data_) return;
+  forget_mapped(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 void MappedFile::will_need(std::size_t offset, std::size_t length) const noexcept {

@@ -1,12 +1,17 @@
 // Ranks of several hosts while one prepares text: no death and no hang of one keeps the others.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <utility>
 
 #include "apps/shoal_fixture.h"
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
+
+#include "shoal/runtime/base/clock.h"
 
 namespace shoal {
 namespace {
@@ -105,6 +110,76 @@ TEST_F(ShoalWaits, EndAtTheDeadlineWhenTheRankThatPreparesDoesNothing) {
   const Ended ended = run(1, 1, SIGWINCH, {"SHOAL_DEADLINE_S=2"});
   EXPECT_EQ(ended.survivor.status, 1);
   EXPECT_LT(ended.seconds, 10);
+}
+
+// Ranks of one host that evaluate for a long time before the first step.
+class ShoalEvaluates : public Shoal {
+ protected:
+  // What rank 0 says, and the seconds from the signal to its end. `victim` -1: both get it.
+  std::pair<ProgramResult, double> run(int victim, int signal,
+                                       const std::vector<std::string>& variables = {}) {
+    std::ofstream(mine_ / "long.txt") << sentences(20000);
+    auto words = train_words({"--validation_file", mine_ / "long.txt", "--eval_on_start", "true",
+                              "--per_device_eval_batch_size", "1", "--config_overrides",
+                              "n_layer=4,n_head=2,n_embd=128,n_positions=64"});
+    words.insert(words.begin(), SHOAL_PROGRAM);
+    ProgramOptions options;
+    options.environment = variables;
+    options.signal = signal;
+    options.signal_only = victim;
+    std::optional<Clock::time_point> evaluates;
+    options.signal_when = [&] {
+      if (!evaluates && fs::exists(out() + "/metrics.jsonl")) evaluates = Clock::now();
+      return evaluates && seconds_since(*evaluates) > 0.5;
+    };
+    const int port = testing::free_port();
+    std::vector<std::vector<std::string>> ranks;
+    for (int rank = 0; rank < 2; ++rank)
+      ranks.push_back({fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
+                       "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                       fmt::format("MASTER_PORT={}", port), "SHOAL_THREADS=1"});
+    const auto results = test::run_programs(words, ranks, options);
+    const auto& signalled = results[static_cast<std::size_t>(std::max(victim, 0))].signalled;
+    EXPECT_GT(signalled, 0) << results[0].err;
+    return {results[0], results[0].ended - signalled};
+  }
+};
+
+TEST_F(ShoalEvaluates, EndWhenARankIsKilled) {
+  const auto [survivor, seconds] = run(1, SIGKILL);
+  EXPECT_EQ(survivor.status, 1);
+  EXPECT_LT(seconds, kDeath);
+  EXPECT_THAT(survivor.err, HasSubstr("rank 1 died"));
+  EXPECT_TRUE(is_one_line(survivor.err)) << survivor.err;
+}
+TEST_F(ShoalEvaluates, EndAtTheDeadlineWhenARankIsStopped) {
+  const auto [survivor, seconds] = run(1, SIGSTOP, {"SHOAL_DEADLINE_S=2"});
+  EXPECT_EQ(survivor.status, 1);
+  EXPECT_LT(seconds, 2 + kDeath);
+  EXPECT_THAT(survivor.err, HasSubstr("missing: rank 1"));
+  EXPECT_TRUE(is_one_line(survivor.err)) << survivor.err;
+}
+TEST_F(ShoalEvaluates, SaveAndEndWhenToldTo) {
+  const auto [rank, seconds] = run(-1, SIGTERM);
+  EXPECT_EQ(rank.status, 128 + SIGTERM) << rank.err;
+  EXPECT_LT(seconds, kDeath);
+  EXPECT_TRUE(fs::exists(out() + "/checkpoint-0/COMPLETE"));
+}
+
+// libfabric's libraries take such signals when they are loaded.
+TEST_F(Shoal, EndsByASignalBeforeItTrains) {
+  std::ofstream(mine_ / "long.txt") << sentences(100000);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    const std::string cache = fmt::format("{}{}", mine_ / "cache", signal);
+    ProgramOptions options;
+    options.signal = signal;
+    options.signal_when = [&] { return fs::exists(cache); };
+    const auto ended = train({"--train_file", mine_ / "long.txt", "--data_cache_dir", cache,
+                              "--do_eval", "false", "--validation_file", ""},
+                             options);
+    EXPECT_EQ(ended.signal, signal) << ended.status << ended.err;
+    EXPECT_EQ(ended.err, "");
+  }
 }
 
 }  // namespace

@@ -47,13 +47,13 @@ TEST(SignalThread, KeepsSignalsFromThreadsThatCompute) {
 
 extern "C" void quit(int) { _exit(1); }
 
-// How a child ends that interrupts itself, where `before` was there when its main began.
-int ending(void (*before)(int)) {
+// How a child ends that sends itself `signal`, where `before` was there when its main began.
+int ending(int signal, void (*before)(int)) {
   const pid_t child = ::fork();
   if (child == 0) {
-    std::signal(SIGINT, before);
-    take_back_interrupts();
-    std::raise(SIGINT);
+    std::signal(signal, before);
+    take_back_signals();
+    std::raise(signal);
     _exit(3);
   }
   int status = 0;
@@ -62,9 +62,19 @@ int ending(void (*before)(int)) {
 }
 
 TEST(Interrupts, EndAProgramWhateverALibraryMadeOfThem) {
-  EXPECT_EQ(ending(quit), -SIGINT);
-  EXPECT_EQ(ending(SIG_DFL), -SIGINT);
-  EXPECT_EQ(ending(SIG_IGN), 3) << "nohup's stays";
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    EXPECT_EQ(ending(signal, quit), -signal);
+    EXPECT_EQ(ending(signal, SIG_DFL), -signal);
+    EXPECT_EQ(ending(signal, SIG_IGN), 3) << "nohup's stays";
+  }
+}
+
+TEST(Interrupts, CrashesEndAProgramWithTheirSignal) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's handlers stay";
+#endif
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+    EXPECT_EQ(ending(signal, quit), -signal);
 }
 
 }  // namespace

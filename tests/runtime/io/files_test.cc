@@ -1,6 +1,8 @@
 // Byte sources, mapped files, atomic replacement, strict JSON.
 #include "shoal/runtime/io/files.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -15,8 +17,10 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/mapped_faults.h"
 
 namespace shoal {
 namespace {
@@ -122,6 +126,54 @@ TEST_F(Files, MapsWholeFiles) {
   EXPECT_EQ(static_cast<char>(map->bytes()[0]), 'x');
   std::ofstream(path).flush();
   EXPECT_TRUE(MappedFile::open(path)->bytes().empty());
+}
+
+// A child reads a mapped file that was cut short; what it says, and its status.
+TEST_F(Files, ABusErrorNamesTheFile) {
+  std::ofstream(path) << std::string(100'000, 'x');
+  const auto map = MappedFile::open(path);
+  fs::resize_file(path, 10);
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(pipe[1], STDERR_FILENO);
+    name_files_that_bus_errors_hit();
+    const volatile std::byte read = map->bytes()[99'999];
+    (void)read;
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  std::string said(4096, '\0');
+  const ssize_t count = ::read(pipe[0], said.data(), said.size());
+  ::close(pipe[0]);
+  said.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  EXPECT_THAT(said, ::testing::StartsWith("shoal: cannot read " + path + " any more (bus error)"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1);
+}
+
+TEST_F(Files, GivesSignsOfProgress) {
+  int signs = 0;
+  {
+    const progress::Listener hears([&] { ++signs; });
+    write_file_atomically(path, "text");
+    EXPECT_GE(signs, 2);
+    const int written = signs;
+    (void)MappedFile::open(path);
+    EXPECT_GT(signs, written);
+  }
+  const int heard = signs;
+  (void)MappedFile::open(path);
+  EXPECT_EQ(signs, heard) << "nothing listens any more";
+}
+
+TEST_F(Files, AreNotWrittenWhereTheListenerThrows) {
+  const progress::Listener hears([] { throw Error(ErrorCode::aborted, "enough"); });
+  EXPECT_EQ(error_of([&] { write_file_atomically(path, "text"); }).code(), ErrorCode::aborted);
+  EXPECT_EQ(entries(), 0U);
 }
 
 TEST_F(Files, AtomicFileReplacesOnCommitOnly) {
