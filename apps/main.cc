@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "shoal/collectives/select/algorithm_selector.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -25,7 +26,12 @@ void report_error(const std::string& command, const std::string& text) {
 }
 
 int report_environment(const std::string& command) {
-  const std::vector<std::string> problems = env::problems();
+  std::vector<std::string> problems = env::problems();
+  try {
+    (void)collectives::make_selector({});  // reads SHOAL_COLLECTIVES
+  } catch (const Error& problem) {
+    problems.emplace_back(problem.what());
+  }
   for (const std::string& problem : problems) report_error(command, problem);
   return problems.empty() ? 0 : 1;
 }
@@ -70,6 +76,10 @@ int run(int argc, char** argv) {
   }
   for (const std::string& name : env::unknown())
     log::warn("{} is set, but no part of Shoal reads it; `shoal env` lists what is read", name);
+  // These two print what is wrong with each variable by themselves.
+  const std::string command = app.get_subcommands().front()->get_name();
+  if (command != "env" && command != "doctor" && report_environment("shoal " + command) != 0)
+    return 2;
   return action();
 }
 

@@ -35,8 +35,13 @@ inline constexpr Variable kThreads{"SHOAL_THREADS",
                                    {},
                                    0,
                                    4096};
-inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
-                                    "seconds any wait for another rank may last"};
+inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S",
+                                    Kind::real,
+                                    "600",
+                                    "seconds any wait for another rank may last",
+                                    {},
+                                    0.1,
+                                    1e8};
 inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "auto",
                                    "collective backend: auto, native, mpi or nccl",
                                    "auto native mpi nccl"};

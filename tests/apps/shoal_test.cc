@@ -585,6 +585,14 @@ TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
   ProgramOptions options;
   options.environment = {"SHOAL_THREDS=2"};
   EXPECT_THAT(shoal({"env"}, options).err, HasSubstr("SHOAL_THREDS"));
+  for (const auto& [variable, words] :
+       {std::pair{"SHOAL_DEADLINE_S=inf", "SHOAL_DEADLINE_S='inf' is outside 0.1 to 100000000"},
+        {"SHOAL_COLLECTIVES=abc", "SHOAL_COLLECTIVES"}}) {
+    options.environment = {variable};
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"env"}, {"doctor"}, train_words()})
+      expect_refused(shoal(command, options), words);
+  }
   EXPECT_THAT(shoal({"train", "--help"}).out,
               AllOf(HasSubstr("per_device_train_batch_size"), HasSubstr("lr_scheduler_type")));
 }

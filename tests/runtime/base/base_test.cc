@@ -168,6 +168,22 @@ TEST(EnvironmentRegistry, NamesEveryBadValue) {
   EXPECT_THAT(problems[1], HasSubstr("SHOAL_STORE_PORT='many' is not an integer"));
 }
 
+TEST(EnvironmentRegistry, RefusesDeadlinesThatNoWaitCanHave) {
+  for (const char* bad : {"-1", "0", "1e-9", "1e20", "inf", "-inf", "nan", "abc", "1e999"}) {
+    ::setenv("SHOAL_DEADLINE_S", bad, 1);
+    const std::vector<std::string> problems = env::problems();
+    ASSERT_EQ(problems.size(), 1U) << bad;
+    EXPECT_THAT(problems[0], HasSubstr(fmt::format("SHOAL_DEADLINE_S='{}' is ", bad)));
+  }
+  ::setenv("SHOAL_DEADLINE_S", "inf", 1);
+  EXPECT_THAT(env::problems().at(0), HasSubstr("is outside 0.1 to 100000000; "));
+  for (const char* good : {"0.1", "3", "86400"}) {
+    ::setenv("SHOAL_DEADLINE_S", good, 1);
+    EXPECT_TRUE(env::problems().empty()) << good;
+  }
+  ::unsetenv("SHOAL_DEADLINE_S");
+}
+
 TEST(EnvironmentRegistry, IsDocumentedAndUnique) {
   std::vector<std::string> names;
   for (const env::Variable& variable : env::variables()) {
