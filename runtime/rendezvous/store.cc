@@ -186,8 +186,15 @@ std::vector<std::string> exchange(Store& store, std::string_view label, int rank
   store.set(fmt::format("{}/{}", label, rank), value);
   std::vector<std::string> values;
   values.reserve(static_cast<std::size_t>(size));
-  for (int other = 0; other < size; ++other)
-    values.push_back(store.get(fmt::format("{}/{}", label, other), deadline));
+  for (int other = 0; other < size; ++other) try {
+      values.push_back(store.get(fmt::format("{}/{}", label, other), deadline));
+    } catch (const Error& late) {
+      if (late.code() != ErrorCode::timeout) throw;
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank {} did not come: {}", other, late.message()), late.remedy())
+          .at_rank(late.rank())
+          .in_operation(late.operation());
+    }
   return values;
 }
 

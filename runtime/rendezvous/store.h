@@ -62,11 +62,12 @@ std::shared_ptr<Store> make_temporary_file_store(const std::string& directory,
 
 // One rank (is_server) serves on host:port, in its own thread, while its store lives. All ranks,
 // including the server's, are clients and retry connecting until `deadline`. If `world_size` > 0,
-// the call returns once that many stores have joined (timeout reports how many did).
+// the call returns once that many stores have joined. timeout reports how many did, and which are
+// missing if each gives its `rank`.
 // The server's rank must outlive the other ranks' use: end with a barrier. `host`: name or address,
 // IPv4 or IPv6. Waits for each answer at most SHOAL_DEADLINE_S.
 std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is_server,
-                                      int world_size, Deadline deadline);
+                                      int world_size, Deadline deadline, int rank = -1);
 
 // The same store with every key under `prefix` + "/".
 std::shared_ptr<Store> make_prefix_store(std::string prefix, std::shared_ptr<Store> store);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -335,9 +336,22 @@ class TcpStore final : public Store {
   std::vector<Socket> idle_;
 };
 
-void wait_for_all(Store& store, int world_size, Deadline deadline) {
+std::string here(int rank) { return fmt::format("__shoal/here/{}", rank); }
+
+// "rank 1", "ranks 1, 2"; empty where ranks did not say which they are.
+std::string missing_ranks(Store& store, int world_size) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank)
+    if (!store.try_get(here(rank))) missing.push_back(rank);
+  if (std::ssize(missing) == world_size || missing.empty()) return {};
+  return fmt::format("; missing: rank{} {}", missing.size() == 1 ? "" : "s",
+                     fmt::join(missing, ", "));
+}
+
+void wait_for_all(Store& store, int world_size, int rank, Deadline deadline) {
   const auto start = Clock::now();
   const std::string joined = "__shoal/joined", complete = "__shoal/all_joined";
+  if (rank >= 0) store.set(here(rank), "");
   const std::int64_t count = store.add(joined, 1);
   if (count > world_size)
     throw Error(
@@ -350,9 +364,9 @@ void wait_for_all(Store& store, int world_size, Deadline deadline) {
   } catch (const Error& problem) {
     if (problem.code() != ErrorCode::timeout) throw;
     throw Error(ErrorCode::timeout,
-                fmt::format("{} of {} ranks joined the {} within {:.1f} s",
+                fmt::format("{} of {} ranks joined the {} within {:.1f} s{}",
                             store.try_get(joined).value_or("0"), world_size, store.name(),
-                            seconds_since(start)),
+                            seconds_since(start), missing_ranks(store, world_size)),
                 "look at the logs of the other ranks; do all hosts reach MASTER_ADDR?");
   }
 }
@@ -360,7 +374,7 @@ void wait_for_all(Store& store, int world_size, Deadline deadline) {
 }  // namespace
 
 std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is_server,
-                                      int world_size, Deadline deadline) {
+                                      int world_size, Deadline deadline, int rank) {
   std::string name = host;
   if (name.size() > 2 && name.front() == '[' && name.back() == ']')
     name = name.substr(1, name.size() - 2);
@@ -372,7 +386,7 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is
   if (is_server)
     server = std::make_unique<TcpStoreServer>(port, is_loopback(name) ? name : std::string());
   auto store = std::make_shared<TcpStore>(name, port, std::move(server), deadline);
-  if (world_size > 0) wait_for_all(*store, world_size, deadline);
+  if (world_size > 0) wait_for_all(*store, world_size, rank, deadline);
   return store;
 }
 

@@ -421,8 +421,8 @@ std::shared_ptr<Store> make_store(const World& world, Deadline deadline) {
                 fmt::format("rank 0 runs on {}, but mpirun on {}, where the others look for it",
                             world.host, world.master_addr),
                 remedy);
-  return make_tcp_store(world.master_addr, world.master_port, world.rank == 0, world.size,
-                        deadline);
+  return make_tcp_store(world.master_addr, world.master_port, world.rank == 0, world.size, deadline,
+                        world.rank);
 }
 
 void settle_nodes(World& world, Store& store, Deadline deadline) {

@@ -224,6 +224,15 @@ TEST_P(EveryStore, ExchangeAndBarrierAmongThreadRanks) {
     EXPECT_EQ(values, (std::vector<std::string>{"host 0", "host 1", "host 2", "host 3"}));
 }
 
+TEST_P(EveryStore, ExchangeNamesTheRankThatDoesNotCome) {
+  const auto store = fixture->client();
+  store->set("hosts/0", "host 0");
+  const Error error =
+      error_of([&] { (void)exchange(*store, "hosts", 1, 3, "host 1", Deadline::in_seconds(0.1)); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_THAT(error.what(), HasSubstr("rank 2 did not come: "));
+}
+
 TEST_P(EveryStore, BarrierTimeoutCountsWhoCame) {
   const auto store = fixture->client();
   const Error error = error_of([&] { barrier(*store, "start", 3, Deadline::in_seconds(0.1)); });

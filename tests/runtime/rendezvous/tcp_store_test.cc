@@ -21,6 +21,7 @@ namespace shoal {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Deadline soon() { return Deadline::in_seconds(20); }
 
@@ -171,6 +172,13 @@ TEST(TcpStore, MissingRanksAreCounted) {
       error_of([&] { (void)make_tcp_store("127.0.0.1", 0, true, 3, Deadline::in_seconds(0.3)); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(), HasSubstr("1 of 3 ranks joined"));
+  EXPECT_THAT(error.what(), Not(HasSubstr("missing"))) << "ranks that do not say which they are";
+}
+
+TEST(TcpStore, MissingRanksAreNamed) {
+  const Error error = error_of(
+      [&] { (void)make_tcp_store("127.0.0.1", 0, true, 3, Deadline::in_seconds(0.3), 0); });
+  EXPECT_THAT(error.what(), HasSubstr("; missing: ranks 1, 2"));
 }
 
 TEST(TcpStore, ATakenPortIsNamed) {
