@@ -93,7 +93,9 @@ TEST(TrainerStop, InAnEvaluationSavesAndAResumedRunEvaluates) {
     EXPECT_EQ(first.result.stop_signal, 15);
     EXPECT_EQ(first.result.global_step, 4 * c.of_evaluation);
     EXPECT_EQ(first.main.evaluations.size(), static_cast<std::size_t>(c.of_evaluation));
-    if (c.ranks == 1) EXPECT_EQ(signalled.batches(), 2);
+    if (c.ranks == 1) {
+      EXPECT_EQ(signalled.batches(), 2);
+    }
     EXPECT_TRUE(std::filesystem::exists(first.result.last_checkpoint + "/COMPLETE"));
 
     arguments.resume_from_checkpoint = "true";
