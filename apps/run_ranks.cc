@@ -1,8 +1,6 @@
 #include "run_ranks.h"
 
-#include <algorithm>
 #include <chrono>
-#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,11 +33,12 @@ RunRanks::~RunRanks() {
   if (!links_) return;
   links_->leave();
   const auto until = Deadline::in_seconds(deadlines::kTellFailures);
-  const auto stays = [this](int rank) { return !links_->left(rank) && !is_gone(rank); };
-  const auto others = std::views::iota(0, world_.size) |
-                      std::views::filter([this](int rank) { return rank != world_.rank; });
-  while (!links_->everybody_left() && !links_->has_news() && std::ranges::any_of(others, stays) &&
-         !until.passed())
+  const auto another_stays = [this] {
+    for (int rank = 0; rank < world_.size; ++rank)
+      if (rank != world_.rank && !links_->left(rank) && !is_gone(rank)) return true;
+    return false;
+  };
+  while (!links_->everybody_left() && !links_->has_news() && another_stays() && !until.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

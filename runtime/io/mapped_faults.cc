@@ -13,12 +13,14 @@
 namespace shoal {
 namespace {
 
+bool is_control(char one) { return static_cast<unsigned char>(one) < 0x20 || one == '\x7f'; }
+
 // A signal handler may call write(2), but no allocating function.
 class Line {
  public:
   void add(std::string_view text) {
     for (const char one : text)
-      if (length_ < text_.size() - 1) text_[length_++] = one < ' ' || one == '\x7f' ? '?' : one;
+      if (length_ < text_.size() - 1) text_[length_++] = is_control(one) ? '?' : one;
   }
   void print() {
     text_[length_++] = '\n';
