@@ -7,6 +7,7 @@
 #include "local_model.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/model_type.h"

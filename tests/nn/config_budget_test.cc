@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ConfigSizes,
                                            "albert"),
                          [](const auto& test) { return std::string(test.param); });
 
-TEST(ConfigSizes, BlocksOfAlbertsGroups) {
+TEST(AlbertSizes, BoundTheBlocksOfAllGroups) {
   const json config = {{"model_type", "albert"},
                        {"hidden_size", 64},
                        {"num_hidden_layers", 10'000},

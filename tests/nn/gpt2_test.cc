@@ -485,8 +485,8 @@ TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
 TEST(Gpt2Config, ALargerModelThanItsWeightsIsRefused) {
   const testing::TemporaryDirectory directory;
   nlohmann::json layers = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}},
-                 words = {{"vocab_size", 1 << 24}, {"n_embd", 1024}},
-                 inner = {{"n_layer", 1}, {"n_embd", 1024}, {"n_inner", 1 << 24}},
+                 words = {{"vocab_size", 1 << 24}, {"n_embd", 1024}, {"n_head", 1}},
+                 inner = {{"n_layer", 1}, {"n_embd", 1024}, {"n_head", 1}, {"n_inner", 1 << 24}},
                  positions = {{"n_positions", 1 << 24}, {"n_embd", 8}, {"n_head", 1}},
                  right = {{"n_layer", 0},
                           {"n_embd", 2},
