@@ -154,7 +154,9 @@ TEST(Contract, AFieldOfAnotherTypeIsNamedWithItsFile) {
       says(groups, "resourceconfig.json has instance_group_name: " + value.dump());
     for (const char* field : {"current_host", "current_group_name", "network_interface_name"}) {
       OptMl ml;
-      ml.resources({{"hosts", {"algo-1"}}, {"current_host", "algo-1"}, {field, value}});
+      Json resources = {{"hosts", {"algo-1"}}, {"current_host", "algo-1"}};
+      resources[field] = value;
+      ml.resources(resources);
       if (!value.is_string()) says(ml, std::string("resourceconfig.json has ") + field);
     }
     for (const char* field : {"S3DistributionType", "TrainingInputMode", "ContentType"}) {
