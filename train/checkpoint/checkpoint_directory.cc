@@ -55,18 +55,63 @@ bool says_damaged(ErrorCode code) {
          code == ErrorCode::not_found;
 }
 
-void check_listed_file(const std::string& directory, const nlohmann::json& entry, bool checksums) {
-  const auto name = entry.at("name").get<std::string>();
-  const auto bytes = entry.at("bytes").get<std::int64_t>();
-  SHOAL_CHECK(name.find("..") == std::string::npos && !name.starts_with('/'),
-              "the marker names a file outside, '{}'", name);
-  const std::string path = directory + "/" + name;
-  const std::optional<std::int64_t> size = file_bytes(path);
-  SHOAL_CHECK(size, "{} is missing", name);
-  SHOAL_CHECK(*size == bytes, "{} has {} bytes instead of {}", name, *size, bytes);
-  if (checksums)
-    SHOAL_CHECK(to_hex(sha256_of_file(path)) == entry.at("sha256").get<std::string>(),
-                "{} does not match its checksum", name);
+struct ListedFile {
+  std::string name, sha256;
+  std::int64_t bytes = 0;
+};
+
+struct Marker {
+  std::int64_t step = 0;
+  std::vector<ListedFile> files;
+};
+
+// invalid_argument: it is no marker of this build.
+Marker read_marker(const std::string& path) {
+  const nlohmann::json content = read_json_file(path);
+  const std::string its = fmt::format("its {} marker", kCompleteMarker);
+  const std::string its_entry = its + "'s entry of a file";
+  const JsonFields fields(content, its);
+  std::string format;
+  fields.text("format", format);
+  SHOAL_CHECK(format == kFormat, "its format is '{}'; this build reads '{}'", format, kFormat);
+  Marker marker{.step = -1, .files = {}};
+  fields.integer("step", marker.step);
+  if (marker.step < 0) fields.fail("has no step");
+  const nlohmann::json* files = fields.find("files");
+  if (files == nullptr || !files->is_array() || files->empty()) fields.fail("lists no files");
+  for (const nlohmann::json& entry : *files) {
+    const JsonFields of_file(entry, its_entry);
+    ListedFile file{.name = {}, .sha256 = {}, .bytes = -1};
+    of_file.text("name", file.name);
+    of_file.integer("bytes", file.bytes);
+    of_file.text("sha256", file.sha256);
+    if (file.name.empty() || file.bytes < 0 || file.sha256.empty())
+      of_file.wrong("files", entry, "a name, bytes and sha256");
+    if (file.name.find("..") != std::string::npos || file.name.starts_with('/'))
+      of_file.fail(fmt::format("names a file outside, '{}'", file.name));
+    marker.files.push_back(std::move(file));
+  }
+  return marker;
+}
+
+void check_size(const std::string& directory, const ListedFile& file) {
+  const std::optional<std::int64_t> size = file_bytes(directory + "/" + file.name);
+  SHOAL_CHECK(size, "{} is missing", file.name);
+  SHOAL_CHECK(*size == file.bytes, "{} has {} bytes instead of {}", file.name, *size, file.bytes);
+}
+
+// The three places that say the step of a run's checkpoint agree.
+void check_step(const std::string& directory, const Marker& marker, bool reads_state) {
+  if (std::ranges::find(marker.files, kTrainerStateFile, &ListedFile::name) == marker.files.end())
+    return;  // no run goes on from it
+  const auto named =
+      step_of(fs::path(directory + "/").lexically_normal().parent_path().filename().string());
+  SHOAL_CHECK(!named || *named == marker.step, "its {} marker is of step {}", kCompleteMarker,
+              marker.step);
+  if (!reads_state) return;
+  const std::int64_t step = read_trainer_state(directory).global_step;
+  SHOAL_CHECK(step == marker.step, "its {} is of step {}, its {} marker of step {}",
+              kTrainerStateFile, step, kCompleteMarker, marker.step);
 }
 
 // For each file of the marker, whether the share includes it. Deals files from the largest down,
@@ -131,14 +176,10 @@ std::optional<std::string> checkpoint_problem(const std::string& path, bool chec
   if (!path_exists(marker))
     return fmt::format("it has no {} marker: writing it was interrupted", kCompleteMarker);
   try {
-    const nlohmann::json content = read_json_file(marker);
-    const auto format = content.at("format").get<std::string>();
-    if (format != kFormat)
-      return fmt::format("its format is '{}'; this build reads '{}'", format, kFormat);
-    const nlohmann::json& files = content.at("files");
-    const std::vector<bool> mine = dealt(files, share);
-    for (std::size_t i = 0; i < mine.size(); ++i)
-      check_listed_file(path, files.at(i), checksums && mine[i]);
+    const Marker content = read_marker(marker);
+    for (const ListedFile& file : content.files) check_size(path, file);
+    if (checksums) check_sums(path, content.files, share);
+    check_step(path, content, checksums);
   } catch (const Error& problem) {
     if (!says_damaged(problem.code())) throw;
     return problem.what();

@@ -49,7 +49,7 @@ struct ChecksumShare {
   int index = 0, readers = 1;
 };
 // Why a checkpoint cannot be used; nullopt if it is complete. `checksums`: also reads every byte of
-// the share's files, with signs of progress (runtime/base/progress.h).
+// the share's files, with signs of progress (runtime/base/progress.h), and trainer_state.json.
 std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
                                               const ChecksumShare& share = {});
 

@@ -99,6 +99,7 @@ void read_own(const StateFields& own, TrainerState& state) {
   if (own.has("stream")) state.stream = own.need("stream");
   if (own.has("data")) state.data = own.need("data");
   if (!state.data.is_object()) own.wrong("data", "an object");
+  if (own.has("evaluation_due")) own.boolean("evaluation_due", state.evaluation_due);
   if (own.has("evaluations_without_gain"))
     own.integer("evaluations_without_gain", state.evaluations_without_gain);
 }
@@ -151,54 +152,25 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
   constexpr std::int64_t kMostRanks = std::numeric_limits<int>::max();
   TrainerState state;
   try {
-    SHOAL_CHECK(json.is_object(), "it is not an object");
-    read_optional(json, "best_metric", state.best_metric);
-    read_optional(json, "best_model_checkpoint", state.best_model_checkpoint);
-    read(json, "epoch", state.epoch);
-    read(json, "global_step", state.global_step);
-    read(json, "max_steps", state.max_steps);
-    read(json, "num_train_epochs", state.num_train_epochs);
-    read(json, "train_batch_size", state.train_batch_size);
-    nlohmann::json history;
-    read(json, "log_history", history);
-    SHOAL_CHECK(history.is_array(), "'log_history' is not an array");
-    state.log_history = history;
-    nlohmann::json own;
-    read(json, "shoal", own);
-    read(own, "global_batch_size", state.global_batch_size);
-    read(own, "data_epoch", state.data_epoch);
-    read(own, "data_position", state.data_position);
-    read(own, "seed", state.seed);
-    read(own, "data_seed", state.data_seed);
-    read(own, "optimizer_steps", state.optimizer_steps);
-    read(own, "window_loss", state.window_loss);
-    read(own, "window_steps", state.window_steps);
-    read(own, "total_loss", state.total_loss);
-    read(own, "tokens_seen", state.tokens_seen);
-    read(own, "loss_scale", state.loss_scale);
-    read(own, "loss_scale_good_steps", state.loss_scale_good_steps);
-    // Files before 2026-11-22 lack these; every scale except 1 was dynamic then.
-    state.loss_scale_dynamic = state.loss_scale != 1;
-    if (own.contains("loss_scale_dynamic")) {
-      read(own, "loss_scale_dynamic", state.loss_scale_dynamic);
-      read(own, "loss_scale_shift_left", state.loss_scale_shift_left);
-      read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
-    }
-    if (own.contains("compute_dtype")) read(own, "compute_dtype", state.compute_dtype);
-    if (own.contains("stream")) read(own, "stream", state.stream);
-    if (own.contains("data")) read(own, "data", state.data);
-    SHOAL_CHECK(state.data.is_object(), "'data' is not an object");
-    if (own.contains("evaluation_due")) read(own, "evaluation_due", state.evaluation_due);
-    if (own.contains("evaluations_without_gain"))
-      read(own, "evaluations_without_gain", state.evaluations_without_gain);
-    nlohmann::json layout;
-    read(own, "layout", layout);
-    read(layout, "ranks", state.layout.ranks);
-    read(layout, "threads", state.layout.threads);
-    read(layout, "instruction_set", state.layout.instruction_set);
-    if (layout.contains("plan")) read(layout, "plan", state.layout.plan);
-    SHOAL_CHECK(state.global_step >= 0 && state.data_epoch >= 0 && state.data_position >= 0,
-                "a negative step or position");
+    const StateFields fields(json, source);
+    fields.optional_number("best_metric", state.best_metric);
+    fields.optional_text("best_model_checkpoint", state.best_model_checkpoint);
+    fields.amount("epoch", state.epoch);
+    fields.integer("global_step", state.global_step);
+    fields.integer("max_steps", state.max_steps);
+    fields.amount("num_train_epochs", state.num_train_epochs);
+    fields.integer("train_batch_size", state.train_batch_size, 0, kMostRanks);
+    state.log_history = fields.need("log_history");
+    if (!state.log_history.is_array()) fields.wrong("log_history", "an array");
+    read_own({fields.need("shoal"), source}, state);
+    const nlohmann::json& own = fields.need("shoal");
+    const StateFields layout(StateFields(own, source).need("layout"), source);
+    layout.integer("ranks", state.layout.ranks, 1, kMostRanks);
+    layout.integer("threads", state.layout.threads, 0, kMostRanks);
+    (void)layout.need("instruction_set");
+    layout.text("instruction_set", state.layout.instruction_set);
+    if (const auto plan = own.at("layout").find("plan"); plan != own.at("layout").end())
+      state.layout.plan = *plan;
   } catch (const Error& problem) {
     throw_error(ErrorCode::corrupt_data, "{}", problem.message());
   }
