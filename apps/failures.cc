@@ -165,8 +165,8 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
-                  const std::function<bool(int rank)>& is_gone) {
-  const Failure mine = own ? failure_of(*own) : Failure{};
+                  const std::function<bool(int rank)>& is_gone, bool training_began) {
+  const Failure mine = own ? failure_of(*own, training_began) : Failure{};
   std::vector<Failure> all;
   bool all_heard = true;
   try {

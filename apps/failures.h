@@ -39,9 +39,9 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 // others fail (aborted, peer_lost) says so where nobody found a cause. Returns the
 // exit status of all ranks: 0 without failures, else kWrongOptions where what was found is an
 // argument that cannot be. `label` is new for each call. A rank that `is_gone`, which is not waited
-// for, has not failed.
+// for, has not failed. `training_began`: the options were right, so every failure is kFailed.
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
-                  const std::function<bool(int rank)>& is_gone = {});
+                  const std::function<bool(int rank)>& is_gone = {}, bool training_began = false);
 
 }  // namespace shoal::app

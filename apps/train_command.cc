@@ -283,13 +283,13 @@ void predict(const Rank& rank, Trainer& trainer, const OutputFiles& output,
   if (rank.world.rank != 0) return;
   auto files = rank.setup.samples->predicted(*dataset, predicted.predictions);
   for (TaskData::File& file : files) file.name = with_suffix(file.name, suffix);
-  write_files(directory, files);
+  output.write(files);
   OrderedFields all(std::move(metrics));
-  for (const auto& [name, value] : output.metrics.items()) all[name + suffix] = value;
+  for (const auto& [name, value] : predicted.metrics.items()) all[name + suffix] = value;
   metrics = std::move(all).json();
-  write_results(directory, "predict", metrics);
-  say(fmt::format("{} predictions in {}/{}", output.predictions.samples.size(), directory,
-                  files.at(0).name));
+  output.write_results("predict", metrics);
+  say(fmt::format("{} predictions in {}/{}", predicted.predictions.samples.size(),
+                  output.directory(), files.at(0).name));
 }
 
 // The validation set, unless the last step was evaluated just now, then MNLI's other genres under
@@ -400,7 +400,7 @@ int train_and_evaluate(const Rank& rank) {
                             trained.last_checkpoint)));
     } else {
       trainer.save_model(a.output_dir);
-      if (main_rank) write_results(a.output_dir, "train", trained.metrics);
+      if (main_rank) output.write_results("train", trained.metrics);
       // It came when the last step was done: the model is saved, and ends like any other program.
       if (const int late = stop_signal; late != 0) {
         ::kill(::getpid(), late);  // another thread takes it
@@ -594,7 +594,8 @@ int train(const std::vector<std::string>& words) {
     return run_rank(prepared, ranks);
   } catch (const std::exception& problem) {
     return tell_failures(world, store, "failed", error_of(problem),
-                         Deadline::in_seconds(deadlines::kTellFailures), gone);
+                         Deadline::in_seconds(deadlines::kTellFailures), gone,
+                         prepared.training_began);
   }
 }
 

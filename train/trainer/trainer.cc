@@ -414,16 +414,7 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
 
 bool Trainer::Impl::prepare_run() {
   prepare_training();
-  owners = find_owners(engine->beside(), args.output_dir);
-  // Before this run changes the directory. resume() removes nothing before all ranks have arrived.
-  const bool writes = is_main() || engine->writes_parts();  // other ranks may lack the disk
-  at_own_pace(
-      [&] {
-        if (!run_lock && writes && owners.is_owner(parts.communicator->rank()))
-          run_lock = std::make_shared<RunLock>(args.output_dir,
-                                               [this](const std::string& line) { say(line); });
-      },
-      told());
+  take_output_dir();  // before this run changes the directory
   const bool resumed = resume();
   check_output_dir();  // reading a checkpoint through may have taken long
   if (!owners.is_shared())

@@ -57,9 +57,13 @@ void check_output_directory(const TrainingArguments& arguments) {
 void Trainer::Impl::take_output_dir() {
   if (!owners.of_rank.empty()) return;
   owners = find_owners(engine->beside(), args.output_dir);
-  if (writes_files() && owners.is_owner(parts.communicator->rank()))
-    run_lock =
-        std::make_shared<RunLock>(args.output_dir, [this](const std::string& line) { say(line); });
+  at_own_pace(
+      [&] {
+        if (writes_files() && owners.is_owner(parts.communicator->rank()))
+          run_lock = std::make_shared<RunLock>(args.output_dir,
+                                               [this](const std::string& line) { say(line); });
+      },
+      told());
 }
 
 void Trainer::Impl::check_output_dir() const {
