@@ -35,7 +35,7 @@ std::vector<std::string> said(const std::vector<std::optional<Error>>& failures,
   lines.clear();
   test::run_thread_ranks(static_cast<int>(failures.size()), [&](const World& world, Store& store) {
     EXPECT_EQ(tell_failures(world, store, "test", failures[static_cast<std::size_t>(world.rank)],
-                            Deadline::in_seconds(20), training_began),
+                            Deadline::in_seconds(20), {}, training_began),
               status);
   });
   std::ranges::sort(lines);
