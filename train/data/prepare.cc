@@ -73,8 +73,8 @@ Sources open_all(const std::vector<std::string>& paths, const PrepareOptions& op
   return sources;
 }
 
-// `options.progress` hears of long work that has no share of the input to tell.
-void progress::made_of(const PrepareOptions& options) {
+// Reports progress of long work that does not consume input.
+void tell_progress(const PrepareOptions& options) {
   if (options.progress) options.progress(0, 0);
 }
 
@@ -82,7 +82,7 @@ Sha256Digest digest_of(std::string_view text, const PrepareOptions& options) {
   Sha256 hash;
   for (std::size_t at = 0; at < text.size(); at += kPassBytes) {
     hash.add(text.substr(at, kPassBytes));
-    progress::made_of(options);
+    tell_progress(options);
   }
   return hash.finish();
 }
@@ -114,8 +114,8 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
   try {
     const auto file = TokenFile::open(path);
     if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
-    // Costs less than the key, which hashes the text.
-    file->verify(options.threads, [&] { progress::made_of(options); });
+    // Cheaper than computing the key, which hashes the text.
+    file->verify(options.threads, [&] { tell_progress(options); });
     return PreparedSplit{path, file->documents(), file->tokens()};
   } catch (const Error& damage) {
     // Not damage: the file system failed, or progress() cancelled the reading.
@@ -355,7 +355,7 @@ std::int64_t documents_of(const Sources& sources, const PrepareOptions& options)
       bytes += raw.size();
       if (bytes < kPassBytes) return;
       bytes = 0;
-      progress::made_of(options);
+      tell_progress(options);
     });
   return documents;
 }
@@ -441,7 +441,8 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   make_directories(options.output_directory);
   const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
                      options.waiting);
-  if (!options.overwrite_cache && found(false)) return result;  // by an earlier lock holder
+  if (!options.overwrite_cache && found(false))
+    return result;  // prepared by the previous lock holder
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);
   return result;

@@ -110,7 +110,7 @@ std::size_t Record::find(std::string_view name) const {
 std::size_t Record::need(std::string_view name) const {
   const std::size_t field = find(name);
   if (field < names_->size()) return field;
-  // In the message itself: a skipped row's remedy is not told.
+  // The suggestion is in the message itself, because a skipped row's remedy is not shown.
   throw_error(ErrorCode::not_found, "{}: there is no field '{}'; {}", place_, shortened(name),
               names_there_are(name, *names_));
 }

@@ -15,12 +15,12 @@ namespace shoal {
 
 // File endings of text and token shards: .txt, .jsonl, .json and .shoaltok.
 const std::vector<std::string_view>& text_shard_endings();
-// The names in the list FILE of "@FILE": one a line; blank lines and comments are passed over.
+// The names in the list FILE of "@FILE": one per line. Skips blank lines and comments.
 std::vector<std::string> names_in_list(const std::string& file, const SourceRegistry& sources = {});
-// The shards that names stand for, in this order: files, directories (their files with these
-// endings), patterns ("data/*.jsonl"), and "@FILE", which has one of those a line ('#' begins a
-// comment). not_found where there are none. What `datasets` writes beside shards
-// (dataset_info.json, state.json) is none, unless it is named.
+// Expands names to shards, in order. A name is a file, a directory (its files with these endings),
+// a pattern ("data/*.jsonl"), or "@FILE", which lists one such name per line ('#' starts a
+// comment). Ignores the description files that `datasets` writes (dataset_info.json, state.json)
+// unless they are named. not_found if there are no shards.
 std::vector<std::string> expand_shards(
     const std::vector<std::string>& names, const SourceRegistry& sources = {},
     const std::vector<std::string_view>& endings = text_shard_endings());
@@ -33,7 +33,8 @@ struct TokenShardOptions {
   // How to tokenize text, and where to keep the tokens (output_directory). `inputs` is not used.
   PrepareOptions prepare = {};
   std::int64_t block_size = 1024;
-  bool line_by_line = false;  // true: lines (LineDataset); false: blocks (CausalLmDataset)
+  bool line_by_line =
+      false;  // true: samples are lines (LineDataset); false: blocks (CausalLmDataset)
   std::int64_t vocab_size = 0;
 };
 

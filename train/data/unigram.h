@@ -8,11 +8,11 @@
 
 namespace shoal {
 
-// Mean negative log-probability (nats a target) of the tokens of `evaluation` but each sample's
-// first, which is nobody's target, under the frequencies in `train`, each count plus one over
-// `vocab_size` tokens. Of a sample with labels these are the tokens, but for those without loss. An
-// id beyond vocab_size, or no target at all: invalid_argument. Reads every sample once, with signs
-// of progress (runtime/base/progress.h).
+// Mean negative log-probability (nats per target) of `evaluation` under the token frequencies of
+// `train`. Each count is incremented by one, over `vocab_size` tokens. The targets are a sample's
+// labels that are not kIgnoreLabel, or without labels its tokens; the first position is never a
+// target. invalid_argument: an id not below `vocab_size`, or no target at all. Reads every sample
+// once, with signs of progress (runtime/base/progress.h).
 double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_t vocab_size);
 
 }  // namespace shoal
