@@ -234,7 +234,7 @@ void Merger::run() {
 
 BpeDefinition Merger::take_definition() {
   BpeDefinition definition;
-  // A pair merged twice keeps its later rank, as in Hugging Face's map from pairs to ranks.
+  // Of duplicate pairs, keep the later rank, as Hugging Face's map from pairs to ranks does.
   std::unordered_set<std::uint64_t> seen;
   for (auto merge = merges_.rbegin(); merge != merges_.rend(); ++merge)
     if (seen.insert(PairTable::key_of(merge->first)).second)

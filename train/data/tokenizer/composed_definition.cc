@@ -58,7 +58,8 @@ ComposedDefinition parse_composed(const json& file, const std::string& source) {
   ComposedDefinition definition;
   Section top(file, "the file", source);
   top.find("version");
-  for (const char* key : {"truncation", "padding"}) top.find(key);  // do not affect ids
+  for (const char* key : {"truncation", "padding"})
+    top.find(key);  // set per task, no effect on ids
   read_model(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
   const auto part = [&](const char* key) {

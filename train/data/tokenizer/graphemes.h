@@ -12,7 +12,7 @@ enum GraphemeClass : std::uint8_t {
   grapheme_consonant = 4,    // of an Indic conjunct
   grapheme_linker = 8,       // joins two consonants
   grapheme_between = 16,     // may stand between consonant and linker
-  grapheme_control = 32,     // joins no neighbour
+  grapheme_control = 32,     // may come between consonant and linker
   grapheme_pictograph = 64,  // joined by U+200D
   stripped_mark = 128        // unrelated to clusters: StripAccents removes it
 };

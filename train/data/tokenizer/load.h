@@ -11,11 +11,11 @@
 
 namespace shoal {
 
-// `path`: a directory, or a tokenizer.json, vocab.txt or *.model file. Of a directory, opens the
-// first of tokenizer.json, vocab.txt, spiece.model, tokenizer.model, and vocab.json with
-// merges.txt. tokenizer_config.json, special_tokens_map.json and, for *.model, config.json supply
-// roles and missing settings. not_found names the files that were tried; unavailable names the
-// feature that Shoal does not support.
+// `path`: a directory, or a tokenizer.json, vocab.txt or *.model file. A directory needs a
+// tokenizer.json, vocab.txt, spiece.model, tokenizer.model, or vocab.json and merges.txt.
+// tokenizer_config.json, special_tokens_map.json and, for *.model, config.json supply roles and
+// missing settings. not_found names the files that were tried; unavailable names the feature that
+// Shoal does not support.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 // Parses a tokenizer.json: supported normalizers, pre-tokenizers and decoders in any order, around

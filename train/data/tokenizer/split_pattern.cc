@@ -121,8 +121,8 @@ class Work {
   Work& operator=(const Work&) = delete;
   bool is_done() const { return left_ < 0; }
 
-  // `input` counts each piece of text that it provides, `matcher` each 10,000 saved backtracking
-  // positions. `matcher` stops there, or at a new start position, once the allowance is used up.
+  // `input` counts each piece of text that it provides. `matcher` counts every 10,000 saved
+  // backtracking positions and every start position.
   static void watch(UText& input) {
     static const UTextFuncs plain = *input.pFuncs;
     static const UTextFuncs counted = [] {

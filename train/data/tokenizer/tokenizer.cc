@@ -66,7 +66,7 @@ std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i) {
                    const auto at = static_cast<std::size_t>(i);
-                   progress::made_of(texts[at].size());  // heard in the calling thread alone
+                   progress::made_of(texts[at].size());  // heard in the calling thread only
                    try {
                      result[at] = tokenizer.encode(texts[at], options);
                    } catch (const Error& error) {

@@ -93,7 +93,7 @@ class TokenizerImpl {
 
   SequenceTemplate sequence_;
   std::vector<std::uint8_t> kinds_;            // by id, added tokens included
-  std::map<TokenId, std::string> normalized_;  // of added tokens with `normalized`
+  std::map<TokenId, std::string> normalized_;  // of those added tokens that it changes
   TokenRoles roles_;
   mutable std::once_flag hashed_;
   mutable std::string hash_;
