@@ -68,7 +68,7 @@ void DocumentSource::for_each(
 void DocumentSource::for_each_paragraph(
     const std::function<void(std::string_view, std::int64_t)>& document) const {
   std::size_t begin = 0;     // start of the paragraph
-  bool has_text = false;     // the paragraph has a non-blank line
+  bool has_text = false;     // a non-blank line was found
   bool after_blank = false;  // a blank line followed it; the next text starts a new paragraph
   std::int64_t number = 0, first_line = 1;
   std::string_view line;

@@ -19,9 +19,8 @@ struct PipeOptions {
   // The records are CSV rows, and the first is the header. Each piece starts with the header;
   // repeated headers (at the start of the next file) are dropped.
   bool has_rows = false;
-  std::int64_t piece_bytes = std::int64_t{16}
-                             << 20U;            // size of a piece; two are in memory at a time
-  double wait_seconds = deadlines::kFirstPipe;  // how long to wait for a pipe to appear
+  std::int64_t piece_bytes = std::int64_t{16} << 20U;  // two are in memory at a time
+  double wait_seconds = deadlines::kFirstPipe;         // how long to wait for a pipe to appear
 };
 
 // Cuts each pipe into pieces that end with a record, always at the same offsets. A pipe is never
@@ -48,8 +47,7 @@ class PipeShards final : public ShardSet {
   Opening opening_;
   std::unique_ptr<Reader> reader_;
   mutable std::atomic<bool> stop_{false};
-  mutable std::int64_t next_ = 0, piece_ = 0,
-                       passed_over_ = 0;  // used by open(): one caller at a time
+  mutable std::int64_t next_ = 0, piece_ = 0, passed_over_ = 0;  // for open(): one caller at a time
 };
 
 }  // namespace shoal

@@ -441,8 +441,7 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   make_directories(options.output_directory);
   const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
                      options.waiting);
-  if (!options.overwrite_cache && found(false))
-    return result;  // prepared by the previous lock holder
+  if (!options.overwrite_cache && found(false)) return result;  // by an earlier lock holder
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);
   return result;

@@ -56,9 +56,7 @@ struct StreamState {
   std::int64_t position = 0;     // samples consumed by all ranks since the run began
   std::int64_t epoch = 0;        // epoch of the next sample
   std::int64_t epoch_begin = 0;  // position at which that epoch began
-  double progress =
-      0;  // epochs done, including the fraction of the current one (StreamOrder::progress)
-  // Sizes of the shards opened in that epoch so far, in its order.
+  double progress = 0;           // epochs done, as a fraction (StreamOrder::progress)
   std::shared_ptr<const std::vector<std::int64_t>> sizes = {};
   // With shard_by_rank: size of every shard of the set, -1 if this rank does not know it. To resume
   // all ranks from one state, merge the sizes that each of them knows.

@@ -14,9 +14,7 @@ class ShardsOfRank final : public ShardSet {
   // invalid_argument if there are fewer shards than ranks, or if the set is sequential.
   ShardsOfRank(std::shared_ptr<const ShardSet> all, std::int64_t rank, std::int64_t ranks);
 
-  std::int64_t number(std::int64_t shard) const {
-    return rank_ + shard * ranks_;
-  }  // index in the full set
+  std::int64_t number(std::int64_t shard) const { return rank_ + shard * ranks_; }  // in the set
   std::int64_t count() const override;
   const std::string& name(std::int64_t shard) const override { return all_->name(number(shard)); }
   std::shared_ptr<const Dataset> open(std::int64_t shard) const override {

@@ -33,8 +33,7 @@ struct TokenShardOptions {
   // How to tokenize text, and where to keep the tokens (output_directory). `inputs` is not used.
   PrepareOptions prepare = {};
   std::int64_t block_size = 1024;
-  bool line_by_line =
-      false;  // true: samples are lines (LineDataset); false: blocks (CausalLmDataset)
+  bool line_by_line = false;  // true: lines (LineDataset); false: blocks (CausalLmDataset)
   std::int64_t vocab_size = 0;
 };
 

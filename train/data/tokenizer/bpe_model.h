@@ -74,7 +74,7 @@ struct BpeModelOptions {
   // true: tokens are text, and symbols are a word's characters. false: tokens use the byte-level
   // alphabet, and symbols are a word's bytes.
   bool characters = false;
-  bool byte_fallback = false;  // with `characters`: spells unknown ones as byte tokens <0x..>
+  bool byte_fallback = false;  // with `characters`: byte tokens <0x..> for unknown ones
 };
 
 class BpeModel {

@@ -25,8 +25,7 @@ bool is_newer_than_theirs(UChar32 c) {
   return age[0] > 9;
 }
 
-constexpr std::uint32_t kFirstDecomposed =
-    0xA0;  // below, no character decomposes and all are starters
+constexpr std::uint32_t kFirstDecomposed = 0xA0;  // below, none decomposes and all are starters
 
 const icu::Normalizer2& normalizer(bool compatible) {
   UErrorCode status = U_ZERO_ERROR;

@@ -58,8 +58,7 @@ ComposedDefinition parse_composed(const json& file, const std::string& source) {
   ComposedDefinition definition;
   Section top(file, "the file", source);
   top.find("version");
-  for (const char* key : {"truncation", "padding"})
-    top.find(key);  // set per task, no effect on ids
+  for (const char* key : {"truncation", "padding"}) top.find(key);  // do not affect ids
   read_model(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
   const auto part = [&](const char* key) {

@@ -8,8 +8,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kMaxId =
-    (std::int64_t{1} << 26) - 1;  // limits the memory that a hostile id can cost
+constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;  // bounds the cost of a hostile id
 
 }  // namespace
 

@@ -115,8 +115,7 @@ WordPieceDefinition parse_word_piece(const json& file, const std::string& source
   WordPieceDefinition definition;
   Section top(file, "the file", source);
   top.find("version");
-  for (const char* key : {"truncation", "padding"})
-    top.find(key);  // set per task, no effect on ids
+  for (const char* key : {"truncation", "padding"}) top.find(key);  // do not affect ids
   read_model(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
   read_normalizer(top.find("normalizer"), source, definition);
