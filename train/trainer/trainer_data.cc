@@ -34,13 +34,20 @@ std::shared_ptr<const std::vector<std::int32_t>> Trainer::Impl::lengths_of_sampl
   const int rank = parts.communicator->rank();
   std::vector<std::int64_t> counted(static_cast<std::size_t>(all.size()), 0);
   const std::int64_t own = (all.size() - rank + ranks() - 1) / ranks();
-  parallel_for(std::max(1, available_cores() / ranks()), own, 16,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) {
-                   const std::int64_t index = rank + i * ranks();
-                   counted[static_cast<std::size_t>(index)] = std::ssize(all.get(index).input_ids);
-                 }
-               });
+  constexpr std::int64_t kBetweenSigns = 4096;
+  at_own_pace([&] {
+    for (std::int64_t first = 0; first < own; first += kBetweenSigns) {
+      parallel_for(std::max(1, available_cores() / ranks()), std::min(kBetweenSigns, own - first),
+                   16, [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = first + begin; i < first + end; ++i) {
+                       const std::int64_t index = rank + i * ranks();
+                       counted[static_cast<std::size_t>(index)] =
+                           std::ssize(all.get(index).input_ids);
+                     }
+                   });
+      progress::made();
+    }
+  });
   sum(counted.data(), all.size());
   auto lengths = std::make_shared<std::vector<std::int32_t>>();
   lengths->reserve(counted.size());
