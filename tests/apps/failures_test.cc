@@ -169,7 +169,7 @@ TEST(Failures, OfARankThatIsGoneAreRead) {
       return;
     }
     store.get("over", Deadline::in_seconds(20));
-    EXPECT_EQ(tell_failures(world, store, "test", noticed, Deadline::in_seconds(20),
+    EXPECT_EQ(tell_failures(world, store, "test", noticed, Deadline::in_seconds(1),
                             [](int) { return false; }),
               kFailed);
   });
