@@ -96,8 +96,16 @@ class Socket {
   int fd_ = -1;
 };
 
-// Tries one address once. If the result is empty, `why` holds the reason.
-std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline, std::string& why) {
+// Why an address has not been reached.
+struct Unreached {
+  std::string why = "no attempt was made";
+  bool refused = false;  // no process listens there
+};
+
+// Tries one address once. If the result is empty, `unreached` holds the reason.
+std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline,
+                                  Unreached& unreached) {
+  std::string& why = unreached.why;
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.fd() < 0) {
     why = std::strerror(errno);
@@ -115,6 +123,7 @@ std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline, st
     }
     if (error != 0) {
       why = std::strerror(error);
+      unreached.refused |= error == ECONNREFUSED;
       return std::nullopt;
     }
   }
@@ -138,10 +147,13 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline deadline) {
+// `served`: the server has been there, so a refused connection means that it has ended, not that it
+// will come.
+Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline deadline,
+                     bool served = false) {
   const auto start = Clock::now();
   auto pause = std::chrono::milliseconds(10);
-  std::string why = "no attempt was made";
+  Unreached unreached;
   for (;;) {
     for (const std::string& host : hosts) {
       addrinfo hints{}, *found = nullptr;
@@ -150,7 +162,7 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
       // A name may resolve only later: in a cluster, when its host appears.
       const int problem = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
       if (problem != 0) {
-        why = ::gai_strerror(problem);
+        unreached.why = ::gai_strerror(problem);
         continue;
       }
       std::optional<Socket> socket;
@@ -158,16 +170,17 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
         const double attempt =
             std::clamp(deadline.seconds_left(), deadlines::kShortestConnectAttempt,
                        deadlines::kConnectAttempt);
-        socket = try_connect(*a, Deadline::in_seconds(attempt), why);
+        socket = try_connect(*a, Deadline::in_seconds(attempt), unreached);
       }
       ::freeaddrinfo(found);
       if (socket) return *std::move(socket);
     }
+    if (served && unreached.refused) throw Error(ErrorCode::peer_lost, unreached.why);
     if (deadline.passed())
       throw Error(
           ErrorCode::timeout,
           fmt::format("no Shoal store at {}:{} within {:.1f} s ({})", hosts.front(), port,
-                      seconds_since(start), why),
+                      seconds_since(start), unreached.why),
           fmt::format("rank 0 serves it: see that it runs on that host and that MASTER_ADDR "
                       "and MASTER_PORT are its address{}",
                       is_loopback(hosts.back())
@@ -317,11 +330,11 @@ class TcpStore final : public Store {
         return socket;
       }
     }
-    // The server was reachable before, so a connection refused now means that it is gone, not late.
     try {
       return connect_until(
           hosts_, port_,
-          Deadline::in_seconds(std::min(deadlines::kConnectAttempt, deadline.seconds_left())));
+          Deadline::in_seconds(std::min(deadlines::kConnectAttempt, deadline.seconds_left())),
+          /*served=*/true);
     } catch (const Error& problem) {
       throw Error(ErrorCode::peer_lost, problem.message());
     }
