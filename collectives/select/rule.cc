@@ -166,7 +166,7 @@ class RuleParser {
       names.push_back(fmt::format("@{}", to_string(algorithm)));
     }
     if (rule_.algorithm == Algorithm::automatic)
-      refuse("is not an algorithm", names_there_are(name, names));
+      refuse("is not an algorithm", names_there_are(fmt::format("@{}", name), names));
   }
 
   void read_words(std::string_view field) {
