@@ -51,8 +51,6 @@ TrainNeeds check_train_words(const std::vector<std::string>& words);
 // remote (s3://).
 void check_paths(const TrainNeeds& needs);
 
-// Prints "shoal train: ..." to standard error: one line, or one per problem.
-void report_error(const std::string& command, const std::string& text);
 // Reports each SHOAL_ variable with an invalid value. Returns the exit status: 1 if there is one.
 int report_environment(const std::string& command);
 // Prints to standard output. Invalid UTF-8 becomes U+FFFD. indent -1: one line.

@@ -18,6 +18,7 @@
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/train/run/report_error.h"
 
 namespace shoal::app {
 namespace {

@@ -17,13 +17,9 @@
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/mapped_faults.h"
+#include "shoal/train/run/report_error.h"
 
 namespace shoal::app {
-
-void report_error(const std::string& command, const std::string& text) {
-  std::fflush(stdout);
-  terminal::print(stderr, "{}: {}\n", command, text);
-}
 
 int report_environment(const std::string& command) {
   std::vector<std::string> problems = env::problems();
@@ -100,11 +96,11 @@ int main(int argc, char** argv) {
     if (status == 0) shoal::terminal::finish_output();
     return status;
   } catch (const shoal::Error& error) {
-    shoal::app::report_error(command, error.what());
+    shoal::report_error(command, error.what());
   } catch (const std::bad_alloc&) {
-    shoal::app::report_error(command, "out of memory");
+    shoal::report_error(command, "out of memory");
   } catch (const std::exception& error) {
-    shoal::app::report_error(command, std::string("unexpected: ") + error.what());
+    shoal::report_error(command, std::string("unexpected: ") + error.what());
   }
   return 1;
 }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "failures.h"
 #include "local_model.h"
 #include <fmt/ranges.h>
 
@@ -23,76 +22,11 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/run/failures.h"
+#include "shoal/train/run/model_config.h"
 
 namespace shoal::app {
 namespace {
-
-constexpr std::array kEncoders{"bert", "roberta", "distilbert", "albert"};
-
-// Applies overrides such as "n_layer=6,n_embd=384", typed like the fields.
-nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
-                          const std::string& source) {
-  std::istringstream pairs(overrides);
-  std::string pair;
-  while (std::getline(pairs, pair, ',')) {
-    const auto equals = pair.find('=');
-    SHOAL_CHECK(equals != std::string::npos && equals > 0,
-                "config_overrides: '{}' is not name=value", pair);
-    const std::string name = pair.substr(0, equals);
-    const auto field = config.find(name);
-    if (field == config.end()) {
-      std::vector<std::string> names;
-      for (const auto& [known, unused] : config.items()) names.push_back(known);
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("config_overrides: {} has no '{}'", source, name),
-                  names_there_are(name, names));
-    }
-    const std::string text = pair.substr(equals + 1);
-    nlohmann::json value = json_if_valid(text).value_or(text);
-    if (value == "True" || value == "False") value = value == "True";
-    *field = std::move(value);
-  }
-  return config;
-}
-
-bool is_decoder(const nlohmann::json& config) {
-  return config.is_object() &&
-         std::ranges::count(nn::causal_lm_types(), nn::model_type_of(config)) > 0;
-}
-
-// Adds all fields that the model knows, so that overrides may name them.
-nlohmann::json completed(const nlohmann::json& config, const std::string& source) {
-  if (is_decoder(config)) return nn::complete_causal_lm_config(config, source);
-  return nn::completed_config(config, nn::EncoderConfig::from_json(config, source).known_fields());
-}
-
-bool is_known(const nlohmann::json& config) {
-  if (is_decoder(config)) return true;
-  const nlohmann::json& type = config["model_type"];
-  return std::ranges::any_of(kEncoders, [&](const char* known) { return type == known; });
-}
-
-void check_model_type(const nlohmann::json& config, const std::string& source) {
-  if (!config.is_object())
-    throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", source);
-  if (is_known(config)) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is of a model of type {}", source,
-                          shortened(config["model_type"].dump(), 80)),
-              "gpt2, llama, bert, roberta, distilbert and albert are known");
-}
-
-// A configuration with only the model_type of the option.
-nlohmann::json config_of_type(const std::string& type) {
-  nlohmann::json config{{"model_type", type}};
-  if (is_known(config)) return config;
-  std::vector<std::string> names;
-  for (const std::string_view known : nn::causal_lm_types()) names.emplace_back(known);
-  names.insert(names.end(), kEncoders.begin(), kEncoders.end());
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("model_type is \"{}\"; it takes one of {}", type, fmt::join(names, ", ")),
-              did_you_mean(type, names));
-}
 
 // Adds the option's model_type to a configuration without one, otherwise the type that its
 // architectures name; throws if the configuration has another.
@@ -123,14 +57,14 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
                          arguments.model_type, name);
   } else if (!arguments.model_type.empty()) {
     source = "model_type " + arguments.model_type;
-    config = completed(config_of_type(arguments.model_type), source);
+    config = completed_config(config_of_type(arguments.model_type), source);
   } else {
     throw_error(ErrorCode::invalid_argument,
                 "there is no model: give model_name_or_path, config_name, or model_type gpt2, "
                 "llama, bert, roberta, distilbert or albert");
   }
   if (arguments.config_overrides.empty()) return config;
-  config = overridden(completed(config, source), arguments.config_overrides, source);
+  config = overridden_config(completed_config(config, source), arguments.config_overrides, source);
   source = "config_overrides";
   return config;
 }
@@ -216,7 +150,7 @@ void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
     return role ? nlohmann::json(*role) : nlohmann::json();
   };
   model.config["vocab_size"] = tokenizer.max_id() + 1;
-  if (is_decoder(model.config)) {
+  if (is_decoder_config(model.config)) {
     model.config["bos_token_id"] = id(tokenizer.roles().bos);
     model.config["eos_token_id"] = id(tokenizer.roles().eos);
   } else {
@@ -227,7 +161,8 @@ void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
 TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
                      std::vector<std::string>& notices) {
   const TokenRoles& roles = tokenizer.roles();
-  if (model.kind == TaskKind::causal_lm || !is_decoder(model.config)) return roles.pad.value_or(0);
+  if (model.kind == TaskKind::causal_lm || !is_decoder_config(model.config))
+    return roles.pad.value_or(0);
   nlohmann::json& said = model.config["pad_token_id"];
   // Some configurations use -1 or the vocabulary size for none.
   const nlohmann::json* const size = find_field(model.config, "vocab_size");

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "failures.h"
+#include "shoal/train/run/failures.h"
 #include "run_stream.h"
 #include "sources.h"
 #include <fmt/ranges.h>

@@ -13,13 +13,13 @@
 
 #include "agreement.h"
 #include "commands.h"
-#include "compute.h"
+#include "shoal/train/run/compute.h"
 #include "data_options.h"
-#include "devices.h"
-#include "failures.h"
+#include "shoal/train/run/devices.h"
+#include "shoal/train/run/failures.h"
 #include "run_files.h"
 #include "run_needs.h"
-#include "run_ranks.h"
+#include "shoal/train/run/run_ranks.h"
 #include "run_settings.h"
 #include "run_setup.h"
 #include <CLI/CLI.hpp>
@@ -487,7 +487,7 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   std::unique_ptr<Tracer> tracer;
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
   Compute compute(prepared.device.device, threads,
-                  memory_limit(a, world, prepared.device.device, shared_gpu(prepared, world.rank)));
+                  memory_limit(a.memory_limit_mb, world, prepared.device.device, shared_gpu(prepared, world.rank)));
   collectives::CommunicatorOptions how = communicator_options(a);
   how.stream = compute.kernels->stream();
   how.deadline_seconds = deadlines::seconds();

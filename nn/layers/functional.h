@@ -143,4 +143,15 @@ LossResult cross_entropy(Context& context, const Value& logits, const Tensor& ta
 LossResult squared_error(Context& context, const Value& x, const Tensor& targets,
                          const LossOptions& options);
 
+// A loss of one's own: the sum of term(x[i], targets[i], slope), where `term` also sets `slope` to
+// its derivative by x[i]. x and targets are f32, equally many, in host memory; NaN: no target.
+// Throws unavailable on a device. `name` must have static storage.
+//   float squared(float x, float target, float& slope) {
+//     slope = 2 * (x - target);
+//     return (x - target) * (x - target);
+//   }
+LossResult pointwise_loss(Context& context, std::string_view name, const Value& x,
+                          const Tensor& targets, const LossOptions& options,
+                          const std::function<float(float x, float target, float& slope)>& term);
+
 }  // namespace shoal::nn

@@ -62,11 +62,7 @@ class MlpLike : public Module {
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
 };
 
-struct LossOutput {
-  Value loss;                // [1] f32: loss_scale × sum over valid targets
-  Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
-  std::int64_t targets = 0;  // valid targets; -1 (unknown) if they are on a device
-};
+using LossOutput = LossResult;
 class HeadLoss : public Module {
  public:
   // Hidden states [B, T, C] and targets i32 [B, T] (negative: none), shifted by the task.

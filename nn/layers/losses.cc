@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
@@ -95,6 +98,44 @@ LossResult squared_error(Context& context, const Value& x, const Tensor& given,
     context.kernels().loss().squared_error(args, context.stream);
   });
   result.loss = scaled_loss(context, x, "squared_error", result.loss_sum, dx, options);
+  return result;
+}
+
+LossResult pointwise_loss(Context& context, std::string_view name, const Value& x,
+                          const Tensor& targets, const LossOptions& options,
+                          const std::function<float(float x, float target, float& slope)>& term) {
+  if (!context.kernels().device().is_cpu())
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is computed by the host, and the model is on {}", name,
+                            to_string(context.kernels().device())),
+                "use squared_error() or cross_entropy(), or train on the CPU");
+  SHOAL_CHECK(x.tensor.dtype() == DType::f32 && targets.defined() &&
+                  targets.dtype() == DType::f32 && targets.count() == x.tensor.count(),
+              "{}: values and targets must be f32, one target for each of {}", name,
+              to_string(x.tensor.shape()));
+  LossResult result;
+  result.loss_sum = context.empty({1}, DType::f32);
+  Tensor dx;
+  if (context.records({&x, 1}, {})) dx = context.empty(x.tensor.shape(), DType::f32);
+  context.run(name, {x.tensor, targets}, {result.loss_sum, dx}, [&] {
+    float factor = options.loss_scale;
+    if (options.state != nullptr)
+      factor *= options.state->loss_scale * options.state->inverse_targets;
+    const auto* const values = x.tensor.const_data<float>();
+    const auto* const wanted = targets.const_data<float>();
+    auto* const slopes = dx.defined() ? dx.data<float>() : nullptr;
+    double sum = 0;
+    for (std::int64_t i = 0; i < targets.count(); ++i) {
+      float slope = 0;
+      if (!std::isnan(wanted[i])) sum += term(values[i], wanted[i], slope);
+      if (slopes != nullptr) slopes[i] = factor * slope;
+    }
+    *result.loss_sum.data<float>() = static_cast<float>(sum);
+  });
+  const auto* const wanted = targets.const_data<float>();
+  result.targets = std::count_if(wanted, wanted + targets.count(),
+                                 [](float target) { return !std::isnan(target); });
+  result.loss = scaled_loss(context, x, name, result.loss_sum, dx, options);
   return result;
 }
 

@@ -13,8 +13,6 @@
 
 namespace shoal::app {
 
-void report_error(const std::string&, const std::string&) {}  // apps/failures.cc wants one
-
 namespace {
 
 using ::testing::Each;

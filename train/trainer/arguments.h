@@ -78,7 +78,7 @@ struct TrainingArguments {
   bool activation_offloading = false;     // of the tensors that checkpoints keep
   bool optimizer_offloading = false;      // masters and moments in pinned host memory
   bool use_cpu = false;                   // even if there is a GPU
-  std::optional<double> memory_limit_mb;  // MiB of tensors; nullopt: see apps/compute.h
+  std::optional<double> memory_limit_mb;  // MiB of tensors; nullopt: see train/run/compute.h
   StepCaptureMode step_capture = StepCaptureMode::automatic;
 
   // --- logging

@@ -41,8 +41,10 @@ void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& ker
   }
 }
 
-void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
-                Stream stream) {
+}  // namespace
+
+void read_held(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
+               Stream stream) {
   const auto host = make_host_memory();
   // A device may write host memory too (optimizer_offloading): wait for its queued work first.
   if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
@@ -59,6 +61,8 @@ void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers
     backend.synchronize(stream);
   }
 }
+
+namespace {
 
 // "a, b, c and 4 more"
 std::string some(const std::vector<std::string>& names) {
@@ -117,7 +121,7 @@ nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::K
     nn::LoadReport report;
     task.keep_files_of(directory);
     report.unexpected = check_fits(checkpoint, task.module(), directory);
-    read_parts(checkpoint, into, kernels.stream());
+    read_held(checkpoint, into, kernels.stream());
     return report;
   }
   std::multimap<std::string, const HeldNumbers*> by_name;
@@ -134,7 +138,7 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
     const auto checkpoint = ShardedCheckpoint::open(directory);
     for (const HeldNumbers& part : into)
       if (!checkpoint.contains(part.held.name)) refuse_without_optimizer(directory, part.held.name);
-    return read_parts(checkpoint, into, kernels.stream());
+    return read_held(checkpoint, into, kernels.stream());
   }
   const std::string file_name(kOptimizerStateFile), path = directory + "/" + file_name;
   if (!path_exists(path)) refuse_without_optimizer(directory, file_name);

@@ -9,6 +9,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/train/checkpoint/held_tensor.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/tasks/task.h"
 
 namespace shoal {
@@ -18,6 +19,9 @@ struct HeldNumbers {
   Tensor tensor;  // held.count() contiguous elements of held.dtype; shares the owner's memory
 };
 
+// Fills each entry from a checkpoint in parts. Waits for `stream`.
+void read_held(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
+               Stream stream);
 // Reads each entry by its tensor's name; a tensor may have several entries or none. Returns and
 // throws as Task::load(), and throws as ShardedCheckpoint, before it writes anything.
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,

@@ -1,4 +1,4 @@
-// What apps/compute.h gives a rank on a GPU.
+// What train/run/compute.h gives a rank on a GPU.
 #pragma once
 
 #include <memory>

@@ -1,11 +1,10 @@
-#include "devices.h"
+#include "shoal/train/run/devices.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <set>
 
-#include "json_card.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -14,8 +13,9 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/rendezvous/cards.h"
+#include "shoal/train/run/json_card.h"
 
-namespace shoal::app {
+namespace shoal {
 namespace {
 
 // Ranks as "0-3, 8".
@@ -164,4 +164,4 @@ std::vector<std::string> device_lines(std::span<const RankDevice> ranks) {
   return lines;
 }
 
-}  // namespace shoal::app
+}  // namespace shoal

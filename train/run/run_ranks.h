@@ -11,7 +11,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"
 
-namespace shoal::app {
+namespace shoal {
 
 class RunRanks {
  public:
@@ -38,4 +38,4 @@ class RunRanks {
   std::unique_ptr<collectives::WatchedStore> watched_;
 };
 
-}  // namespace shoal::app
+}  // namespace shoal

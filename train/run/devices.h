@@ -6,13 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "compute.h"
-
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/rendezvous/store.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/train/run/compute.h"
 
-namespace shoal::app {
+namespace shoal {
 
 struct RankDevice {
   std::string host;
@@ -41,4 +40,4 @@ std::vector<int> ranks_on_device_of(std::span<const RankDevice> ranks, int rank)
 // For the head of a log: how many GPUs, which ones, whose; nothing of one rank or of CPUs.
 std::vector<std::string> device_lines(std::span<const RankDevice> ranks);
 
-}  // namespace shoal::app
+}  // namespace shoal

@@ -12,7 +12,7 @@
 #include "shoal/runtime/rendezvous/store.h"
 #include "shoal/runtime/rendezvous/world.h"
 
-namespace shoal::app {
+namespace shoal {
 
 inline constexpr int kFailed = 1, kWrongOptions = 2;
 
@@ -38,10 +38,12 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 // the lowest says so, on standard error, and how many others there are; who only noticed that
 // others fail (aborted, peer_lost) says so where nobody found a cause. Returns the
 // exit status of all ranks: 0 without failures, else kWrongOptions where what was found is an
-// argument that cannot be. `label` is new for each call. A rank that `is_gone`, which is not waited
-// for, has not failed. `training_began`: the options were right, so every failure is kFailed.
+// argument that cannot be. `label` is new for each call; lines begin with `program`. A rank that
+// `is_gone`, which is not waited for, has not failed. `training_began`: the options were right, so
+// every failure is kFailed.
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
-                  const std::function<bool(int rank)>& is_gone = {}, bool training_began = false);
+                  const std::function<bool(int rank)>& is_gone = {}, bool training_began = false,
+                  const std::string& program = "shoal train");
 
-}  // namespace shoal::app
+}  // namespace shoal

@@ -1,4 +1,4 @@
-#include "failures.h"
+#include "shoal/train/run/failures.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,16 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "commands.h"
-#include "json_card.h"
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error_code.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/cards.h"
+#include "shoal/train/run/json_card.h"
+#include "shoal/train/run/report_error.h"
 
-namespace shoal::app {
+namespace shoal {
 namespace {
 
 struct Failure {
@@ -165,7 +165,8 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
-                  const std::function<bool(int rank)>& is_gone, bool training_began) {
+                  const std::function<bool(int rank)>& is_gone, bool training_began,
+                  const std::string& program) {
   const Failure mine = own ? failure_of(*own, training_began) : Failure{};
   std::vector<Failure> all;
   bool all_heard = true;
@@ -173,9 +174,9 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     all = words_of_all(world, store, label, mine, deadline, is_gone);
     all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
-    if (!own) report_error("shoal train", gone.what());
+    if (!own) report_error(program, gone.what());
     // An abort is somebody else's, who says what it was.
-    if (own && own->code() != ErrorCode::aborted) report_error("shoal train", own->what());
+    if (own && own->code() != ErrorCode::aborted) report_error(program, own->what());
     return own ? mine.status : kFailed;
   }
   int status = 0;
@@ -183,7 +184,7 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     if (failure.status != 0 && (status == 0 || !failure.noticed)) status = failure.status;
   if (status == 0) return 0;
   if (own && speaks(all, static_cast<std::size_t>(world.rank)))
-    report_error("shoal train", said_by(all, mine, *own, world.rank));
+    report_error(program, said_by(all, mine, *own, world.rank));
   if (world.size > 1 && all_heard) try {
       // Everybody should have read it before anybody's exit makes the launcher end the others. That
       // is a courtesy: rank 0, which may serve the store, can be gone already.
@@ -194,4 +195,4 @@ int tell_failures(const World& world, Store& store, const std::string& label,
   return status;
 }
 
-}  // namespace shoal::app
+}  // namespace shoal

@@ -1,11 +1,13 @@
 // What ranks tell each other of their devices, and what is refused.
-#include "apps/devices.h"
+#include "shoal/train/run/devices.h"
+
+#include <optional>
 
 #include "support/hostile_cards.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
-namespace shoal::app {
+namespace shoal {
 namespace {
 
 using ::testing::AllOf;
@@ -107,18 +109,14 @@ TEST(Devices, StandInTheHeadOfTheLog) {
 }
 
 TEST(Devices, SharedAreDividedByTheirRanks) {
-  const TrainingArguments arguments;
   const World world = test::local_world(0, 2);
-  EXPECT_FALSE(memory_limit(arguments, world, Device::cuda(0), {.ranks = 1, .free = 1000}));
-  const auto limit = memory_limit(arguments, world, Device::cuda(0), {.ranks = 4, .free = 1000});
+  EXPECT_FALSE(memory_limit(std::nullopt, world, Device::cuda(0), {.ranks = 1, .free = 1000}));
+  const auto limit = memory_limit(std::nullopt, world, Device::cuda(0), {.ranks = 4, .free = 1000});
   ASSERT_TRUE(limit);
   EXPECT_EQ(limit->bytes, 225);
   EXPECT_THAT(limit->bound, AllOf(HasSubstr("cuda:0"), HasSubstr("shared by 4 ranks")));
-  TrainingArguments given;
-  given.memory_limit_mb = 1;
-  EXPECT_EQ(memory_limit(given, world, Device::cuda(0), {.ranks = 4, .free = 1000})->bytes,
-            1 << 20);
+  EXPECT_EQ(memory_limit(1.0, world, Device::cuda(0), {.ranks = 4, .free = 1000})->bytes, 1 << 20);
 }
 
 }  // namespace
-}  // namespace shoal::app
+}  // namespace shoal

@@ -1,17 +1,16 @@
 // Which ranks speak when several fail.
-#include "apps/failures.h"
+#include "shoal/train/run/failures.h"
 
 #include <algorithm>
 #include <mutex>
 #include <optional>
 
-#include "apps/commands.h"
 #include "support/hostile_cards.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-namespace shoal::app {
+namespace shoal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -177,4 +176,4 @@ TEST(Failures, OfARankThatIsGoneAreRead) {
 }
 
 }  // namespace
-}  // namespace shoal::app
+}  // namespace shoal

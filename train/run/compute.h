@@ -9,9 +9,8 @@
 #include "shoal/nn/capture/planned_memory.h"
 #include "shoal/runtime/memory/limited_memory.h"
 #include "shoal/runtime/rendezvous/world.h"
-#include "shoal/train/trainer/arguments.h"
 
-namespace shoal::app {
+namespace shoal {
 
 struct ChosenDevice {
   Device device;
@@ -29,11 +28,11 @@ struct SharedGpu {
   std::int64_t free = 0;
 };
 
-// Limit for a rank's tensors in device memory: memory_limit_mb if given. On a CPU, an equal share
+// Limit for a rank's tensors in device memory: `limit_mb` MiB if given. On a CPU, an equal share
 // of nearly all free memory among the host's ranks (runtime/base/memory_room.h). On a shared GPU,
 // an equal share of its free memory. On an exclusive GPU no limit, since the driver enforces one.
-std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
-                                        Device device, const SharedGpu& shared);
+std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const World& world,
+                                        Device device, const SharedGpu& shared = {});
 
 struct Compute {
   Compute(Device device, int cpu_threads, const std::optional<MemoryLimit>& limit);
@@ -51,4 +50,4 @@ struct Compute {
   MemoryResource& host() { return host_pool ? static_cast<MemoryResource&>(*host_pool) : memory; }
 };
 
-}  // namespace shoal::app
+}  // namespace shoal

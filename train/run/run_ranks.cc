@@ -1,4 +1,4 @@
-#include "run_ranks.h"
+#include "shoal/train/run/run_ranks.h"
 
 #include <chrono>
 #include <thread>
@@ -8,7 +8,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/rendezvous/cards.h"
 
-namespace shoal::app {
+namespace shoal {
 
 using collectives::WatchedStore;
 using collectives::transport::ControlLinks;
@@ -51,4 +51,4 @@ bool RunRanks::is_gone(int rank) const {
   return links_->silent_seconds(rank).has_value();
 }
 
-}  // namespace shoal::app
+}  // namespace shoal

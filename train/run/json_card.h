@@ -13,7 +13,7 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 
-namespace shoal::app {
+namespace shoal {
 
 inline nlohmann::json json_list(std::string_view card, std::size_t count) {
   nlohmann::json list = parse_json(card, "it");
@@ -37,4 +37,4 @@ inline std::string json_text(const nlohmann::json& list, std::size_t at) {
   return list.at(at).get<std::string>();
 }
 
-}  // namespace shoal::app
+}  // namespace shoal

@@ -1,4 +1,4 @@
-#include "compute.h"
+#include "shoal/train/run/compute.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include "shoal/runtime/base/memory_room.h"
 #include "shoal/runtime/io/file_system.h"
 
-namespace shoal::app {
+namespace shoal {
 namespace {
 
 #ifdef SHOAL_WITH_CUDA
@@ -61,11 +61,10 @@ ChosenDevice choose_device(const World& world, bool use_cpu) {
   return {Device::cpu(), "there is no GPU"};
 }
 
-std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
+std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const World& world,
                                         Device device, const SharedGpu& shared) {
-  if (arguments.memory_limit_mb)
-    return MemoryLimit{static_cast<std::int64_t>(*arguments.memory_limit_mb * (1 << 20)),
-                       "memory_limit_mb"};
+  if (limit_mb)
+    return MemoryLimit{static_cast<std::int64_t>(*limit_mb * (1 << 20)), "memory_limit_mb"};
   if (!device.is_cpu()) {
     if (shared.ranks == 1 || shared.free == 0) return std::nullopt;
     // The rest is for libraries and the driver's per-process data.
@@ -104,4 +103,4 @@ Compute::Compute(Device device, int cpu_threads, const std::optional<MemoryLimit
     limited->count_too([this] { return memory.total().current - asked.total().current; });
 }
 
-}  // namespace shoal::app
+}  // namespace shoal

@@ -1,0 +1,130 @@
+// A model on a mesh of ranks, its optimizer, and the batches that train it.
+//
+//   shoal::Model model(job, shoal::causal_lm("gpt2", "n_layer=4", text.tokenizer()), plan);
+//   shoal::Optimizer optimizer(model, {.weight_decay = 0.1});
+//   shoal::Batches batches(model, text.blocks(), {.size = 8});
+//   const double loss = model.train(batches.next());
+//   optimizer.step(1e-3);
+//
+// A step computes what one rank would compute from the whole batch, whatever the plan. Every rank
+// makes the same calls in the same order. All calls block.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "shoal/nn/layers/chain.h"
+#include "shoal/parallel/plan/parallel_plan.h"
+#include "shoal/run.h"
+#include "shoal/train/data/batch.h"
+
+namespace shoal {
+
+class Task;
+class Tokenizer;
+using parallel::ParallelPlan;
+
+// A decoder that predicts the next token: a new one of a Hugging Face model_type ("gpt2", "llama")
+// with the tokenizer's vocabulary, or the one that the config.json of a directory describes
+// (Model::load_pretrained() reads its weights). `overrides` change the configuration of a new one:
+// "n_layer=4,n_head=4". Throws invalid_argument, not_found.
+std::shared_ptr<Task> causal_lm(const std::string& type_or_directory,
+                                const std::string& overrides = {},
+                                std::shared_ptr<const Tokenizer> tokenizer = {});
+
+class Model {
+ public:
+  // Builds this rank's part of the model: its pipeline stages and its tensor-parallel parts.
+  // Weights are drawn from `seed`. Throws invalid_argument if the plan does not fit the model or
+  // the number of ranks. `job` must outlive the model.
+  Model(Job& job, std::shared_ptr<Task> task, const ParallelPlan& plan = {},
+        std::uint64_t seed = 42);
+  // A model of one's own. Its head gets Batch::labels as ChainInput::targets.
+  Model(Job& job, std::unique_ptr<nn::Chain> chain, const ParallelPlan& plan = {},
+        std::uint64_t seed = 42);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  // Forward and backward of this replica's batch, and the sum of gradients over all ranks. Returns
+  // the mean loss over the targets of all ranks. Rows must be a multiple of the plan's microbatches
+  // (and of its tensor-parallel ranks, unless prescaled_batch is set).
+  double train(const Batch& batch);
+  // The mean loss without dropout and without gradients.
+  double evaluate(const Batch& batch);
+  // Lines that describe mesh, stages and schedule.
+  std::string describe() const;
+
+  // Reads the weights of a Hugging Face directory, or those of a checkpoint of any plan. Throws
+  // not_found, invalid_argument, io. Call before Optimizer::resume().
+  void load_pretrained(const std::string& directory);
+  // Writes the model as transformers reads it: config.json, weights, tokenizer. Replaces files of
+  // these names. Throws io, or unavailable for a model of one's own.
+  void save_pretrained(const std::string& directory);
+
+  struct Parts;
+  Parts& parts() { return *parts_; }
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+struct AdamW {  // torch.optim.AdamW's defaults, except Hugging Face's decay of 0
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+};
+
+struct Update {
+  double gradient_norm = 0;  // over the whole model, before clipping
+  bool skipped = false;      // the norm was not finite: nothing was changed
+};
+
+// Updates the f32 values of a model. One per model, which must outlive it.
+class Optimizer {
+ public:
+  explicit Optimizer(Model& model, const AdamW& rule = {});
+  ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Call after Model::train(). `max_norm` clips the gradients; 0: no clipping.
+  Update step(double learning_rate, double max_norm = 0);
+
+  // Writes `directory`/checkpoint-<step>: each rank writes the parts that it holds. The checkpoint
+  // appears under its name when it is complete. Throws io.
+  void save(const std::string& directory, std::int64_t step);
+  // Loads the newest complete checkpoint of `directory` into model and optimizer, whatever the plan
+  // that wrote it. Returns its step; 0 if there is none. Throws corrupt_data, io.
+  std::int64_t resume(const std::string& directory);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+struct BatchOptions {
+  std::int64_t size = 8;    // rows of one replica and step
+  std::uint64_t seed = 42;  // of the order, which changes with each epoch
+  bool shuffle = true;
+  LabelsOf labels = LabelsOf::positions;
+};
+
+// Endless batches of a dataset. Each replica gets its own rows.
+class Batches {
+ public:
+  // Throws invalid_argument if the dataset has fewer rows than one batch of all replicas.
+  Batches(Model& model, std::shared_ptr<const Dataset> dataset, const BatchOptions& options = {});
+  ~Batches();
+  Batches(const Batches&) = delete;
+  Batches& operator=(const Batches&) = delete;
+
+  Batch next();
+  // Continues with the batch of this zero-based step.
+  void seek(std::int64_t step);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,10 @@
+// Everything that a training program includes. In reading order: run.h (ranks and options), text.h
+// (data), model.h (model, optimizer, checkpoints), and for a model of one's own nn/layers/.
+#pragma once
+
+#include "shoal/model.h"
+#include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/sequential.h"
+#include "shoal/nn/optim/schedule.h"
+#include "shoal/run.h"
+#include "shoal/text.h"

@@ -1,0 +1,66 @@
+#include "shoal/train/run/held_state.h"
+
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/trainer/directories.h"
+
+namespace shoal {
+
+std::vector<HeldNumbers> held_weights(const parallel::ParallelModel& model, Which which) {
+  std::vector<HeldNumbers> all;
+  for (const auto& runs : {model.owned(), model.frozen()})
+    for (const parallel::OwnedRun& run : runs) {
+      const Tensor& master = run.segment.master;
+      if (which == Which::held || run.writes)
+        all.push_back(
+            {held_of(*run.parameter, run.first, run.first + master.count(), master.dtype()),
+             master});
+    }
+  return all;
+}
+
+std::vector<HeldNumbers> held_moments(const parallel::DistributedOptimizer& optimizer,
+                                      Which which) {
+  std::vector<HeldNumbers> all;
+  for (const parallel::HeldRun& run : optimizer.held())
+    if (!run.state.empty() && (which == Which::held || run.writes))
+      all.push_back({held_of(*run.parameter, run.first, run.first + run.tensor.count(),
+                             run.tensor.dtype(), run.state + "/"),
+                     run.tensor});
+  return all;
+}
+
+void save_whole_model(const parallel::ParallelModel& model, const Task& task,
+                      const std::string& directory, MemoryResource& host, Stream stream) {
+  collectives::Communicator& world = model.mesh().world();
+  // The next run removes this name if this run ends here.
+  const std::string in_parts = directory + "/tmp-checkpoint-model.0";
+  const DirectoryOwners owners = find_owners(world.host(), directory);
+  if (owners.is_owner(world.rank())) {
+    remove_tree(in_parts);
+    make_directories(in_parts, "choose another --output_dir or its permissions");
+  }
+  world.host().barrier()->wait();
+  std::vector<HeldNumbers> written = held_weights(model, Which::written);
+  for (HeldNumbers& one : written) one.tensor = on_host(one.tensor, host, stream);
+  write_held(in_parts, world.rank(), world.size(), written);
+  world.host().barrier()->wait();
+  gather_files(world.host(), owners, in_parts, true);
+  const auto clean_up = [&] {
+    best_effort("remove the parts of a saved model", [&] { remove_tree(in_parts); });
+  };
+  if (owners.is_owner(world.rank()) && world.rank() != 0) clean_up();
+  if (world.rank() != 0) return;
+  const auto checkpoint = ShardedCheckpoint::open(in_parts);
+  Tensor whole;
+  task.save(directory, [&](const nn::Parameter& parameter) {
+    whole = {};
+    whole = Tensor::empty(parameter.whole_shape(), DType::f32, host, MemoryTag::workspace);
+    checkpoint.read(whole_tensor(parameter.name(), parameter.whole_shape(), DType::f32),
+                    whole.view());
+    return whole.const_view();
+  });
+  clean_up();
+}
+
+}  // namespace shoal

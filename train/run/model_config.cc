@@ -1,0 +1,90 @@
+#include "shoal/train/run/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/encoder/config.h"
+#include "shoal/nn/models/model_type.h"
+#include "shoal/nn/models/written_config.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::array kEncoders{"bert", "roberta", "distilbert", "albert"};
+
+bool is_known(const nlohmann::json& config) {
+  if (is_decoder_config(config)) return true;
+  const nlohmann::json& type = config["model_type"];
+  return std::ranges::any_of(kEncoders, [&](const char* known) { return type == known; });
+}
+
+}  // namespace
+
+bool is_decoder_config(const nlohmann::json& config) {
+  return config.is_object() &&
+         std::ranges::count(nn::causal_lm_types(), nn::model_type_of(config)) > 0;
+}
+
+nlohmann::json overridden_config(nlohmann::json config, const std::string& overrides,
+                                 const std::string& source) {
+  std::istringstream pairs(overrides);
+  std::string pair;
+  while (std::getline(pairs, pair, ',')) {
+    const auto equals = pair.find('=');
+    SHOAL_CHECK(equals != std::string::npos && equals > 0,
+                "config_overrides: '{}' is not name=value", pair);
+    const std::string name = pair.substr(0, equals);
+    const auto field = config.find(name);
+    if (field == config.end()) {
+      std::vector<std::string> names;
+      for (const auto& [known, unused] : config.items()) names.push_back(known);
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("config_overrides: {} has no '{}'", source, name),
+                  names_there_are(name, names));
+    }
+    const std::string text = pair.substr(equals + 1);
+    nlohmann::json value = json_if_valid(text).value_or(text);
+    if (value == "True" || value == "False") value = value == "True";
+    *field = std::move(value);
+  }
+  return config;
+}
+
+nlohmann::json completed_config(const nlohmann::json& config, const std::string& source) {
+  if (is_decoder_config(config)) return nn::complete_causal_lm_config(config, source);
+  return nn::completed_config(config, nn::EncoderConfig::from_json(config, source).known_fields());
+}
+
+void check_model_type(const nlohmann::json& config, const std::string& source) {
+  if (!config.is_object())
+    throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", source);
+  if (is_known(config)) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is of a model of type {}", source,
+                          shortened(config["model_type"].dump(), 80)),
+              "gpt2, llama, bert, roberta, distilbert and albert are known");
+}
+
+nlohmann::json config_of_type(const std::string& type) {
+  nlohmann::json config{{"model_type", type}};
+  if (is_known(config)) return config;
+  std::vector<std::string> names;
+  for (const std::string_view known : nn::causal_lm_types()) names.emplace_back(known);
+  names.insert(names.end(), kEncoders.begin(), kEncoders.end());
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("model_type is \"{}\"; it takes one of {}", type, fmt::join(names, ", ")),
+              did_you_mean(type, names));
+}
+
+}  // namespace shoal

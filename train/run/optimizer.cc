@@ -1,0 +1,111 @@
+#include <memory>
+#include <utility>
+
+#include "shoal/model.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/run/held_state.h"
+#include "shoal/train/run/job_parts.h"
+
+namespace shoal {
+
+struct Optimizer::Parts {
+  Parts(Model::Parts& of, const AdamW& rule)
+      : model(of),
+        optimizer(*of.model,
+                  [&](std::vector<nn::Segment> segments) {
+                    return nn::make_adamw(of.context.kernels(), of.context.memory(),
+                                          std::move(segments),
+                                          {.beta1 = rule.beta1,
+                                           .beta2 = rule.beta2,
+                                           .epsilon = rule.epsilon,
+                                           .weight_decay = rule.weight_decay});
+                  },
+                  {.dynamic_loss_scale = of.model->plan().precision.dtype == DType::f16,
+                   .dynamic_loss_args =
+                       of.model->plan().precision.loss_scaling.value_or(nn::LossScalerOptions{})}) {
+    model.optimizer = &optimizer;
+  }
+  ~Parts() { model.optimizer = nullptr; }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  std::vector<HeldNumbers> held(Which which) const {
+    std::vector<HeldNumbers> all = held_weights(*model.model, which);
+    for (HeldNumbers& moment : held_moments(optimizer, which)) all.push_back(std::move(moment));
+    return all;
+  }
+
+  Model::Parts& model;
+  parallel::DistributedOptimizer optimizer;
+};
+
+Optimizer::Optimizer(Model& model, const AdamW& rule)
+    : parts_(model.parts().mesh.guarded(
+          [&] { return std::make_unique<Parts>(model.parts(), rule); })) {}
+Optimizer::~Optimizer() = default;
+
+Update Optimizer::step(double learning_rate, double max_norm) {
+  Model::Parts& model = parts_->model;
+  const nn::StepOutcome outcome = model.mesh.guarded([&] {
+    return parts_->optimizer.step(*model.state,
+                                  {.learning_rate = learning_rate, .max_gradient_norm = max_norm});
+  });
+  return {outcome.gradient_norm, outcome.skipped};
+}
+
+void Optimizer::save(const std::string& directory, std::int64_t step) {
+  Model::Parts& model = parts_->model;
+  collectives::Communicator& world = model.mesh.world();
+  model.mesh.guarded([&] {
+    model.model->wait_for_values();
+    std::unique_ptr<CheckpointTransaction> transaction;
+    if (world.rank() == 0)
+      transaction = std::make_unique<CheckpointTransaction>(directory, step, 0);
+    world.host().barrier()->wait();  // the directory is there
+    const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
+    std::vector<HeldNumbers> written = parts_->held(Which::written);
+    for (HeldNumbers& one : written)
+      one.tensor = on_host(one.tensor, model.job.parts().compute.host(), model.context.stream);
+    write_held(unfinished, world.rank(), world.size(), written);
+    world.host().barrier()->wait();  // all parts are written
+    if (transaction) {
+      ShardedCheckpoint::open(unfinished);  // each element is there exactly once
+      model.task->save_setup(unfinished);
+      transaction->commit();
+    }
+    world.host().barrier()->wait();  // the checkpoint is complete
+  });
+}
+
+std::int64_t Optimizer::resume(const std::string& directory) {
+  Model::Parts& model = parts_->model;
+  collectives::Communicator& world = model.mesh.world();
+  return model.mesh.guarded([&] {
+    std::int64_t step = 0;
+    if (world.rank() == 0) {
+      std::vector<DamagedCheckpoint> damaged;
+      const auto newest =
+          newest_checkpoint(directory, [&](const std::string& path, const std::string& why) {
+            damaged.push_back({path, why});
+            model.job.print("{} is passed over: {}\n", path, why);
+          });
+      if (!newest && !damaged.empty())
+        throw none_is_whole(directory, damaged, "choose another directory, or remove them");
+      if (newest) step = newest->step;
+    }
+    world.host().broadcast(&step, 1, DType::i64, 0)->wait();
+    if (step == 0) return step;
+    model.model->wait_for_values();  // gathers read the values that are written now
+    const auto checkpoint = ShardedCheckpoint::open(checkpoint_path(directory, step));
+    read_held(checkpoint, parts_->held(Which::held), model.context.stream);
+    parts_->optimizer.refresh();
+    kernels::StepState state = model.state.read();
+    state.step = static_cast<std::uint32_t>(step);
+    model.state.write(state);
+    return step;
+  });
+}
+
+}  // namespace shoal
