@@ -13,6 +13,7 @@
 
 #include "shoal/kernels/emulation.h"
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/nn/models/model_type.h"

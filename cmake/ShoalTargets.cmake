@@ -28,9 +28,6 @@ function(shoal_library name)
   add_library(Shoal::${id} ALIAS ${target})
   set_property(GLOBAL APPEND PROPERTY SHOAL_LIBRARIES ${target})
   install(TARGETS ${target} EXPORT ShoalTargets)
-  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${name}/
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal/${name}
-    FILES_MATCHING PATTERN "*.h")
 endfunction()
 
 # shoal_keep_libraries(PROGRAM): under AddressSanitizer, PROGRAM unloads no library, so that

@@ -1,5 +1,7 @@
 #include "shoal/collectives/communicator.h"
 
+#include "shoal/runtime/base/clock.h"
+
 namespace shoal::collectives {
 
 void Work::wait() { wait(Deadline::in_seconds(default_deadline_seconds())); }

@@ -20,9 +20,12 @@
 #include "shoal/collectives/reduction.h"
 #include "shoal/collectives/work.h"
 #include "shoal/runtime/memory/memory_resource.h"
-#include "shoal/runtime/rendezvous/store.h"
-#include "shoal/runtime/rendezvous/world.h"
 #include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal {
+class Store;
+struct World;
+}  // namespace shoal
 
 namespace shoal::collectives {
 

@@ -3,8 +3,11 @@
 
 #include <memory>
 
-#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/device/device.h"
+
+namespace shoal {
+class Deadline;
+}
 
 namespace shoal::collectives {
 

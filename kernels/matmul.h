@@ -1,12 +1,11 @@
 // Dense matrix products.
 #pragma once
 
+#include "shoal/kernels/activation.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::kernels {
-
-enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf, tanh, relu };
 
 struct MatmulArgs {
   ConstView a;  // [.., K] seen as [M, K]; transpose_a: [K, M]. f32, bf16 or f16

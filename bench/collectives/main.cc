@@ -14,6 +14,8 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives {
 namespace {

@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/activation/offload.h"

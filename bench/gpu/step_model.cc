@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/encoder/huggingface.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/models/llama/model.h"

@@ -16,6 +16,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/dispatcher.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/train/tasks/causal_lm.h"

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/autograd/timing_dispatcher.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/error.h"

@@ -8,6 +8,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/rendezvous/cards.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives {
 namespace {

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {

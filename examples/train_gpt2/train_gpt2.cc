@@ -16,11 +16,11 @@ int main(int argc, char** argv) {
     shoal::Model model(job, shoal::causal_lm("gpt2", job.text("model"), text.tokenizer()));
     shoal::Optimizer optimizer(model, {.weight_decay = 0.01});
     shoal::Batches batches(model, text.blocks(), {.size = 8});
-    const shoal::nn::Schedule rate("cosine", 3e-3, steps / 10, steps);
+    const auto rate = shoal::learning_rates("cosine", 3e-3, steps / 10, steps);
 
     for (std::int64_t step = 0; step < steps; ++step) {
       const double loss = model.train(batches.next());  // over the tokens of all ranks
-      const shoal::Update update = optimizer.step(rate.learning_rate(step), 1.0);
+      const shoal::Update update = optimizer.step(rate(step), 1.0);
       if (step % 10 == 0 || step + 1 == steps)
         job.print("step {:4}  loss {:.4f}  gradient norm {:.3f}\n", step, loss,
                   update.gradient_norm);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -69,6 +70,12 @@ class Model {
  private:
   std::unique_ptr<Parts> parts_;
 };
+
+// The learning rate of each zero-based step, as transformers.get_scheduler() has it: "cosine",
+// "linear", "constant_with_warmup", ... Throws invalid_argument with the known ones.
+std::function<double(std::int64_t step)> learning_rates(const std::string& kind, double highest,
+                                                        std::int64_t warmup_steps,
+                                                        std::int64_t total_steps);
 
 struct AdamW {  // torch.optim.AdamW's defaults, except Hugging Face's decay of 0
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;

@@ -70,8 +70,9 @@ class Job {
 };
 
 // Reads the options, connects the ranks and calls body(job) on each of them. Returns the exit
-// status: 0, 1 after an error, 2 if an option is wrong. If ranks fail, one line on standard error
-// says why, and names the rank. `--help` prints the options. Blocks until all ranks have finished.
+// status: 0, 2 if an option or another argument is wrong (invalid_argument), 1 after other errors.
+// If ranks fail, one line on standard error says why, and names the rank. `--help` prints the
+// options. Blocks until all ranks have finished.
 int run(int argc, char** argv, const std::vector<Option>& options,
         const std::function<void(Job&)>& body);
 

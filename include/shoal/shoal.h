@@ -5,6 +5,5 @@
 #include "shoal/model.h"
 #include "shoal/nn/layers/layers.h"
 #include "shoal/nn/layers/sequential.h"
-#include "shoal/nn/optim/schedule.h"
 #include "shoal/run.h"
 #include "shoal/text.h"

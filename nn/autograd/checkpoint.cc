@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -2,9 +2,17 @@
 
 #include <algorithm>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
+
+Context::Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher)
+    : stream(kernels.stream()), kernels_(kernels), memory_(memory), dispatcher_(dispatcher) {}
+
+double Context::read(const Tensor& scalar) const { return read_scalar(scalar, stream); }
 
 Tensor Context::empty(const Shape& shape, DType dtype, MemoryTag tag) const {
   return Tensor::empty(shape, dtype, memory_, tag, stream);

@@ -9,13 +9,18 @@
 #include <span>
 #include <vector>
 
-#include "shoal/kernels/kernels.h"
-#include "shoal/nn/autograd/device_values.h"
-#include "shoal/nn/autograd/dispatcher.h"
-#include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/autograd/weight_branch.h"
+#include "shoal/nn/autograd/function.h"
+
+namespace shoal::kernels {
+class Kernels;
+struct RandomSite;
+struct StepState;
+}  // namespace shoal::kernels
 
 namespace shoal::nn {
+
+class Dispatcher;
+class WeightBranch;
 
 enum class Mode { train, evaluate };
 
@@ -32,8 +37,8 @@ struct ActivationCoordinates {
 
 class Context {
  public:
-  Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher)
-      : stream(kernels.stream()), kernels_(kernels), memory_(memory), dispatcher_(dispatcher) {}
+  // All arguments must outlive the context.
+  Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher);
 
   kernels::Kernels& kernels() const { return kernels_; }
   MemoryResource& memory() const { return memory_; }
@@ -61,7 +66,7 @@ class Context {
   Tensor host_copy(const Tensor& tensor) const;  // undefined if there is none
   // The value of a one-element tensor (f32, f64 or i32). On a device, waits for work queued on
   // `stream`.
-  double read(const Tensor& scalar) const { return read_scalar(scalar, stream); }
+  double read(const Tensor& scalar) const;
   // Runs `body` through the dispatcher. Either list may contain undefined tensors.
   void run(std::string_view name, std::initializer_list<Tensor> inputs,
            std::initializer_list<Tensor> outputs, const std::function<void()>& body) const;

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shoal/kernels/matmul.h"
+#include "shoal/kernels/activation.h"
 #include "shoal/nn/autograd/parameter.h"
 
 namespace shoal::nn {

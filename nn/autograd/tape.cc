@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

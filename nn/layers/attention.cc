@@ -2,6 +2,8 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/dropout_args.h"
 #include "shoal/nn/layers/kinds.h"
 #include "shoal/runtime/base/error.h"

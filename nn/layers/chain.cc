@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

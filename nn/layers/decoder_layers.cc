@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -1,6 +1,7 @@
 // Arguments of dropout kernels, for the operations of this folder.
 #pragma once
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/nn/layers/functional.h"
 
 namespace shoal::nn {

@@ -1,3 +1,4 @@
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/dropout_args.h"
 #include "shoal/runtime/base/error.h"
 

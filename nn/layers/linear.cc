@@ -1,3 +1,6 @@
+#include "shoal/kernels/kernels.h"
+#include "shoal/kernels/matmul.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
 

@@ -1,3 +1,5 @@
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "shoal/kernels/checks.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
 

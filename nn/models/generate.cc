@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/model_type.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/tape.h"
 
 namespace shoal::nn {
 

@@ -5,19 +5,9 @@
 #include <cstdint>
 
 #include "shoal/kernels/loss_scale.h"
+#include "shoal/nn/optim/loss_scaler_options.h"
 
 namespace shoal::nn {
-
-struct LossScalerOptions {
-  bool dynamic = true;
-  double init_scale = 4294967296.0;  // 2^32; the constant scale if not dynamic
-  double factor = 2;                 // growth
-  double backoff = 0;                // factor on overflow; 0: 1 / factor
-  std::int64_t window = 1000;        // updates without overflow before the scale grows
-  double min_scale = 1;
-  std::int64_t delayed_shift = 1;  // consecutive overflows before the scale shrinks
-  bool operator==(const LossScalerOptions&) const = default;
-};
 
 // Everything needed for an exact resume.
 struct LossScalerState {

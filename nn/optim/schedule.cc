@@ -105,10 +105,6 @@ Schedule::Schedule(std::string_view kind, double learning_rate, std::int64_t war
   }
 }
 
-Schedule::Schedule(std::string_view kind, double learning_rate, std::int64_t warmup_steps,
-                   std::int64_t total_steps)
-    : Schedule(kind, learning_rate, warmup_steps, total_steps, nlohmann::json::object()) {}
-
 double Schedule::learning_rate(std::int64_t step) const {
   return base_ * factor(static_cast<double>(step));
 }

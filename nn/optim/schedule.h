@@ -19,9 +19,6 @@ class Schedule {
   // range.
   Schedule(std::string_view kind, double learning_rate, std::int64_t warmup_steps,
            std::int64_t total_steps, const nlohmann::json& options);
-  // Without options.
-  Schedule(std::string_view kind, double learning_rate, std::int64_t warmup_steps,
-           std::int64_t total_steps);
 
   // Rate of update `step`, counted from 0. Beyond the total it behaves as in transformers.
   double learning_rate(std::int64_t step) const;

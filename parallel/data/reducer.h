@@ -27,6 +27,7 @@
 #include "shoal/nn/autograd/parameter.h"
 #include "shoal/parallel/data/bucket_plan.h"
 #include "shoal/parallel/data/bucket_reduction.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/trace/trace.h"
 
 namespace shoal::parallel {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {

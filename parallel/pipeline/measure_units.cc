@@ -5,6 +5,7 @@
 #include <string>
 
 #include "shoal/collectives/watch.h"
+#include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 

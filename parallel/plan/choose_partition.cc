@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/parallel/pipeline/generate.h"
+#include "shoal/parallel/pipeline/partition.h"
 #include "shoal/parallel/pipeline/simulate.h"
 #include "shoal/parallel/plan/parallel_plan.h"
 #include "shoal/runtime/base/error.h"

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/parallel/pipeline/generate.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {

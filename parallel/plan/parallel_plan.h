@@ -13,19 +13,23 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "shoal/nn/optim/loss_scaler.h"
+#include "shoal/nn/optim/loss_scaler_options.h"
 #include "shoal/parallel/mesh/placement.h"
-#include "shoal/parallel/pipeline/generate.h"
-#include "shoal/parallel/pipeline/partition.h"
-#include "shoal/parallel/shard/shard_layout.h"
+#include "shoal/parallel/pipeline/schedule_kind.h"
+#include "shoal/parallel/shard/sharding_options.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::parallel {
+
+struct Partition;
+struct ScheduleOptions;
+struct UnitCost;
 
 // The number of replicas is ranks / (pipeline x tensor).
 struct MeshPlan {

@@ -7,24 +7,9 @@
 #include "shoal/nn/autograd/parameter.h"
 #include "shoal/parallel/shard/shard_groups.h"
 #include "shoal/parallel/shard/shard_plan.h"
+#include "shoal/parallel/shard/sharding_options.h"
 
 namespace shoal::parallel {
-
-struct ShardingOptions {
-  // 1: optimizer state (shard_optimizer_state). 2: gradients too. 3: parameters too
-  // (sharded_data_parallel_degree > 1 in SMP). A ParallelPlan also knows 0: no sharding.
-  int level = 1;
-  int degree = 0;  // ranks that share one copy (fewer than all: MiCS); 0: all
-  std::int64_t bucket_elements = 500'000'000;        // sdp_reduce_bucket_size
-  std::int64_t first_bucket_elements = 0;            // of the first ready bucket; 0: as others
-  std::int64_t persistence_threshold = 1'000'000;    // sdp_param_persistence_threshold, elements
-  std::int64_t max_live_parameters = 1'000'000'000;  // sdp_max_live_parameters, elements
-  // Levels 2 and 3: limit of full gradient buckets on their way to their owners; the next one
-  // waits. Buckets that are being written are full too (a tied weight's from the head's backward to
-  // the embeddings' backward).
-  int buckets_in_flight = 2;
-  bool operator==(const ShardingOptions&) const = default;
-};
 
 struct ShardLayout {
   std::vector<nn::Parameter*> parameters;  // trainable, in the order of registration

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {

@@ -3,6 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/kernels/matmul.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/vocabulary.h"
 #include "shoal/runtime/base/error.h"

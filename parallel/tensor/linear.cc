@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
+#include "shoal/kernels/matmul.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/runtime/base/error.h"
 

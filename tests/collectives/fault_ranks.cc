@@ -18,6 +18,7 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives {
 namespace {

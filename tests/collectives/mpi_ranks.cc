@@ -14,6 +14,7 @@
 #include "shoal/runtime/base/log.h"
 #if SHOAL_HAVE_MPI
 #include "shoal/collectives/backend/mpi/engine.h"
+#include "shoal/runtime/rendezvous/world.h"
 #endif
 
 namespace shoal::collectives {

@@ -12,6 +12,9 @@
 #include "gpu.h"
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/headed_decoder.h"

@@ -12,6 +12,8 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/dispatcher.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/nn/optim/optimizer.h"

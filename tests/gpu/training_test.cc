@@ -10,6 +10,9 @@
 #include "support/golden.h"
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/nn/models/gpt2/model.h"

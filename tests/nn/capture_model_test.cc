@@ -6,6 +6,8 @@
 #include "capture_memory.h"
 #include <gtest/gtest.h>
 
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/models/gpt2/model.h"

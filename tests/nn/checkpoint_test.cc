@@ -2,6 +2,8 @@
 #include "nn/rig.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/autograd/tape.h"
+
 namespace shoal::nn {
 namespace {
 

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/headed_decoder.h"
 #include "shoal/runtime/base/error.h"

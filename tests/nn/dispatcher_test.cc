@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/autograd/recording_dispatcher.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/autograd/timing_dispatcher.h"
 
 namespace shoal::nn {

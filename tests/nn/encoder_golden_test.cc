@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/encoder/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/autograd/recording_dispatcher.h"
+#include "shoal/nn/autograd/tape.h"
 
 namespace shoal::nn {
 namespace {

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/capture/fusion_catalogue.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/layers/functional.h"

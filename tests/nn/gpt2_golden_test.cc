@@ -3,6 +3,7 @@
 #include "support/golden.h"
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/io/json.h"

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/runtime/base/error.h"

@@ -3,6 +3,8 @@
 
 #include "nn/rig.h"
 
+#include "shoal/nn/autograd/tape.h"
+
 namespace shoal::nn {
 
 // One operation with everything it needs, on one rig and in one dtype.

@@ -4,6 +4,8 @@
 #include "nn/rig.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/autograd/tape.h"
+
 namespace shoal::nn {
 namespace {
 

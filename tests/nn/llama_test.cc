@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/llama/model.h"
 #include "shoal/runtime/base/error.h"

@@ -10,6 +10,8 @@
 #include "support/device.h"
 #include "support/golden.h"
 
+#include "shoal/nn/autograd/dispatcher.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/layers.h"
 #include "shoal/runtime/base/error.h"
 

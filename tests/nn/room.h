@@ -12,6 +12,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/dispatcher.h"
 
 namespace shoal::nn {
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/clock.h"
 
 namespace shoal::test {
 

@@ -6,6 +6,8 @@
 #include "support/device.h"
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::testing {
 

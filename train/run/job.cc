@@ -155,7 +155,7 @@ int run(int argc, char** argv, const std::vector<Option>& options,
         job->communicator().abort(error.message());
       return tell_failures(
           all, store, "failed", error, Deadline::in_seconds(deadlines::kTellFailures),
-          [&](int rank) { return ranks.is_gone(rank); }, true, program);
+          [&](int rank) { return ranks.is_gone(rank); }, false, program);
     }
   } catch (const std::exception& problem) {
     report_error(program, error_of(problem).what());

@@ -1,7 +1,10 @@
 #include <memory>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/model.h"
+#include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
@@ -40,6 +43,14 @@ struct Optimizer::Parts {
   Model::Parts& model;
   parallel::DistributedOptimizer optimizer;
 };
+
+std::function<double(std::int64_t)> learning_rates(const std::string& kind, double highest,
+                                                   std::int64_t warmup_steps,
+                                                   std::int64_t total_steps) {
+  return
+      [schedule = nn::Schedule(kind, highest, warmup_steps, total_steps, nlohmann::json::object())](
+          std::int64_t step) { return schedule.learning_rate(step); };
+}
 
 Optimizer::Optimizer(Model& model, const AdamW& rule)
     : parts_(model.parts().mesh.guarded(

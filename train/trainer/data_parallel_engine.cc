@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "shoal/collectives/watch.h"
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"

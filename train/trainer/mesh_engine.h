@@ -11,6 +11,7 @@
 #include <string>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"

@@ -6,6 +6,7 @@
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives::device {
 namespace {

@@ -28,6 +28,7 @@
 #pragma once
 
 #include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives::device {
 

@@ -3,6 +3,11 @@
 // workers as servers). Operations that gain nothing from levels go from rank to rank directly.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 #include "shoal/collectives/backend/net/engine_communicator.h"
 #include "shoal/collectives/select/choices.h"

@@ -8,7 +8,9 @@
 #include <sched.h>
 
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/rendezvous/store.h"
 
 namespace shoal::collectives::mpi {
 namespace {

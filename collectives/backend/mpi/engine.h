@@ -20,7 +20,9 @@
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/store.h"
 
 namespace shoal::collectives::mpi {
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/parallel/pipeline/partition.h"
 #include "shoal/parallel/plan/legality.h"
 
 namespace shoal::parallel {

@@ -19,6 +19,8 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"

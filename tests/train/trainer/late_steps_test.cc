@@ -16,6 +16,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/collectives/watch.h"
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/optim/optimizer.h"
 #include "shoal/parallel/data/bucket_reduction.h"
 

@@ -10,6 +10,8 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
+#include "shoal/runtime/rendezvous/world.h"
+
 namespace shoal {
 namespace {
 

@@ -1,0 +1,10 @@
+// The activations that products apply to their result.
+#pragma once
+
+#include <cstdint>
+
+namespace shoal::kernels {
+
+enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf, tanh, relu };
+
+}  // namespace shoal::kernels
