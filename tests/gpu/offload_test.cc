@@ -20,6 +20,8 @@
 #include "shoal/parallel/pipeline/executor.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::parallel {
 namespace {

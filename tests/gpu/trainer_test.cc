@@ -19,6 +19,8 @@
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/limited_memory.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/checkpoint/trainer_state.h"
 #include "shoal/train/tasks/causal_lm.h"
 

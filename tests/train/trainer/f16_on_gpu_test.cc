@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/tasks/encoder.h"
 
 namespace shoal {
