@@ -25,12 +25,17 @@ std::shared_ptr<RecordFile> open_records(const DataArguments& data, const std::s
                           .bad = data.skip_bad_rows ? BadRecords::skip : BadRecords::stop});
 }
 
-TextColumns columns_of(const DataArguments& data, const RecordFile& rows) {
+TextColumns columns_of(const DataArguments& data, const RecordFile& rows, const SameColumns& same) {
   TextColumns columns;
+  rows.need_rows();
   if (data.text_column_names.empty()) {
     SHOAL_CHECK(data.label_column_name == "label",
                 "label_column_name is {}; give text_column_names too", data.label_column_name);
-    return default_columns(rows);
+    columns = default_columns(rows);
+    std::vector<std::string> texts = {columns.first};
+    if (!columns.second.empty()) texts.push_back(columns.second);
+    same.check(rows.path(), texts);
+    return columns;
   }
   SHOAL_CHECK(data.text_column_names.size() <= 2, "text_column_names has {} names; one or two",
               data.text_column_names.size());
@@ -60,6 +65,7 @@ class ClassifiedRows final : public TaskData {
   bool regression() const { return labels_.empty(); }
 
   DataArguments data_;
+  SameColumns columns_;
   LabelSet labels_;        // in the data's order; empty: regression
   LabelSet model_labels_;  // in the model's order, if the model names them
 };
@@ -90,7 +96,7 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
                 "nothing names the classes: the model has no id2label, and there is no train_file",
                 "give a train_file, or a model that was trained to classify");
   const auto rows = open_records(data, path);
-  const TextColumns columns = columns_of(data, *rows);
+  const TextColumns columns = columns_of(data, *rows, columns_);
   if (columns.label.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: there is no column '{}'; it has {}", path, data.label_column_name,
@@ -163,7 +169,7 @@ std::shared_ptr<const Dataset> ClassifiedRows::open(const Opening& opening,
                       .model_labels = model_labels_});
   } else {
     auto file = open_records(data_, opening.path);
-    TextClassificationOptions options{.columns = columns_of(data_, *file),
+    TextClassificationOptions options{.columns = columns_of(data_, *file, columns_),
                                       .labels = labels_,
                                       .may_lack_labels = opening.may_lack_answers,
                                       .max_seq_length = opening.max_length,

@@ -38,6 +38,7 @@ class TaggedWords final : public TaskData {
                   "nothing names the tags: the model has no id2label, and there is no train_file",
                   "give a train_file, or a model that was trained to tag words");
     labels_ = discover_tags(read(path, false));
+    SHOAL_CHECK(!labels_.empty(), "{}: no sentence has a tag", path);
   }
 
   void name_labels(nlohmann::json& config) const override {
@@ -146,7 +147,8 @@ class TaggedWords final : public TaskData {
       options.has_tags = !may_lack_tags || has_tag_column(path);
       return read_tagged_text(path, options);
     }
-    const std::vector<std::string> there = RecordFile::first_fields(path);
+    const RecordFile rows(path, {.bad = options.bad});
+    const std::vector<std::string>& there = rows.columns();
     const auto pick = [&](const std::string& asked, std::vector<std::string> usual) {
       if (!asked.empty()) usual = {asked};
       for (const std::string& name : usual)
@@ -158,10 +160,13 @@ class TaggedWords final : public TaskData {
     options.tags_field = pick("", tag_fields());
     options.has_tags =
         !may_lack_tags || std::find(there.begin(), there.end(), options.tags_field) != there.end();
-    return read_tagged_text(path, options);
+    words_.check(path, {options.words_field});
+    if (options.has_tags) tags_.check(path, {options.tags_field});
+    return read_tagged_rows(rows, options);
   }
 
   DataArguments data_;
+  SameColumns words_, tags_;
   LabelSet labels_;        // in the data's order
   LabelSet model_labels_;  // in the model's order, if the model names them
 };

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::app {
@@ -73,6 +75,24 @@ void set_labels(nlohmann::json& config, const LabelSet& labels) {
     config["id2label"][std::to_string(id)] = labels.name(id);
     config["label2id"][labels.name(id)] = id;
   }
+}
+
+void SameColumns::check(const std::string& path, const std::vector<std::string>& columns) const {
+  const std::lock_guard lock(mutex_);
+  if (path_.empty()) {
+    path_ = path;
+    columns_ = columns;
+  }
+  if (columns == columns_) return;
+  const auto shown = [](const std::vector<std::string>& names) {
+    return shortened(fmt::format("{}", fmt::join(names, " and ")));
+  };
+  // A shard of a stream was fetched into a directory of no meaning to the user.
+  const std::string first = std::filesystem::path(path_).filename();
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: the run would read {} here, but {} in {}", path, shown(columns),
+                          shown(columns_), first),
+              "name the columns with text_column_names, or give all files the same");
 }
 
 void note_skipped(std::vector<std::string>& notices, const std::string& path, const char* what,

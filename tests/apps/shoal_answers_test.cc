@@ -332,6 +332,8 @@ TEST_F(ShoalTags, RefusesWhatDoesNotFit) {
           "other.conll, line 1: the label is 'B-FISH', none of the 3 classes (B-TEMP, I-TEMP, O)");
   std::ofstream(mine_ / "odd.jsonl") << R"({"tokens": ["a"], "tags": ["O", "O"]})" << "\n";
   refused({"--train_file", mine_ / "odd.jsonl"}, "odd.jsonl, line 1: 1 words but 2 tags");
+  std::ofstream(mine_ / "none.jsonl") << R"({"tokens": [], "tags": []})" << "\n";
+  refused({"--train_file", mine_ / "none.jsonl"}, "none.jsonl: no sentence has a tag");
   // Of another task: what is there is used, a head without training refused.
   ASSERT_EQ(shoal(tag(tiny_bert(), {"--max_steps", "1", "--output_dir", out()})).status, 0);
   expect_refused(

@@ -364,5 +364,30 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   refused({"--validation_file", mine_ / "other.tsv"}, "other.tsv, line 3");
 }
 
+// On 39c9efe0 each file chose columns of its own, and the first record of a file for all of it.
+TEST_F(ShoalTasks, ReadsTheSameColumnsInEveryFile) {
+  std::ofstream(mine_ / "more.tsv") << "idx\tsentence\tlabel\n0\tthe shoal\tfine\n";
+  expect_refused(shoal(classify(tiny_bert(), {"--validation_file", mine_ / "more.tsv"})),
+                 "more.tsv: the run would read idx and sentence here, but sentence in train.tsv; "
+                 "name the columns with text_column_names");
+  std::ofstream(mine_ / "late.jsonl") << R"({"sentence1": "the", "label": "fine"})"
+                                      << "\n"
+                                      << R"({"sentence1": "a", "sentence2": "b", "label": "awful"})"
+                                      << "\n";
+  expect_refused(shoal(classify(tiny_bert(), {"--train_file", mine_ / "late.jsonl"})),
+                 "late.jsonl, line 1: there is no field 'sentence2'");
+  std::filesystem::create_directories(mine_ / "shards");
+  for (const auto& [name, second] : {std::pair{"a", ""}, {"b", R"("sentence2": "fish", )"}})
+    std::ofstream(mine_ / fmt::format("shards/{}.jsonl", name))
+        << R"({"sentence1": "the shoal", )" << second << R"("label": "fine"})" << "\n";
+  expect_refused(
+      shoal(words_of(
+          tiny_bert(),
+          {"--task", "text-classification", "--tokenizer_name", vocabulary(), "--streaming", "true",
+           "--max_steps", "8", "--shuffle_buffer_size", "0", "--label_list", "awful,fine",
+           "--train_file", mine_ / "shards", "--output_dir", mine_ / "stream"})),
+      "b.jsonl: the run would read sentence1 and sentence2 here, but sentence1 in a.jsonl");
+}
+
 }  // namespace
 }  // namespace shoal

@@ -8,9 +8,12 @@ tsv    GLUE's reading: a text file of Python, csv without quotation
 json   .json and .jsonl: what `datasets` reads; null: it refuses the file
 text   lines as `datasets`' text loader gives them to run_clm (keep_linebreaks)
 spaces the characters that Python's str.rstrip() and Rust's trim() (of `tokenizers`) take away
+fields what `datasets` takes from JSON records that differ in their fields: the columns and the rows
+uses   JSON records and CSV as run_glue and run_ner use them: a text, a label, words, tags; null: the tokenizer or the
+       sorting of the classes refuses the values; "scores": the labels are floating-point numbers
 tags   CoNLL's columns as the loading script of conll2003 reads them: columns at spaces, the tag without what is behind it
 
-Needs the packages `datasets`, `pandas` and `tokenizers`. Deterministic.
+Needs the packages `datasets`, `pandas`, `tokenizers` and `transformers`. Deterministic.
 """
 import argparse
 import csv
@@ -25,6 +28,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import datasets  # noqa: E402
 import pandas  # noqa: E402
 import tokenizers  # noqa: E402
+import transformers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -70,6 +74,24 @@ JSON = [
     ("a.json", '["x"]\n["y"]'), ("a.json", '["x" "y"]'), ("a.json", '[{"a": "x"}, "y"]'), ("a.json", '[1, 2]'),
 ]
 TEXT = ["a\nb\n", "a\rb\r\nc\n\nd", "a\r\rb\r\n\r\nc", "a\x0cb\u2028c\x85d\x0be\x1cf\n", "\ufeffa\n  \n\n", "\r", "\n\r", "a\r\n"]
+FIELDS = ['{"a": "x", "b": null}\n{"a": "y", "b": "z"}\n', '{"a": "x"}\n{"a": "y", "b": "z"}\n',
+          '{"c": 1}\n{"a": "y"}\n{"b": 2}\n',
+          '{"a": ["x"]}\n{"b": {"c": 1}}\n']
+USES = [
+    *(("text", "a.jsonl", f'{{"v": {one}}}\n{{"v": {other}}}\n') for one, other in (
+        ('"x"', '""'), ('1', '2'), ('1.5', '2.5'), ('true', 'false'), ('"x"', 'null'), ('{"a": 1}', '{"a": 2}'), ('"x"', '1'),
+        ('"x"', '{"a": 1}'), ('"x"', '["x"]'))),
+    *(("label", "a.jsonl", "".join(f'{{"t": "x", "v": {one}}}\n' for one in values.split())) for values in (
+        '"b" "a" "b"', "1 0 10 9", '"1" "0" "10" "9"', "0.5 1", "1.0 0", '"0.5" "1"', "true false", '"a" null', '"a" 1', "[1] [0]",
+        '{"a":1} {"a":2}', '"01" "1"', "-1 1")),
+    *(("label", "a.csv", "t,v\n" + "".join(f"x,{one}\n" for one in values)) for values in (
+        ("01", "1", "+1", "-0", "0", " 1", "1 "), ("01", "b"), ("10", "9", "1"), ("0.5", "1"), (" 0.5", "+1.5"), ("+01", "+2"),
+        ("-01", "-1", "2"), ("a", " a"))),
+    *(("words", "a.jsonl", f'{{"v": {words}}}\n') for words in (
+        '["a", "b"]', '["a", null]', '["a", 1]', '["a", ["b"]]', '["a", {"x": 1}]', '["a", true]', '[1, 2]')),
+    *(("tags", "a.jsonl", f'{{"t": {json.dumps(["w"] * len(json.loads(tags)))}, "v": {tags}}}\n') for tags in (
+        '["O", "B-X"]', '["O", null]', "[10, 9, 0]", '["O", {"x": 1}]', '["O", ["x"]]', "[[1]]", "[true, false]", "[null, 1]")),
+]
 TAGS = ["EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter B-PER\n", "EU B-ORG \r\nrejects O\t\r\n\r\nPeter B-PER  \r\n",
         "EU B-ORG\rrejects O\r\rPeter B-PER", "-DOCSTART- -X- O O\n\nEU B-ORG\u00a0\nrejects O\u3000 \n"]
 
@@ -131,6 +153,38 @@ def json_case(name, text):
     return {"name": name, "text": text, "rows": rows}
 
 
+def fields_case(text):
+    columns, rows = read("json", "a.jsonl", text.encode())
+    rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
+    return {"text": text, "columns": columns, "rows": rows}
+
+
+def used(use, values, tokenizer):
+    """What run_glue and run_ner make of a column."""
+    if use == "text":
+        tokenizer(values)
+        return values
+    if use == "words":
+        tokenizer(values, is_split_into_words=True)
+        return values
+    labels = set(values) if use == "label" else set().union(*(set(tags) for tags in values))
+    if use == "label" and all(isinstance(label, float) for label in labels):
+        return "scores"
+    labels = sorted(labels)  # refuses values that have no order
+    assert not any(isinstance(label, (list, dict)) for label in labels)
+    return [label if isinstance(label, str) else json.dumps(label) for label in labels]
+
+
+def use_case(use, name, text):
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(ROOT / "tests/golden/tokenizer/word_piece.json"))
+    rows = read("csv" if name.endswith("csv") else "json", name, text.encode())
+    try:
+        values = used(use, [row["v"] for row in rows[1]], tokenizer)
+    except Exception:
+        values = None
+    return {"use": use, "name": name, "text": text, "values": values}
+
+
 def spaces():
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     strip = tokenizers.normalizers.Strip()
@@ -168,6 +222,8 @@ def main():
         "json": [json_case(*case) for case in JSON],
         "text": [{"text": text, "lines": [row["text"] for row in read("text", "a.txt", text.encode(), keep_linebreaks=True)[1]]}
                  for text in TEXT],
+        "fields": [fields_case(text) for text in FIELDS],
+        "uses": [use_case(*case) for case in USES],
         "tags": [tags_case(text) for text in TAGS],
         "spaces": spaces(),
     }

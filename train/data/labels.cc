@@ -16,6 +16,11 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
+void sort_distinct(std::vector<std::string>& texts) {
+  std::sort(texts.begin(), texts.end());  // UTF-8 byte order equals code point order
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+}
+
 std::string lower(std::string text) {
   for (char& c : text)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 'a' - 'A');
@@ -23,6 +28,19 @@ std::string lower(std::string text) {
 }
 
 }  // namespace
+
+std::string_view bare_number(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\v\f\r";  // C's isspace()
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  return text;
+}
+
+std::optional<std::string> whole_number_text(std::string_view text) {
+  const auto value = whole_number(bare_number(text));
+  return value ? std::optional(std::to_string(*value)) : std::nullopt;
+}
 
 LabelSet::LabelSet(std::vector<std::string> names) : names_(std::move(names)) {
   for (std::size_t i = 0; i < names_.size(); ++i) {
@@ -34,9 +52,13 @@ LabelSet::LabelSet(std::vector<std::string> names) : names_(std::move(names)) {
   }
 }
 
+LabelSet LabelSet::discover_by_code_point(std::vector<std::string> texts) {
+  sort_distinct(texts);
+  return LabelSet(std::move(texts));
+}
+
 LabelSet LabelSet::discover(std::vector<std::string> texts) {
-  std::sort(texts.begin(), texts.end());  // UTF-8 byte order equals code point order
-  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  sort_distinct(texts);
   const auto is_number = [](const std::string& text) { return whole_number(text).has_value(); };
   if (std::all_of(texts.begin(), texts.end(), is_number))
     std::stable_sort(texts.begin(), texts.end(), [](const auto& a, const auto& b) {

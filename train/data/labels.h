@@ -10,6 +10,11 @@
 
 namespace shoal {
 
+// A number of a table without what pandas passes over: blanks around it, and "+".
+std::string_view bare_number(std::string_view text);
+// The whole number as text: "1" for 01, +1 and " 1". Nothing for other texts.
+std::optional<std::string> whole_number_text(std::string_view text);
+
 class LabelSet {
  public:
   LabelSet() = default;  // no classes
@@ -18,6 +23,7 @@ class LabelSet {
   // The distinct texts, sorted as in run_glue and run_ner: by value if all are whole numbers,
   // otherwise by code point.
   static LabelSet discover(std::vector<std::string> texts);
+  static LabelSet discover_by_code_point(std::vector<std::string> texts);
 
   bool empty() const { return names_.empty(); }
   std::int64_t size() const { return static_cast<std::int64_t>(names_.size()); }

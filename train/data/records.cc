@@ -18,6 +18,7 @@
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/csv.h"
 #include "shoal/train/data/json_records.h"
+#include "shoal/train/data/labels.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 
 namespace shoal {
@@ -34,8 +35,31 @@ RecordFormat format_of(const std::string& path) {
               "name the file .tsv, .csv or .jsonl");
 }
 
+Record::Kind kind_of_json(const nlohmann::json& value) {
+  if (value.is_string()) return Record::Kind::text;
+  if (value.is_number()) return Record::Kind::number;
+  if (value.is_boolean()) return Record::Kind::boolean;
+  return value.is_array() ? Record::Kind::list : Record::Kind::object;
+}
+
+// Empty for a list and an object.
 std::string scalar_text(const nlohmann::json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_structured() ? std::string() : value.dump();
+}
+
+Record::List list_of(const nlohmann::json& items) {
+  Record::List list;
+  list.items.reserve(items.size());
+  for (const nlohmann::json& item : items) {
+    list.items.push_back(scalar_text(item));
+    if (item.is_string()) continue;
+    const bool is_value = item.is_number() || item.is_boolean();
+    std::string shown = item.is_array() ? "a list" : item.is_object() ? "an object" : item.dump();
+    if (!is_value && list.neither_text_nor_value.empty()) list.neither_text_nor_value = shown;
+    if (list.not_text.empty()) list.not_text = std::move(shown);
+  }
+  return list;
 }
 
 // Runs before any parser, whose errors would not name the encoding.
@@ -76,19 +100,17 @@ Record json_record(std::string_view text, std::string place, const char* unit, b
         fmt::format("{}: {} where an object with fields is wanted", place, value.type_name()),
         value.is_array() ? "if the whole file is one array, name it .json" : "");
   std::vector<std::string> names, texts;
+  std::vector<Record::Kind> kinds;
   Record::Lists lists;
   for (const auto& [name, item] : value.items()) {
     if (item.is_null()) continue;
-    if (item.is_array()) {
-      std::vector<std::string>& list = lists[names.size()];
-      list.reserve(item.size());
-      for (const nlohmann::json& one : item) list.push_back(scalar_text(one));
-    }
+    if (item.is_array()) lists[names.size()] = list_of(item);
     names.push_back(name);
-    texts.push_back(item.is_array() ? std::string() : scalar_text(item));
+    texts.push_back(scalar_text(item));
+    kinds.push_back(kind_of_json(item));
   }
   return {std::move(place), std::make_shared<const std::vector<std::string>>(std::move(names)),
-          std::move(texts), std::move(lists)};
+          std::move(texts), std::move(kinds), std::move(lists)};
 }
 
 void check_names(const std::vector<std::string>& names, const std::string& path) {
@@ -120,29 +142,64 @@ void Record::wrong(std::string_view name, std::string_view text, const char* wan
               shortened(text), wanted);
 }
 
+void Record::wrong_kind(std::size_t field, const char* wanted) const {
+  const std::string& name = (*names_)[field];
+  switch (kind_of(field)) {
+    case Kind::list:
+      wrong(name, "a list", wanted);
+    case Kind::object:
+      wrong(name, "an object", wanted);
+    case Kind::text:
+      throw_error(ErrorCode::corrupt_data, "{}: '{}' is the text '{}', not {}", place_,
+                  shortened(name), shortened(texts_[field]), wanted);
+    case Kind::number:
+    case Kind::boolean:
+      break;
+  }
+  throw_error(ErrorCode::corrupt_data, "{}: '{}' is {}, not {}", place_, shortened(name),
+              texts_[field], wanted);
+}
+
+std::optional<Record::Kind> Record::kind(std::string_view name) const {
+  const std::size_t field = need(name);
+  return kinds_.empty() ? std::nullopt : std::optional(kinds_[field]);
+}
+
 const std::string& Record::text(std::string_view name) const {
   const std::size_t field = need(name);
-  if (lists_.contains(field)) wrong(name, "a list", "a text");
+  if (kind_of(field) != Kind::text) wrong_kind(field, "a text");
+  return texts_[field];
+}
+
+const std::string& Record::value(std::string_view name) const {
+  const std::size_t field = need(name);
+  if (kind_of(field) >= Kind::list) wrong_kind(field, "a text or a number");
   return texts_[field];
 }
 
 const std::string* Record::find_text(std::string_view name) const {
   const std::size_t field = find(name);
-  return field == names_->size() || lists_.contains(field) ? nullptr : &texts_[field];
+  return field == names_->size() || kind_of(field) != Kind::text ? nullptr : &texts_[field];
+}
+
+const std::string* Record::find_value(std::string_view name) const {
+  const std::size_t field = find(name);
+  return field == names_->size() || kind_of(field) >= Kind::list ? nullptr : &texts_[field];
 }
 
 double Record::number(std::string_view name) const {
-  const std::string& text = this->text(name);
+  const std::size_t field = need(name);
+  if (!kinds_.empty() && kinds_[field] != Kind::number) wrong_kind(field, "a number");
+  const std::string_view text = bare_number(texts_[field]);
   double value = 0;
-  const char* end = text.data() + text.size();
-  if (const auto [at, error] = std::from_chars(text.data(), end, value);
-      error != std::errc() || at != end)
-    wrong(name, text, "a number");
+  if (const auto [at, error] = std::from_chars(text.begin(), text.end(), value);
+      error != std::errc() || at != text.end())
+    wrong(name, texts_[field], "a number");
   return value;
 }
 
 std::int64_t Record::integer(std::string_view name) const {
-  const std::string& text = this->text(name);
+  const std::string& text = value(name);
   std::int64_t value = 0;
   const char* end = text.data() + text.size();
   if (const auto [at, error] = std::from_chars(text.data(), end, value);
@@ -151,12 +208,48 @@ std::int64_t Record::integer(std::string_view name) const {
   return value;
 }
 
-const std::vector<std::string>& Record::list(std::string_view name) const {
+const Record::List& Record::list(std::string_view name) const {
   const std::size_t field = need(name);
   const auto list = lists_.find(field);
-  if (list == lists_.end()) wrong(name, texts_[field], "a list");
+  if (list == lists_.end()) wrong_kind(field, "a list");
   return list->second;
 }
+
+void Record::wrong_item(std::string_view name, const std::string& item, const char* wanted) const {
+  throw_error(ErrorCode::corrupt_data, "{}: '{}' holds {}, not {}", place_, shortened(name), item,
+              wanted);
+}
+
+const std::vector<std::string>& Record::texts(std::string_view name) const {
+  const List& list = this->list(name);
+  if (!list.not_text.empty()) wrong_item(name, list.not_text, "a text");
+  return list.items;
+}
+
+const std::vector<std::string>& Record::values(std::string_view name) const {
+  const List& list = this->list(name);
+  if (!list.neither_text_nor_value.empty())
+    wrong_item(name, list.neither_text_nor_value, "a text or a number");
+  return list.items;
+}
+
+// The names of all fields that rows have.
+class RecordFile::Union {
+ public:
+  void add(const std::string& name) {
+    if (const auto [place, is_new] = met_.insert(name); is_new) order_.push_back(&*place);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    all.reserve(order_.size());
+    for (const std::string* name : order_) all.push_back(*name);
+    return all;
+  }
+
+ private:
+  std::unordered_set<std::string> met_;
+  std::vector<const std::string*> order_;
+};
 
 // Finds the rows of a file in one pass.
 class RecordFile::Reader {
@@ -240,11 +333,9 @@ RecordFile::RecordFile(std::shared_ptr<MappedFile> map)
 std::vector<std::string> RecordFile::first_fields(const std::string& path) {
   RecordFile file(MappedFile::open(path));
   Reader reader(file);
-  file.is_array_ = reader.is_array();
-  file.is_plain_ = reader.is_plain();
+  SHOAL_ASSERT(file.format_ != RecordFormat::json);
   Row row{};
-  if (!reader.next(row)) return {};
-  return file.format_ == RecordFormat::json ? file.read(row).names() : file.split(row);
+  return reader.next(row) ? file.split(row) : std::vector<std::string>();
 }
 
 RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
@@ -263,10 +354,11 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
   }
   check_names(names, path);
   columns_ = std::make_shared<const std::vector<std::string>>(std::move(names));
+  Union fields;
   while (reader.next(row)) {
     progress::made_of(row.end - row.begin);
     if (skipped_ > 0) {
-      if (is_bad(row, options.needed))
+      if (is_bad(row, options.needed, fields))
         ++skipped_;
       else
         rows_.push_back(row);
@@ -276,39 +368,59 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
       const Record record = read(row);
       for (const std::string& name : options.needed) record.check(name);
       rows_.push_back(row);
+      if (format_ == RecordFormat::json)
+        for (const std::string& name : record.names()) fields.add(name);
     } catch (const Error& error) {
       if (options.bad == BadRecords::stop) throw;
       if (skipped_++ == 0) first_skipped_ = error.message();
     }
   }
-  if (format_ == RecordFormat::json && !rows_.empty() && columns_->empty())
-    columns_ = std::make_shared<const std::vector<std::string>>(read(rows_.front()).names());
+  if (format_ == RecordFormat::json && columns_->empty())
+    columns_ = std::make_shared<const std::vector<std::string>>(fields.names());
+}
+
+void RecordFile::need_rows() const {
+  if (!rows_.empty() || format_ != RecordFormat::json) return;
+  if (skipped_ > 0)
+    throw_error(ErrorCode::corrupt_data, "{}: no row that can be used; the first: {}", path(),
+                first_skipped_);
+  throw_error(ErrorCode::corrupt_data, "{} is empty: it has no record", path());
 }
 
 // Whether read() and check() would throw. Throwing would cost more than parsing the row, and only
-// the first bad row's message is kept.
-bool RecordFile::is_bad(const Row& row, const std::vector<std::string>& needed) const {
+// the first bad row's message is kept. Adds the fields of a JSON row that is not bad to `fields`.
+bool RecordFile::is_bad(const Row& row, const std::vector<std::string>& needed,
+                        Union& fields) const {
   const std::string_view text = text_.substr(row.begin, row.end - row.begin);
   if (first_invalid_utf8(text) >= 0) return true;
-  const auto lacks = [&](const auto& has) { return !std::ranges::all_of(needed, has); };
-  if (format_ != RecordFormat::json) {
-    const auto most = 1 + std::ranges::count(text, format_ == RecordFormat::tsv ? '\t' : ',');
-    if (most < std::ssize(*columns_)) return true;
-    bool is_open = false;
-    const std::size_t fields =
-        format_ == RecordFormat::tsv ? split_at_tabs(text).size() : split_csv(text, is_open).size();
-    return is_open || fields != columns_->size() || lacks([&](const std::string& name) {
-             return std::ranges::find(*columns_, name) != columns_->end();
-           });
-  }
+  if (format_ == RecordFormat::json) return is_bad_json(text, needed, fields);
+  const auto most = 1 + std::ranges::count(text, format_ == RecordFormat::tsv ? '\t' : ',');
+  if (most < std::ssize(*columns_)) return true;
+  bool is_open = false;
+  const std::size_t there =
+      format_ == RecordFormat::tsv ? split_at_tabs(text).size() : split_csv(text, is_open).size();
+  return is_open || there != columns_->size() ||
+         !std::ranges::all_of(needed, [&](const std::string& name) {
+           return std::ranges::find(*columns_, name) != columns_->end();
+         });
+}
+
+bool RecordFile::is_bad_json(std::string_view text, const std::vector<std::string>& needed,
+                             Union& fields) const {
   const auto value = json_if_valid(text);
-  if (!value) return true;
-  if (is_plain_)
-    return value->is_null()
-               ? !needed.empty()
-               : lacks([](const auto& name) { return name == JsonRecords::kPlainField; });
-  return !value->is_object() ||
-         lacks([&](const std::string& name) { return find_field(*value, name) != nullptr; });
+  if (!value || (!is_plain_ && !value->is_object())) return true;
+  const auto has = [&](const std::string& name) {
+    return is_plain_ ? !value->is_null() && name == JsonRecords::kPlainField
+                     : find_field(*value, name) != nullptr;
+  };
+  if (!std::ranges::all_of(needed, has)) return true;
+  if (is_plain_) {
+    if (!value->is_null()) fields.add(JsonRecords::kPlainField);
+    return false;
+  }
+  for (const auto& [name, item] : value->items())
+    if (!item.is_null()) fields.add(name);
+  return false;
 }
 
 std::string RecordFile::column_list() const {

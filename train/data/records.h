@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,40 +29,60 @@ struct RecordOptions {
 
 using ColumnNames = std::shared_ptr<const std::vector<std::string>>;
 
-// One row. A JSON field may be a list of texts (tokens, tags). Numbers and booleans become their
-// JSON text. A null field counts as missing.
+// One row. A field of a TSV or CSV is text that may be read as a number; a JSON field has a type of
+// its own. A null field counts as missing.
 class Record {
  public:
-  using Lists = std::map<std::size_t, std::vector<std::string>>;  // keyed by field index
-  // `texts` has one entry per name; entries of list fields are ignored.
-  Record(std::string place, ColumnNames names, std::vector<std::string> texts, Lists lists = {})
+  enum class Kind : std::uint8_t { text, number, boolean, list, object };
+  struct List {
+    std::vector<std::string> items = {};      // numbers and booleans as their JSON text
+    std::string not_text = {};                // shows the first item that is no text; empty: none
+    std::string neither_text_nor_value = {};  // shows the first that is no number or boolean either
+  };
+  using Lists = std::map<std::size_t, List>;  // keyed by field index
+  // `texts` has one entry per name; entries of lists and objects are ignored. `kinds`: one per
+  // name; empty for a TSV or CSV.
+  Record(std::string place, ColumnNames names, std::vector<std::string> texts,
+         std::vector<Kind> kinds = {}, Lists lists = {})
       : place_(std::move(place)),
         names_(std::move(names)),
         texts_(std::move(texts)),
+        kinds_(std::move(kinds)),
         lists_(std::move(lists)) {}
 
   const std::string& place() const { return place_; }  // "train.tsv, line 7", for messages
   const std::vector<std::string>& names() const { return *names_; }
   bool has(std::string_view name) const { return find(name) < names_->size(); }
+  // Nothing for a TSV or CSV, whose fields have no type. Throws as text() if the field is missing.
+  std::optional<Kind> kind(std::string_view name) const;
   void check(std::string_view name) const {
     need(name);
   }  // throws as text() does if the field is missing
-  // not_found names the nearest field. corrupt_data: the field is a list but a text is requested,
-  // or it is not a number. All messages begin with the place.
+  // not_found names the nearest field. corrupt_data: the field has another type, or is not a
+  // number. All messages begin with the place.
   const std::string& text(std::string_view name) const;
-  const std::string* find_text(std::string_view name) const;  // null: text() would throw
+  const std::string& value(std::string_view name) const;       // text, number or boolean
+  const std::string* find_text(std::string_view name) const;   // null: text() would throw
+  const std::string* find_value(std::string_view name) const;  // null: value() would throw
   double number(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
-  const std::vector<std::string>& list(std::string_view name) const;
+  const std::vector<std::string>& texts(std::string_view name) const;   // a list of texts
+  const std::vector<std::string>& values(std::string_view name) const;  // or numbers, booleans
 
  private:
   std::size_t find(std::string_view name) const;  // names().size(): not found
   std::size_t need(std::string_view name) const;
+  Kind kind_of(std::size_t field) const { return kinds_.empty() ? Kind::text : kinds_[field]; }
+  const List& list(std::string_view name) const;
+  [[noreturn]] void wrong_kind(std::size_t field, const char* wanted) const;
+  [[noreturn]] void wrong_item(std::string_view name, const std::string& item,
+                               const char* wanted) const;
   [[noreturn]] void wrong(std::string_view name, std::string_view text, const char* wanted) const;
 
   std::string place_;
   ColumnNames names_;
   std::vector<std::string> texts_;
+  std::vector<Kind> kinds_;
   Lists lists_;
 };
 
@@ -75,23 +96,26 @@ class RecordFile {
   // corrupt_data with its line, or is skipped and counted, depending on `options`.
   explicit RecordFile(const std::string& path, const RecordOptions& options = {});
 
-  // First row of a file: the fields of a TSV or CSV (possibly a header), or the names of a JSON
-  // record in alphabetical order. Empty: the file has no rows.
+  // First row of a TSV or CSV, possibly a header. Empty: the file has no rows.
   static std::vector<std::string> first_fields(const std::string& path);
 
   const std::string& path() const { return map_->path(); }
   RecordFormat format() const { return format_; }
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
-  const std::vector<std::string>& columns() const { return *columns_; }  // JSON: the first row's
+  // JSON: the fields of all rows, as in `datasets`, in the order in which they first occur.
+  const std::vector<std::string>& columns() const { return *columns_; }
   std::string column_list() const;  // the first few, for messages: "a, b, c and 7 more"
   // Thread-safe. 0 <= row < size(), else invalid_argument.
   Record get(std::int64_t row) const;
+  // corrupt_data if JSON has no row, and so no field. A TSV or CSV has columns without rows.
+  void need_rows() const;
   // Number of skipped rows, and the error message of the first.
   std::int64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 
  private:
   class Reader;
+  class Union;
   struct Row {
     std::size_t begin, end;  // bytes, without the line's end
     std::int64_t number;     // 1-based first line, or record of a JSON array
@@ -99,7 +123,9 @@ class RecordFile {
   explicit RecordFile(std::shared_ptr<MappedFile> map);
   std::vector<std::string> split(const Row& row) const;
   Record read(const Row& row) const;
-  bool is_bad(const Row& row, const std::vector<std::string>& needed) const;
+  bool is_bad(const Row& row, const std::vector<std::string>& needed, Union& fields) const;
+  bool is_bad_json(std::string_view text, const std::vector<std::string>& needed,
+                   Union& fields) const;
   std::string place_of(const Row& row) const;
 
   std::shared_ptr<MappedFile> map_;

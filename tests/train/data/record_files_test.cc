@@ -155,13 +155,35 @@ TEST_F(RecordFiles, OfJsonHaveTheRecordsOfDatasets) {
         const auto text = [](const json& item) {
           return item.is_string() ? item.get<std::string>() : item.dump();
         };
+        if (value.is_object()) {
+          EXPECT_THROW(record.value(name), Error) << one;
+          continue;
+        }
         if (!value.is_array()) {
-          EXPECT_EQ(record.text(name), text(value)) << one;
+          EXPECT_EQ(record.value(name), text(value)) << one;
           continue;
         }
         Texts list;
         for (const json& item : value) list.push_back(text(item));
-        EXPECT_EQ(record.list(name), list) << one;
+        EXPECT_EQ(record.values(name), list) << one;
+      }
+    }
+  }
+}
+
+TEST_F(RecordFiles, OfJsonHaveTheFieldsOfAllRecords) {
+  for (const json& one : golden("fields")) {
+    for (const BadRecords bad : {BadRecords::stop, BadRecords::skip}) {
+      // A row behind a bad one is read another way.
+      const std::string in_front = bad == BadRecords::skip ? "x\n" : "";
+      const RecordFile rows(file("a.jsonl", in_front + one["text"].get<std::string>()),
+                            {.bad = bad});
+      EXPECT_EQ(rows.columns(), one["columns"].get<Texts>()) << one;
+      ASSERT_EQ(rows.size(), std::ssize(one["rows"])) << one;
+      for (std::int64_t i = 0; i < rows.size(); ++i) {
+        const json& row = one["rows"][static_cast<std::size_t>(i)];
+        for (const std::string& name : rows.columns())
+          EXPECT_EQ(rows.get(i).has(name), row.contains(name)) << one;
       }
     }
   }
@@ -175,7 +197,7 @@ TEST_F(RecordFiles, OfAnArrayNameItsRecordsAndLines) {
   EXPECT_EQ(rows.size(), 1);
   EXPECT_EQ(rows.skipped(), 3);
   EXPECT_EQ(rows.get(0).place(), path + ", record 1");
-  EXPECT_EQ(RecordFile::first_fields(path), Texts({"a"}));
+  EXPECT_EQ(rows.columns(), Texts({"a"}));
   for (const auto& [text, problem] :
        {std::pair{"[\n{\"a\": 1},\n{\"a\": 2}", ", line 3: the file ends within its array"},
         {"[\n{\"a\": 1}\n]\n{\"a\": 2}", ", line 4: the array of records has ended"},

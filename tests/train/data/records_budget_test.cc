@@ -56,6 +56,10 @@ TEST_F(RecordFilesBudget, OfManyColumns) {
   std::string fields;
   for (std::size_t i = 0; i < kCount; ++i) fields += fmt::format("{}\"{}\":1", i ? "," : "{", i);
   expect_within("fields", ".jsonl", fields + "}\n" + fields + "}\n");
+  std::string own;
+  for (int i = 0; i < 200'000; ++i) own += fmt::format("{{\"{}\":1}}\n", i);
+  expect_within("a field of its own in each record", ".jsonl", own);
+  expect_within("the same behind a bad record", ".jsonl", "x\n" + own, {.bad = BadRecords::skip});
 }
 
 TEST_F(RecordFilesBudget, OfMessagesAboutLongFields) {

@@ -62,18 +62,55 @@ TEST_F(Records, OfJsonLinesHaveListsAndMissingFields) {
       "a.jsonl",
       "{\"tokens\": [\"A\", \"b\"], \"tags\": [0, 3], \"x\": null}\n\n{\"x\": 1, \"ok\": true}\n"));
   ASSERT_EQ(rows.size(), 2);
-  EXPECT_EQ(rows.columns(), (std::vector<std::string>{"tags", "tokens"}));
-  EXPECT_EQ(rows.get(0).list("tokens"), (std::vector<std::string>{"A", "b"}));
-  EXPECT_EQ(rows.get(0).list("tags"), (std::vector<std::string>{"0", "3"}));
+  EXPECT_EQ(rows.columns(), (std::vector<std::string>{"tags", "tokens", "ok", "x"}));
+  EXPECT_EQ(rows.get(0).texts("tokens"), (std::vector<std::string>{"A", "b"}));
+  EXPECT_EQ(rows.get(0).values("tags"), (std::vector<std::string>{"0", "3"}));
   EXPECT_FALSE(rows.get(0).has("x"));
   EXPECT_EQ(rows.get(1).integer("x"), 1);
-  EXPECT_EQ(rows.get(1).text("ok"), "true");
+  EXPECT_EQ(rows.get(1).value("ok"), "true");
   const std::string place = (folder_ / "a.jsonl") + ", line 1: ";
   const std::string unknown = error_of([&] { rows.get(0).text("token"); });
   EXPECT_TRUE(
       unknown.starts_with(place + "there is no field 'token'; did you mean tokens? There are "))
       << unknown;
   EXPECT_EQ(error_of([&] { rows.get(0).text("tags"); }), place + "'tags' is 'a list', not a text");
+}
+
+TEST_F(Records, OfJsonKeepTheirTypes) {
+  const RecordFile rows(file(
+      "a.jsonl",
+      R"({"text": "0.5", "number": 1, "yes": true, "object": {"a": [1]}, "list": ["a", 1, [2], null]})"));
+  const Record row = rows.get(0);
+  const std::string place = (folder_ / "a.jsonl") + ", line 1: ";
+  const auto refuses = [&](const char* name, auto read, const std::string& what) {
+    EXPECT_EQ(error_of([&] { read(row, name); }), fmt::format("{}'{}' {}", place, name, what));
+  };
+  const auto text = [](const Record& r, const char* name) { r.text(name); };
+  refuses("number", text, "is 1, not a text");
+  refuses("yes", text, "is true, not a text");
+  refuses("object", text, "is 'an object', not a text");
+  const auto value = [](const Record& r, const char* name) { r.value(name); };
+  refuses("object", value, "is 'an object', not a text or a number");
+  refuses("list", value, "is 'a list', not a text or a number");
+  const auto number = [](const Record& r, const char* name) { r.number(name); };
+  refuses("text", number, "is the text '0.5', not a number");
+  refuses("yes", number, "is true, not a number");
+  const auto texts = [](const Record& r, const char* name) { r.texts(name); };
+  refuses("list", texts, "holds 1, not a text");
+  refuses("text", texts, "is the text '0.5', not a list");
+  const auto values = [](const Record& r, const char* name) { r.values(name); };
+  refuses("list", values, "holds a list, not a text or a number");
+  EXPECT_EQ(row.find_text("number"), nullptr);
+  EXPECT_EQ(row.find_value("object"), nullptr);
+  EXPECT_EQ(*row.find_value("number"), "1");
+  EXPECT_EQ(row.number("number"), 1);
+  EXPECT_EQ(row.kind("yes"), Record::Kind::boolean);
+  // A table's fields have no types.
+  const RecordFile table(file("a.csv", "a,b\n 0.5,+1\n"));
+  EXPECT_EQ(table.get(0).kind("a"), std::nullopt);
+  EXPECT_EQ(table.get(0).number("a"), 0.5);
+  EXPECT_EQ(table.get(0).number("b"), 1);
+  EXPECT_EQ(table.get(0).text("a"), " 0.5");
 }
 
 TEST_F(Records, ThatAreBadStopOrAreSkipped) {

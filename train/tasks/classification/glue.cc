@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/json_records.h"
 
@@ -109,9 +110,8 @@ std::vector<GlueFile> glue_files(const std::string& directory, const GlueTask& t
   return result;
 }
 
-GlueLayout glue_layout(const std::string& path, const GlueTask& task) {
+GlueLayout glue_layout(const std::string& path, const GlueTask& task, const Names& there) {
   const TaskFiles& files = files_of(task);
-  const Names there = RecordFile::first_fields(path);
   GlueLayout layout{
       {first_of(files.first, there), first_of(files.second, there), first_of(files.label, there)},
       {}};
@@ -123,15 +123,25 @@ GlueLayout glue_layout(const std::string& path, const GlueTask& task) {
   Names wanted = {files.first[0]};
   if (!files.second.empty()) wanted.push_back(files.second[0]);
   wanted.push_back(files.label[0]);
-  throw_error(ErrorCode::not_found,
-              "{}: GLUE's {} has the columns {}; the first line has {} fields ({})", path,
-              task.name, joined(wanted), there.size(), joined(there).substr(0, 120));
+  throw_error(ErrorCode::not_found, "{}: GLUE's {} has the columns {}; {} {} fields ({})", path,
+              task.name, joined(wanted), is_json ? "its records have" : "the first line has",
+              there.size(), shortened(joined(there), 120));
 }
 
 std::shared_ptr<const TextClassificationDataset> open_glue(
     const std::string& path, const GlueTask& task, std::shared_ptr<const Tokenizer> tokenizer,
     const GlueOptions& options) {
-  const GlueLayout layout = glue_layout(path, task);
+  GlueLayout layout;
+  std::shared_ptr<RecordFile> rows;
+  if (is_json_path(path)) {
+    rows = std::make_shared<RecordFile>(path, RecordOptions{.bad = options.bad});
+    rows->need_rows();
+    layout = glue_layout(path, task, rows->columns());
+  } else {
+    layout = glue_layout(path, task, RecordFile::first_fields(path));
+    rows = std::make_shared<RecordFile>(
+        path, RecordOptions{.columns = layout.header, .bad = options.bad});
+  }
   if (layout.columns.label.empty() && options.needs_labels)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: no column has the labels of GLUE's {}", path, task.name),
@@ -146,11 +156,6 @@ std::shared_ptr<const TextClassificationDataset> open_glue(
     classes.labels = LabelSet({task.labels.begin(), task.labels.end()});
   if (!options.model_labels.empty() && !task.labels.empty())
     if (auto ids = classes.labels.ids_in(options.model_labels)) classes.model_ids = std::move(*ids);
-  Names needed = {layout.columns.first};
-  if (!layout.columns.second.empty()) needed.push_back(layout.columns.second);
-  auto rows = std::make_shared<RecordFile>(
-      path,
-      RecordOptions{.columns = layout.header, .needed = std::move(needed), .bad = options.bad});
   return std::make_shared<TextClassificationDataset>(std::move(rows), std::move(tokenizer),
                                                      classes);
 }

@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/train/data/model_input.h"
 
 namespace shoal {
@@ -18,17 +19,25 @@ bool contains(const std::vector<std::string>& names, const char* name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-template <typename Number>
-bool is_number(const std::string& text) {
-  Number value{};
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && at == end;
+bool is_number(std::string_view text) {
+  text = bare_number(text);
+  double value = 0;
+  const auto [at, error] = std::from_chars(text.begin(), text.end(), value);
+  return error == std::errc() && at == text.end();
+}
+
+// The class of a row's label. In a table 01 is the class 1.
+std::optional<std::int32_t> class_of(const std::string& label, const LabelSet& labels,
+                                     RecordFormat format) {
+  if (auto found = labels.find(label); found || format == RecordFormat::json) return found;
+  const auto number = whole_number_text(label);
+  return number ? labels.find(*number) : std::nullopt;
 }
 
 }  // namespace
 
 TextColumns default_columns(const RecordFile& rows) {
+  rows.need_rows();
   const std::vector<std::string>& names = rows.columns();
   TextColumns columns;
   if (contains(names, "label")) columns.label = "label";
@@ -52,16 +61,26 @@ TextColumns default_columns(const RecordFile& rows) {
 }
 
 LabelSet discover_labels(const RecordFile& rows, const std::string& column) {
-  std::vector<std::string> texts;
+  std::vector<std::string> texts, numbers;
+  std::optional<Record::Kind> kind;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     progress::made_of();
     const Record record = rows.get(i);
-    if (record.has(column)) texts.push_back(record.text(column));
+    const std::string* const label = record.find_value(column);
+    if (label == nullptr || label->empty()) continue;
+    if (!texts.empty() && record.kind(column) != kind)
+      throw_error(ErrorCode::corrupt_data,
+                  "{}: the label {} is of another type than those before it; texts and numbers are "
+                  "different classes",
+                  record.place(), shortened(*label));
+    kind = record.kind(column);
+    texts.push_back(*label);
+    if (auto number = whole_number_text(texts.back())) numbers.push_back(std::move(*number));
   }
   SHOAL_CHECK(!texts.empty(), "{}: no row has a label in '{}'", rows.path(), column);
-  if (std::all_of(texts.begin(), texts.end(), is_number<double>) &&
-      !std::all_of(texts.begin(), texts.end(), is_number<std::int64_t>))
-    return {};
+  if (kind == Record::Kind::text) return LabelSet::discover_by_code_point(std::move(texts));
+  if (numbers.size() == texts.size()) return LabelSet::discover(std::move(numbers));
+  if (std::all_of(texts.begin(), texts.end(), is_number)) return {};
   return LabelSet::discover(std::move(texts));
 }
 
@@ -116,24 +135,32 @@ std::optional<TextClassificationDataset::Row> TextClassificationDataset::read(st
   Row result{record, kIgnoreLabel, kNoScore};
   const std::string& column = columns.label;
   if (column.empty() || (options_.may_lack_labels && !row.has(column))) return result;
-  const std::string* const label = text_of(column);
-  if (label == nullptr) return std::nullopt;
+  const std::string* const label = row.find_value(column);
+  if (label == nullptr && quiet) return std::nullopt;
+  if (label == nullptr) row.value(column);  // throws
   if (options_.may_lack_labels &&
       (label->empty() || (*label == "-1" && !options_.labels.find(*label))))
     return result;
   if (!is_regression()) {
-    const auto found = options_.labels.find(*label);
+    const auto found = class_of(*label, options_.labels, file_->format());
     if (!found && quiet) return std::nullopt;
+    if (label->empty())
+      throw_error(ErrorCode::corrupt_data, "{}: the label in '{}' is empty", row.place(),
+                  shortened(column));
     result.label = found ? *found : options_.labels.need(*label, row.place());
     if (!options_.model_ids.empty())
       result.label = options_.model_ids[static_cast<std::size_t>(result.label)];
     return result;
   }
-  if (quiet && !is_number<double>(*label)) return std::nullopt;
+  const auto kind = row.kind(column);
+  if (quiet && (!is_number(*label) || (kind && kind != Record::Kind::number))) return std::nullopt;
   const double score = row.number(column);
-  if (!std::isfinite(score) ||
-      (options_.least < options_.most && (score < options_.least || score > options_.most))) {
+  const bool is_bounded = options_.least < options_.most;
+  if (!std::isfinite(score) || (is_bounded && (score < options_.least || score > options_.most))) {
     if (quiet) return std::nullopt;
+    if (!is_bounded)
+      throw_error(ErrorCode::corrupt_data, "{}: the score is {}, which no model can learn",
+                  row.place(), *label);
     throw_error(ErrorCode::corrupt_data, "{}: the score is {}, not between {} and {}", row.place(),
                 *label, options_.least, options_.most);
   }

@@ -21,13 +21,14 @@ struct TextColumns {
 };
 
 // Chooses as run_glue: the label is "label"; the texts are "sentence1" and "sentence2", otherwise
-// the first two other columns, or the only one. Throws invalid_argument if JSON lines leave the
-// order of two texts undefined.
+// the first two other columns, or the only one. Throws corrupt_data if there is no row, and
+// invalid_argument if JSON lines leave the order of two texts undefined.
 TextColumns default_columns(const RecordFile& rows);
 
 // Decides by run_glue's rule what a file's labels are. Numbers that are not all whole are scores
-// (empty set). Everything else is a class, in LabelSet::discover's order. Call it once, on the
-// training file.
+// (empty set). Everything else is a class: whole numbers by their value, sorted by it; texts sorted
+// by code point. A text in JSON is no number. Rows without a label have no say. Throws corrupt_data
+// if JSON labels are texts in one row and numbers in another. Call it once, on the training file.
 LabelSet discover_labels(const RecordFile& rows, const std::string& column);
 
 struct TextClassificationOptions {

@@ -134,21 +134,25 @@ std::vector<std::string> split_at_spaces(std::string_view text) {
 }
 
 TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options) {
-  const auto field = [&](const std::string& name) {
-    return lists ? record.list(name) : split_at_spaces(without_blanks_behind(record.text(name)));
+  const auto split = [&](const std::string& name) {
+    return split_at_spaces(without_blanks_behind(record.text(name)));
   };
-  TaggedSentence sentence{field(options.words_field), {}, record.place()};
+  const std::string &words = options.words_field, &tags = options.tags_field;
+  TaggedSentence sentence{lists ? record.texts(words) : split(words), {}, record.place()};
   if (!options.has_tags) return sentence;
-  sentence.tags = field(options.tags_field);
+  sentence.tags = lists ? record.values(tags) : split(tags);
   if (sentence.words.size() != sentence.tags.size())
     throw_error(ErrorCode::corrupt_data, "{}: {} words but {} tags", record.place(),
                 sentence.words.size(), sentence.tags.size());
-  for (std::string& tag : sentence.tags) tag.resize(without_blanks_behind(tag).size());
+  for (std::string& tag : sentence.tags) {
+    tag.resize(without_blanks_behind(tag).size());
+    if (tag.empty())
+      throw_error(ErrorCode::corrupt_data, "{}: '{}' holds an empty tag", record.place(), tags);
+  }
   return sentence;
 }
 
-void read_rows(const std::string& path, const TaggedTextOptions& options, TaggedText& text) {
-  const RecordFile rows(path, {.needed = {options.words_field}, .bad = options.bad});
+void read_rows(const RecordFile& rows, const TaggedTextOptions& options, TaggedText& text) {
   text.skipped = rows.skipped();
   text.first_skipped = rows.first_skipped();
   const bool lists = rows.format() == RecordFormat::json;
@@ -156,7 +160,12 @@ void read_rows(const std::string& path, const TaggedTextOptions& options, Tagged
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     progress::made_of();
     try {
-      text.sentences.push_back(sentence_of(rows.get(i), lists, options));
+      const Record record = rows.get(i);
+      // Only the first bad sentence is told: an exception would take longer than a short row.
+      if (text.skipped > 0 && !record.has(options.words_field))
+        ++text.skipped;
+      else
+        text.sentences.push_back(sentence_of(record, lists, options));
     } catch (const Error& error) {
       if (options.bad == BadRecords::stop) throw;
       if (text.skipped++ == 0) text.first_skipped = error.message();
@@ -164,17 +173,28 @@ void read_rows(const std::string& path, const TaggedTextOptions& options, Tagged
   }
 }
 
-}  // namespace
-
-TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options) {
-  TaggedText text;
-  if (is_json_path(path) || path.ends_with(".csv"))
-    read_rows(path, options, text);
-  else
-    ColumnReader(text, options, path).read(text_of(*MappedFile::open(path)));
+void need_sentences(const TaggedText& text, const std::string& path) {
   if (text.sentences.empty())
     throw_error(ErrorCode::corrupt_data, "{}: no sentence that can be used{}{}", path,
                 text.skipped > 0 ? "; the first: " : "", text.first_skipped);
+}
+
+}  // namespace
+
+TaggedText read_tagged_rows(const RecordFile& rows, const TaggedTextOptions& options) {
+  rows.need_rows();
+  TaggedText text;
+  read_rows(rows, options, text);
+  need_sentences(text, rows.path());
+  return text;
+}
+
+TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options) {
+  if (is_json_path(path) || path.ends_with(".csv"))
+    return read_tagged_rows(RecordFile(path, {.bad = options.bad}), options);
+  TaggedText text;
+  ColumnReader(text, options, path).read(text_of(*MappedFile::open(path)));
+  need_sentences(text, path);
   return text;
 }
 

@@ -35,9 +35,12 @@ struct TaggedText {
 // Other endings: one word per line, the first column is the word and the last its tag, separated by
 // a tab or spaces. A blank line or -DOCSTART- ends a sentence. Blanks after a tag are ignored.
 //
-// A sentence is bad if a line has no tag, the lists differ in length, or the text is not UTF-8. Bad
+// A sentence is bad if a line has no tag or an empty one, the lists differ in length or hold a
+// value of another type (words are texts; tags are texts or numbers), or the text is not UTF-8. Bad
 // sentences throw corrupt_data with file and line, or are skipped and counted.
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options = {});
+// The same for rows that are open already; their own bad rows are counted.
+TaggedText read_tagged_rows(const RecordFile& rows, const TaggedTextOptions& options = {});
 
 // The columns of the first word in a file with one word per line; empty if there is none.
 std::vector<std::string> first_word_columns(const std::string& path);

@@ -7,9 +7,11 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/train/data/model_input.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/tasks/classification/glue.h"
@@ -254,6 +256,105 @@ TEST_F(Classification, ChoosesColumnsAndRegressionAsRunGlue) {
   EXPECT_EQ(discover_labels(two, "label").names(), Names({"1", "3"}));
   const RecordFile json(file("r.jsonl", R"({"zeta": "a", "alpha": "b"})"));
   EXPECT_THAT(error_of([&] { default_columns(json); }), HasSubstr("name the columns"));
+}
+
+// tools/golden/make_records.py.
+TEST_F(Classification, TakesTextsAndLabelsAsRunGlue) {
+  for (const nlohmann::json& one :
+       read_json_file(testing::golden_path("records.json")).at("uses")) {
+    if (one["use"] != "text" && one["use"] != "label") continue;
+    SCOPED_TRACE(one.dump());
+    const auto rows = std::make_shared<RecordFile>(file(one["name"], one["text"]));
+    TextClassificationOptions options{.columns = {.first = "v"}};
+    const auto open_rows = [&] {
+      if (one["use"] == "label") {
+        options.columns = {.first = "t", .label = "v"};
+        options.labels = discover_labels(*rows, "v");
+      }
+      return TextClassificationDataset(rows, tokenizer_, options);
+    };
+    if (one["values"].is_null()) {
+      const std::string problem = error_of([&] { open_rows(); });
+      EXPECT_THAT(problem, HasSubstr(", line "));
+      EXPECT_THAT(problem, ::testing::Not(HasSubstr("\n")));
+      continue;
+    }
+    const TextClassificationDataset data = open_rows();
+    EXPECT_EQ(data.size(), rows->size());
+    const bool has_classes = one["use"] == "label" && one["values"] != "scores";
+    EXPECT_EQ(options.labels.names(), has_classes ? one["values"].get<Names>() : Names());
+  }
+}
+
+// On 39c9efe0 the first record decided, and sentence2 was never read.
+TEST_F(Classification, EveryRecordSaysWhichColumnsThereAre) {
+  for (const char* first : {R"({"sentence1": "a", "label": 0})",
+                            R"({"sentence1": "a", "sentence2": null, "label": 0})"}) {
+    const auto rows = std::make_shared<RecordFile>(file(
+        "a.jsonl",
+        std::string(first) + "\n" + R"({"sentence1": "a", "sentence2": "b", "label": 1})" + "\n"));
+    const TextColumns columns = default_columns(*rows);
+    EXPECT_EQ(columns.second, "sentence2");
+    EXPECT_THAT(error_of([&] {
+                  TextClassificationDataset(rows, tokenizer_,
+                                            {.columns = columns, .labels = LabelSet({"0", "1"})});
+                }),
+                HasSubstr("a.jsonl, line 1: there is no field 'sentence2'"));
+  }
+  const std::string labels = file("b.jsonl", R"({"sentence": "a", "label": null})"
+                                             "\n"
+                                             R"({"sentence": "God", "label": 1})"
+                                             "\n");
+  EXPECT_EQ(default_columns(RecordFile(labels)).label, "label");
+  EXPECT_THAT(error_of([&] { open("sst2", labels); }),
+              HasSubstr("b.jsonl, line 1: there is no field 'label'"));
+  // A set to predict has labels in some rows.
+  const auto test = open("sst2", labels, {.needs_labels = false});
+  EXPECT_EQ(test->get(0).labels, Ids({kIgnoreLabel}));
+  EXPECT_EQ(test->get(1).labels, Ids({1}));
+}
+
+TEST_F(Classification, SaysWhichLabelIsNone) {
+  for (const auto& [name, text] :
+       {std::pair{"e.jsonl", " \n"}, {"e.json", " [ ]\n"}, {"e.json", ""}}) {
+    const std::string path = file(name, text);
+    EXPECT_EQ(error_of([&] { default_columns(RecordFile(path)); }),
+              path + " is empty: it has no record");
+    EXPECT_EQ(error_of([&] { open("sst2", path); }), path + " is empty: it has no record");
+  }
+  EXPECT_THAT(error_of([&] {
+                default_columns(RecordFile(file("b.jsonl", "1\n"), {.bad = BadRecords::skip}));
+              }),
+              HasSubstr("b.jsonl: no row that can be used; the first: "));
+  const auto rows = std::make_shared<RecordFile>(file("a.csv", "t,label\nx,b\ny,\nz,a\n"));
+  TextClassificationOptions options{.columns = {.first = "t", .label = "label"},
+                                    .labels = discover_labels(*rows, "label")};
+  EXPECT_EQ(options.labels.names(), Names({"a", "b"}));
+  EXPECT_THAT(error_of([&] { TextClassificationDataset(rows, tokenizer_, options); }),
+              HasSubstr("a.csv, line 3: the label in 'label' is empty"));
+  options.bad = BadRecords::skip;
+  EXPECT_EQ(TextClassificationDataset(rows, tokenizer_, options).size(), 2);
+  for (const char* score : {"nan", "-inf"}) {
+    const auto scores = std::make_shared<RecordFile>(
+        file("s.csv", std::string("t,label\nx,0.5\ny,") + score + "\n"));
+    EXPECT_THAT(error_of([&] {
+                  TextClassificationDataset(scores, tokenizer_,
+                                            {.columns = {.first = "t", .label = "label"}});
+                }),
+                HasSubstr(std::string("s.csv, line 3: the score is ") + score +
+                          ", which no model can learn"));
+  }
+}
+
+// pandas reads 01, +1 and 1 as one number.
+TEST_F(Classification, LabelsOfTablesAreNumbersByValue) {
+  const auto rows =
+      std::make_shared<RecordFile>(file("a.csv", "t,label\nx,01\nx,1\nx,+1\nx,-0\nx, 0\n"));
+  const TextClassificationDataset data(
+      rows, tokenizer_,
+      {.columns = {.first = "t", .label = "label"}, .labels = discover_labels(*rows, "label")});
+  for (const auto& [row, label] : {std::pair{0, 1}, {1, 1}, {2, 1}, {3, 0}, {4, 0}})
+    EXPECT_EQ(data.get(row).labels, Ids({label})) << row;
 }
 
 TEST_F(Classification, ReadsRealRows) {

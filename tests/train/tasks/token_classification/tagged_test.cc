@@ -123,6 +123,45 @@ TEST_F(TaggedTest, ReadsJsonLines) {
   EXPECT_EQ(other.sentences[0].tags, Words({"1"}));
 }
 
+// tools/golden/make_records.py.
+TEST_F(TaggedTest, TakesWordsAndTagsAsRunNer) {
+  for (const json& one :
+       json::parse(read_text_file(testing::golden_path("records.json"))).at("uses")) {
+    if (one["use"] != "words" && one["use"] != "tags") continue;
+    SCOPED_TRACE(one.dump());
+    const bool has_tags = one["use"] == "tags";
+    const TaggedTextOptions options{
+        .has_tags = has_tags, .words_field = has_tags ? "t" : "v", .tags_field = "v"};
+    if (one["values"].is_null()) {
+      std::string problem;
+      try {
+        read(one["name"], one["text"], options);
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+      EXPECT_THAT(problem, HasSubstr("a.jsonl, line 1: 'v' holds "));
+      continue;
+    }
+    const TaggedText text = read(one["name"], one["text"], options);
+    const json& expected = has_tags ? one["values"] : one["values"][0];
+    EXPECT_EQ(has_tags ? discover_tags(text).names() : text.sentences[0].words,
+              expected.get<Words>());
+  }
+  EXPECT_THAT(error_of("a.jsonl", R"({"tokens": ["a", null], "ner_tags": ["O", "B"]})"),
+              HasSubstr("a.jsonl, line 1: 'tokens' holds null, not a text"));
+  EXPECT_THAT(error_of("a.jsonl", R"({"tokens": ["a"], "ner_tags": [""]})"),
+              HasSubstr("a.jsonl, line 1: 'ner_tags' holds an empty tag"));
+  EXPECT_THAT(error_of("a.jsonl", ""), HasSubstr("a.jsonl is empty: it has no record"));
+}
+
+TEST_F(TaggedTest, RecordsWithoutWordsStayWithinTheBudget) {
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += "{\"b\":1}\n";
+  write_file_atomically(folder_ / "a.jsonl", text);
+  testing::within_budget(text.size(), "no words",
+                         [&] { read_tagged_text(folder_ / "a.jsonl", {.bad = BadRecords::skip}); });
+}
+
 TEST_F(TaggedTest, ReadsTablesOfSentences) {
   const TaggedText text = read("a.csv", "words,tags\n\"a  b\",O B-X\nc,O\n",
                                {.words_field = "words", .tags_field = "tags"});
