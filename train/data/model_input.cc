@@ -30,14 +30,16 @@ PairLengths longest_first(PairLengths tokens, std::int64_t room) {
   return swap ? PairLengths{longer, shorter} : PairLengths{shorter, longer};
 }
 
-std::vector<TextSpan> windows(std::int64_t tokens, std::int64_t length, std::int64_t stride) {
+std::int64_t window_count(std::int64_t tokens, std::int64_t length, std::int64_t stride) {
   SHOAL_CHECK(length > 0 && stride >= 0 && stride < length,
               "windows of {} tokens cannot overlap by {}", length, stride);
-  std::vector<TextSpan> result;
-  for (std::int64_t begin = 0;; begin += length - stride) {
-    result.push_back({begin, std::min(begin + length, tokens)});
-    if (result.back().end == tokens) return result;
-  }
+  const std::int64_t step = length - stride;
+  return tokens <= length ? 1 : 1 + (tokens - length + step - 1) / step;
+}
+
+TextSpan window(std::int64_t tokens, std::int64_t length, std::int64_t stride, std::int64_t index) {
+  const std::int64_t begin = index * (length - stride);
+  return {begin, std::min(begin + length, tokens)};
 }
 
 Encoding slice(const Encoding& encoding, TextSpan tokens) {

@@ -26,8 +26,9 @@ PairLengths longest_first(PairLengths tokens, std::int64_t room);
 
 // Windows [begin, end) of at most `length` tokens; each overlaps the previous one by `stride` (0 <=
 // stride < length, else invalid_argument). The last window ends with the text. No tokens: one empty
-// window.
-std::vector<TextSpan> windows(std::int64_t tokens, std::int64_t length, std::int64_t stride);
+// window. A text may have many more windows than tokens fit in one: none is held.
+std::int64_t window_count(std::int64_t tokens, std::int64_t length, std::int64_t stride);
+TextSpan window(std::int64_t tokens, std::int64_t length, std::int64_t stride, std::int64_t index);
 
 Encoding slice(const Encoding& encoding, TextSpan tokens);
 

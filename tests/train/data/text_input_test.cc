@@ -53,6 +53,12 @@ TEST(ModelInput, EqualsHuggingFaces) {
 
 TEST(ModelInput, WindowsOverlapAndEndWithTheText) {
   using Spans = std::vector<TextSpan>;
+  const auto windows = [](std::int64_t tokens, std::int64_t length, std::int64_t stride) {
+    Spans all;
+    for (std::int64_t i = 0; i < window_count(tokens, length, stride); ++i)
+      all.push_back(window(tokens, length, stride, i));
+    return all;
+  };
   EXPECT_EQ(windows(10, 4, 1), Spans({{0, 4}, {3, 7}, {6, 10}}));
   EXPECT_EQ(windows(11, 4, 1), Spans({{0, 4}, {3, 7}, {6, 10}, {9, 11}}));
   EXPECT_EQ(windows(4, 4, 3), Spans({{0, 4}}));

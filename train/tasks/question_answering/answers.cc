@@ -181,7 +181,7 @@ std::vector<PredictedAnswer> predict_answers(const SquadDataset& dataset,
     Prediction prediction(dataset, options);
     const TextSpan features = dataset.features_of(static_cast<std::int64_t>(i));
     for (std::int64_t f = features.begin; f < features.end; ++f) {
-      const SquadDataset::Feature& feature = dataset.feature(f);
+      const SquadDataset::Feature feature = dataset.feature(f);
       const AnswerLogits& given = logits[static_cast<std::size_t>(f)];
       const auto least = static_cast<std::int64_t>(std::min(given.start.size(), given.end.size()));
       SHOAL_CHECK(least >= feature.tokens, "feature {} has {} tokens, but {} logits", f,

@@ -65,12 +65,11 @@ SquadDataset::SquadDataset(std::shared_ptr<const SquadFile> file, const Tokenize
     has_answers_ = has_answers_ || !question.answers.empty();
   }
   questions_ = encode_all(tokenizer, questions, false, options.threads);
+  first_feature_.push_back(0);
   for (std::size_t i = 0; i < questions_.size(); ++i) {
     progress::made_of();
-    first_feature_.push_back(size());
-    add_features(static_cast<std::int64_t>(i));
+    first_feature_.push_back(size() + count_features(static_cast<std::int64_t>(i)));
   }
-  first_feature_.push_back(size());
   for (Encoding& context : contexts_) context.characters = {};
 }
 
@@ -85,57 +84,72 @@ std::int32_t SquadDataset::cls_position(std::int64_t question_tokens) const {
   return 0;
 }
 
-void SquadDataset::add_features(std::int64_t number) {
-  const SquadQuestion& question = file_->questions[static_cast<std::size_t>(number)];
-  const Encoding& context = contexts_[static_cast<std::size_t>(question.context)];
-  Encoding& words = questions_[static_cast<std::size_t>(number)];
+const Encoding& SquadDataset::context_of(std::int64_t question) const {
+  const SquadQuestion& one = file_->questions[static_cast<std::size_t>(question)];
+  return contexts_[static_cast<std::size_t>(one.context)];
+}
+
+std::int64_t SquadDataset::room_beside(const Encoding& question) const {
+  return options_.max_seq_length - sequence_.special_tokens(true) - size_of(question);
+}
+
+std::int64_t SquadDataset::count_features(std::int64_t question) {
+  Encoding& words = questions_[static_cast<std::size_t>(question)];
   if (size_of(words) > options_.max_query_length)
     words = slice(words, {0, options_.max_query_length});
-  const std::int64_t room =
-      options_.max_seq_length - sequence_.special_tokens(true) - size_of(words);
-  const bool fits = size_of(context) <= room;
-  if (!fits && (room <= 0 || options_.doc_stride >= room))
+  const std::int64_t tokens = size_of(context_of(question)), room = room_beside(words);
+  if (tokens <= room) return 1;
+  if (room <= 0 || options_.doc_stride >= room)
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("{}, question {}: beside its {} tokens, max_seq_length {} leaves {} to the "
                     "context, no more than doc_stride {}",
-                    file_->path, question.id, size_of(words), options_.max_seq_length,
-                    std::max<std::int64_t>(room, 0), options_.doc_stride),
+                    file_->path, file_->questions[static_cast<std::size_t>(question)].id,
+                    size_of(words), options_.max_seq_length, std::max<std::int64_t>(room, 0),
+                    options_.doc_stride),
         "lower doc_stride or max_query_length, or raise max_seq_length");
-  const std::vector<TextSpan> parts = fits ? std::vector<TextSpan>{{0, size_of(context)}}
-                                           : windows(size_of(context), room, options_.doc_stride);
-  for (const TextSpan& part : parts) {
-    Feature feature{.question = number, .context = part};
-    feature.first_context = special_before_context(sequence_) + size_of(words);
-    feature.tokens = sequence_.special_tokens(true) + size_of(words) + part.end - part.begin;
-    feature.start = feature.end = cls_position(size_of(words));
-    TextSpan tokens;
-    if (!question.answers.empty() &&
-        find_answer(context, part, question.answers[0].bytes, tokens)) {
-      const std::int64_t shift = feature.first_context - part.begin;
-      feature.start = static_cast<std::int32_t>(tokens.begin + shift);
-      feature.end = static_cast<std::int32_t>(tokens.end + shift);
-    }
-    features_.push_back(feature);
-  }
+  return window_count(tokens, room, options_.doc_stride);
 }
 
 Sample SquadDataset::get(std::int64_t index) const {
-  const Feature& feature = this->feature(index);
-  const auto number = static_cast<std::size_t>(feature.question);
-  const Encoding& context = contexts_[static_cast<std::size_t>(file_->questions[number].context)];
+  const Feature feature = this->feature(index);
+  const Encoding& context = context_of(feature.question);
   Encoding window;
   window.ids.assign(context.ids.begin() + feature.context.begin,
                     context.ids.begin() + feature.context.end);
-  Sample sample = sample_of(join(sequence_, questions_[number], &window));
+  Sample sample =
+      sample_of(join(sequence_, questions_[static_cast<std::size_t>(feature.question)], &window));
   sample.labels = has_answers_ ? std::vector<std::int32_t>{feature.start, feature.end}
                                : std::vector<std::int32_t>{kIgnoreLabel, kIgnoreLabel};
   return sample;
 }
 
-const SquadDataset::Feature& SquadDataset::feature(std::int64_t index) const {
+SquadDataset::Feature SquadDataset::feature(std::int64_t index) const {
   SHOAL_CHECK(index >= 0 && index < size(), "feature {} of {}", index, size());
-  return features_[static_cast<std::size_t>(index)];
+  const auto after = std::ranges::upper_bound(first_feature_, index);
+  const std::int64_t number = after - first_feature_.begin() - 1;
+  const SquadQuestion& question = file_->questions[static_cast<std::size_t>(number)];
+  const Encoding& context = context_of(number);
+  const Encoding& words = questions_[static_cast<std::size_t>(number)];
+  const std::int64_t room = room_beside(words), tokens = size_of(context);
+  const std::int64_t first = special_before_context(sequence_) + size_of(words);
+  const TextSpan part = tokens <= room
+                            ? TextSpan{0, tokens}
+                            : window(tokens, room, options_.doc_stride, index - *std::prev(after));
+  const std::int32_t none = cls_position(size_of(words));
+  Feature feature{.question = number,
+                  .context = part,
+                  .first_context = first,
+                  .tokens = first + part.end - part.begin + sequence_.special_tokens(true) -
+                            special_before_context(sequence_),
+                  .start = none,
+                  .end = none};
+  TextSpan answer;
+  if (!question.answers.empty() && find_answer(context, part, question.answers[0].bytes, answer)) {
+    feature.start = static_cast<std::int32_t>(answer.begin + first - part.begin);
+    feature.end = static_cast<std::int32_t>(answer.end + first - part.begin);
+  }
+  return feature;
 }
 
 TextSpan SquadDataset::features_of(std::int64_t question) const {
@@ -152,10 +166,8 @@ bool SquadDataset::is_context(const Feature& feature, std::int64_t position) con
 
 TextSpan SquadDataset::bytes(const Feature& feature, std::int64_t position) const {
   if (!is_context(feature, position)) return {};
-  const SquadQuestion& question = file_->questions[static_cast<std::size_t>(feature.question)];
-  const Encoding& context = contexts_[static_cast<std::size_t>(question.context)];
   const std::int64_t token = feature.context.begin + position - feature.first_context;
-  return context.bytes[static_cast<std::size_t>(token)];
+  return context_of(feature.question).bytes[static_cast<std::size_t>(token)];
 }
 
 }  // namespace shoal

@@ -35,18 +35,19 @@ class SquadDataset final : public Dataset {
     std::int32_t start = 0, end = 0;  // tokens of the first answer; the CLS token if it is not here
   };
 
-  // Tokenizes everything; the tokenizer may be destroyed afterwards. Throws invalid_argument with
+  // Tokenizes everything. A feature is made when it is asked for: there may be questions times
+  // windows of them. The tokenizer may be destroyed afterwards. Throws invalid_argument with
   // the numbers if the template does not begin with the question, or if max_seq_length leaves
   // windows of doc_stride tokens or fewer.
   SquadDataset(std::shared_ptr<const SquadFile> file, const Tokenizer& tokenizer,
                const SquadFeatureOptions& options);
 
-  std::int64_t size() const override { return static_cast<std::int64_t>(features_.size()); }
+  std::int64_t size() const override { return first_feature_.back(); }
   // labels: start and end; both kIgnoreLabel if the file has no answers at all.
   Sample get(std::int64_t index) const override;
 
   const SquadFile& file() const { return *file_; }
-  const Feature& feature(std::int64_t index) const;
+  Feature feature(std::int64_t index) const;
   // Features [begin, end) of a question.
   TextSpan features_of(std::int64_t question) const;
   // Bytes of the context at the token in `position` of a feature; (0, 0) if that is no context
@@ -55,7 +56,10 @@ class SquadDataset final : public Dataset {
   TextSpan bytes(const Feature& feature, std::int64_t position) const;
 
  private:
-  void add_features(std::int64_t question);
+  // How many features the question has.
+  std::int64_t count_features(std::int64_t question);
+  std::int64_t room_beside(const Encoding& question) const;
+  const Encoding& context_of(std::int64_t question) const;
   std::int32_t cls_position(std::int64_t question_tokens) const;
 
   std::shared_ptr<const SquadFile> file_;
@@ -63,7 +67,6 @@ class SquadDataset final : public Dataset {
   TokenId cls_ = 0;
   SquadFeatureOptions options_;
   std::vector<Encoding> contexts_, questions_;
-  std::vector<Feature> features_;
   std::vector<std::int64_t> first_feature_;  // by question, and one beyond
   bool has_answers_ = false;
 };

@@ -113,8 +113,11 @@ class Reader {
   void question(const json& entry, const std::string& where) {
     SquadQuestion question = head_of(entry, where);
     const std::string place = fmt::format("{} ({})", where, shortened(question.id));
-    const bool impossible = field_or(entry, "is_impossible", json(), place) == json(true);
-    if (find_field(entry, "answers") != nullptr && !impossible)
+    const json* const impossible = find_field(entry, "is_impossible");
+    if (impossible != nullptr && !impossible->is_boolean())
+      bad("{}: is_impossible is {}, not true or false", place, shortened(impossible->dump()));
+    const bool is_possible = impossible == nullptr || *impossible == json(false);
+    if (find_field(entry, "answers") != nullptr && is_possible)
       for (const json& answer : need_list(entry, "answers", place))
         question.answers.push_back(answer_at(need_text(answer, "text", place),
                                              need(answer, "answer_start", place), place));

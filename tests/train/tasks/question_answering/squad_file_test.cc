@@ -119,6 +119,12 @@ TEST_F(SquadFileTest, HasQuestionsWithoutAnswers) {
       R"({"id": "b", "question": "q", "is_impossible": true, "answers": [{"text": "no", "answer_start": 99}]}, {"id": "c", "question": "q"})");
   EXPECT_EQ(read_squad(path, {.version_2_with_negative = true}).questions.size(), 2u);
   EXPECT_EQ(read_squad(path, {.needs_answers = false}).questions.size(), 2u);
+  // Neither 1 nor "true" is taken for false.
+  for (const char* other : {"1", "\"true\""})
+    EXPECT_THAT(
+        error_of(
+            file(fmt::format(R"({{"id": "b", "question": "q", "is_impossible": {}}})", other))),
+        HasSubstr(fmt::format("question 0 (b): is_impossible is {}, not true or false", other)));
 }
 
 // On f990d27 the characters before each answer were counted anew.

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "support/budget.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -47,7 +48,7 @@ struct Logits {
 Logits logits_of(const SquadDataset& data, std::int64_t padding) {
   Logits logits;
   for (std::int64_t f = 0; f < data.size(); ++f) {
-    const Feature& feature = data.feature(f);
+    const Feature feature = data.feature(f);
     auto& start = logits.start.emplace_back();
     auto& end = logits.end.emplace_back();
     for (std::int64_t i = 0; i < feature.tokens; ++i) {
@@ -111,7 +112,7 @@ TEST_F(SquadTest, FeaturesEqualHuggingFaces) {
     for (std::int64_t f = 0; f < data.size(); ++f) {
       const json& expected = run["features"][static_cast<std::size_t>(f)];
       SCOPED_TRACE(expected.dump());
-      const Feature& feature = data.feature(f);
+      const Feature feature = data.feature(f);
       const Sample sample = data.get(f);
       EXPECT_EQ(feature.question, expected["question"]);
       EXPECT_EQ(sample.input_ids, expected["ids"].get<Ids>());
@@ -171,7 +172,7 @@ TEST_F(SquadTest, OfEqualLogitsTheLaterPositionsAreTaken) {
     logits.start.emplace_back(tokens, 0.0F);
     logits.end.emplace_back(tokens, 0.0F);
   }
-  const Feature& feature = data.feature(0);
+  const Feature feature = data.feature(0);
   const auto first = static_cast<std::size_t>(feature.first_context);
   logits.start[0][first] = logits.start[0][first + 1] = logits.end[0][first + 1] = 5;
   for (std::size_t f = 0; f < logits.start.size(); ++f)
@@ -243,6 +244,32 @@ TEST_F(SquadTest, SaysWhatCannotBe) {
   logits.start[1][2] = std::nanf("");
   EXPECT_THROW(predict_answers(data, logits.views), Error);
   EXPECT_THROW(data.feature(data.size()), Error);
+}
+
+// On 39c9efe0 every window of every question was held: 300 MB here.
+TEST_F(SquadTest, HoldsNoWindowsOfAManyTimesReadContext) {
+  std::string questions, words;
+  for (int i = 0; i < 400; ++i)
+    questions += fmt::format(R"({{"id": "{}", "question": "the the the the the"}},)", i);
+  questions.pop_back();
+  for (int i = 0; i < 20'000; ++i) words += "the ";
+  const std::string text = R"({"data": [{"paragraphs": [{"context": ")" + words + R"(", "qas": [)" +
+                           questions + "]}]}]}";
+  write_file_atomically(folder_ / "a.json", text);
+  const auto file =
+      std::make_shared<const SquadFile>(read_squad(folder_ / "a.json", {.needs_answers = false}));
+  const auto words_of = tokenizer("word_piece");
+  EXPECT_EQ(testing::within_budget(text.size(), "windows",
+                                   [&] {
+                                     const SquadDataset data(
+                                         file, *words_of, {.max_seq_length = 24, .doc_stride = 15});
+                                     ASSERT_EQ(data.size(), 400 * 19'985);
+                                     const Feature last = data.feature(data.size() - 1);
+                                     EXPECT_EQ(last.question, 399);
+                                     EXPECT_EQ(last.context, (TextSpan{19'984, 20'000}));
+                                     EXPECT_EQ(data.get(data.size() - 1).input_ids.size(), 24U);
+                                   }),
+            "");
 }
 
 std::string digest(const Ids& numbers) {
