@@ -358,12 +358,12 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
 }
 
 void open_data(const RunArguments& a, const World& world, collectives::WatchedStore& ranks,
-               RunSetup& setup) {
+               int threads, RunSetup& setup) {
   const DataArguments& data = a.data;
   if (setup.samples) {
-    const int threads = data.preprocessing_num_workers > 0
+    const int workers = data.preprocessing_num_workers > 0
                             ? static_cast<int>(data.preprocessing_num_workers)
-                            : std::max(1, available_cores() / std::max(1, world.local_size));
+                            : threads;
     const auto open = [&](const std::string& path, bool may_lack_answers,
                           std::optional<std::int64_t> limit) {
       return path.empty() ? nullptr
@@ -372,7 +372,7 @@ void open_data(const RunArguments& a, const World& world, collectives::WatchedSt
                                                  .max_length = setup.block_size,
                                                  .may_lack_answers = may_lack_answers,
                                                  .limit = limit,
-                                                 .threads = threads},
+                                                 .threads = workers},
                                                 setup.notices);
     };
     if (a.training.do_train && data.streaming)

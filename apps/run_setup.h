@@ -58,8 +58,8 @@ void make_writable(const char* option, const std::string& directory);
 // without a word between the ranks and before anything takes memory.
 RunSetup set_up_run(const RunArguments& arguments, const World& world, bool on_cpu);
 // Then the data. Tokenizes text files; the first rank of a host does it, the others wait: every
-// rank calls this.
+// rank calls this. `threads`: of this rank (threads_of_rank()), for rows that each rank tokenizes.
 void open_data(const RunArguments& arguments, const World& world, collectives::WatchedStore& ranks,
-               RunSetup& setup);
+               int threads, RunSetup& setup);
 
 }  // namespace shoal::app

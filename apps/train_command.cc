@@ -13,13 +13,9 @@
 
 #include "agreement.h"
 #include "commands.h"
-#include "shoal/train/run/compute.h"
 #include "data_options.h"
-#include "shoal/train/run/devices.h"
-#include "shoal/train/run/failures.h"
 #include "run_files.h"
 #include "run_needs.h"
-#include "shoal/train/run/run_ranks.h"
 #include "run_settings.h"
 #include "run_setup.h"
 #include <CLI/CLI.hpp>
@@ -42,6 +38,10 @@
 #include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
+#include "shoal/train/run/compute.h"
+#include "shoal/train/run/devices.h"
+#include "shoal/train/run/failures.h"
+#include "shoal/train/run/run_ranks.h"
 #include "shoal/train/tensorboard/tensorboard_callback.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
@@ -225,6 +225,7 @@ struct Rank {
   Compute& compute;
   const ChosenDevice& device;
   const std::vector<RankDevice>& devices;  // by rank
+  int threads;                             // of this rank
   Tracer* tracer;
   std::vector<std::string> notices;
   bool& training_began;
@@ -320,6 +321,7 @@ int train_and_evaluate(const Rank& rank) {
   OutputFiles output(a.output_dir);
   parts.compute_metrics = metrics_of(rank, output, asked);
   parts.kernels = rank.compute.kernels.get();
+  parts.threads = rank.threads;
   parts.memory = &rank.compute.memory;
   parts.host_memory = &rank.compute.host();
   parts.pinned_memory = rank.compute.pinned.get();
@@ -443,6 +445,7 @@ struct Prepared {
   ChosenDevice device;
   RankDevice own_device;
   std::vector<RankDevice> devices;  // by rank, once they told each other
+  int threads = 1;                  // of this rank
   bool training_began = false;
 };
 
@@ -483,11 +486,11 @@ SharedGpu shared_gpu(const Prepared& prepared, int rank) {
 int run_rank(Prepared& prepared, RunRanks& ranks) {
   const TrainingArguments& a = prepared.arguments.training;
   const World& world = ranks.world();
-  const int threads = threads_of_rank(world, ranks.store(), deadlines::start());
   std::unique_ptr<Tracer> tracer;
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
-  Compute compute(prepared.device.device, threads,
-                  memory_limit(a.memory_limit_mb, world, prepared.device.device, shared_gpu(prepared, world.rank)));
+  Compute compute(prepared.device.device, prepared.threads,
+                  memory_limit(a.memory_limit_mb, world, prepared.device.device,
+                               shared_gpu(prepared, world.rank)));
   collectives::CommunicatorOptions how = communicator_options(a);
   how.stream = compute.kernels->stream();
   how.deadline_seconds = deadlines::seconds();
@@ -502,8 +505,8 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
     const int status = train_and_evaluate(
         {*task, prepared.arguments,
          told_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
-         world, *communicator, how, compute, prepared.device, prepared.devices, tracer.get(),
-         prepared.notices, prepared.training_began});
+         world, *communicator, how, compute, prepared.device, prepared.devices, prepared.threads,
+         tracer.get(), prepared.notices, prepared.training_began});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->host().barrier()->wait();
     return status;
@@ -575,6 +578,8 @@ int train(const std::vector<std::string>& words) {
                                     [&] {
                                       prepared.devices = exchange_devices(
                                           world, store, prepared.own_device, deadlines::start());
+                                      prepared.threads =
+                                          threads_of_rank(world, store, deadlines::start());
                                     });
       status != 0)
     return status;
@@ -586,8 +591,9 @@ int train(const std::vector<std::string>& words) {
                                     });
       status != 0)
     return status;
-  if (const int status =
-          everywhere("data", [&] { open_data(prepared.arguments, world, store, prepared.setup); });
+  if (const int status = everywhere(
+          "data",
+          [&] { open_data(prepared.arguments, world, store, prepared.threads, prepared.setup); });
       status != 0)
     return status;
   try {

@@ -52,6 +52,7 @@ struct TrainerParts {
   std::function<std::unique_ptr<Task>()> model_init;
   ComputeMetrics compute_metrics;  // empty: evaluation computes only the loss
   kernels::Kernels* kernels = nullptr;
+  int threads = 1;  // of this rank (threads_of_rank()), to count the tokens of samples
   CountingMemory* memory = nullptr;  // of the kernels' device
   // For batches and checkpoint copies; null: `memory`, which must then be host memory.
   MemoryResource* host_memory = nullptr;
