@@ -135,6 +135,40 @@ void check_image(sagemaker::TrainingJob& job, const std::string& image,
                     image, entry.empty() ? "" : fmt::format(", and so not {}", entry)));
 }
 
+std::int64_t hosts_of(const Json& request) {
+  const Json* const resources = find_field(request, "ResourceConfig");
+  if (resources == nullptr) return 1;
+  std::int64_t hosts = field_or<std::int64_t>(*resources, "InstanceCount", 0, "ResourceConfig");
+  if (const Json* const groups = find_field(*resources, "InstanceGroups"))
+    for (const Json& group : *groups)
+      hosts += field_or<std::int64_t>(group, "InstanceCount", 0, "InstanceGroups");
+  return hosts;
+}
+
+// Reports with what the container of Shoal's image ends at once (sagemaker/container/command.cc).
+void check_container(const sagemaker::TrainingJob& job, sagemaker::Problems& problems) {
+  const std::string entry = entry_point_of(job);
+  if (!entry.empty() && !entry.ends_with(".json"))
+    problems.add("/entry_point",
+                 fmt::format("is {}, but Shoal's image runs a JSON file with options of `shoal "
+                             "train`: the job would end at its start",
+                             shortened(entry)));
+  const Json* const channels = find_field(job.request, "InputDataConfig");
+  if (channels == nullptr || hosts_of(job.request) < 2) return;
+  for (const Json& channel : *channels) {
+    const Json* const source = find_field(channel, "DataSource");
+    const Json* const s3 = source == nullptr ? nullptr : find_field(*source, "S3DataSource");
+    if (s3 != nullptr &&
+        field_or(*s3, "S3DataDistributionType", std::string(), "a channel") == "ShardedByS3Key")
+      problems.add(
+          fmt::format("/inputs/{}/distribution",
+                      field_or(channel, "ChannelName", std::string(), "")),
+          "ShardedByS3Key gives each host other files, but all ranks of `shoal train` read the "
+          "same: the job would end at its start; use FullyReplicated, or no channel and in "
+          "hyperparameters streaming, train_file s3://... and shard_by_rank");
+  }
+}
+
 // Checks options, code, model and data if Shoal's image of this version runs the job.
 void check_run(sagemaker::TrainingJob& job, const std::string& directory,
                sagemaker::Problems& problems) {
@@ -145,6 +179,7 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
   check_image(job, image, problems);
   if (!sagemaker::shoal_build(image) || image.find(":" SHOAL_VERSION "-") == std::string::npos)
     return;
+  check_container(job, problems);
   const Json options = run_options(job.request);
   std::vector<std::string> words;
   // True if all options are known: an entry point in git or S3 may have more.

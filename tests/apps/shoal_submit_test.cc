@@ -188,6 +188,23 @@ TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
   EXPECT_THAT(dry_run({{"image_uri", "shoal:0.0.9-cpu"}}).err, HasSubstr("of another version"));
 }
 
+// On 39c9efe0 a line said so, and the job was sent.
+TEST_F(Submit, RefusesWhatShoalsContainerEndsWith) {
+  std::ofstream(root_ / "code/train.py") << "pass";
+  const auto script = dry_run({{"entry_point", "train.py"}});
+  EXPECT_EQ(script.status, 1);
+  EXPECT_THAT(script.err, HasSubstr("/entry_point: is train.py, but Shoal's image runs a JSON"));
+  EXPECT_EQ(dry_run({{"entry_point", "train.py"}, {"container_entry_point", {"python3"}}}).status,
+            0);
+  const nlohmann::json inputs = {
+      {"train", {{"s3_data", "s3://x/y"}, {"distribution", "ShardedByS3Key"}}}};
+  const auto sharded = dry_run({{"inputs", inputs}, {"instance_count", 2}});
+  EXPECT_EQ(sharded.status, 1);
+  EXPECT_THAT(sharded.err, HasSubstr("/inputs/train/distribution: ShardedByS3Key gives each host"));
+  EXPECT_THAT(dry_run({{"inputs", inputs}, {"instance_count", 1}}).err,
+              ::testing::Not(HasSubstr("ShardedByS3Key")));
+}
+
 // Minutes of a machine that is paid for, or a line now.
 TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
   const auto wrong = dry_run({{"hyperparameters", {{"learning_rte", 1}, {"max-steps", "x"}}}});
