@@ -40,7 +40,8 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
           pieces.assign(1, piece);
           for (const SplitPattern& split : definition_.splits) {
             std::vector<std::string_view> finer;
-            for (const std::string_view coarse : pieces) split.split(coarse, finer);
+            SplitPattern::Run run(split);
+            for (const std::string_view coarse : pieces) run.split(coarse, finer);
             pieces = std::move(finer);
           }
           for (const std::string_view part : pieces) words_of(text, part, workspace, word);

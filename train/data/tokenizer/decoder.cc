@@ -11,6 +11,7 @@
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/utf8.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 namespace {
@@ -29,9 +30,10 @@ std::string replaced(const std::string& text, std::string_view from, std::string
 bool replace_in(std::vector<std::string>& tokens, const DecoderStep& step, std::size_t most) {
   const SplitPattern pattern =
       step.regex ? *step.regex : SplitPattern::literal(step.pattern, {}, false);
+  SplitPattern::Run run(pattern);
   std::size_t made = 0;
   for (std::string& token : tokens) {
-    const auto ranges = pattern.ranges(token);
+    const std::vector<SplitRange>& ranges = run.ranges(token);
     for (const SplitRange& range : ranges) {
       made += range.matched ? step.content.size() : range.end - range.begin;
       if (made > most) return false;
@@ -168,6 +170,7 @@ std::string word_piece_text(std::string token, bool is_first, const std::string&
 
 std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens) {
   const std::size_t given = bytes_of(tokens);
+  const Work work(given);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (!apply(steps[i], tokens, most_bytes_of(given))) made_too_much(steps[i].name, given);
     if (steps[i].kind == DecoderStep::Kind::byte_level && i + 1 < steps.size())

@@ -105,10 +105,13 @@ std::optional<std::vector<Change>> changes_of(const std::vector<Character>& char
 bool replace_regex(std::vector<Character>& characters, const NormalizerStep& step,
                    std::size_t most) {
   const std::vector<Character> from = std::exchange(characters, {});
+  // Text that a match of nothing inserts at the front has an empty origin.
+  const NormalizedText::Origin front{from.front().origin.begin, from.front().origin.begin};
   std::string text;
   for (const Character& character : from) append_utf8(text, character.value);
   std::size_t at = 0, byte = 0;
-  for (const SplitRange& range : step.regex->ranges(text)) {
+  SplitPattern::Run run(*step.regex);
+  for (const SplitRange& range : run.ranges(text)) {
     const std::size_t first = at;
     for (; byte < range.end; ++at) byte += unicode::decode(text.data() + byte).bytes;
     if (!range.matched)
@@ -117,7 +120,8 @@ bool replace_regex(std::vector<Character>& characters, const NormalizerStep& ste
     else if (characters.size() + step.content.size() > most)
       return false;
     else
-      for (const char32_t c : step.content) characters.push_back({c, from[at - 1].origin});
+      for (const char32_t c : step.content)
+        characters.push_back({c, at > 0 ? from[at - 1].origin : front});
   }
   return true;
 }

@@ -51,8 +51,6 @@ void split(const PreTokenizerStep& step, std::string_view text,
            std::vector<std::string_view>& pieces) {
   const auto add = [&](std::string_view piece) { pieces.push_back(piece); };
   switch (step.kind) {
-    case Kind::split:
-      return step.pattern->split(text, pieces);
     case Kind::gpt2: {
       Gpt2Scanner scanner(text);
       for (std::string_view word = scanner.next(); !word.empty(); word = scanner.next()) add(word);
@@ -78,6 +76,7 @@ void split(const PreTokenizerStep& step, std::string_view text,
           step.behavior, pieces);
     case Kind::bert:
       return split_as_bert(text, add);
+    case Kind::split:
     case Kind::metaspace:
     case Kind::byte_level:
       return;
@@ -155,6 +154,9 @@ const NormalizedText& PreTokenizer::cut(std::string_view part, const NormalizedT
       for (const auto& [begin, end] : workspace.places)
         workspace.finer.push_back(std::string_view(next.text).substr(begin, end - begin));
       text = &next;
+    } else if (step.kind == Kind::split) {
+      SplitPattern::Run run(*step.pattern);
+      for (const std::string_view word : workspace.words) run.split(word, workspace.finer);
     } else {
       for (const std::string_view word : workspace.words) split(step, word, workspace.finer);
     }

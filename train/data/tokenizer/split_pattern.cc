@@ -3,17 +3,29 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 
 #include <unicode/regex.h>
 #include <unicode/utext.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/unicode_classes.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
+namespace {
+
+// In units of Work: of a search for the next match, and of a saved backtracking position.
+struct PatternCosts {
+  std::int64_t search = 2, position = 3;
+};
+
+}  // namespace
 
 struct SplitPattern::Compiled {
   std::unique_ptr<icu::RegexPattern> pattern;
   std::string text, source;  // for messages
+  PatternCosts costs;
 };
 
 namespace {
@@ -21,6 +33,7 @@ namespace {
 using Range = SplitRange;
 
 constexpr std::size_t kLongestPattern = 1'024, kShownPattern = 120;
+constexpr std::int64_t kMostGroups = 64;
 
 [[noreturn]] void refuse(const std::string& source, std::string_view what) {
   throw Error(ErrorCode::unavailable,
@@ -59,6 +72,31 @@ const char* icu_anchor(char c) {
     default:
       return nullptr;
   }
+}
+
+// A search may enter all groups, and a saved position holds a copy of them. After a position, up to
+// `straight` characters are compared before the next is saved.
+PatternCosts costs_of(std::string_view pattern, const std::string& source) {
+  std::int64_t groups = 0, straight = 0, longest = 0;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\') {
+      const std::string_view name = pattern.substr(i + 1, 2);
+      const bool named = name == "p{" || name == "P{";
+      i = named ? std::min(pattern.find('}', i), pattern.size()) : i + 1;
+    } else if (c == '[') {
+      while (i < pattern.size() && pattern[i] != ']') i += pattern[i] == '\\' ? 2 : 1;
+    } else if (std::string_view("|*+?{(").find(c) != std::string_view::npos) {
+      if (c == '(') ++groups;
+      straight = 0;
+      continue;
+    }
+    longest = std::max(longest, ++straight);
+  }
+  if (groups > kMostGroups)
+    refuse(source, fmt::format("{} groups, more than {}", groups, kMostGroups));
+  constexpr std::int64_t kLongest = 32;  // a longer run provides several pieces of text
+  return {.search = 2 + 8 * groups, .position = 3 + groups / 2 + std::min(longest, kLongest) / 4};
 }
 
 // Rewrites syntax that ICU spells differently (Oniguruma's \s is White_Space, ICU's is not).
@@ -108,52 +146,44 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
   return icu;
 }
 
-// Bounds the work of a matcher, because backtracking can take time exponential in the text's
-// length. A unit is about 10 ns; usual patterns need a tenth of the allowance.
-class Work {
- public:
-  explicit Work(std::size_t bytes)
-      : left_(kUnitsAtLeast + kUnitsOfAByte * static_cast<std::int64_t>(bytes)), outer_(current_) {
-    current_ = this;
-  }
-  ~Work() { current_ = outer_; }
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
-  bool is_done() const { return left_ < 0; }
-
-  // `input` counts each piece of text that it provides. `matcher` counts every 10,000 saved
-  // backtracking positions and every start position.
-  static void watch(UText& input) {
-    static const UTextFuncs plain = *input.pFuncs;
-    static const UTextFuncs counted = [] {
-      UTextFuncs functions = plain;
-      functions.access = [](UText* text, std::int64_t index, UBool forward) {
-        current_->left_ -= kUnitsOfAPiece;
-        return plain.access(text, index, forward);
-      };
-      return functions;
-    }();
-    input.pFuncs = &counted;
-  }
-  void watch(icu::RegexMatcher& matcher, UErrorCode& status) {
-    matcher.setMatchCallback(
-        [](const void*, std::int32_t) -> UBool {
-          current_->left_ -= kUnitsOfATick;
-          return !current_->is_done();
-        },
-        nullptr, status);
-    matcher.setFindProgressCallback(
-        [](const void*, std::int64_t) -> UBool { return !current_->is_done(); }, nullptr, status);
-  }
-
- private:
-  static constexpr std::int64_t kUnitsAtLeast = 500'000, kUnitsOfAByte = 50, kUnitsOfAPiece = 16,
-                                kUnitsOfATick = 10'000;
-  static thread_local Work* current_;
-  std::int64_t left_;
-  Work* outer_;
+// ICU counts down the backtracking positions that it saves. It tells each 10,000th, and begins anew
+// with each text, so that work on short texts stays unseen. An explicit instantiation may name the
+// private counter.
+std::int32_t& ticks_to_next(icu::RegexMatcher& matcher);
+template <std::int32_t icu::RegexMatcher::* Counter>
+struct TickCounter {
+  friend std::int32_t& ticks_to_next(icu::RegexMatcher& matcher) { return matcher.*Counter; }
 };
-thread_local Work* Work::current_ = nullptr;
+template struct TickCounter<&icu::RegexMatcher::fTickCounter>;
+
+constexpr std::int64_t kUnitsOfARun = 60, kUnitsOfAPiece = 8, kTicks = 10'000;
+
+// `input` counts the pieces of text that it provides, and their characters.
+void watch(UText& input) {
+  static const UTextFuncs plain = *input.pFuncs;
+  static const UTextFuncs counted = [] {
+    UTextFuncs functions = plain;
+    functions.access = [](UText* text, std::int64_t index, UBool forward) {
+      const UBool found = plain.access(text, index, forward);
+      Work::spend(kUnitsOfAPiece + text->chunkLength);
+      return found;
+    };
+    return functions;
+  }();
+  input.pFuncs = &counted;
+}
+
+// `matcher` counts every 10,000 saved positions, and stops at these and at start positions.
+void watch(icu::RegexMatcher& matcher, const PatternCosts& costs, UErrorCode& status) {
+  matcher.setMatchCallback(
+      [](const void* of, std::int32_t) -> UBool {
+        Work::spend(kTicks * static_cast<const PatternCosts*>(of)->position);
+        return !Work::is_done();
+      },
+      &costs, status);
+  matcher.setFindProgressCallback(
+      [](const void*, std::int64_t) -> UBool { return !Work::is_done(); }, nullptr, status);
+}
 
 [[noreturn]] void give_up(const SplitPattern::Compiled& compiled, std::string_view text,
                           UErrorCode status) {
@@ -170,39 +200,21 @@ thread_local Work* Work::current_ = nullptr;
                   : "");
 }
 
-std::vector<Range> ranges_of(std::string_view text, const SplitPattern::Compiled& compiled) {
-  UErrorCode status = U_ZERO_ERROR;
-  UText* input =
-      utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &status);
-  std::vector<Range> ranges;
-  std::size_t done = 0;
-  {
-    Work work(text.size());
-    std::unique_ptr<icu::RegexMatcher> matcher(compiled.pattern->matcher(status));
-    if (matcher && U_SUCCESS(status)) {
-      Work::watch(*input);
-      matcher->reset(input);
-      work.watch(*matcher, status);
-    }
-    while (U_SUCCESS(status) && matcher && matcher->find(status)) {
-      const auto begin = static_cast<std::size_t>(matcher->start64(status));
-      const auto end = static_cast<std::size_t>(matcher->end64(status));
-      if (done < begin) ranges.push_back({done, begin, false});
-      if (begin < end) ranges.push_back({begin, end, true});
-      done = end;
-      if (work.is_done()) status = U_REGEX_STOPPED_BY_CALLER;
-    }
+// As Hugging Face's regular expression: an empty text matches between all characters.
+void match_between_characters(std::string_view text, std::vector<Range>& ranges) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = at + unicode::decode(text.data() + at).bytes;
+    ranges.push_back({at, at, true});
+    ranges.push_back({at, end, false});
+    at = end;
   }
-  utext_close(input);
-  if (U_FAILURE(status)) give_up(compiled, text, status);
-  if (done < text.size()) ranges.push_back({done, text.size(), false});
-  return ranges;
+  if (!text.empty()) ranges.push_back({text.size(), text.size(), true});
 }
 
-std::vector<Range> ranges_of(std::string_view text, std::string_view literal) {
-  std::vector<Range> ranges;
+void match_literal(std::string_view text, std::string_view literal, std::vector<Range>& ranges) {
+  if (literal.empty()) return match_between_characters(text, ranges);
   std::size_t done = 0;
-  while (!literal.empty()) {
+  for (;;) {
     const std::size_t begin = text.find(literal, done);
     if (begin == std::string_view::npos) break;
     if (done < begin) ranges.push_back({done, begin, false});
@@ -210,7 +222,6 @@ std::vector<Range> ranges_of(std::string_view text, std::string_view literal) {
     ranges.push_back({begin, done, true});
   }
   if (done < text.size()) ranges.push_back({done, text.size(), false});
-  return ranges;
 }
 
 // Hugging Face's NormalizedString::split for each behavior.
@@ -257,11 +268,14 @@ std::vector<Range> merged(const std::vector<Range>& ranges, SplitBehavior behavi
 
 }  // namespace
 
+constinit thread_local Work* Work::current_ = nullptr;
+
 void append_pieces(std::string_view text, const std::vector<SplitRange>& ranges,
                    SplitBehavior behavior, std::vector<std::string_view>& pieces) {
   const auto add = [&](const std::vector<Range>& of) {
     for (const Range& range : of)
-      pieces.push_back(text.substr(range.begin, range.end - range.begin));
+      if (range.begin < range.end)
+        pieces.push_back(text.substr(range.begin, range.end - range.begin));
   };
   if (behavior == SplitBehavior::isolated) return add(ranges);
   add(merged(ranges, behavior));
@@ -288,6 +302,7 @@ SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavio
   SplitPattern split;
   auto compiled = std::make_shared<Compiled>();
   compiled->text = pattern;
+  compiled->costs = costs_of(pattern, source);
   compiled->source = source;
   compiled->pattern.reset(
       icu::RegexPattern::compile(icu::UnicodeString::fromUTF8(icu_pattern), place, status));
@@ -308,16 +323,69 @@ SplitPattern SplitPattern::literal(std::string text, SplitBehavior behavior, boo
   return split;
 }
 
-std::vector<SplitRange> SplitPattern::ranges(std::string_view text) const {
-  std::vector<SplitRange> ranges =
-      compiled_ ? ranges_of(text, *compiled_) : ranges_of(text, literal_);
-  if (invert_)
-    for (SplitRange& range : ranges) range.matched = !range.matched;
-  return ranges;
+struct SplitPattern::Run::Matcher {
+  explicit Matcher(const Compiled& compiled_in) : compiled(compiled_in) {
+    matcher.reset(compiled.pattern->matcher(status));
+    if (matcher && U_SUCCESS(status)) watch(*matcher, compiled.costs, status);
+  }
+  ~Matcher() { utext_close(input); }
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+
+  void match(std::string_view text, std::vector<SplitRange>& ranges) {
+    const Work work(text.size());
+    if (std::exchange(is_new, false)) Work::spend(kUnitsOfARun);
+    input = utext_openUTF8(input, text.data(), static_cast<std::int64_t>(text.size()), &status);
+    if (U_SUCCESS(status) && matcher) {
+      watch(*input);
+      matcher->reset(input);
+      find_all(text, ranges);
+      Work::spend((kTicks - ticks_to_next(*matcher)) * compiled.costs.position);
+      if (Work::is_done()) status = U_REGEX_STOPPED_BY_CALLER;
+    }
+    if (U_FAILURE(status)) give_up(compiled, text, status);
+  }
+  void find_all(std::string_view text, std::vector<SplitRange>& ranges) {
+    std::size_t done = 0;
+    bool any = false;
+    while (!Work::is_done() && matcher->find(status) && U_SUCCESS(status)) {
+      Work::spend(compiled.costs.search);
+      const auto begin = static_cast<std::size_t>(matcher->start64(status));
+      const auto end = static_cast<std::size_t>(matcher->end64(status));
+      if (done < begin) ranges.push_back({done, begin, false});
+      if (begin < end || done < begin || !any) ranges.push_back({begin, end, true});
+      done = end;
+      any = true;
+    }
+    if (done < text.size()) ranges.push_back({done, text.size(), false});
+  }
+
+  const Compiled& compiled;
+  UErrorCode status = U_ZERO_ERROR;
+  std::unique_ptr<icu::RegexMatcher> matcher;
+  UText* input = nullptr;
+  bool is_new = true;
+};
+
+SplitPattern::Run::Run(const SplitPattern& pattern) : pattern_(pattern) {
+  if (pattern.compiled_) matcher_ = std::make_unique<Matcher>(*pattern.compiled_);
+}
+SplitPattern::Run::~Run() = default;
+
+const std::vector<SplitRange>& SplitPattern::Run::ranges(std::string_view text) {
+  ranges_.clear();
+  if (text.empty()) return ranges_;
+  if (matcher_)
+    matcher_->match(text, ranges_);
+  else
+    match_literal(text, pattern_.literal_, ranges_);
+  if (pattern_.invert_)
+    for (SplitRange& range : ranges_) range.matched = !range.matched;
+  return ranges_;
 }
 
-void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
-  append_pieces(text, ranges(text), behavior_, pieces);
+void SplitPattern::Run::split(std::string_view text, std::vector<std::string_view>& pieces) {
+  append_pieces(text, ranges(text), pattern_.behavior_, pieces);
 }
 
 }  // namespace shoal

@@ -11,7 +11,7 @@ namespace shoal {
 // Treatment of the pieces that the pattern matches.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-// Bytes [begin, end) of a match, or of the text between two matches.
+// Bytes [begin, end) of a match, or of the text between two matches. A match may be empty.
 struct SplitRange {
   std::size_t begin, end;
   bool matched;
@@ -35,11 +35,30 @@ class SplitPattern {
                             const std::string& source);
   static SplitPattern literal(std::string text, SplitBehavior behavior, bool invert);
 
-  // Appends the non-empty pieces of `text` in order.
-  void split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  // Applies the pattern to one text after another, on one thread. Throws invalid_argument if it
+  // takes too much work (work.h).
+  class Run {
+   public:
+    explicit Run(const SplitPattern& pattern);
+    ~Run();
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
 
-  // The non-empty matches and the text between them, in order.
-  std::vector<SplitRange> ranges(std::string_view text) const;
+    // The matches and the text between them, in order. As in Hugging Face, a match may be empty,
+    // unless another ends there. Valid until the next call.
+    const std::vector<SplitRange>& ranges(std::string_view text);
+    // Appends the non-empty pieces of `text` in order.
+    void split(std::string_view text, std::vector<std::string_view>& pieces);
+
+   private:
+    struct Matcher;
+    const SplitPattern& pattern_;
+    std::unique_ptr<Matcher> matcher_;  // null: a literal
+    std::vector<SplitRange> ranges_;
+  };
+  void split(std::string_view text, std::vector<std::string_view>& pieces) const {
+    Run(*this).split(text, pieces);
+  }
 
   struct Compiled;
 

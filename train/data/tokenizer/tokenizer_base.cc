@@ -7,6 +7,7 @@
 #include "shoal/train/data/tokenizer/sha256.h"
 #include "shoal/train/data/tokenizer/tokenizer_impl.h"
 #include "shoal/train/data/tokenizer/utf8.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 
@@ -82,6 +83,7 @@ std::optional<TokenId> TokenizerBase::token_to_id(std::string_view token) const 
 
 Encoding TokenizerBase::encode(std::string_view text, const EncodeOptions& options) const {
   check_utf8(text, "text to tokenize");
+  const Work work(text.size());
   Encoding encoding;
   if (options.offsets)
     impl_->encode_with_offsets(text, encoding);
@@ -95,6 +97,7 @@ Encoding TokenizerBase::encode(std::string_view text, const EncodeOptions& optio
 void TokenizerBase::append_ids(std::string_view text, std::vector<TokenId>& ids,
                                bool add_special_tokens) const {
   check_utf8(text, "text to tokenize");
+  const Work work(text.size());
   if (!add_special_tokens) return impl_->append(text, ids);
   for (const auto& piece : impl_->sequence_.single) {
     if (piece.text == SequenceTemplate::kSpecial)

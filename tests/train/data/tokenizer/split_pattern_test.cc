@@ -1,0 +1,126 @@
+// Patterns of Split and Replace: matches of an empty text against Hugging Face's
+// (tools/golden/make_empty_matches.py), and the work that a call may do.
+#include "shoal/train/data/tokenizer/split_pattern.h"
+
+#include "golden_cases.h"
+#include "support/budget.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::within_budget;
+
+TEST(EmptyMatches, EqualHuggingFaces) {
+  const json golden = testing::read_tokenizer_golden("empty_matches.json");
+  for (const json& expected : golden.at("cases")) {
+    SCOPED_TRACE(expected.at("part").dump());
+    json file = golden.at("base");
+    file.update(expected.at("part"));
+    const auto tokenizer = tokenizer_from_json(file.dump(), "f");
+    for (std::size_t i = 0; i < golden.at("texts").size(); ++i) {
+      const auto text = golden.at("texts")[i].get<std::string>();
+      SCOPED_TRACE(text);
+      const json& result = expected.at("results")[i];
+      const Encoding encoding = tokenizer->encode(text, {.offsets = true});
+      EXPECT_EQ(json(encoding.ids), result.at("ids"));
+      EXPECT_EQ(json(testing::flat(encoding.characters)), result.at("offsets"));
+      EXPECT_EQ(tokenizer->decode(encoding.ids), result.at("decoded"));
+    }
+  }
+}
+
+// A tokenizer that cuts texts with each pattern in turn.
+std::shared_ptr<const TokenizerBase> cutting_by(const std::vector<const char*>& patterns) {
+  json file = testing::read_tokenizer_golden("empty_matches.json").at("base"), steps;
+  for (const char* pattern : patterns)
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", pattern}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+  return tokenizer_from_json(file.dump(), "tokenizer.json");
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i) result += text;
+  return result;
+}
+
+constexpr const char* kHostile[] = {"(?:a+)+b", "(?:a|a|a|a)*b",       "a*a*a*a*a*a*b",
+                                    "(?:a*)*b", "(?:(?:a?){100}){9}b", "(?=(?:a+)+b)a"};
+
+// A pattern's work once began anew with each piece: the first of these took 4 seconds.
+TEST(PatternBudget, ManyShortPiecesShareIt) {
+  for (const char* pattern : kHostile)
+    for (const std::size_t letters : {3U, 8U, 12U, 15U, 40U}) {
+      const auto tokenizer = cutting_by({" ", pattern});
+      const std::string text =
+          repeated(std::string(letters, 'a') + ' ', static_cast<int>(32'000 / (letters + 1)));
+      const std::string problem = within_budget(
+          text.size(), fmt::format("{} on {}", pattern, letters), [&] { tokenizer->encode(text); });
+      if (letters >= 15) {
+        EXPECT_THAT(problem,
+                    HasSubstr(fmt::format("the pattern '{}' takes too many steps on a text "
+                                          "of {} bytes",
+                                          pattern, letters)));
+      }
+    }
+}
+
+// Each document of a file has its own allowance, which its bytes determine.
+TEST(PatternBudget, ManyShortDocuments) {
+  for (const char* pattern : kHostile)
+    for (const std::size_t letters : {1U, 3U, 6U, 10U, 15U, 40U}) {
+      const auto tokenizer = cutting_by({pattern});
+      const std::string text(letters, 'a');
+      const std::size_t documents = 32'000 / (letters + 1);
+      within_budget(documents * (letters + 1), fmt::format("{} on {}", pattern, letters), [&] {
+        std::vector<TokenId> ids;
+        for (std::size_t i = 0; i < documents; ++i) tokenizer->append_ids(text, ids);
+      });
+    }
+}
+
+TEST(PatternBudget, ManyTokensToDecode) {
+  json file = testing::read_tokenizer_golden("empty_matches.json").at("base");
+  file["decoder"] = {
+      {"type", "Replace"}, {"pattern", {{"Regex", "(?:a|a|aa)*c"}}}, {"content", "x"}};
+  const std::string token(14, 'a');
+  const auto id = static_cast<TokenId>(file["model"]["vocab"].size());
+  file["model"]["vocab"][token] = id;
+  const auto tokenizer = tokenizer_from_json(file.dump(), "tokenizer.json");
+  const std::vector<TokenId> ids(2'000, id);
+  EXPECT_THAT(
+      within_budget(ids.size() * token.size(), "decoding", [&] { (void)tokenizer->decode(ids); }),
+      HasSubstr("takes too many steps"));
+}
+
+// The outcome is the same each time, and does not depend on earlier texts.
+TEST(PatternBudget, DependsOnTheTextAlone) {
+  const auto tokenizer = cutting_by({"(?:a+)+b"});
+  std::size_t longest = 0;
+  for (int round = 0; round < 3; ++round) {
+    std::size_t letters = 1;
+    try {
+      for (std::vector<TokenId> ids; letters < 30; ++letters)
+        tokenizer->append_ids(std::string(letters, 'a'), ids);
+    } catch (const Error&) {
+    }
+    if (round == 0) longest = letters;
+    EXPECT_EQ(letters, longest);
+  }
+  EXPECT_LT(longest, 30U);
+}
+
+}  // namespace
+}  // namespace shoal
