@@ -74,7 +74,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
                    std::exchange(definition_.bpe->merges, {}), definition_.bpe->model, source);
     else
       unigram_.emplace(definition_.tokens, definition_.scores, definition_.unknown,
-                       definition_.byte_fallback);
+                       definition_.byte_fallback, source);
   }
 
   // Calls word(view, text that contains it) and added(begin, end, id) from left to right.

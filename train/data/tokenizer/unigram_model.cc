@@ -13,13 +13,20 @@ namespace shoal {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // subtracted from the lowest score, as in SentencePiece
+// Bytes of tokens that a byte of a word may be compared with, on average. A token of SentencePiece
+// has at most 16 characters, which are 64 bytes, unless its trainer was told otherwise. Each word
+// has its own limit, because cached words take no steps.
+constexpr std::size_t kStepsOfAByte = 96;
 
 }  // namespace
 
 UnigramModel::UnigramModel(const std::vector<std::optional<std::string>>& tokens,
                            const std::vector<double>& scores, std::optional<TokenId> unknown,
-                           bool byte_fallback)
-    : scores_(scores), unknown_(unknown), byte_fallback_(byte_fallback) {
+                           bool byte_fallback, std::string source)
+    : scores_(scores),
+      unknown_(unknown),
+      byte_fallback_(byte_fallback),
+      source_(std::move(source)) {
   SHOAL_CHECK(tokens.size() == scores.size(), "{} tokens and {} scores", tokens.size(),
               scores.size());
   build(tokens);
@@ -89,17 +96,26 @@ void UnigramModel::spell(std::string_view word, std::vector<Node>& nodes) const 
     if (node.id != kNone && !(sum > node.score)) return;
     node = {sum, static_cast<std::uint32_t>(begin), id};
   };
+  std::size_t left = kStepsOfAByte * word.size();
   for (std::size_t begin = 0; begin < word.size();) {
     const std::size_t character = unicode::decode(word.data() + begin).bytes;
     bool has_character = false;
     std::uint32_t node = root_[static_cast<std::uint8_t>(word[begin])];
-    for (std::size_t end = begin + 1; node != 0; node = child(node, word[end++])) {
+    std::size_t end = begin + 1;
+    for (; node != 0; node = child(node, word[end++])) {
       if (const TokenId id = trie_[node].id; id != kNone) {
         offer(begin, end, id, scores_[static_cast<std::size_t>(id)]);
         has_character |= end == begin + character;
       }
       if (end == word.size()) break;
     }
+    if (end - begin > left)
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{}: the unigram model takes too many steps on '{}', a word of {} bytes",
+                      source_, shortened(word, 80), word.size()),
+          "use a model without such long tokens");
+    left -= end - begin;
     if (!has_character) {
       if (!unknown_)
         throw Error(ErrorCode::invalid_argument,

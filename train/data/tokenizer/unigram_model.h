@@ -27,14 +27,15 @@ class UnigramModel {
   };
 
   // `tokens` and `scores` are indexed by id, as in Hugging Face's Unigram. Of duplicate tokens, the
-  // last id wins. `unknown`: the token for characters that no token spells, if any.
+  // last id wins. `unknown`: the token for characters that no token spells, if any. `source`: for
+  // messages.
   UnigramModel(const std::vector<std::optional<std::string>>& tokens,
                const std::vector<double>& scores, std::optional<TokenId> unknown,
-               bool byte_fallback);
+               bool byte_fallback, std::string source);
 
   // Replaces `symbols`. `word`: well-formed UTF-8 below 4 GiB. Adjacent unknown characters become
   // one unknown token or, with byte_fallback, byte tokens. invalid_argument if a character is
-  // unknown and there is no token for it.
+  // unknown and there is no token for it, or if the word's characters begin too many long tokens.
   void tokenize(std::string_view word, std::vector<Node>& nodes,
                 std::vector<Symbol>& symbols) const;
   std::optional<TokenId> find(std::string_view token) const;
@@ -60,6 +61,7 @@ class UnigramModel {
   std::optional<TokenId> unknown_;
   double unknown_score_ = 0;
   bool byte_fallback_;
+  std::string source_;
   std::array<TokenId, 256> byte_tokens_{};
 };
 

@@ -201,6 +201,27 @@ TEST(TokenizerBudget, Unigram) {
   EXPECT_EQ(problem_of({{"tokenizer.json", deep.dump()}}, "long"), "");
 }
 
+// Each character began a walk along all of a long token.
+TEST(TokenizerBudget, ATextOfLongUnigramTokens) {
+  json file = golden("sentence_piece/t5.json");
+  file["normalizer"] = file["decoder"] = nullptr;
+  const std::string text(300'000, 'a');
+  const auto problem = [&](std::size_t longest, const char* end) {
+    json with = file;
+    for (std::size_t length = 1; length <= longest; ++length)
+      with["model"]["vocab"].push_back(json::array({std::string(length, 'a') + end, -1.5}));
+    const auto tokenizer = tokenizer_from_json(with.dump(), "f");
+    std::vector<TokenId> ids;
+    return within_budget(text.size(), fmt::format("{} tokens", longest), [&] {
+      ids.clear();
+      tokenizer->append_ids(text, ids);
+    });
+  };
+  EXPECT_EQ(problem(64, ""), "");  // SentencePiece's longest
+  for (const char* end : {"", "b"})
+    EXPECT_THAT(problem(1'000, end), HasSubstr("f: the unigram model takes too many steps on "));
+}
+
 TEST(TokenizerBudget, ATemplateOfAMillionTokens) {
   json file = golden("plain.json");
   json ids = json::array(), single = json::array();
