@@ -21,11 +21,14 @@
 #include "shoal/parallel/apply/layout_memory.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/parallel/pipeline/partition.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/safetensors.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::bench {
 namespace {

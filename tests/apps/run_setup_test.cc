@@ -8,7 +8,6 @@
 
 namespace shoal::app {
 
-void report_error(const std::string&, const std::string&) {}  // apps/failures.cc wants one
 void add_sources(SourceRegistry& /*registry*/) {}
 
 namespace {

@@ -270,6 +270,15 @@ std::vector<Range> merged(const std::vector<Range>& ranges, SplitBehavior behavi
 
 constinit thread_local Work* Work::current_ = nullptr;
 
+Work::Work(std::size_t bytes)
+    : left_(kUnitsAtLeast + kUnitsOfAByte * static_cast<std::int64_t>(bytes)),
+      outermost_(current_ == nullptr) {
+  if (outermost_) current_ = this;
+}
+Work::~Work() {
+  if (outermost_) current_ = nullptr;
+}
+
 void append_pieces(std::string_view text, const std::vector<SplitRange>& ranges,
                    SplitBehavior behavior, std::vector<std::string_view>& pieces) {
   const auto add = [&](const std::vector<Range>& of) {

@@ -16,14 +16,8 @@ namespace shoal {
 // a file has its own. Usual tokenizers need half the allowance at most.
 class Work {
  public:
-  explicit Work(std::size_t bytes)
-      : left_(kUnitsAtLeast + kUnitsOfAByte * static_cast<std::int64_t>(bytes)),
-        outermost_(current_ == nullptr) {
-    if (outermost_) current_ = this;
-  }
-  ~Work() {
-    if (outermost_) current_ = nullptr;
-  }
+  explicit Work(std::size_t bytes);
+  ~Work();
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
