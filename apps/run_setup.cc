@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "shoal/train/run/failures.h"
 #include "run_stream.h"
 #include "sources.h"
 #include <fmt/ranges.h>
@@ -25,6 +24,7 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/run/failures.h"
 #include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/trainer.h"
 

@@ -37,8 +37,8 @@ std::shared_ptr<const std::vector<std::int32_t>> Trainer::Impl::lengths_of_sampl
   constexpr std::int64_t kBetweenSigns = 4096;
   at_own_pace([&] {
     for (std::int64_t first = 0; first < own; first += kBetweenSigns) {
-      parallel_for(parts.threads, std::min(kBetweenSigns, own - first),
-                   16, [&](std::int64_t begin, std::int64_t end) {
+      parallel_for(parts.threads, std::min(kBetweenSigns, own - first), 16,
+                   [&](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t i = first + begin; i < first + end; ++i) {
                        const std::int64_t index = rank + i * ranks();
                        counted[static_cast<std::size_t>(index)] =
