@@ -9,7 +9,6 @@
 #include "shoal/train/data/tokenizer/graphemes.h"
 #include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
-#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 namespace {
@@ -21,8 +20,6 @@ constexpr std::uint32_t kMark = 0x2581;  // SentencePiece's mark for a space
 bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
 }
-
-constexpr std::int64_t kUnitsOfAByte = 5;  // of Work, for a step; NFC takes the longest
 
 // Maximum length of a byte's replacement in a table. Text of such bytes cannot grow too much.
 constexpr std::size_t kLongestInTable = 64;
@@ -404,9 +401,7 @@ bool PieceNormalizer::append_slowly(std::string_view text, std::size_t of, std::
   // Each character may need four bytes.
   const std::size_t most = std::max(most_bytes_of(of), result.text.size()) - result.text.size();
   bool whole = true;
-  const Work work(of);
   for (const NormalizerStep& step : steps_) {
-    Work::spend(kUnitsOfAByte * static_cast<std::int64_t>(text.size()), step.name, of);
     const Outcome outcome = run_step(step, characters, most / 4);
     if (outcome == Outcome::too_long) made_too_much(step.name, of);
     whole &= outcome == Outcome::whole;

@@ -5,9 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
-
-#include "shoal/runtime/base/error.h"
 
 namespace shoal {
 
@@ -24,14 +21,6 @@ class Work {
   // Only within the life of a Work on this thread.
   static void spend(std::int64_t units) { current_->left_ -= units; }
   static bool is_done() { return current_->left_ < 0; }
-  // For one of a tokenizer's steps on a text of `text` bytes. `step`: its name, with the file.
-  // Throws if the steps so far are too many.
-  static void spend(std::int64_t units, std::string_view step, std::size_t text) {
-    spend(units);
-    if (is_done())
-      throw_error(ErrorCode::invalid_argument,
-                  "{}: the steps up to this one are too many for a text of {} bytes", step, text);
-  }
 
  private:
   static constexpr std::int64_t kUnitsAtLeast = 800, kUnitsOfAByte = 150;
