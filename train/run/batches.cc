@@ -9,6 +9,12 @@
 namespace shoal {
 
 struct Batches::Parts {
+  Parts(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Sampler> sampler,
+        MemoryResource& memory, std::int64_t rows_together, const BatchOptions& options)
+      : together(rows_together),
+        loader(std::move(dataset), std::make_shared<PaddingCollator>(0, 1, options.labels),
+               std::move(sampler), memory, {.batch_size = options.size, .drop_last_batch = true}) {}
+
   std::int64_t together;  // rows of a step, of all replicas
   Loader loader;
 };
@@ -30,10 +36,8 @@ Batches::Batches(Model& model, std::shared_ptr<const Dataset> dataset,
                                       .seed = options.seed,
                                       .shuffle = options.shuffle,
                                       .drop_last = true});
-  parts_.reset(new Parts{
-      together, Loader(std::move(dataset), std::make_shared<PaddingCollator>(0, 1, options.labels),
-                       std::move(sampler), model.parts().job.parts().compute.host(),
-                       {.batch_size = options.size, .drop_last_batch = true})});
+  parts_ = std::make_unique<Parts>(std::move(dataset), std::move(sampler),
+                                   model.parts().job.parts().compute.host(), together, options);
   seek(0);
 }
 Batches::~Batches() = default;

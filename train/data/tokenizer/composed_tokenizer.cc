@@ -96,7 +96,8 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
           if (marked_) return marked_words_of(part, begins_text, workspace, word);
           const NormalizedText& in =
               pre_tokenizer_.cut(part, workspace.normalized, text.size(), workspace.cut);
-          if ((made += in.text.size()) > most_bytes_of(text.size()))
+          made += in.text.size();
+          if (made > most_bytes_of(text.size()))
             made_too_much("the tokenizer's pre_tokenizer", text.size());
           for (const std::string_view of_part : workspace.cut.words) word(of_part, in);
         },

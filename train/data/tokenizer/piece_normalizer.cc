@@ -423,8 +423,8 @@ void PieceNormalizer::normalize(std::string_view text, std::size_t base, bool or
     if (text.empty()) return;
     result.text = prefix_;
     const auto place = static_cast<std::uint32_t>(base);
-    if (origins)
-      result.origins.assign(prefix_.size(), {place, place + unicode::decode(text.data()).bytes});
+    if (origins)  // text is well-formed and not empty: decode() reads one character
+      result.origins.assign(prefix_.size(), {place, place + unicode::decode(&text[0]).bytes});
     return append_plain(text, base, origins, result);
   }
   const auto slowly = [&](std::size_t begin, std::size_t end) {
