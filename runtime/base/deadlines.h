@@ -78,6 +78,14 @@ inline constexpr double kEndpointFlush = 1;
 inline constexpr std::chrono::milliseconds kAnnounceAfter{200};
 inline constexpr std::chrono::seconds kAnnounceAgain{1};
 
+// ---- PyTorch's backend ----
+// The own deadline of a group that carries PyTorch's messages. A receive from any source leaves
+// headers asked for that may never come; the process group's time-out ends each receive.
+inline constexpr double kHeadersMayNeverCome = 1e8;
+// Rank 0 of a monitored barrier has the whole time-out and may begin late. Others wait this many
+// times as long for its verdict, and a little more.
+inline constexpr double kVerdictTimes = 2, kVerdictMore = 1;
+
 // ---- a run ----
 // Time that failing ranks wait for each other's reports.
 inline constexpr double kTellFailures = 1;

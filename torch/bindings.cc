@@ -1,0 +1,35 @@
+// The Python module shoal._torch: makes process groups, and ends them at exit.
+#include <torch/csrc/utils/pybind.h>
+
+#include "shoal/torch/process_group.h"
+
+namespace py = pybind11;
+
+namespace shoal::pytorch {
+namespace {
+
+c10::intrusive_ptr<ProcessGroupShoal> create(const c10d::DistributedBackendOptions& group) {
+  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout);
+  auto options = c10::make_intrusive<c10d::Backend::Options>("shoal", timeout);
+  options->group_name = group.group_id;
+  for (const std::int64_t rank : group.global_ranks_in_group)
+    options->global_ranks_in_group.push_back(static_cast<std::uint64_t>(rank));
+  return c10::make_intrusive<ProcessGroupShoal>(group.store, group.group_rank, group.group_size,
+                                                std::move(options));
+}
+
+}  // namespace
+}  // namespace shoal::pytorch
+
+PYBIND11_MODULE(_torch, module) {
+  using shoal::pytorch::ProcessGroupShoal;
+  const py::object backend = py::module_::import("torch._C._distributed_c10d").attr("Backend");
+  py::class_<ProcessGroupShoal, c10::intrusive_ptr<ProcessGroupShoal>>(module, "ProcessGroupShoal",
+                                                                       backend)
+      .def(
+          "perform_nocolor_split", [](ProcessGroupShoal&, const py::object&) {},
+          "Nothing: a group is split by its new members only.");
+  module.def("create", &shoal::pytorch::create, py::call_guard<py::gil_scoped_release>());
+  module.def("close_all_groups", &shoal::pytorch::close_all_groups,
+             py::call_guard<py::gil_scoped_release>());
+}

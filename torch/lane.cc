@@ -1,0 +1,229 @@
+#include "shoal/torch/lane.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/torch/work.h"
+
+namespace shoal::pytorch {
+namespace {
+
+constexpr int kSpins = 4000;
+constexpr int kYields = 200;
+constexpr std::chrono::microseconds kShortestNap{20}, kLongestNap{1000};
+// The Lane's thread: between two looks, and how long it stays awake without work.
+constexpr std::chrono::microseconds kLook{50};
+constexpr std::chrono::milliseconds kStaysAwake{50};
+
+// Spinning helps only where each rank of the host has a core.
+int spins_for(int ranks) {
+  return static_cast<int>(std::thread::hardware_concurrency()) >= ranks ? kSpins : 0;
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void Patience::pause() {
+  ++round_;
+  if (round_ <= spins_) return relax();
+  if (round_ <= spins_ + kYields) return std::this_thread::yield();
+  const auto waited = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began_);
+  std::this_thread::sleep_for(std::clamp(waited / 16, kShortestNap, kLongestNap));
+}
+
+Lane::Lane(std::shared_ptr<collectives::Communicator> collectives,
+           std::unique_ptr<collectives::Communicator> messages)
+    : owner_(::getpid()),
+      spins_(spins_for(collectives->size())),
+      collectives_(std::move(collectives)),
+      messages_(std::move(messages)) {
+  if (messages_) mailbox_ = std::make_unique<Mailbox>(*messages_);
+}
+
+Lane::~Lane() { close(false); }
+
+bool Lane::is_forked() const { return ::getpid() != owner_; }
+
+void Lane::check_open() const {
+  if (ended_) std::rethrow_exception(ended_);
+}
+
+void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body) {
+  c10::intrusive_ptr<PolledWork> oldest;
+  try {
+    if (is_forked())
+      throw Error(ErrorCode::invalid_argument, "a forked process uses its parent's process group",
+                  "make process groups after the fork, or start the process with spawn");
+    const std::lock_guard lock(mutex_);
+    check_open();
+    body();
+    if (!kept_.empty()) oldest = kept_.front();
+    kept_.push_back(std::move(work));
+  } catch (...) {
+    std::rethrow_exception(failure());
+  }
+  // One that the caller dropped without waiting ends here.
+  if (oldest) oldest->poll(false);
+}
+
+std::exception_ptr Lane::failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::timeout)
+      error_ = c10d::ErrorType::TIMEOUT;
+    else if (error.code() == ErrorCode::peer_lost)
+      error_ = c10d::ErrorType::REMOTE_ERROR;
+    else if (error.code() != ErrorCode::invalid_argument)
+      error_ = c10d::ErrorType::COMM_ERROR;
+  } catch (...) {
+    error_ = c10d::ErrorType::COMM_ERROR;
+  }
+  return translated();
+}
+
+void Lane::forget(PolledWork& work) {
+  c10::intrusive_ptr<PolledWork> dropped;
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::ranges::find_if(kept_, [&](const auto& kept) { return kept.get() == &work; });
+  if (found == kept_.end()) return;
+  dropped = std::move(*found);
+  kept_.erase(found);
+}
+
+void Lane::follow(c10::intrusive_ptr<PolledWork> work) {
+  const std::lock_guard lock(followed_mutex_);
+  if (stopping_) return;  // close() ends it
+  followed_.push_back(std::move(work));
+  if (!thread_.joinable())
+    thread_ = std::thread([lane = shared_from_this()] { lane->complete_followed(); });
+  if (asleep_) followed_changed_.notify_one();
+}
+
+// Collectives end in order, so that only the first is looked at: its time runs from then on.
+bool Lane::sweep(std::vector<c10::intrusive_ptr<PolledWork>>& list) {
+  bool in_order = true, ended = false;
+  for (auto& work : list) {
+    if (work->is_ordered() && !in_order) continue;
+    if (work->poll(true)) {
+      work.reset();
+      ended = true;
+    } else if (work->is_ordered()) {
+      in_order = false;
+    }
+  }
+  std::erase_if(list, [](const auto& work) { return !work; });
+  return ended;
+}
+
+void Lane::complete_followed() {
+  std::vector<c10::intrusive_ptr<PolledWork>> list;
+  Clock::time_point busy = Clock::now();
+  for (;;) {
+    {
+      std::unique_lock lock(followed_mutex_);
+      if (list.empty() && followed_.empty() && Clock::now() - busy > kStaysAwake) {
+        asleep_ = true;
+        followed_changed_.wait(lock, [this] { return stopping_ || !followed_.empty(); });
+        asleep_ = false;
+      }
+      if (stopping_) return;
+      std::ranges::move(followed_, std::back_inserter(list));
+      followed_.clear();
+    }
+    if (!list.empty()) busy = Clock::now();
+    if (!sweep(list)) std::this_thread::sleep_for(kLook);
+  }
+}
+
+void Lane::stop_thread() {
+  std::vector<c10::intrusive_ptr<PolledWork>> dropped;
+  {
+    const std::lock_guard lock(followed_mutex_);
+    stopping_ = true;
+    dropped = std::move(followed_);
+    followed_changed_.notify_one();
+  }
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id())
+    thread_.detach();  // a callback of a future ends the group; the thread keeps the Lane
+  else
+    thread_.join();
+}
+
+void Lane::abort(std::string_view reason) {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  collectives_->abort(reason);
+  if (messages_) messages_->abort(reason);
+}
+
+void Lane::drain() {
+  const Deadline deadline = Deadline::in_seconds(deadlines::kInFlightEnds);
+  Patience waiting = patience();
+  while (!deadline.passed()) {
+    std::vector<c10::intrusive_ptr<PolledWork>> kept;
+    {
+      const std::lock_guard lock(mutex_);
+      kept.assign(kept_.begin(), kept_.end());
+    }
+    if (kept.empty()) return;
+    if (!sweep(kept)) waiting.pause();
+  }
+}
+
+void Lane::close(bool drain_first) {
+  if (is_forked()) return;  // the threads of the communicators are the parent's
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+  }
+  if (drain_first) drain();
+  stop_thread();
+  std::deque<c10::intrusive_ptr<PolledWork>> left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = std::make_exception_ptr(
+        Error(ErrorCode::aborted, "the process group was destroyed before this operation ended"));
+    mailbox_.reset();
+    messages_.reset();
+    collectives_.reset();
+    left = std::move(kept_);
+    kept_.clear();
+  }
+  for (const auto& work : left) work->poll(true);  // throws what `ended_` holds into it
+}
+
+std::exception_ptr translated() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    // Launchers and PyTorch's tests look for the word in texts.
+    const std::string text = error.code() == ErrorCode::timeout
+                                 ? fmt::format("Shoal's timeout passed: {}", error.what())
+                                 : error.what();
+    try {
+      if (error.code() == ErrorCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
+      C10_THROW_ERROR(DistBackendError, text);
+    } catch (...) {
+      return std::current_exception();
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace shoal::pytorch

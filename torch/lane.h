@@ -1,0 +1,115 @@
+// One group's communicators, shared by all threads that call it.
+//
+// A Communicator wants one thread at a time. Each call and each look at a Work in flight therefore
+// happens under the Lane's mutex, which no thread holds while it waits: another thread may have to
+// send what the first one waits for.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/torch/mailbox.h"
+
+namespace shoal::pytorch {
+
+class PolledWork;
+
+// Between two looks of a thread that waits: spins, then gives the core away, then sleeps longer and
+// longer.
+class Patience {
+ public:
+  explicit Patience(int spins) : spins_(spins) {}
+  void pause();
+
+ private:
+  int spins_, round_ = 0;
+  Clock::time_point began_ = Clock::now();
+};
+
+class Lane : public std::enable_shared_from_this<Lane> {
+ public:
+  // `messages`: a second group of the same ranks for send and receive; null in a group of one.
+  Lane(std::shared_ptr<collectives::Communicator> collectives,
+       std::unique_ptr<collectives::Communicator> messages);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  std::mutex& mutex() { return mutex_; }
+  // With the mutex held. The first throws once the group has ended.
+  void check_open() const;
+  collectives::Communicator& collectives() { return *collectives_; }
+  Mailbox& mailbox() { return *mailbox_; }
+  void progress() {
+    if (mailbox_) mailbox_->progress();
+  }
+
+  // Begins a Work by `body`, which runs with the mutex held and throws Errors. Keeps it, and so its
+  // tensors, until it has ended.
+  void begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body);
+  void forget(PolledWork& work);
+  // The Lane's own thread completes this Work if no other thread does.
+  void follow(c10::intrusive_ptr<PolledWork> work);
+  Patience patience() const { return Patience(spins_); }
+
+  // PyTorch's exception for the one that is being handled; remembers its kind.
+  std::exception_ptr failure();
+  c10d::ErrorType error() const { return error_; }
+
+  void abort(std::string_view reason);
+  // Gives Works in flight a few seconds if `drain_first`, fails what is left, leaves the group.
+  // Does nothing in a forked child, which must not destroy the Lane: its threads are the parent's.
+  void close(bool drain_first);
+  bool is_forked() const;
+  // Memory that every rank of the host maps; it keeps the communicator.
+  std::shared_ptr<collectives::Communicator> memory_owner() { return collectives_; }
+
+ private:
+  void complete_followed();
+  bool sweep(std::vector<c10::intrusive_ptr<PolledWork>>& list);
+  void drain();
+  void stop_thread();
+
+  const int owner_;  // the process
+  const int spins_;
+  std::mutex mutex_;  // taken before followed_mutex_; no tensor and no Work is destroyed under it
+  std::shared_ptr<collectives::Communicator> collectives_;
+  std::unique_ptr<collectives::Communicator> messages_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::exception_ptr ended_;
+  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+  std::deque<c10::intrusive_ptr<PolledWork>> kept_;
+
+  std::mutex followed_mutex_;
+  std::condition_variable followed_changed_;
+  std::vector<c10::intrusive_ptr<PolledWork>> followed_;
+  bool asleep_ = false, stopping_ = false;
+  std::thread thread_;
+};
+
+// PyTorch's exception with the text of the one that is being handled: DistBackendError for Shoal's
+// Errors, ValueError for those about arguments.
+std::exception_ptr translated();
+// Calls `body`; its Errors become PyTorch's exceptions.
+template <typename Body>
+auto translating(Body&& body) {
+  try {
+    return body();
+  } catch (...) {
+    std::rethrow_exception(translated());
+  }
+}
+
+}  // namespace shoal::pytorch

@@ -1,0 +1,268 @@
+#include "shoal/torch/process_group.h"
+
+#include <algorithm>
+#include <set>
+
+#include <Python.h>
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/world.h"
+#include "shoal/torch/store.h"
+
+namespace shoal::pytorch {
+namespace {
+
+double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
+
+// Groups that are alive, for the exit of the interpreter.
+struct Groups {
+  std::mutex mutex;
+  std::set<Lane*> lanes;
+};
+Groups& groups() {
+  static auto* all = new Groups;  // outlives every group
+  return *all;
+}
+
+}  // namespace
+
+ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                     c10::intrusive_ptr<Options> options)
+    : Backend(rank, size),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      deadline_seconds_(options_->timeout == kBackendDefaultTimeout ? deadlines::seconds()
+                                                                    : seconds(options_->timeout)) {
+  translating([&] {
+    adapted_ = std::make_unique<TorchStore>(store_, deadline_seconds_);
+    World world;
+    world.rank = rank;
+    world.size = size;
+    world.launcher = Launcher::torchrun;
+    collectives::CommunicatorOptions how;
+    how.deadline_seconds = deadline_seconds_;
+    std::shared_ptr collectives = collectives::make_communicator(world, *adapted_, how);
+    std::unique_ptr<collectives::Communicator> messages;
+    if (size > 1) {
+      messages_store_ = make_messages_store(store_, deadline_seconds_);
+      // The store's waits keep the group's own.
+      how.deadline_seconds = deadlines::kHeadersMayNeverCome;
+      messages = collectives::make_communicator(world, *messages_store_, how);
+    }
+    lane_ = std::make_shared<Lane>(std::move(collectives), std::move(messages));
+  });
+  const std::lock_guard lock(groups().mutex);
+  groups().lanes.insert(lane_.get());
+}
+
+ProcessGroupShoal::~ProcessGroupShoal() {
+  if (!lane_) return;
+  if (lane_->is_forked()) {
+    new std::shared_ptr<Lane>(lane_);  // never destroyed
+    return;
+  }
+  {
+    const std::lock_guard lock(groups().mutex);
+    groups().lanes.erase(lane_.get());
+  }
+  // The Lane's thread may be about to call Python, which this thread must not keep from it.
+  const bool has_python = Py_IsInitialized() && PyGILState_Check();
+  PyThreadState* const state = has_python ? PyEval_SaveThread() : nullptr;
+  lane_->close(true);
+  if (state) PyEval_RestoreThread(state);
+}
+
+void close_all_groups() {
+  std::vector<std::shared_ptr<Lane>> alive;
+  {
+    const std::lock_guard lock(groups().mutex);
+    for (Lane* lane : groups().lanes) alive.push_back(lane->shared_from_this());
+  }
+  for (const auto& lane : alive) lane->close(true);
+}
+
+void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  limit_seconds_ = seconds(timeout);
+  if (limit_seconds_ > deadline_seconds_)
+    TORCH_WARN("shoal: this group's operations still end after ", deadline_seconds_,
+               " s, the timeout that it was made with; make the group with a longer timeout");
+}
+
+// 0: the Communicator's own deadline, whose error knows most.
+double ProcessGroupShoal::limit(std::chrono::milliseconds timeout) const {
+  if (timeout.count() > 0 && timeout != options_->timeout && timeout != kBackendDefaultTimeout)
+    return seconds(timeout);
+  return limit_seconds_;
+}
+
+WorkResult ProcessGroupShoal::start(const Title& title, Tensors inputs, Tensors outputs,
+                                    const Call& call, std::function<void()> copy_out) {
+  auto work = c10::make_intrusive<CallWork>(
+      lane_, WorkDescription{title.type, title.name, std::move(inputs), std::move(outputs),
+                             ++sequence_, limit(title.timeout)});
+  if (copy_out) work->copy_out(std::move(copy_out));
+  lane_->begin(work, [&] { call(lane_->collectives(), *work); });
+  return hand_out(work);
+}
+
+WorkResult ProcessGroupShoal::hand_out(const c10::intrusive_ptr<PolledWork>& work) {
+  if (coalescing_) {
+    const std::lock_guard lock(coalescing_mutex_);
+    coalesced_.push_back(work);
+  }
+  return work;
+}
+
+void ProcessGroupShoal::startCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = true;
+}
+
+WorkResult ProcessGroupShoal::endCoalescing() {
+  std::vector<c10::intrusive_ptr<PolledWork>> parts;
+  {
+    const std::lock_guard lock(coalescing_mutex_);
+    coalescing_ = false;
+    parts = std::move(coalesced_);
+    coalesced_.clear();
+  }
+  return c10::make_intrusive<GroupWork>(
+      lane_, WorkDescription{c10d::OpType::COALESCED, nullptr, {}, {}, sequence_, limit_seconds_},
+      std::move(parts));
+}
+
+WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
+  const at::Tensor tensor = translating([&] {
+    check_tensors("send", tensors);
+    SHOAL_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to rank {} of {}", rank_,
+                to, size_);
+    return only("send", tensors).contiguous();
+  });
+  auto work = c10::make_intrusive<CallWork>(
+      lane_, WorkDescription{c10d::OpType::SEND,
+                             "shoal:send",
+                             {tensor},
+                             {tensor},
+                             0,
+                             limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_});
+  lane_->begin(work, [&] {
+    Mailbox::Sent sent = lane_->mailbox().send(tensor, to, tag);
+    work->hold(std::move(sent.header));
+    work->add(std::move(sent.header_work));
+    if (sent.data_work) work->add(std::move(sent.data_work));
+  });
+  return hand_out(work);
+}
+
+WorkResult ProcessGroupShoal::receive(const Title& title, Tensors& tensors, int from, int tag) {
+  auto posted = std::make_shared<Mailbox::Receive>();
+  translating([&] {
+    check_tensors("recv", tensors);
+    const at::Tensor& tensor = only("recv", tensors);
+    SHOAL_CHECK(from < size_ && from != rank_ && size_ > 1, "recv of rank {} from rank {} of {}",
+                rank_, from, size_);
+    posted->source = from;
+    posted->tag = tag;
+    posted->into = tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options());
+  });
+  auto work = c10::make_intrusive<ReceiveWork>(
+      lane_,
+      WorkDescription{title.type,
+                      title.name,
+                      {tensors.front()},
+                      {tensors.front()},
+                      0,
+                      limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_},
+      posted, tensors.front());
+  lane_->begin(work, [&] { lane_->mailbox().receive(posted); });
+  lane_->follow(work);
+  return hand_out(work);
+}
+
+WorkResult ProcessGroupShoal::recv(Tensors& tensors, int from, int tag) {
+  if (from < 0) C10_THROW_ERROR(ValueError, "recv from a negative rank");
+  return receive({"shoal:recv", c10d::OpType::RECV, c10d::kUnsetTimeout}, tensors, from, tag);
+}
+
+WorkResult ProcessGroupShoal::recvAnysource(Tensors& tensors, int tag) {
+  return receive({"shoal:recvAnySource", c10d::OpType::RECVANYSOURCE, c10d::kUnsetTimeout}, tensors,
+                 -1, tag);
+}
+
+WorkResult ProcessGroupShoal::barrier(const c10d::BarrierOptions& options) {
+  return start({"shoal:barrier", c10d::OpType::BARRIER, options.timeout}, {}, {},
+               [](collectives::Communicator& ranks, CallWork& work) { work.add(ranks.barrier()); });
+}
+
+// Rank 0 waits for each other rank's word in the store and tells all what it found.
+void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const double longest =
+      options.timeout.count() >= 0 ? seconds(options.timeout) : deadline_seconds_;
+  const Deadline deadline = Deadline::in_seconds(longest);
+  const std::string prefix = fmt::format("monitored/{}", monitored_++);
+  const auto refuse = [](const std::string& text) { C10_THROW_ERROR(DistBackendError, text); };
+  if (rank_ != 0) {
+    std::string verdict;
+    try {
+      adapted_->set(fmt::format("{}/{}", prefix, rank_), "here");
+      const double patience = deadlines::kVerdictTimes * longest + deadlines::kVerdictMore;
+      verdict = adapted_->get(prefix + "/verdict", Deadline::in_seconds(patience));
+    } catch (const Error& error) {
+      verdict = error.what();
+    }
+    if (verdict == "all came") return;
+    refuse(
+        fmt::format("Rank {} successfully reached monitoredBarrier, but received errors while "
+                    "waiting for send/recv from rank 0: {}",
+                    rank_, verdict));
+  }
+  std::vector<int> missing;
+  for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) try {
+      adapted_->get(fmt::format("{}/{}", prefix, rank), deadline);
+    } catch (const Error&) {
+      missing.push_back(rank);
+    }
+  std::string verdict = "all came";
+  if (!missing.empty())
+    verdict = fmt::format("Rank{} {} failed to pass monitoredBarrier in {} ms{}",
+                          missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
+                          std::llround(1e3 * longest),
+                          longest > 0 ? "" : "; Rank 0 timed out in monitoredBarrier");
+  translating([&] { adapted_->set(prefix + "/verdict", verdict); });
+  if (!missing.empty()) refuse(verdict);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  const auto place = std::ranges::find(ranks, rank_);
+  if (place == ranks.end()) return nullptr;
+  auto own = c10::make_intrusive<Options>(options ? *options : *options_);
+  return c10::make_intrusive<ProcessGroupShoal>(store, static_cast<int>(place - ranks.begin()),
+                                                static_cast<int>(ranks.size()), std::move(own));
+}
+
+at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions options) {
+  return translating([&] {
+    SHOAL_CHECK(elements >= 0, "a tensor of {} elements", elements);
+    SHOAL_CHECK(options.device().is_cpu(), "symmetric memory on {}", options.device().str());
+    const auto bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
+    if (bytes == 0) return at::empty({elements}, options);
+    const std::shared_ptr<collectives::Communicator> owner = lane_->memory_owner();
+    SHOAL_CHECK(owner, "the process group was destroyed");
+    void* memory = owner->memory_resource().allocate(bytes, MemoryTag::communication, {});
+    const auto free = [owner, bytes](void* pointer) {
+      owner->memory_resource().deallocate(pointer, bytes, MemoryTag::communication, {});
+    };
+    return at::from_blob(memory, {elements}, free, options);
+  });
+}
+
+void ProcessGroupShoal::abort() { lane_->abort("the process group was aborted"); }
+
+void ProcessGroupShoal::shutdown() { lane_->close(true); }
+
+}  // namespace shoal::pytorch

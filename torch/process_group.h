@@ -1,0 +1,130 @@
+// torch.distributed's backend "shoal": PyTorch's collectives over Shoal's Communicator.
+//
+// One backend serves all devices of a group. Calls from several threads are queued in the order in
+// which they come; ranks must agree on that order, as with every backend.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "shoal/torch/lane.h"
+#include "shoal/torch/tensors.h"
+#include "shoal/torch/work.h"
+
+namespace shoal::pytorch {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkResult = c10::intrusive_ptr<c10d::Work>;
+
+class ProcessGroupShoal final : public c10d::Backend {
+ public:
+  // Collective over the ranks; blocks until all have come, at most `timeout`. PyTorch's default
+  // time-out means SHOAL_DEADLINE_S.
+  ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                    c10::intrusive_ptr<Options> options);
+  ~ProcessGroupShoal() override;
+
+  const std::string getBackendName() const override { return "shoal"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  // Applies to later calls. A time longer than the group was made with has no effect on
+  // collectives.
+  void setTimeout(std::chrono::milliseconds timeout) override;
+
+  WorkResult broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkResult allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkResult allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkResult allreduce_coalesced(Tensors& tensors,
+                                 const c10d::AllreduceCoalescedOptions& options) override;
+  WorkResult reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkResult allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                       const c10d::AllgatherOptions& options) override;
+  WorkResult _allgather_base(at::Tensor& output, at::Tensor& input,
+                             const c10d::AllgatherOptions& options) override;
+  WorkResult allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                 const c10d::AllgatherOptions& options) override;
+  WorkResult allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                             const c10d::AllgatherOptions& options) override;
+  WorkResult gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::GatherOptions& options) override;
+  WorkResult scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                     const c10d::ScatterOptions& options) override;
+  WorkResult reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                            const c10d::ReduceScatterOptions& options) override;
+  WorkResult _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                  const c10d::ReduceScatterOptions& options) override;
+  WorkResult reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                             const c10d::ReduceScatterOptions& options) override;
+  WorkResult alltoall_base(at::Tensor& output, at::Tensor& input,
+                           std::vector<std::int64_t>& output_splits,
+                           std::vector<std::int64_t>& input_splits,
+                           const c10d::AllToAllOptions& options) override;
+  WorkResult alltoall(Tensors& outputs, Tensors& inputs,
+                      const c10d::AllToAllOptions& options) override;
+  WorkResult send(Tensors& tensors, int to, int tag) override;
+  WorkResult recv(Tensors& tensors, int from, int tag) override;
+  WorkResult recvAnysource(Tensors& tensors, int tag) override;
+  WorkResult barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Calls in between begin at once; the Work of endCoalescing() ends with the last of them.
+  void startCoalescing() override;
+  WorkResult endCoalescing() override;
+
+  void setSequenceNumberForGroup() override {}  // starts at 0 everywhere
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  // A group of these ranks, by rendezvous of its members only.
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
+  c10d::ErrorType getError() override { return lane_->error(); }
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // A CPU tensor in memory that every rank of the host maps, which collectives do not copy.
+  at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
+  void abort() override;
+  void shutdown() override;
+
+ private:
+  using Call = std::function<void(collectives::Communicator&, CallWork&)>;
+  struct Title {
+    const char* name;  // "shoal:all_reduce"
+    c10d::OpType type;
+    std::chrono::milliseconds timeout;
+  };
+  // Counts the call, makes its Work and lets `call` begin it.
+  WorkResult start(const Title& title, Tensors inputs, Tensors outputs, const Call& call,
+                   std::function<void()> copy_out = nullptr);
+  WorkResult hand_out(const c10::intrusive_ptr<PolledWork>& work);
+  WorkResult receive(const Title& title, Tensors& tensors, int from, int tag);
+  WorkResult reduce_all(const Title& title, Tensors tensors, const c10d::ReduceOp& op);
+  // For each output the sum of this rank's part of the input at the same place.
+  WorkResult reduce_parts(const Title& title, Tensors outputs, Tensors inputs,
+                          const std::vector<Flat>& flats, const c10d::ReduceOp& op);
+  // outputs[i][r] receives inputs[i] of rank r.
+  WorkResult gather_all(const Title& title, std::vector<Tensors> outputs, Tensors inputs);
+  WorkResult gather_flat(const Title& title, Tensors outputs, Tensors inputs);
+  double limit(std::chrono::milliseconds timeout) const;
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<Options> options_;
+  std::unique_ptr<Store> adapted_;  // used by the communicators
+  std::unique_ptr<Store> messages_store_;
+  double deadline_seconds_, limit_seconds_ = 0;
+  std::shared_ptr<Lane> lane_;
+  std::atomic<std::uint64_t> sequence_{0};
+  std::int64_t monitored_ = 0;
+  std::mutex coalescing_mutex_;
+  bool coalescing_ = false;
+  std::vector<c10::intrusive_ptr<PolledWork>> coalesced_;
+};
+
+// Ends all groups of this process that are still alive: pending operations get a few seconds. For
+// the exit of the interpreter, before its threads' memory goes.
+void close_all_groups();
+
+}  // namespace shoal::pytorch

@@ -1,0 +1,37 @@
+// PyTorch's store as Shoal's store.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "shoal/runtime/rendezvous/store.h"
+
+namespace shoal::pytorch {
+
+// Waits poll, so that a waiting thread never keeps others from the connection of `store`. No wait
+// is longer than `longest_wait` seconds, whatever its deadline.
+class TorchStore final : public Store {
+ public:
+  TorchStore(c10::intrusive_ptr<c10d::Store> store, double longest_wait)
+      : store_(std::move(store)), longest_wait_(longest_wait) {}
+
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> try_get(std::string_view key) override;
+  std::string get(std::string_view key, Deadline deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t amount) override;
+  // True also if another rank set the same value at the same time: PyTorch's stores return the
+  // value only.
+  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
+                   std::string_view desired) override;
+  bool remove(std::string_view key) override;
+  std::string name() const override { return "PyTorch's store"; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  double longest_wait_;
+};
+
+// The store of a group's messages: the same with other keys.
+std::unique_ptr<Store> make_messages_store(c10::intrusive_ptr<c10d::Store> store,
+                                           double longest_wait);
+
+}  // namespace shoal::pytorch

@@ -1,0 +1,123 @@
+// Operations in flight as PyTorch's Works.
+//
+// A Work ends on the thread that first sees its data arrive: one that waits, one that asks whether
+// it is complete, or the Lane's own if its future was asked for. That thread copies results out,
+// wakes the others and completes the future, whose callbacks run on it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "shoal/collectives/work.h"
+#include "shoal/torch/lane.h"
+
+namespace shoal::pytorch {
+
+struct WorkDescription {
+  c10d::OpType type;
+  const char* title;  // in profiles
+  std::vector<at::Tensor> inputs, outputs;
+  std::uint64_t sequence = 0;
+  double limit_seconds = 0;  // of wait(); 0: the Communicator's own deadline
+};
+
+class PolledWork : public c10d::Work {
+ public:
+  PolledWork(std::shared_ptr<Lane> lane, WorkDescription description);
+
+  // Makes progress; true once it has ended, well or not. If not `may_block`, false also while
+  // another thread uses the Lane.
+  virtual bool poll(bool may_block);
+  // Whether Works of this kind end in the order of their calls.
+  virtual bool is_ordered() const { return true; }
+
+  bool isCompleted() override { return poll(false); }
+  bool isSuccess() const override;
+  std::vector<at::Tensor> result() override { return description_.outputs; }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override { lane_->abort("Work.abort() was called"); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  std::uint64_t getSequencenumber() const override { return description_.sequence; }
+
+ protected:
+  // With the Lane's mutex held: true once the data is there; throws the operation's Error.
+  virtual bool advance() = 0;
+  // With the Lane's mutex held, once `seconds` have passed: throws timeout.
+  virtual void expire(double seconds) = 0;
+  virtual void complete(std::exception_ptr problem);
+  bool claim() { return !claimed_.exchange(true); }  // true once: the caller completes it
+  void rethrow();
+
+  std::shared_ptr<Lane> lane_;
+  WorkDescription description_;
+  std::function<void()> copy_out_;
+
+ private:
+  void check_deadline(double seconds);
+  void mark(c10::ivalue::Future& future);
+
+  std::atomic<bool> claimed_{false}, done_{false};
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// One or several calls of the collectives' Communicator, or sends.
+class CallWork final : public PolledWork {
+ public:
+  using PolledWork::PolledWork;
+  void add(collectives::WorkPtr call) { calls_.push_back(std::move(call)); }
+  void copy_out(std::function<void()> body) { copy_out_ = std::move(body); }
+  // Kept until it has ended.
+  void hold(std::shared_ptr<void> memory) { held_.push_back(std::move(memory)); }
+  bool is_ordered() const override { return description_.type != c10d::OpType::SEND; }
+
+ private:
+  bool advance() override;
+  void expire(double seconds) override;
+
+  std::vector<collectives::WorkPtr> calls_;
+  std::size_t next_ = 0;  // the first call that has not ended
+  std::vector<std::shared_ptr<void>> held_;
+};
+
+// A message that the Mailbox matches by its tag.
+class ReceiveWork final : public PolledWork {
+ public:
+  ReceiveWork(std::shared_ptr<Lane> lane, WorkDescription description,
+              std::shared_ptr<Mailbox::Receive> receive, at::Tensor target);
+  bool is_ordered() const override { return false; }
+  int sourceRank() const override { return receive_->from; }
+
+ private:
+  bool advance() override;
+  void expire(double seconds) override;
+
+  std::shared_ptr<Mailbox::Receive> receive_;
+};
+
+// Ends when all its parts have; fails with the first part that failed.
+class GroupWork final : public PolledWork {
+ public:
+  GroupWork(std::shared_ptr<Lane> lane, WorkDescription description,
+            std::vector<c10::intrusive_ptr<PolledWork>> parts)
+      : PolledWork(std::move(lane), std::move(description)), parts_(std::move(parts)) {}
+  bool poll(bool may_block) override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  bool is_ordered() const override { return false; }
+
+ private:
+  bool advance() override { return true; }
+  void expire(double) override {}
+
+  std::vector<c10::intrusive_ptr<PolledWork>> parts_;
+};
+
+}  // namespace shoal::pytorch
