@@ -1,0 +1,39 @@
+"""torch.distributed's backend "shoal", for CPU tensors. Importing this module registers it.
+
+    import shoal.torch
+    torch.distributed.init_process_group("shoal")
+"""
+import atexit
+import os
+
+import torch
+import torch.distributed as dist
+
+os.environ.setdefault("SHOAL_LOG", "warn")  # a library is quiet unless asked; read when it loads
+
+from shoal import _torch  # noqa: E402
+from shoal._torch import ProcessGroupShoal  # noqa: E402
+
+__all__ = ["ProcessGroupShoal", "register"]
+
+
+def _create(group, options):
+    if options is not None and getattr(options, "_timeout", None) is not None:
+        group.timeout = options._timeout
+    return _torch.create(group)
+
+
+def register() -> None:
+    """Registers the backend; does nothing the second time. PyTorch's entry point calls it."""
+    if "SHOAL" in dist.Backend._plugins:
+        return
+    dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _end(owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked child, whose parent's groups these are
+        _torch.close_all_groups()
+
+
+register()
+atexit.register(_end, os.getpid())
