@@ -1,0 +1,172 @@
+"""Every survivor of a fault gets a Python exception that names it; no process hangs at its end."""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import ranks
+
+DEADLINE = 3.0  # seconds, of the process groups
+
+
+def survivors(size, body, *, stopped=None):
+    """What each rank but `stopped` reported, and how long the last took."""
+    with tempfile.TemporaryDirectory() as directory:
+        began = time.monotonic()
+        started = ranks.start(size, body, timeout=DEADLINE, path=os.path.join(directory, "store"))
+        alive = [s for rank, s in enumerate(started) if rank != stopped]
+        results = ranks.collect(alive, 30)
+        if stopped is not None:
+            started[stopped][0].kill()
+            started[stopped][0].join()
+        return results, time.monotonic() - began
+
+
+def ends_itself(how):
+    def body(rank, size):
+        dist.all_reduce(torch.ones(4))
+        if rank == 1:
+            how()
+        dist.all_reduce(torch.ones(4))
+    return body
+
+
+def shapes(rank, size):
+    dist.all_reduce(torch.ones(4 + (rank == 1)))
+
+
+def dtypes(rank, size):
+    dist.all_reduce(torch.ones(4, dtype=torch.float64 if rank == 1 else torch.float32))
+
+
+def orders(rank, size):
+    if rank == 1:
+        dist.broadcast(torch.ones(4), 0)
+    dist.all_reduce(torch.ones(4))
+
+
+def late(rank, size):
+    if rank == 1:
+        time.sleep(DEADLINE + 1)
+        return
+    dist.all_reduce(torch.ones(4))
+
+
+def no_sender(rank, size):
+    if rank == 0:
+        dist.recv(torch.ones(4), 1, tag=7)
+    else:
+        time.sleep(DEADLINE + 1)
+
+
+def wrong_message(rank, size):
+    if rank == 0:
+        dist.recv(torch.ones(4), 1)
+    else:
+        dist.send(torch.ones(5), 0)
+
+
+def future(rank, size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()
+
+
+def refused(rank, size):
+    for call, word in ((lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR), "BXOR"),
+                       (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG), "AVG"),
+                       (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "Float8"),
+                       (lambda: dist.all_reduce(torch.ones(2).to_sparse()), "sparse"),
+                       (lambda: dist.broadcast(torch.ones(2), size), "root")):
+        try:
+            call()
+        except Exception as problem:
+            assert word in str(problem), f"{problem} does not say {word}"
+        else:
+            raise AssertionError(f"{word} was not refused")
+    dist.all_reduce(torch.ones(2))  # the group still works
+
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist, shoal.torch
+rank = int(sys.argv[1])
+dist.init_process_group("shoal", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(10)]
+futures = [work.get_future() for work in works]
+if sys.argv[3] == "alone" and rank == 0:
+    work = dist.all_reduce(torch.ones(3), async_op=True)  # the other rank never calls it
+    future = work.get_future()
+if sys.argv[3] == "fork":
+    from torch.utils.data import DataLoader
+    for _ in DataLoader(range(64), num_workers=2):
+        dist.all_reduce(torch.ones(3))
+"""
+
+
+class Faults(unittest.TestCase):
+    def named(self, results, *words, within=None, took=0.0):
+        for result in results:
+            self.assertIsNotNone(result)
+            ok, text = result
+            self.assertFalse(ok, f"a survivor noticed nothing: {text}")
+            for word in words:
+                self.assertIn(word, text)
+        if within is not None:
+            self.assertLess(took, within)
+
+    def test_killed(self):
+        for size in (2, 4):
+            results, took = survivors(size, ends_itself(lambda: os.kill(os.getpid(), signal.SIGKILL)), stopped=1)
+            self.named(results, "DistBackendError", "rank 1", within=DEADLINE + 2, took=took)
+
+    def test_stopped(self):
+        results, took = survivors(4, ends_itself(lambda: os.kill(os.getpid(), signal.SIGSTOP)), stopped=1)
+        self.named(results, "DistBackendError", "rank 1", "all_reduce", within=DEADLINE + 2.5, took=took)
+
+    def test_early_exit(self):
+        results, took = survivors(4, ends_itself(lambda: os._exit(0)), stopped=1)
+        self.named(results, "rank 1", within=DEADLINE + 2, took=took)
+
+    def test_mismatches(self):
+        for body, word in ((shapes, "5 f32"), (dtypes, "f64"), (orders, "broadcast")):
+            with self.subTest(word):
+                results, took = survivors(2, body)
+                self.named(results, word, within=DEADLINE + 2, took=took)
+
+    def test_late(self):
+        results, took = survivors(4, late, stopped=1)
+        self.named(results, "rank 1", "all_reduce", within=DEADLINE + 2.5, took=took)
+
+    def test_messages(self):
+        results, took = survivors(2, no_sender, stopped=1)
+        self.named(results, "rank 1", "tag 7", within=DEADLINE + 2, took=took)
+        results, _ = survivors(2, wrong_message, stopped=1)
+        self.named(results, "rank 1 sent 5 Float")
+
+    def test_future(self):
+        results, took = survivors(2, future, stopped=1)
+        self.named(results, "rank 1", within=DEADLINE + 2, took=took)
+
+    def test_refused(self):
+        ranks.run(2, refused)
+
+    def test_exit(self):
+        for case in ("together", "alone", "fork"):
+            with self.subTest(case), tempfile.TemporaryDirectory() as directory:
+                path = os.path.join(directory, "store")
+                processes = [subprocess.Popen([sys.executable, "-c", SCRIPT, str(rank), path, case],
+                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                             for rank in range(2)]
+                for process in processes:
+                    output, _ = process.communicate(timeout=60)
+                    self.assertEqual(process.returncode, 0, output)
+
+
+if __name__ == "__main__":
+    unittest.main()

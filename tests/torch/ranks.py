@@ -1,0 +1,75 @@
+"""Ranks as forked processes of one host, each in a process group of its own making."""
+import multiprocessing
+import os
+import tempfile
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import shoal.torch  # registers the backend
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+def _rank(body, backend, rank, size, path, timeout, pipe, arguments):
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=size,
+                                timeout=timedelta(seconds=timeout))
+        result = body(rank, size, *arguments)
+        dist.destroy_process_group()
+        pipe.send((True, result))
+    except BaseException as problem:  # the parent reports it
+        pipe.send((False, f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}"))
+    pipe.close()
+    os._exit(0)
+
+
+class Failed(AssertionError):
+    """At least one rank failed; `texts` has each failed rank's."""
+
+    def __init__(self, texts):
+        super().__init__("\n".join(f"rank {rank}: {text}" for rank, text in texts.items()))
+        self.texts = texts
+
+
+def start(size, body, *arguments, backend="shoal", timeout=30, path):
+    """Processes and the pipes that their results come from."""
+    started = []
+    for rank in range(size):
+        receiver, sender = CONTEXT.Pipe(False)
+        process = CONTEXT.Process(target=_rank, args=(body, backend, rank, size, path, timeout, sender, arguments))
+        process.start()
+        sender.close()
+        started.append((process, receiver))
+    return started
+
+
+def collect(started, seconds=60):
+    """Each rank's result: (True, value), (False, text) or None where it ended without one."""
+    results = []
+    for process, receiver in started:
+        try:
+            results.append(receiver.recv() if receiver.poll(seconds) else (False, f"no result within {seconds} s"))
+        except EOFError:
+            results.append(None)
+    for process, _ in started:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return results
+
+
+def run(size, body, *arguments, backend="shoal", timeout=30):
+    """Calls body(rank, size, *arguments) in `size` ranks; returns their results in rank order."""
+    with tempfile.TemporaryDirectory() as directory:
+        results = collect(start(size, body, *arguments, backend=backend, timeout=timeout,
+                                path=os.path.join(directory, "store")))
+    texts = {rank: "ended without a result" if result is None else result[1]
+             for rank, result in enumerate(results) if result is None or not result[0]}
+    if texts:
+        raise Failed(texts)
+    return [value for _, value in results]
