@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""torch.distributed's all_reduce of CPU tensors: backend shoal beside gloo, by turns, one JSON line a size.
+
+    PYTHONPATH=build/release/python python bench/torch/all_reduce.py --ranks 2 --sizes 8,1k,64k,1M,16M
+
+The memory of a row is `ordinary` (torch.empty) or `symmetric` (the backend's allocate_tensor); gloo
+always reduces ordinary memory. Times are medians over rounds of the slowest rank's mean.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+
+import shoal.torch
+
+UNITS = {"k": 1 << 10, "M": 1 << 20}
+
+
+def size_of(text):
+    return int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
+
+
+def mean_of(calls, tensor, group):
+    dist.barrier(group=group)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        dist.all_reduce(tensor, group=group)
+    return (time.perf_counter() - begin) / calls
+
+
+def rank_main(rank, options, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("shoal", init_method=f"file://{path}", rank=rank, world_size=options.ranks)
+    groups = {"shoal": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    cpu = torch.device("cpu")
+    backend = dist.group.WORLD._get_backend(cpu)
+    for size in options.sizes:
+        elements = max(size // 4, 1)
+        memories = {("gloo", "ordinary"): torch.zeros(elements), ("shoal", "ordinary"): torch.zeros(elements),
+                    ("shoal", "symmetric"): backend.allocate_tensor(elements, dtype=torch.float32, device=cpu).zero_()}
+        calls = max(1, min(options.calls, (64 << 20) // max(size, 1)))
+        times = {key: [] for key in memories}
+        for turn in range(options.rounds + 1):
+            for key, tensor in memories.items():
+                took = torch.tensor([mean_of(calls, tensor, groups[key[0]])])
+                dist.all_reduce(took, dist.ReduceOp.MAX)
+                if turn > 0:  # the first warms up
+                    times[key].append(took.item())
+        if rank == 0:
+            row = {"bench": "torch/all_reduce", "ranks": options.ranks, "bytes": size}
+            median = {key: statistics.median(values) for key, values in times.items()}
+            for (name, memory), value in median.items():
+                row[f"{name}_{memory}_us"] = round(value * 1e6, 1)
+            for memory in ("ordinary", "symmetric"):
+                row[f"{memory}_ratio"] = round(median["gloo", "ordinary"] / median["shoal", memory], 2)
+            print(json.dumps(row), flush=True)
+    dist.destroy_process_group()
+    os._exit(0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", default="8,1k,16k,256k,1M,16M,64M,256M")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=200, help="at most, in a round")
+    options = parser.parse_args()
+    options.sizes = [size_of(text) for text in options.sizes.split(",")]
+    with tempfile.TemporaryDirectory() as directory:
+        context = multiprocessing.get_context("fork")
+        ranks = [context.Process(target=rank_main, args=(rank, options, os.path.join(directory, "store")))
+                 for rank in range(options.ranks)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+    raise SystemExit(max(process.exitcode != 0 for process in ranks))
+
+
+if __name__ == "__main__":
+    main()
