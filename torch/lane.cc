@@ -14,7 +14,8 @@ namespace shoal::pytorch {
 namespace {
 
 constexpr int kSpins = 4000;
-constexpr int kYields = 200;
+// Where other processes want the core, a thread that yields comes back late, one that slept soon.
+constexpr std::chrono::microseconds kYields{100};
 constexpr std::chrono::microseconds kShortestNap{20}, kLongestNap{1000};
 // The Lane's thread: between two looks, and how long it stays awake without work.
 constexpr std::chrono::microseconds kLook{50};
@@ -36,8 +37,8 @@ void relax() {
 void Patience::pause() {
   ++round_;
   if (round_ <= spins_) return relax();
-  if (round_ <= spins_ + kYields) return std::this_thread::yield();
   const auto waited = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began_);
+  if (waited < kYields) return std::this_thread::yield();
   std::this_thread::sleep_for(std::clamp(waited / 16, kShortestNap, kLongestNap));
 }
 
