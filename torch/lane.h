@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/torch/mailbox.h"
 
 namespace shoal::pytorch {
