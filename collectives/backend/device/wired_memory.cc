@@ -174,7 +174,7 @@ algorithm::Program messages_of(const Call& call, int rank, const hierarchical::P
       return without_copies(
           algorithm::programs::all_to_all(Algorithm::direct, member, counts, call.recv_counts, {}));
     default:
-      SHOAL_ASSERT(false);
+      throw_error(ErrorCode::internal, "an operation without messages between hosts");
   }
 }
 
