@@ -11,11 +11,11 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
-#include "shoal/train/run/held_state.h"
 #include "shoal/train/run/job_parts.h"
 #include "shoal/train/run/model_config.h"
 #include "shoal/train/run/own_task.h"
 #include "shoal/train/tasks/make_task.h"
+#include "shoal/train/trainer/held_state.h"
 #include "shoal/train/trainer/mesh_rows.h"
 
 namespace shoal {

@@ -8,8 +8,8 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
-#include "shoal/train/run/held_state.h"
 #include "shoal/train/run/job_parts.h"
+#include "shoal/train/trainer/held_state.h"
 
 namespace shoal {
 

@@ -7,8 +7,7 @@
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
-#include "shoal/train/checkpoint/sharded_checkpoint.h"
-#include "shoal/train/trainer/directories.h"
+#include "shoal/train/trainer/held_state.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/mesh_rows.h"
@@ -501,36 +500,13 @@ LossSums MeshEngine::evaluate(std::span<const Batch> batches, const Scores& scor
   return {loss.sum, static_cast<double>(loss.targets)};
 }
 
-std::vector<HeldNumbers> MeshEngine::weights(Which which) const {
-  std::vector<HeldNumbers> all;
-  for (const auto& runs : {model_->owned(), model_->frozen()})
-    for (const parallel::OwnedRun& run : runs) {
-      const Tensor& master = run.segment.master;
-      if (which == Which::held || run.writes)
-        all.push_back(
-            {held_of(*run.parameter, run.first, run.first + master.count(), master.dtype()),
-             master});
-    }
-  return all;
-}
-
-std::vector<HeldNumbers> MeshEngine::moments(Which which) const {
-  std::vector<HeldNumbers> all;
-  for (const parallel::HeldRun& run : optimizer_->held())
-    if (!run.state.empty() && (which == Which::held || run.writes))
-      all.push_back({held_of(*run.parameter, run.first, run.first + run.tensor.count(),
-                             run.tensor.dtype(), run.state + "/"),
-                     run.tensor});
-  return all;
-}
-
 Engine::Write MeshEngine::snapshot(bool with_optimizer) {
   MemoryResource& host = parts_.trainer.host();
   const Stream stream = context_.stream;
-  auto copy =
-      std::make_shared<std::vector<HeldNumbers>>(copied(weights(Which::written), host, stream));
+  auto copy = std::make_shared<std::vector<HeldNumbers>>(
+      copied(held_weights(*model_, Which::written), host, stream));
   if (with_optimizer)
-    for (HeldNumbers& moment : copied(moments(Which::written), host, stream))
+    for (HeldNumbers& moment : copied(held_moments(*optimizer_, Which::written), host, stream))
       copy->push_back(std::move(moment));
   return [copy, task = &task_, rank = mesh_.world().rank(), ranks = mesh_.world().size(),
           partition = model_->partition(), units = model_->units()](const std::string& directory) {
@@ -543,51 +519,21 @@ Engine::Write MeshEngine::snapshot(bool with_optimizer) {
 
 void MeshEngine::load_weights(const std::string& directory) {
   model_->wait_for_values();  // gathers read the values that are written now
-  note_loaded(parts_, directory,
-              read_weights(directory, task_, context_.kernels(), weights(Which::held)));
+  note_loaded(
+      parts_, directory,
+      read_weights(directory, task_, context_.kernels(), held_weights(*model_, Which::held)));
   model_->refresh();
 }
 
 void MeshEngine::load_optimizer(const std::string& directory, std::int64_t updates) {
-  read_optimizer(directory, context_.kernels(), moments(Which::held));
+  read_optimizer(directory, context_.kernels(), held_moments(*optimizer_, Which::held));
   kernels::StepState state = step_state_.read();
   state.step = static_cast<std::uint32_t>(updates);
   step_state_.write(state);
 }
 
-// Goes through files in parts, one tensor at a time: no rank ever holds the whole model.
 void MeshEngine::save_model(const std::string& directory) {
-  collectives::Communicator& world = mesh_.world();
-  // The next run removes this name if this run ends here.
-  const std::string in_parts = directory + "/tmp-checkpoint-model.0";
-  const DirectoryOwners owners = find_owners(beside(), directory);
-  if (owners.is_owner(world.rank())) {
-    remove_tree(in_parts);
-    make_directories(in_parts, "choose another --output_dir or its permissions");
-  }
-  world.host().barrier()->wait();
-  std::vector<HeldNumbers> written = weights(Which::written);
-  for (HeldNumbers& one : written)
-    one.tensor = on_host(one.tensor, parts_.trainer.host(), context_.stream);
-  write_held(in_parts, world.rank(), world.size(), written);
-  world.host().barrier()->wait();
-  gather_files(beside(), owners, in_parts, true);
-  const auto clean_up = [&] {
-    best_effort("remove the parts of a saved model", [&] { remove_tree(in_parts); });
-  };
-  if (owners.is_owner(world.rank()) && world.rank() != 0) clean_up();
-  if (world.rank() != 0) return;
-  const auto checkpoint = ShardedCheckpoint::open(in_parts);
-  Tensor whole;
-  task_.save(directory, [&](const nn::Parameter& parameter) {
-    whole = {};
-    whole = Tensor::empty(parameter.whole_shape(), DType::f32, parts_.trainer.host(),
-                          MemoryTag::workspace);
-    checkpoint.read(whole_tensor(parameter.name(), parameter.whole_shape(), DType::f32),
-                    whole.view());
-    return whole.const_view();
-  });
-  clean_up();
+  save_whole_model(*model_, task_, directory, parts_.trainer.host(), context_.stream);
 }
 
 }  // namespace shoal

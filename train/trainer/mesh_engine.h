@@ -90,11 +90,6 @@ class MeshEngine final : public Engine {
                                         const nn::LossOptions& loss) const;
   // On a device: uploads the inputs of a step's microbatches once, not at each use.
   void upload(std::vector<parallel::Microbatch>& microbatches);
-  // held: this rank's tensors; written: of tensors that several ranks hold, those that this rank
-  // writes.
-  enum class Which { held, written };
-  std::vector<HeldNumbers> weights(Which which) const;
-  std::vector<HeldNumbers> moments(Which which) const;
 
   const EngineParts parts_;
   const parallel::ParallelPlan& plan_;  // of parts_.arguments

@@ -1,4 +1,4 @@
-#include "shoal/train/run/held_state.h"
+#include "shoal/train/trainer/held_state.h"
 
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
