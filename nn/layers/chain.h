@@ -73,6 +73,8 @@ class Chain : public Module {
   virtual std::int64_t channels() const = 0;
   // True if the head computes positions independently, so that it can use target_rows.
   virtual bool reads_target_rows() const { return false; }
+  // True if a caller that runs all units should keep only each unit's input (checkpoint_group 1).
+  virtual bool gradient_checkpointing() const { return false; }
 
   // Runs any unit but the last. Unit 0 ignores `stream`.
   virtual ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,

@@ -83,6 +83,7 @@ class Decoder : public Chain {
 
   // Keeps only each block's input in forward(); backward recomputes the block.
   void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
+  bool gradient_checkpointing() const final { return gradient_checkpointing_; }
 
  protected:
   virtual Module& head_module() const = 0;

@@ -37,7 +37,9 @@ nn::StepOptions DistributedOptimizer::step_options(const UpdateOptions& options)
                          .max_gradient_norm = options.max_gradient_norm,
                          .scaling = options.scaling};
   if (model_.mesh().world().size() > 1) {
-    update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
+    update.sum_over_shards = [this, loss = options.loss](double sum) {
+      return model_.sum_squares(sum, loss);
+    };
     update.sum_in_place = [this](const Tensor& sum, Stream stream) {
       model_.sum_squares_in_place(
           sum, stream, [this](collectives::WorkPtr last) { last_sum_ = std::move(last); });

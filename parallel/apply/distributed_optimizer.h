@@ -37,6 +37,9 @@ struct UpdateOptions {
   std::int64_t update = -1;
   float inverse_targets = 1;
   kernels::LossScaleRule scaling = {};
+  // On the host: this rank's part of the step's loss; becomes the sum over all ranks, which goes
+  // with that of the norm. May be null.
+  double* loss = nullptr;
 };
 
 // This rank's part of one tensor of a checkpoint.

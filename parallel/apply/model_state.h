@@ -72,6 +72,8 @@ class ModelState {
   // destroyed.
   virtual void drop_gradients() = 0;
 
+  // The one that sums all gradients; null if there are several, or gradients are sharded.
+  virtual Reducer* reducer() { return nullptr; }
   virtual ReducerStatistics statistics() const = 0;  // all zero without gradients
   virtual KeptElements kept() const = 0;             // computed from the plan, not measured
 

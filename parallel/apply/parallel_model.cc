@@ -155,14 +155,14 @@ void ParallelModel::make_stages() {
             .first->second.get();
   }
   const auto abort = [this](const std::exception& why) {
-    if (mesh_.captured()) return false;
+    if (trying_ || mesh_.captured()) return false;
     mesh_.abort(why);
     return true;
   };
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
-      plan().activations.offload ? plan().activations.loading_horizon : 0, abort,
-      options_.captured);
+      plan().activations.offload ? plan().activations.loading_horizon : 0, abort, options_.captured,
+      options_.clock);
   evaluator_ =
       std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer, 0, abort);
 }
@@ -181,12 +181,15 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
 
 // A single sum over all ranks. Separate sums of each copy might add in different orders, and copies
 // that clip by different norms drift apart. A copy that does not count adds zero and its veto.
-double ParallelModel::sum_squares(double mine) {
+double ParallelModel::sum_squares(double mine, double* loss) {
   if (mesh_.world().size() == 1) return mine;
-  double sums[] = {state_->is_first_copy() ? mine : 0, std::isfinite(mine) ? 0.0 : 1.0};
-  mesh_.world().host().all_reduce(sums, sums, 2, DType::f64, ReduceOp::sum)->wait();
-  const bool refused = sums[1] > 0 && std::isfinite(sums[0]);
-  return refused ? std::numeric_limits<double>::quiet_NaN() : sums[0];
+  const PhaseSpan phase(options_.clock, StepPhase::communication);
+  double sums[] = {loss != nullptr ? *loss : 0, state_->is_first_copy() ? mine : 0,
+                   std::isfinite(mine) ? 0.0 : 1.0};
+  mesh_.world().host().all_reduce(sums, sums, 3, DType::f64, ReduceOp::sum)->wait();
+  if (loss != nullptr) *loss = sums[0];
+  const bool refused = sums[2] > 0 && std::isfinite(sums[1]);
+  return refused ? std::numeric_limits<double>::quiet_NaN() : sums[1];
 }
 
 void ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream,
@@ -246,19 +249,17 @@ bool ParallelModel::losses_differ_over_tp() const {
          std::ranges::none_of(chain_.unit_parameters(chain_.units() - 1), is_part);
 }
 
-StageLoss ParallelModel::loss_of_all() {
-  double loss[2] = {};
+StageLoss ParallelModel::own_loss() const {
   collectives::watch(mesh_.world(), context_.stream);
-  const auto last = stages_.find(schedule_.stages() - 1);
-  if (last != stages_.end()) {
-    const StageLoss own_loss = last->second->loss();
-    loss[0] = own_loss.sum;
-    loss[1] = static_cast<double>(own_loss.targets);
-  }
-  for (collectives::Communicator* group :
-       {&mesh_.pp(), losses_differ_over_tp() ? &mesh_.dp() : &mesh_.rdp()})
-    if (group->size() > 1)
-      group->host().all_reduce(loss, loss, 2, DType::f64, ReduceOp::sum)->wait();
+  if (!adds_losses()) return {};
+  return stages_.at(schedule_.stages() - 1)->loss();
+}
+
+// Losses are f32: their f64 sums do not depend on the order.
+StageLoss ParallelModel::sum_over_ranks(const StageLoss& own) {
+  double loss[] = {own.sum, static_cast<double>(own.targets)};
+  if (mesh_.world().size() > 1)
+    mesh_.world().host().all_reduce(loss, loss, 2, DType::f64, ReduceOp::sum)->wait();
   return {loss[0], static_cast<std::int64_t>(loss[1])};
 }
 
@@ -277,38 +278,85 @@ void ParallelModel::prepare_training() {
   mesh_.guarded([this] { state_->make_gradients(); });
 }
 
-StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
+// The runs of a training step. `after_run` gets the first microbatch of each.
+void ParallelModel::pass(std::span<const Microbatch> microbatches,
+                         const std::function<void()>& after_forward,
+                         const std::function<void(std::int64_t first)>& after_run) {
   prepare_training();
+  context_.mode = nn::Mode::train;
+  state_->begin_step();
+  const auto each = static_cast<std::size_t>(plan().pipeline.microbatches);
+  for (std::size_t first = 0; first < microbatches.size(); first += each) {
+    const std::size_t left = microbatches.size() - first;
+    run(*executor_, microbatches.subspan(first, std::min(each, left)), [&] {
+      if (first == 0 && after_forward) after_forward();
+      if (left <= each) state_->arm();
+    });
+    if (after_run) after_run(static_cast<std::int64_t>(first));
+  }
+}
+
+StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
   return mesh_.guarded([&] {
-    context_.mode = nn::Mode::train;
-    state_->begin_step();
-    run(*executor_, microbatches, [this] { state_->arm(); });
-    const StageLoss loss = loss_of_all();
+    pass(microbatches, {}, {});
+    const StageLoss loss = sum_over_ranks(own_loss());
     state_->finish();
     return loss;
   });
 }
 
 void ParallelModel::queue_train(std::span<const Microbatch> microbatches, const Tensor& losses) {
-  prepare_training();
+  forward_backward(microbatches, losses);
+  finish_gradients();
+}
+
+void ParallelModel::forward_backward(std::span<const Microbatch> microbatches, const Tensor& losses,
+                                     const std::function<void()>& after_forward) {
   mesh_.guarded([&] {
-    context_.mode = nn::Mode::train;
-    state_->begin_step();
-    run(*executor_, microbatches, [this] { state_->arm(); });
-    if (const auto last = stages_.find(schedule_.stages() - 1); last != stages_.end())
-      last->second->take_losses(losses);
-    state_->finish();
+    const auto last = stages_.find(schedule_.stages() - 1);
+    pass(microbatches, after_forward, [&](std::int64_t first) {
+      if (last == stages_.end()) return;
+      last->second->take_losses(
+          losses.defined() ? losses.narrowed(0, first, plan().pipeline.microbatches) : losses);
+    });
   });
 }
 
+void ParallelModel::finish_gradients() {
+  mesh_.guarded([this] { state_->finish(); });
+}
+
+void ParallelModel::try_step(std::span<const Microbatch> microbatches) {
+  struct Trying {  // drops the tapes, also after an exception
+    ParallelModel& model;
+    explicit Trying(ParallelModel& trying) : model(trying) { model.trying_ = true; }
+    ~Trying() {
+      model.trying_ = false;
+      model.drop_tapes();
+    }
+  };
+  prepare_training();
+  context_.mode = nn::Mode::train;
+  const Trying trying(*this);
+  state_->begin_step();
+  run(*executor_, microbatches, {});
+}
+
+void ParallelModel::drop_tapes() {
+  for (const auto& [number, stage] : stages_) stage->begin({});
+}
+
 void ParallelModel::abandon_step() {
-  state_->abandon_step([this] {
-    for (const auto& [number, stage] : stages_) stage->begin({});
-  });
+  state_->abandon_step([this] { drop_tapes(); });
 }
 
 StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,
                                   std::vector<Tensor>* logits) {
+  return mesh_.guarded([&] { return sum_over_ranks(evaluate_own(microbatches, logits)); });
+}
+
+StageLoss ParallelModel::evaluate_own(std::span<const Microbatch> microbatches,
+                                      std::vector<Tensor>* logits) {
   struct Evaluating {  // restores the mode, also after an exception
     nn::Context& context;
     nn::Mode before = std::exchange(context.mode, nn::Mode::evaluate);
@@ -319,7 +367,7 @@ StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,
     {
       const Evaluating evaluating{context_};
       run(*evaluator_, microbatches, {}, logits != nullptr);
-      loss = loss_of_all();
+      loss = own_loss();
     }
     if (logits != nullptr) {
       logits->clear();

@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +32,7 @@ class ParallelModel {
                 const ParallelOptions& options);
   ~ParallelModel();
 
-  // Allocates gradients; later calls do nothing. DistributedOptimizer and train() call it, so a run
-  // that only evaluates has no gradients. Collective.
+  // Allocates gradients, once. DistributedOptimizer and train() call it. Collective.
   void prepare_training();
 
   // This rank's parameters, each once, in the order of the model. Their gradients (when sharded,
@@ -45,8 +43,7 @@ class ParallelModel {
   const ParallelOptions& options() const { return options_; }
   const ParallelPlan& plan() const { return options_.plan; }
 
-  // Computed from the plan, gaps included (layout_memory.h).
-  KeptElements kept() const { return state_->kept(); }
+  KeptElements kept() const { return state_->kept(); }  // computed, gaps included (layout_memory.h)
 
   // --- for DistributedOptimizer ----------------------------------------------------------------
   // The elements this rank updates, in the order of parameters(): with sharding, its shard of each.
@@ -55,31 +52,27 @@ class ParallelModel {
   // nn::StepOptions::sum_over_shards: the sum over the model's gradients. `mine` is this rank's sum
   // over the segments with Segment::in_norm. Of several copies only the first counts. The result
   // has the same bits on every rank. If any rank's sum is not finite, in any copy, all results are
-  // not finite. Blocks.
-  double sum_squares(double mine);
+  // not finite. `loss`, if not null, becomes its sum over all ranks. Blocks.
+  double sum_squares(double mine, double* loss = nullptr);
   // The same for an f64 [1] on a device, queued on `stream` (StepOptions::sum_in_place). The host
   // does not wait for the device. `began` receives the sum's Work, also in each replay of a
   // captured step. It is not called if there is one rank.
   void sum_squares_in_place(const Tensor& mine, Stream stream,
                             const std::function<void(collectives::WorkPtr)>& began);
-  // nn::StepOptions::sum_parts, if ranks hold parts of parameters. `sums` belong to owned(), in
-  // that order. Afterwards each is the sum of the whole parameter, with the same bits on every
-  // rank. Blocks.
+  // nn::StepOptions::sum_parts, if ranks hold parts of parameters. `sums` are those of owned(),
+  // then those of whole parameters, with the same bits on every rank. Blocks.
   void sum_over_parts(std::span<nn::SquareSums> sums);
   bool has_parts() const { return mesh_.shape().tp > 1 || sharded(); }  // the same on every rank
-  // Call after an update: starts to send the new values to the other ranks. train() and evaluate()
-  // wait unit by unit. Call wait_for_values() before reading values in any other way.
+  // Call after an update: starts to send the new values. train() and evaluate() wait unit by unit.
   void publish() { state_->publish(); }
-  void wait_for_values() { state_->wait(); }
-  // Call after writing into masters. Blocks.
-  void refresh();
+  void wait_for_values() { state_->wait(); }  // before reading values in any other way
+  void refresh();                             // call after writing into masters; blocks
 
-  // How many parts each microbatch's rows are divided into, and this rank's part. With tensor
-  // parallelism and no prescaled_batch, the ranks of a tp group share the group's rows.
+  // Parts that each microbatch's rows are divided into, and this rank's: with tensor parallelism
+  // and no prescaled_batch, the ranks of a tp group share the group's rows.
   int batch_parts() const { return batch_parts_; }
   int batch_part() const { return batch_part_; }
-  // Sums over all ranks that see different samples, e.g. for the loss divisor. Blocks.
-  std::int64_t sum_over_samples(std::int64_t value);
+  std::int64_t sum_over_samples(std::int64_t value);  // of ranks with different samples; blocks
 
   // Forward and backward of the plan's number of microbatches. Afterwards gradients are sums over
   // all ranks and microbatches. Returns the total loss on every rank. Blocks.
@@ -89,18 +82,28 @@ class ParallelModel {
   // summed. Undefined if adds_losses() is false.
   void queue_train(std::span<const Microbatch> microbatches, const Tensor& losses);
   bool adds_losses() const;
-  // Discards a step whose capture failed, after queue_train() or in the middle of the optimizer's
-  // queue_step(). None of its work has begun. Another step may follow.
+  // queue_train() in two parts, on the host too. Runs the pipeline once for each plan's number of
+  // microbatches; the last run hands over gradients. Calls `after_forward` in the first.
+  void forward_backward(std::span<const Microbatch> microbatches, const Tensor& losses,
+                        const std::function<void()>& after_forward = {});
+  void finish_gradients();
+  // Tries the memory of such passes on this rank alone; they must not communicate.
+  void try_step(std::span<const Microbatch> microbatches);
+  Reducer* reducer() { return state_->reducer(); }  // of all gradients; null: there are several
+  // Discards a step whose capture failed, so that none of its work has begun: after queue_train()
+  // or in the middle of the optimizer's queue_step(). Another step may follow.
   void abandon_step();
   // `logits`: receives the scores of each microbatch's rows (Chain::head_logits()) on one of the
-  // ranks that read those rows; empty on the others.
+  // ranks that read those rows; empty on the others. evaluate_own() returns this rank's part of the
+  // loss; only passes of the plan that communicate wait for other ranks.
   StageLoss evaluate(std::span<const Microbatch> microbatches,
                      std::vector<Tensor>* logits = nullptr);
+  StageLoss evaluate_own(std::span<const Microbatch> microbatches,
+                         std::vector<Tensor>* logits = nullptr);
 
   const Schedule& schedule() const { return schedule_; }
   const Partition& partition() const { return partition_; }
   const std::vector<UnitCost>& units() const { return units_; }
-  const PipelineStatistics& pipeline_statistics() const { return executor_->statistics(); }
   // Reductions of gradients over all mesh axes except those inside a pass of the model.
   ReducerStatistics gradient_statistics() const { return state_->statistics(); }
   OffloadStatistics offload_statistics() const;  // all zero without offloading
@@ -115,8 +118,11 @@ class ParallelModel {
   void make_stages();
   void run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
            const std::function<void()>& after_last_forward, bool scores = false);
-  StageLoss loss_of_all();
-  // True if the ranks of a tensor-parallel group compute losses of different samples.
+  void pass(std::span<const Microbatch> microbatches, const std::function<void()>& after_forward,
+            const std::function<void(std::int64_t first)>& after_run);
+  void drop_tapes();
+  StageLoss own_loss() const;
+  StageLoss sum_over_ranks(const StageLoss& own);
   bool losses_differ_over_tp() const;
 
   nn::Context& context_;
@@ -124,6 +130,7 @@ class ParallelModel {
   ProcessMesh& mesh_;
   ParallelOptions options_;
   bool prepared_ = false;
+  bool trying_ = false;  // in try_step(): a failure ends no other rank
   ActivationSplit split_ = ActivationSplit::none;
   int batch_parts_ = 1, batch_part_ = 0;
   std::vector<UnitCost> units_;

@@ -44,6 +44,7 @@ struct ParallelOptions {
   // created for it.
   bool captured = false;
   Tracer* tracer = nullptr;
+  StepClock* clock = nullptr;  // counts the phases of training steps; may be null
 };
 
 }  // namespace shoal::parallel

@@ -19,6 +19,7 @@ class WholeState final : public ModelState {
         held_(std::move(held)),
         splits_(splits),
         has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
+        context_(context),
         reducer_(options.reducer),
         tied_(tied),
         weights_(parameters_of(held_), options.plan.precision.dtype, context.kernels(),
@@ -49,13 +50,15 @@ class WholeState final : public ModelState {
     for (const Sum& sum : sums_) sum.reducer->arm();
   }
   void finish() override {
-    for (const Sum& sum : sums_) sum.reducer->flush();
+    if (sums_.size() > 1)
+      for (const Sum& sum : sums_) sum.reducer->flush();
     for (const Sum& sum : sums_) sum.reducer->finish();
   }
   void abandon_step(const std::function<void()>& drop_tapes) override {
     for (const Sum& sum : sums_) sum.reducer->abandon_step();
     drop_tapes();
   }
+  Reducer* reducer() override { return sums_.size() == 1 ? sums_[0].reducer.get() : nullptr; }
   // The gradient and the master of a parameter begin at a cache line.
   KeptElements kept() const override {
     KeptElements kept;
@@ -112,14 +115,21 @@ class WholeState final : public ModelState {
   };
   void add_sum(const std::vector<nn::Parameter*>& parameters,
                const std::shared_ptr<collectives::Communicator>& group) {
-    if (!parameters.empty())
-      sums_.push_back({group, std::make_unique<Reducer>(parameters, *group, reducer_)});
+    if (parameters.empty()) return;
+    // The communicator of one rank may be on the host.
+    const bool alone = group->size() == 1 && !context_.stream.device.is_cpu();
+    sums_.push_back({group, std::make_unique<Reducer>(
+                                parameters,
+                                alone ? make_no_reduction(context_.memory(), context_.stream)
+                                      : make_all_reduction(*group),
+                                reducer_)});
   }
 
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
   bool splits_;
   const bool has_masters_;
+  nn::Context& context_;
   ReducerOptions reducer_;
   const std::vector<TiedSet> tied_;
   nn::MasterWeights weights_;

@@ -18,14 +18,15 @@ double seconds_since(Clock::time_point begin) {
 
 PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                                    std::map<int, Stage*> stages, Tracer* tracer, int horizon,
-                                   Abort abort, bool captured)
+                                   Abort abort, bool captured, StepClock* clock)
     : schedule_(schedule),
       pp_(pp),
       stages_(std::move(stages)),
       tracer_(tracer),
       horizon_(horizon),
       abort_(std::move(abort)),
-      captured_(captured) {
+      captured_(captured),
+      clock_(clock) {
   SHOAL_CHECK(schedule_.ranks() == pp_.size(), "a schedule for {} ranks is run by a group of {}",
               schedule_.ranks(), pp_.size());
   for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -39,6 +40,7 @@ PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Commun
 
 void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
   const Clock::time_point began = Clock::now();
+  const PhaseSpan phase(clock_, StepPhase::communication);
   const auto& actions = schedule_.actions[static_cast<std::size_t>(pp_.rank())];
   const auto is_forward = [](const Action& action) { return action.kind == ActionKind::forward; };
   const auto last = std::find_if(actions.rbegin(), actions.rend(), is_forward);
@@ -52,6 +54,7 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
     }
     if (forwards_end == actions.size() && after_last_forward) after_last_forward();
     const Clock::time_point waits = Clock::now();
+    const PhaseSpan waiting(clock_, StepPhase::pipeline_wait);
     for (Leaving& message : leaving_) message.work->block_stream(pp_.stream());
     leaving_.clear();
     statistics_.wait_seconds += seconds_since(waits);
@@ -120,8 +123,9 @@ void PipelineExecutor::compute(const Action& action) {
   const Key key{action.stage, action.microbatch};
   Stage& on = stage(action.stage);
   const bool first = action.stage == 0, last = action.stage + 1 == schedule_.stages();
+  const bool forward = action.kind == ActionKind::forward;
   Tensor received;
-  if (action.kind == ActionKind::forward && !first) received = take(inputs_, key);
+  if (forward && !first) received = take(inputs_, key);
   const bool backward =
       action.kind == ActionKind::backward || action.kind == ActionKind::input_backward;
   if (backward && !last) {
@@ -129,9 +133,14 @@ void PipelineExecutor::compute(const Action& action) {
     if (captured_) drop_output(key);
   }
 
-  const TraceSpan span(tracer_, "pipeline", tracer_ ? tracer_->intern(to_string(action)) : nullptr);
+  // Without a pipeline, the action tells nothing.
+  const char* const name = first && last ? (forward ? "forward" : "backward")
+                           : tracer_     ? tracer_->intern(to_string(action))
+                                         : nullptr;
+  const TraceSpan span(tracer_, first && last ? "step" : "pipeline", name);
+  const PhaseSpan phase(clock_, forward ? StepPhase::forward : StepPhase::backward);
   const Clock::time_point began = Clock::now();
-  if (action.kind == ActionKind::forward) {
+  if (forward) {
     Tensor output = on.forward(action.microbatch, std::move(received));
     SHOAL_CHECK(output.defined() == !last, "stage {} of {} {} an output", action.stage,
                 schedule_.stages(), last ? "returned" : "did not return");
@@ -145,9 +154,7 @@ void PipelineExecutor::compute(const Action& action) {
   } else {
     on.weight_backward(action.microbatch);
   }
-  const double took = seconds_since(began);
-  statistics_.compute_seconds += took;
-  if (action.kind == ActionKind::forward) statistics_.forward_seconds += took;
+  statistics_.compute_seconds += seconds_since(began);
 }
 
 // Puts the tensor into the table of a neighbour on this rank, or into the table of its SEND.
@@ -166,6 +173,7 @@ Tensor PipelineExecutor::take(std::map<Key, Arriving>& from, const Key& key) {
               schedule_.name, key.first, key.second);
   if (found->second.work) {
     const TraceSpan span(tracer_, "pipeline", "wait", key.first);
+    const PhaseSpan phase(clock_, StepPhase::pipeline_wait);
     const Clock::time_point began = Clock::now();
     // On a device the stream waits before it computes with the tensor; on the host this blocks.
     found->second.work->block_stream(pp_.stream());

@@ -11,6 +11,7 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/parallel/pipeline/schedule.h"
 #include "shoal/parallel/pipeline/stage.h"
+#include "shoal/runtime/trace/step_clock.h"
 #include "shoal/runtime/trace/trace.h"
 
 namespace shoal::parallel {
@@ -18,7 +19,6 @@ namespace shoal::parallel {
 struct PipelineStatistics {
   double seconds = 0;          // in all calls of run()
   double compute_seconds = 0;  // of these, in the stages
-  double forward_seconds = 0;  // of the stages' seconds, in forwards
   double wait_seconds = 0;     // of `seconds`, waiting for messages
   std::int64_t messages = 0;   // sent
   std::int64_t message_bytes = 0;
@@ -39,10 +39,12 @@ class PipelineExecutor {
   //
   // `captured`: steps are captured (nn::StepCapture), so message memory is freed at times that do
   // not depend on timing: an output when its gradient has arrived, a gradient at the end.
+  //
+  // `clock`, which may be null: counts run() as forward, backward, pipeline_wait and communication.
   using Abort = std::function<bool(const std::exception& why)>;
   PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                    std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0,
-                   Abort abort = {}, bool captured = false);
+                   Abort abort = {}, bool captured = false, StepClock* clock = nullptr);
 
   // Runs the list once. Blocks until this rank's work is done and its sends have left; on a device
   // pp's stream waits instead. Collective over `pp`, whose sends and receives belong to this call.
@@ -85,6 +87,7 @@ class PipelineExecutor {
   int horizon_;
   Abort abort_;
   const bool captured_;
+  StepClock* clock_;
   // By the receiving stage; received, or handed over by a stage of this rank.
   std::map<Key, Arriving> inputs_, gradients_;
   // By the producing stage, until its SEND.

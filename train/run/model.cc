@@ -16,7 +16,7 @@
 #include "shoal/train/run/own_task.h"
 #include "shoal/train/tasks/make_task.h"
 #include "shoal/train/trainer/held_state.h"
-#include "shoal/train/trainer/mesh_rows.h"
+#include "shoal/train/trainer/microbatches.h"
 
 namespace shoal {
 namespace {
@@ -83,17 +83,15 @@ std::vector<parallel::Microbatch> Model::Parts::cut(const Batch& batch,
                 fmt::format("a batch of {} rows does not divide into {} microbatches x {} ranks",
                             batch.rows, pieces, parts),
                 fmt::format("use a multiple of {}", pieces * parts));
-  nn::ChainInput input = task->chain_input(batch, job.parts().compute.host());
-  input.loss = loss;
-  const std::int64_t rows = batch.rows / (pieces * parts), stride = mesh.shape().rdp;
-  std::vector<parallel::Microbatch> all;
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
-    const std::int64_t first = (piece * parts + model->batch_part()) * rows;
-    nn::ChainInput part = rows_of(input, first, rows);
-    for (Tensor* tensor : part.tensors())
+  // Sample numbers count from the step's first row, of replica 0.
+  const std::int64_t first = batch.ordinals.first - mesh.place().rdp;
+  auto all = cut_batches(
+      *task, {&batch, 1}, first, loss,
+      {.pieces = pieces, .parts = parts, .part = model->batch_part(), .stride = mesh.shape().rdp},
+      job.parts().compute.host());
+  for (parallel::Microbatch& microbatch : all)
+    for (Tensor* tensor : microbatch.input.tensors())
       if (tensor->defined()) *tensor = context.to_device(*tensor);
-    all.push_back({std::move(part), static_cast<std::uint32_t>(mesh.place().rdp + first * stride)});
-  }
   return all;
 }
 

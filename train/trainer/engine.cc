@@ -1,72 +1,61 @@
 #include "shoal/train/trainer/engine.h"
 
 #include <algorithm>
+#include <limits>
+#include <sstream>
+#include <utility>
 
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/parallel/plan/legality.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/train/trainer/data_parallel_engine.h"
-#include "shoal/train/trainer/held_numbers.h"
-#include "shoal/train/trainer/mesh_engine.h"
+#include "shoal/train/trainer/mesh_check.h"
+#include "shoal/train/trainer/stage_cut.h"
+#include "shoal/train/trainer/task_unit.h"
 
 namespace shoal {
 namespace {
 
-// At least one byte, so that 1e-9 MiB is still a bucket.
-std::int64_t mebibytes(double mb) {
-  return std::max<std::int64_t>(static_cast<std::int64_t>(mb * (1 << 20)), 1);
+using parallel::Microbatch;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
-}  // namespace
-
-void Engine::try_step(const Batch&) {
-  throw Error(ErrorCode::unavailable, "a rank that has part of a model cannot try a step alone",
-              "leave auto_find_batch_size out");
+const EngineParts& checked(const EngineParts& parts) {
+  parts.trainer.kernels->check_computes(compute_dtype(parts.arguments));
+  return parts;
 }
 
-std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange_over(
-    collectives::Communicator& all) {
-  return [&all](std::span<const std::uint64_t> own) {
-    std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
-    all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
-    return told;
-  };
+std::unique_ptr<nn::Chain> unit_of(const EngineParts& parts) {
+  Task& task = *parts.trainer.task;
+  if (task.chain() != nullptr) return nullptr;
+  if (parts.arguments.model_parallel)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is no chain of units, which mp_parameters need", task.describe()),
+                "train it without mp_parameters");
+  return std::make_unique<TaskUnit>(task);
 }
 
-DType compute_dtype(const TrainingArguments& a) {
-  return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
+parallel::ParallelPlan plan_of(const TrainingArguments& arguments, const nn::Chain& chain) {
+  if (arguments.model_parallel) return arguments.model_parallel->plan;
+  parallel::ParallelPlan plan;
+  plan.activations.checkpoint_group = chain.gradient_checkpointing() ? 1 : 0;
+  plan.activations.offload = arguments.activation_offloading;
+  return plan;
 }
 
-std::optional<std::uint64_t> rounding_seed(const TrainingArguments& a) {
-  if (!a.stochastic_rounding) return std::nullopt;
-  return static_cast<std::uint64_t>(a.seed);
+parallel::MeshShape checked_shape(const EngineParts& parts, const nn::Chain& chain,
+                                  const parallel::MeshPlan& mesh) {
+  const int ranks = parts.trainer.communicator->size();
+  if (parts.arguments.model_parallel) check_mesh(parts.arguments, chain, ranks, 0);
+  return parallel::mesh_shape(ranks, mesh.pipeline, mesh.tensor);
 }
 
-std::string carried_by(const collectives::Communicator& communicator) {
-  const std::string backend = communicator.backend();
-  if (communicator.stream().device.is_cpu() || communicator.size() == 1) return backend;
-  const std::string transport = communicator.statistics().transport;
-  return transport.empty() || transport == backend ? backend
-                                                   : fmt::format("{} over {}", backend, transport);
-}
-
-nn::LossScalerOptions loss_scaling(const TrainingArguments& a) {
-  return {.init_scale = a.grad_scaler_init_scale,
-          .factor = a.grad_scaler_growth_factor,
-          .backoff = a.grad_scaler_backoff_factor,
-          .window = a.grad_scaler_growth_interval};
-}
-
-void note_loaded(const EngineParts& parts, const std::string& directory,
-                 const nn::LoadReport& report) {
-  const std::string text = nn::describe(report);
-  if (text.empty()) return;
-  if (!parts.arguments.do_train && !report.missing.empty())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} has no weights for {} ({}), and do_train is false", directory,
-                            parts.trainer.task->describe(), text),
-                "train that head first, or give a model that has it");
-  parts.say(fmt::format("{}: {}", directory, text));
-}
-
+// Logits in the form of Engine::Scores; waits for them.
 Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryResource& host) {
   Tensor scores = logits;
   if (logits.dtype() != DType::f32) {
@@ -76,41 +65,350 @@ Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryRe
   return on_host(scores, host, context.stream);
 }
 
-std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
-                                              std::vector<nn::Segment> segments,
-                                              MemoryResource* states) {
-  const TrainingArguments& a = parts.arguments;
-  kernels::Kernels& kernels = *parts.trainer.kernels;
-  MemoryResource& memory = *parts.trainer.memory;
-  const nn::AdamWOptions adam{.beta1 = a.adam_beta1,
-                              .beta2 = a.adam_beta2,
-                              .epsilon = a.adam_epsilon,
-                              .weight_decay = a.weight_decay};
-  switch (a.optim) {
-    case Optim::adamw:
-      return nn::make_adamw(kernels, memory, std::move(segments), adam, states);
-    case Optim::lamb:
-      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam}, states);
-    case Optim::sgd:
-      return nn::make_sgd(kernels, memory, std::move(segments),
-                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay}, states);
+}  // namespace
+
+Engine::Engine(const EngineParts& parts)
+    : parts_(checked(parts)),
+      task_(*parts.trainer.task),
+      task_unit_(unit_of(parts)),
+      chain_(task_unit_ ? *task_unit_ : *task_.chain()),
+      plan_(plan_of(parts.arguments, chain_)),
+      context_(*parts.trainer.kernels, *parts.trainer.memory, recorder_),
+      step_state_(*parts.trainer.kernels, *parts.trainer.memory),
+      scaler_(make_scaler(parts.arguments)),
+      optimizer_memory_(parts),
+      mesh_(*parts.trainer.communicator, checked_shape(parts, chain_, plan_.mesh),
+            plan_.mesh.placement,
+            wants_capture(parts) && on_device() && parts.trainer.communicator->size() > 1
+                ? &host_work_
+                : nullptr),
+      steps_(parts_, plan_, mesh_, context_, recorder_, host_work_) {
+  mesh_.guarded([this] { build(); });
+}
+
+void Engine::build() {
+  const TrainingArguments& a = parts_.arguments;
+  context_.random.seed = static_cast<std::uint64_t>(a.seed);
+  context_.random.state = step_state_.pointer();
+  context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
+  parallel::ParallelOptions options{.plan = plan_};
+  options.plan.precision.dtype = compute_dtype(a);
+  options.rounding_seed = rounding_seed(a);
+  options.masters = optimizer_memory_.get();
+  options.reducer = reducer_options(parts_);
+  // Not on a device: its host would wait for the device at each parameter.
+  if (whole() && a.overlaps_forward(ranks()) && !on_device()) overlap_forward(options.reducer);
+  // Two reasons of steps_.why_not() that are known before the model is split.
+  const bool on_its_way = on_device() && plan_.activations.offload && mesh_.host_work() != nullptr;
+  const bool rows_on_host = on_device() && plan_.mesh.tensor > 1 && chain_.reads_target_rows();
+  options.captured = wants_capture(parts_) && !on_its_way && !rows_on_host;
+  options.tracer = parts_.trainer.tracer;
+  options.clock = &clock_;
+  options.pinned = parts_.trainer.pinned_memory;
+  if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;
+  cut_by_ = choose_cut(parts_, chain_, mesh_, context_.random.sample_stride, options);
+  options.plan.pipeline.microbatches *= batches_at_a_time();
+  model_ = std::make_unique<parallel::ParallelModel>(context_, chain_, mesh_, options);
+  const parallel::PartitionChoice& partition = plan_.pipeline.partition;
+  if (!partition.file.empty() && !partition.load && mesh_.world().rank() == 0)
+    parallel::write_partition(partition.file, model_->partition(), model_->units());
+  if (!parts_.trainer.initial_weights.empty()) load_weights(parts_.trainer.initial_weights);
+  restore_scaler(scaler_.state());
+}
+
+void Engine::overlap_forward(parallel::ReducerOptions& options) {
+  early_ =
+      std::make_unique<EarlyForward>(*parts_.trainer.kernels, [this](const std::string& parameter) {
+        if (std::exchange(warned_overflow_, true)) return;
+        parts_.say(
+            fmt::format("warning: the sum of the ranks' gradients of {} overflows at step {}; it "
+                        "alone is left out of such steps (ddp_overlap_forward)",
+                        parameter, step_number_));
+      });
+  options.priority = parallel::BucketPriority::forward;
+  options.on_complete = [this](nn::Parameter& parameter) { early_->on_complete(parameter); };
+  options.on_reduced = [this](nn::Parameter& parameter) {
+    const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
+    const PhaseSpan phase(clock_, StepPhase::optimizer);
+    early_->on_reduced(parameter);
+  };
+  dispatcher_.before_read = [this](const Tensor& tensor) {
+    if (!early_->updating()) return;
+    const PhaseSpan phase(clock_, StepPhase::communication);
+    early_->before_read(tensor);
+  };
+}
+
+DataShare Engine::data_share() const {
+  const parallel::MeshPlace& place = mesh_.place();
+  return {.count = mesh_.shape().rdp,
+          .index = place.rdp,
+          .devices = model_->batch_parts(),
+          .counts = place.pp == 0 && place.tp == 0,
+          .device = mesh_.shape().size() == mesh_.shape().rdp ? "rank"
+                    : model_->batch_parts() > 1               ? "data-parallel rank"
+                                                              : "replica"};
+}
+
+std::vector<std::string> Engine::describe_layout() const {
+  const parallel::MeshShape& shape = mesh_.shape();
+  const std::string on =
+      fmt::format("({}), {}", carried_by(mesh_.world()), context_.kernels().describe());
+  std::vector<std::string> lines, notices;
+  if (whole()) {
+    lines.push_back(
+        fmt::format("layout: {} data-parallel rank{} {}", ranks(), ranks() == 1 ? "" : "s", on));
+  } else {
+    lines.push_back(fmt::format("layout: {} ranks = rdp {} x pp {} x tp {} {}", shape.size(),
+                                shape.rdp, shape.pp, shape.tp, on));
+    for (const std::string& text :
+         {parallel::placement_table(shape, mesh_.placement()), model_->describe()})
+      for (std::string& line : lines_of(text)) lines.push_back("  " + std::move(line));
+    if (!cut_by_.empty()) lines.push_back("stages: cut " + cut_by_);
+    if (const int microbatches = model_->plan().pipeline.microbatches; microbatches > 1)
+      lines.push_back(fmt::format("microbatches: {} a step = {} of each batch x {} accumulated",
+                                  microbatches, plan_.pipeline.microbatches, batches_at_a_time()));
+    notices = parts_.arguments.model_parallel->notices;
   }
-  throw_error(ErrorCode::internal, "optimizer {} is not in make_optimizer",
-              static_cast<int>(a.optim));
+  if (std::string line = optimizer_memory_.describe(); !line.empty())
+    lines.push_back(std::move(line));
+  if (const std::string why = steps_.why_not(); wants_capture(parts_) && !why.empty())
+    notices.push_back("steps run call by call, though step_capture is on: " + why);
+  if (!whole())
+    for (std::string& idle : parallel::find_idle_options(plan_, shape.size()))
+      notices.push_back(std::move(idle));
+  for (const std::string& notice : notices) lines.push_back("note: " + notice);
+  return lines;
 }
 
-parallel::ReducerOptions reducer_options(const EngineParts& parts) {
-  const TrainingArguments& a = parts.arguments;
-  return {.bucket_bytes = mebibytes(a.ddp_bucket_cap_mb),
-          .first_bucket_bytes = mebibytes(a.ddp_first_bucket_cap_mb),
-          .buckets_in_flight = static_cast<int>(a.ddp_buckets_in_flight),
-          .tracer = parts.trainer.tracer};
+std::vector<std::string> Engine::describe_gradients() const {
+  const TrainingArguments& a = parts_.arguments;
+  if (mesh_.shape().rdp == 1) return {};
+  if (model_->sharded())
+    return {
+        fmt::format("gradients: buckets of {} elements (sdp_reduce_bucket_size), each summed "
+                    "at its owner",
+                    plan_.sharding.bucket_elements)};
+  const std::string buckets = fmt::format("gradients: buckets of {:.4g} MiB, the first {:.4g}",
+                                          a.ddp_bucket_cap_mb, a.ddp_first_bucket_cap_mb);
+  if (!whole())
+    return {fmt::format("{}, summed over {} replicas; a step waits for all of them", buckets,
+                        mesh_.shape().rdp)};
+  const char* const when =
+      early_                   ? "updates run behind the next forward (ddp_overlap_forward)"
+      : !a.ddp_overlap_forward ? "a step waits for all of them (ddp_overlap_forward false)"
+      : on_device()            ? "a step waits for all of them (ddp_overlap_forward is for CPUs)"
+      : a.fp16                 ? "a step waits for all of them, as the loss scale of fp16 needs"
+               : "a step waits for all of them, as clipping needs (max_grad_norm 0: none)";
+  return {fmt::format("{}; {}", buckets, when)};
 }
 
-std::unique_ptr<Engine> make_engine(const EngineParts& parts) {
-  parts.trainer.kernels->check_computes(compute_dtype(parts.arguments));
-  if (!parts.arguments.model_parallel) return std::make_unique<DataParallelEngine>(parts);
-  return std::make_unique<MeshEngine>(parts);
+void Engine::prepare_training() {
+  if (optimizer_) return;
+  optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
+      *model_, [this](std::vector<nn::Segment> segments) {
+        return make_optimizer(parts_, std::move(segments), optimizer_memory_.get());
+      });
+  if (on_device())
+    results_ =
+        std::make_unique<StepResults>(context_.stream, mesh_.world(), parts_.trainer.pinned_memory);
+  if (model_->adds_losses())
+    losses_ =
+        context_.empty({parts_.arguments.gradient_accumulation_steps * plan_.pipeline.microbatches},
+                       DType::f32, MemoryTag::data);
+  if (early_) early_->attach(*model_->reducer(), optimizer_->rule(), model_->parameters());
+  steps_.begin();
+}
+
+int Engine::batches_at_a_time() const {
+  return whole() ? 1 : static_cast<int>(parts_.arguments.gradient_accumulation_steps);
+}
+
+BatchCut Engine::batch_cut() const {
+  return {.pieces = plan_.pipeline.microbatches,
+          .parts = model_->batch_parts(),
+          .part = model_->batch_part(),
+          .stride = context_.random.sample_stride,
+          .batches = batches_at_a_time(),
+          // Any length that sequences divide into.
+          .length = mesh_.shape().tp};
+}
+
+std::vector<Microbatch> Engine::inputs(const StepWork& work) {
+  MemoryResource& host = parts_.trainer.host();
+  nn::LossOptions loss = work.loss;
+  if (on_device()) loss.loss_scale = 1;  // the state holds the factors
+  if (on_device() || parts_.arguments.fp16) loss.state = step_state_.pointer();
+  std::vector<Microbatch> microbatches =
+      cut_batches(task_, work.batches, work.first_ordinal, loss, batch_cut(), host);
+  // Host kernels skip rows without targets themselves, and the tensor-parallel parts of a layer
+  // must process the same rows.
+  if (on_device() && chain_.reads_target_rows() && mesh_.shape().tp == 1)
+    for (Microbatch& microbatch : microbatches) {
+      nn::ChainInput& input = microbatch.input;
+      input.target_rows =
+          nn::rows_with_targets(input.targets, nn::target_rows_granularity(input.targets), host);
+    }
+  steps_.upload(microbatches, results_.get());
+  return microbatches;
+}
+
+StepDone Engine::step(const StepWork& work) {
+  step_number_ = work.number;
+  const std::vector<Microbatch> microbatches = inputs(work);
+  parallel::UpdateOptions update{.learning_rate = work.learning_rate,
+                                 .max_gradient_norm = parts_.arguments.max_grad_norm,
+                                 .scaling = scaler_.rule()};
+  if (on_device()) {
+    update.update = work.update;
+    update.inverse_targets = work.loss.loss_scale;
+    optimizer_->set_step(*step_state_, update);
+  }
+  StepDone done;
+  mesh_.guarded(
+      [&] { steps_.run(microbatches, [&] { compute(work, microbatches, update, done); }); });
+  if (results_) {
+    collectives::WorkPtr last = optimizer_->take_last_sum();
+    // Sums in a graph leave no Work.
+    if (steps_.active() && ranks() > 1 && mesh_.world().can_capture())
+      last = mesh_.world().watch(context_.stream);
+    results_->note(losses_.defined() ? losses_.narrowed(0, 0, std::ssize(microbatches)) : Tensor(),
+                   optimizer_->rule().norm(), std::move(last));
+    if (!work.wait) return {.known = false};
+    done = results_->last();
+  }
+  if (done.outcome.skipped) scaler();  // throws now if gradients keep overflowing
+  return done;
+}
+
+// On a device, queues or captures the whole step and waits for nothing; `done` is known on the
+// host.
+void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatches,
+                     parallel::UpdateOptions update, StepDone& done) {
+  Tracer* const tracer = parts_.trainer.tracer;
+  if (std::exchange(steps_.open, true)) model_->abandon_step();  // its capture failed
+  steps_.updates = false;
+  done = {};
+  {
+    const TraceSpan span(whole() ? nullptr : tracer, "step", "pipeline");
+    // After the forward: updates of parameters that it did not read.
+    model_->forward_backward(microbatches, losses_, [this] { settle(); });
+  }
+  if (!on_device() && losses_.defined()) {
+    std::vector<float> losses(microbatches.size());
+    nn::copy_to_host(losses.data(), losses_.narrowed(0, 0, std::ssize(losses)), context_.stream);
+    for (const float loss : losses) done.loss_sum += static_cast<double>(loss);
+  }
+  if (!early_ || !begin_early_updates(work, done)) {
+    {
+      const TraceSpan span(tracer, "step", "reduce");
+      const PhaseSpan phase(clock_, StepPhase::communication);
+      model_->finish_gradients();
+    }
+    const TraceSpan span(tracer, "step", "optimizer");
+    const PhaseSpan phase(clock_, StepPhase::optimizer);
+    steps_.updates = true;
+    if (on_device()) {
+      optimizer_->queue_step(*step_state_, update);
+    } else {
+      if (!early_) update.loss = &done.loss_sum;
+      done.outcome = optimizer_->step(*step_state_, update);
+    }
+  }
+  steps_.open = false;
+}
+
+// False: some rank's gradients are not finite, and the step must be skipped as a whole.
+bool Engine::begin_early_updates(const StepWork& work, StepDone& done) {
+  model_->reducer()->flush();
+  // One operation: between hosts a small sum waits behind the running buckets.
+  double agreed[] = {done.loss_sum, early_->take_all_finite() ? 0.0 : 1.0};
+  {
+    const TraceSpan span(parts_.trainer.tracer, "step", "agree");
+    const PhaseSpan phase(clock_, StepPhase::communication);
+    beside().all_reduce(agreed, agreed, 2, DType::f64, collectives::ReduceOp::sum)->wait();
+  }
+  done.loss_sum = agreed[0];
+  if (agreed[1] != 0) return false;
+  early_->begin_updates(*step_state_, {.learning_rate = work.learning_rate});
+  done.outcome = {.gradient_norm = std::numeric_limits<double>::quiet_NaN()};
+  return true;
+}
+
+std::vector<StepDone> Engine::collect() {
+  if (!results_) return {};
+  std::vector<StepDone> done = results_->collect();
+  if (std::ranges::any_of(done, [](const StepDone& step) { return step.outcome.skipped; }))
+    scaler();
+  return done;
+}
+
+void Engine::try_step(const Batch& batch) {
+  if (!whole())
+    throw Error(ErrorCode::unavailable, "a rank that has part of a model cannot try a step alone",
+                "leave auto_find_batch_size out");
+  const auto clear = [this] {
+    device_backend(context_.stream.device.type).synchronize(context_.stream);
+    steps_.drop_inputs();
+  };
+  try {
+    model_->try_step(inputs({.batches = {&batch, 1}, .first_ordinal = batch.ordinals.first}));
+  } catch (...) {
+    clear();
+    throw;
+  }
+  clear();
+}
+
+const nn::LossScaler& Engine::scaler() {
+  if (scaler_.dynamic()) scaler_.take(step_state_.read());
+  return scaler_;
+}
+
+void Engine::restore_scaler(const nn::LossScalerState& state) {
+  scaler_.restore(state);
+  kernels::StepState there = step_state_.read();
+  scaler_.put(there);
+  step_state_.write(there);
+}
+
+std::optional<double> Engine::settle() {
+  if (!early_ || !early_->updating()) return std::nullopt;
+  const TraceSpan span(parts_.trainer.tracer, "step", "settle");
+  const PhaseSpan phase(clock_, StepPhase::communication);
+  return early_->settle();
+}
+
+std::optional<parallel::ReducerStatistics> Engine::reduced() const {
+  if (on_device()) return std::nullopt;
+  return model_->gradient_statistics();
+}
+
+std::optional<parallel::OffloadStatistics> Engine::offloaded() const {
+  if (!plan_.activations.offload) return std::nullopt;
+  return model_->offload_statistics();
+}
+
+LossSums Engine::evaluate(std::span<const Batch> batches, const Scores& scores) {
+  SHOAL_CHECK(!scores || !task_unit_, "{} is no chain of units, which predictions need",
+              task_.describe());
+  const BatchCut cut = batch_cut();
+  const std::vector<Microbatch> microbatches =
+      cut_batches(task_, batches, 0, {}, cut, parts_.trainer.host());
+  std::vector<Tensor> logits;
+  const parallel::StageLoss loss =
+      mesh_.guarded([&] { return model_->evaluate_own(microbatches, scores ? &logits : nullptr); });
+  const auto pieces = static_cast<std::size_t>(cut.pieces);
+  for (std::size_t i = 0; i < logits.size() && i / pieces < batches.size(); ++i) {
+    const Batch& batch = batches[i / pieces];
+    const std::int64_t first = cut.first_row(static_cast<std::int64_t>(i % pieces), batch.rows);
+    // The other rows were added.
+    const std::int64_t given = std::min(cut.rows_of_part(batch.rows), batch.rows - first);
+    if (given <= 0) continue;
+    scores(i / pieces, first,
+           scores_on_host(context_, logits[i].narrowed(0, 0, given), parts_.trainer.host()));
+  }
+  return {loss.sum, static_cast<double>(loss.targets)};
 }
 
 }  // namespace shoal

@@ -1,5 +1,7 @@
 #include "shoal/train/trainer/optimizer_memory.h"
 
+#include <fmt/format.h>
+
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal {

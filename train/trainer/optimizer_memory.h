@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "shoal/train/trainer/engine.h"
+#include "shoal/train/trainer/engine_parts.h"
 
 namespace shoal {
 

@@ -55,8 +55,8 @@ void Trainer::Impl::begin() {
   }
   guarded([this] {
     at_own_pace([this] {
-      engine = make_engine(
-          {args, parts, [this](const std::string& line) { say(line); }, will_continue()});
+      engine = std::make_unique<Engine>(EngineParts{
+          args, parts, [this](const std::string& line) { say(line); }, will_continue()});
     });
   });
   share = engine->data_share();

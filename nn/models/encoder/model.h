@@ -39,6 +39,7 @@ class Encoder final : public Chain {
 
   // Keeps only each layer's input in forward(); backward recomputes the layer.
   void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
+  bool gradient_checkpointing() const override { return gradient_checkpointing_; }
 
   Slot<EncoderEmbeddings> embeddings;
   std::deque<Slot<EncoderBlock>> blocks;  // inner_group_num per group, or per layer without groups

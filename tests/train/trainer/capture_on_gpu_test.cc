@@ -533,7 +533,7 @@ class Failing final : public TrainerCallback {
 TEST(MeshCaptureBetween, ARankThatFailsEndsTheOthersByName) {
   SHOAL_NEEDS_GPU();
   for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
-    if (over_nccl()) GTEST_SKIP() << "train_late_steps_test loses ranks there";
+    if (over_nccl()) GTEST_SKIP() << "train_step_results_test loses ranks there";
     SCOPED_TRACE(parameters.dump());
     const TemporaryDirectory output;
     TrainingArguments a = arguments_of(output / "on", StepCaptureMode::on);

@@ -1,6 +1,6 @@
 // Steps that nobody waits for, and ranks that are lost meanwhile: over NCCL a sum over ranks is the
 // stream's alone, and who waits for the stream has no deadline.
-#include "shoal/train/trainer/late_steps.h"
+#include "shoal/train/trainer/step_results.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -49,14 +49,14 @@ class Noted final : public collectives::Work {
   std::vector<int>& waited_;
 };
 
-TEST(LateSteps, AreAtMostFourAheadOfTheRanks) {
+TEST(StepResults, AreAtMostFourAheadOfTheRanks) {
   const auto store = make_hash_store();
   const auto one = collectives::make_communicator({}, *store);
   const auto host = make_host_memory();
   const Tensor norm = Tensor::zeros({1}, DType::f64, *host, MemoryTag::data);
   std::vector<int> waited;
-  LateSteps late({}, *one);
-  ASSERT_EQ(LateSteps::kAhead, 4U);
+  StepResults late({}, *one);
+  ASSERT_EQ(StepResults::kAhead, 4U);
   for (int step = 0; step < 7; ++step) {
     norm.data<double>()[0] = step;
     late.note({}, norm, std::make_unique<Noted>(step, waited));
@@ -111,11 +111,11 @@ std::string with_a_lost_rank(int with, const std::function<void(Rank&)>& body) {
   return text;
 }
 
-TEST(LateStepsOverNccl, ALostRankEndsTheFifthStepByItsDeadline) {
+TEST(StepResultsOverNccl, ALostRankEndsTheFifthStepByItsDeadline) {
   int noted = 0;
   EXPECT_THAT(with_a_lost_rank(2,
                                [&](Rank& rank) {
-                                 LateSteps late(rank.room.kernels->stream(), *rank.communicator);
+                                 StepResults late(rank.room.kernels->stream(), *rank.communicator);
                                  for (; noted < 20; ++noted)
                                    late.note({}, rank.norm, rank.queue_sum());
                                }),
@@ -123,10 +123,10 @@ TEST(LateStepsOverNccl, ALostRankEndsTheFifthStepByItsDeadline) {
   EXPECT_EQ(noted, 2 + 4) << "two sums that came, and four steps ahead";
 }
 
-TEST(LateStepsOverNccl, WhoReadsAStepWaitsNoLonger) {
+TEST(StepResultsOverNccl, WhoReadsAStepWaitsNoLonger) {
   EXPECT_THAT(with_a_lost_rank(1,
                                [](Rank& rank) {
-                                 LateSteps late(rank.room.kernels->stream(), *rank.communicator);
+                                 StepResults late(rank.room.kernels->stream(), *rank.communicator);
                                  late.note({}, rank.norm, rank.queue_sum());
                                  EXPECT_EQ(late.last().outcome.gradient_norm, 0);
                                  late.note({}, rank.norm, rank.queue_sum());
@@ -136,10 +136,10 @@ TEST(LateStepsOverNccl, WhoReadsAStepWaitsNoLonger) {
 }
 
 // As values of sharded parameters are, which are gathered when the norm is known.
-TEST(LateStepsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
+TEST(StepResultsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
   EXPECT_THAT(with_a_lost_rank(1,
                                [](Rank& rank) {
-                                 LateSteps late(rank.room.kernels->stream(), *rank.communicator);
+                                 StepResults late(rank.room.kernels->stream(), *rank.communicator);
                                  WorkPtr last = rank.queue_sum();
                                  (void)rank.queue_sum();
                                  late.note({}, rank.norm, std::move(last));
@@ -150,7 +150,7 @@ TEST(LateStepsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
 }
 
 // LAMB whose parameters are in parts reads trust ratios in the middle of a step.
-TEST(LateStepsOverNccl, LambsTrustRatiosToo) {
+TEST(StepResultsOverNccl, LambsTrustRatiosToo) {
   EXPECT_THAT(
       with_a_lost_rank(
           0,
@@ -236,7 +236,7 @@ std::vector<std::string> errors_of_an_evaluation(bool leaves) {
   return test::errors_of(arguments, options);
 }
 
-TEST(LateStepsOverNccl, AnEvaluationToo) {
+TEST(StepResultsOverNccl, AnEvaluationToo) {
   EXPECT_THAT(errors_of_an_evaluation(false), ElementsAre(IsEmpty(), IsEmpty()));
   EXPECT_THAT(errors_of_an_evaluation(true).at(0),
               AllOf(HasSubstr("what was queued before a wait of the host's"),

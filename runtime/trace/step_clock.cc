@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/step_clock.h"
+#include "shoal/runtime/trace/step_clock.h"
 
 #include <algorithm>
 #include <numeric>
@@ -39,13 +39,6 @@ StepPhase StepClock::enter(StepPhase phase) {
   const StepPhase before = phase_;
   phase_ = phase;
   return before;
-}
-
-void StepClock::move(StepPhase from, StepPhase to, double seconds) {
-  double& source = times_.seconds[static_cast<std::size_t>(from)];
-  const double moved = std::clamp(seconds, 0.0, source);
-  source -= moved;
-  times_.seconds[static_cast<std::size_t>(to)] += moved;
 }
 
 }  // namespace shoal

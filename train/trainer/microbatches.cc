@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/mesh_rows.h"
+#include "shoal/train/trainer/microbatches.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -35,8 +35,7 @@ void drop_targets(const Tensor& targets, std::int64_t first_row) {
   }
 }
 
-}  // namespace
-
+// Adds rows without targets until `unit` divides the batch.
 nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource& memory) {
   const std::int64_t rows = input.ids.shape()[0], wanted = (rows + unit - 1) / unit * unit;
   if (rows == wanted) return input;
@@ -45,6 +44,7 @@ nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource
   return input;
 }
 
+// Rows [first, first + rows), as views.
 nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int64_t rows) {
   nn::ChainInput part = input;
   for (Tensor* tensor : part.tensors())
@@ -52,11 +52,38 @@ nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int
   return part;
 }
 
+// A single row without targets.
 nn::ChainInput row_without_targets(const Task& task, std::int64_t length, MemoryResource& memory) {
   nn::ChainInput input;
   input.ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
   input.targets = task.no_targets(1, length, memory);
   return input;
+}
+
+}  // namespace
+
+std::vector<parallel::Microbatch> cut_batches(const Task& task, std::span<const Batch> batches,
+                                              std::int64_t first_ordinal,
+                                              const nn::LossOptions& loss, const BatchCut& cut,
+                                              MemoryResource& memory) {
+  std::vector<parallel::Microbatch> all;
+  for (const Batch& batch : batches) {
+    nn::ChainInput input =
+        filled_up(task.chain_input(batch, memory), cut.pieces * cut.parts, memory);
+    input.loss = loss;
+    for (std::int64_t piece = 0; piece < cut.pieces; ++piece) {
+      const std::int64_t first = cut.first_row(piece, batch.rows);
+      // Relative to the step: counters have 24 bits for samples, and the step has a word of its
+      // own.
+      all.push_back(
+          {rows_of(input, first, cut.rows_of_part(batch.rows)),
+           static_cast<std::uint32_t>(batch.ordinals.first - first_ordinal + first * cut.stride)});
+    }
+  }
+  while (std::ssize(all) < cut.batches * cut.pieces)
+    all.push_back({row_without_targets(task, cut.length, memory),
+                   static_cast<std::uint32_t>(cut.part * cut.stride)});
+  return all;
 }
 
 }  // namespace shoal

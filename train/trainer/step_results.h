@@ -8,13 +8,13 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/capture/late_numbers.h"
 #include "shoal/nn/capture/staged_inputs.h"
-#include "shoal/train/trainer/engine.h"
+#include "shoal/train/trainer/step_work.h"
 
 namespace shoal {
 
 // All ranks make the same calls. Every wait has a deadline: a lost rank could block the stream in a
 // sum, so the host waits for the ranks before it waits for the stream.
-class LateSteps {
+class StepResults {
  public:
   // With several ranks, limit of steps by which a host runs ahead of the last step that the ranks
   // have summed. Smaller than the limit of steps' inputs (StagedInputs), so their wait for the
@@ -25,7 +25,7 @@ class LateSteps {
   // `stream`: steps are queued on it. `ranks`: all ranks of the steps, with buffers on that device;
   // must outlive the object. `pinned`: memory for LateNumbers. Collective, because it calls
   // ranks.host().
-  LateSteps(Stream stream, collectives::Communicator& ranks, MemoryResource* pinned = nullptr)
+  StepResults(Stream stream, collectives::Communicator& ranks, MemoryResource* pinned = nullptr)
       : stream_(stream), numbers_(stream, pinned), ranks_(ranks), host_(ranks.host()) {}
 
   // Notes the step that was queued last. `losses`: this rank's part of its loss, f32 [n] or

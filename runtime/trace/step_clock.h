@@ -36,9 +36,6 @@ class StepClock {
   void start();
   void stop();
   StepTimes times() const { return times_; }  // as of the last change of phase
-  // Moves up to `seconds` of the time counted for `from` to `to`, for a phase that its own code
-  // measured inside another phase.
-  void move(StepPhase from, StepPhase to, double seconds);
 
  private:
   friend class PhaseSpan;
@@ -52,13 +49,18 @@ class StepClock {
 // { const PhaseSpan phase(clock, StepPhase::forward); ... }
 class PhaseSpan {
  public:
-  PhaseSpan(StepClock& clock, StepPhase phase) : clock_(clock), before_(clock.enter(phase)) {}
-  ~PhaseSpan() { clock_.enter(before_); }
+  PhaseSpan(StepClock& clock, StepPhase phase) : PhaseSpan(&clock, phase) {}
+  // `clock` may be null.
+  PhaseSpan(StepClock* clock, StepPhase phase)
+      : clock_(clock), before_(clock != nullptr ? clock->enter(phase) : phase) {}
+  ~PhaseSpan() {
+    if (clock_ != nullptr) clock_->enter(before_);
+  }
   PhaseSpan(const PhaseSpan&) = delete;
   PhaseSpan& operator=(const PhaseSpan&) = delete;
 
  private:
-  StepClock& clock_;
+  StepClock* clock_;
   StepPhase before_;
 };
 

@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/late_steps.h"
+#include "shoal/train/trainer/step_results.h"
 
 #include <cmath>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-void LateSteps::note(const Tensor& losses, const Tensor& norm, collectives::WorkPtr last) {
+void StepResults::note(const Tensor& losses, const Tensor& norm, collectives::WorkPtr last) {
   if (losses.defined())
     numbers_.note({losses, norm});
   else
@@ -20,7 +20,7 @@ void LateSteps::note(const Tensor& losses, const Tensor& norm, collectives::Work
   oldest->wait();
 }
 
-void LateSteps::wait_for_ranks() {
+void StepResults::wait_for_ranks() {
   while (!sums_.empty()) {
     const collectives::WorkPtr sum = std::move(sums_.front());
     sums_.pop_front();
@@ -29,21 +29,21 @@ void LateSteps::wait_for_ranks() {
   collectives::watch(ranks_, stream_);
 }
 
-StepDone LateSteps::last() {
+StepDone StepResults::last() {
   read();
   StepDone done = read_.back();
   read_.pop_back();
   return done;
 }
 
-std::vector<StepDone> LateSteps::collect() {
+std::vector<StepDone> StepResults::collect() {
   read();
   return std::exchange(read_, {});
 }
 
 // Adds losses in the order of ranks, so the bits do not depend on how many steps are read at a
 // time.
-void LateSteps::read() {
+void StepResults::read() {
   if (numbers_.records() == 0) return;
   wait_for_ranks();
   const std::vector<std::vector<double>> all = numbers_.take();

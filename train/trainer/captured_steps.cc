@@ -1,0 +1,209 @@
+#include "shoal/train/trainer/captured_steps.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "shoal/collectives/watch.h"
+#include "shoal/nn/autograd/weight_branch.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/microbatches.h"
+
+namespace shoal {
+namespace {
+
+// Limit of batch shapes whose inputs and graphs are kept. Questions about texts of up to 384
+// tokens, padded to multiples of 8, have about 25 shapes, each of which recurs.
+constexpr std::size_t kMostShapes = 32;
+
+// For nn::StepCaptureOptions::exchange, through the ranks' hosts.
+std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange_over(
+    collectives::Communicator& all) {
+  return [&all](std::span<const std::uint64_t> own) {
+    std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
+    all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
+    return told;
+  };
+}
+
+}  // namespace
+
+bool wants_capture(const EngineParts& parts) {
+  const StepCaptureMode mode = parts.arguments.step_capture;
+  if (mode == StepCaptureMode::off || parts.trainer.planned_memory == nullptr) return false;
+  // By itself, only where it is known to gain.
+  return mode == StepCaptureMode::on ||
+         (!parts.arguments.model_parallel && !parts.trainer.kernels->device().is_cpu() &&
+          parts.trainer.communicator->size() == 1);
+}
+
+// True if the host reads targets: the head computes only rows with a target, or samples that
+// tensor-parallel ranks divide. The host keeps copies then, and no graph can hold the step.
+bool CapturedSteps::reads_on_host() const {
+  const nn::Chain* const chain = parts_.trainer.task->chain();
+  const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
+  return on_device() && plan_.mesh.tensor > 1 &&
+         (chain->reads_target_rows() ||
+          std::ranges::none_of(chain->unit_parameters(chain->units() - 1), is_part));
+}
+
+std::string CapturedSteps::why_not() const {
+  if (reads_on_host())
+    return "with tensor_parallel_degree > 1 the host reads the targets of this model's head";
+  if (on_device() && plan_.activations.offload && mesh_.host_work() != nullptr)
+    return "what is offloaded is on its way where one graph ends and the next begins (over native)";
+  return {};
+}
+
+void CapturedSteps::begin() {
+  if (!wants_capture(parts_) || !why_not().empty()) return;
+  // Only for one rank: a sum over ranks begins when a bucket's last gradient is queued, on any
+  // stream.
+  if (on_device() && mesh_.world().size() == 1 && !parts_.arguments.model_parallel) {
+    (void)nn::wants_weight_branch(0);  // reports a wrong value of the setting now
+    branch_ = std::make_unique<nn::WeightBranch>(context_.stream.device);
+  }
+  begin_capture();
+}
+
+void CapturedSteps::begin_capture() {
+  collectives::Communicator& all = mesh_.world();
+  nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),  // with branches
+                                 .say = [this](const std::string& line) { parts_.say(line); },
+                                 .host_work = &host_work_,
+                                 .operations = &recorder_,
+                                 .beside = mesh_.planned_memories()};
+  options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
+  if (all.size() > 1 && all.can_capture()) options.exchange = exchange_over(all);
+  ++captures_made_;
+  in_line_.clear();
+  capture_.reset();  // gives the arenas back before the next capture
+  capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,
+                                               std::move(options));
+}
+
+// If heads read targets on the host, the host keeps copies of the uploaded tensors.
+void CapturedSteps::upload(std::span<parallel::Microbatch> microbatches, StepResults* results) {
+  if (!on_device()) return;
+  std::vector<Tensor*> all;
+  for (parallel::Microbatch& microbatch : microbatches) {
+    nn::ChainInput& input = microbatch.input;
+    for (Tensor* tensor : input.tensors())
+      if (tensor->defined()) all.push_back(tensor);
+    if (input.target_rows.defined()) all.push_back(&input.target_rows);
+  }
+  std::vector<Tensor> host;
+  std::string shapes;
+  for (const Tensor* tensor : all) {
+    host.push_back(*tensor);
+    shapes += fmt::format("{} {} ", to_string(tensor->dtype()), to_string(tensor->shape()));
+  }
+  if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
+    if (results != nullptr) results->wait_for_ranks();
+    device_backend(context_.stream.device.type).synchronize(context_.stream);
+    staged_.clear();
+    if (capture_) begin_capture();  // its graphs read inputs that are gone
+  }
+  auto& staged =
+      staged_
+          .try_emplace(shapes, context_.kernels(), context_.memory(), parts_.trainer.pinned_memory)
+          .first->second;
+  const std::vector<Tensor>& device = staged.fill(host);
+  context_.host_copies.clear();
+  const bool keeps = reads_on_host();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    *all[i] = device[i];
+    if (keeps && host[i].count() > 0) context_.host_copies[device[i].const_view().data] = host[i];
+  }
+}
+
+// Everything that a graph cannot see change. A new StepCapture has no warm kinds. Ranks agree on
+// kinds, so all of them must start anew.
+std::string CapturedSteps::kind_of(std::span<const parallel::Microbatch> microbatches) const {
+  std::string kind =
+      fmt::format("{} {}", captures_made_, microbatches.front().input.loss.label_smoothing);
+  for (const parallel::Microbatch& microbatch : microbatches) {
+    nn::ChainInput input = microbatch.input;
+    for (const Tensor* tensor : input.tensors())
+      kind += tensor->defined()
+                  ? fmt::format(" {} {}", to_string(tensor->dtype()), to_string(tensor->shape()))
+                  : std::string(" none");
+    kind += fmt::format(" {} {}", input.target_rows.defined() ? input.target_rows.count() : -1,
+                        microbatch.sample_first);
+    // On the host, a split head skips rows without a target.
+    if (!on_device() && plan_.mesh.tensor > 1 && input.targets.dtype() == DType::i32) {
+      const auto* const targets = input.targets.const_data<std::int32_t>();
+      kind += fmt::format(" {}", std::count_if(targets, targets + input.targets.count(),
+                                               [](std::int32_t one) { return one >= 0; }));
+    }
+  }
+  return kind;
+}
+
+void CapturedSteps::run(std::span<const parallel::Microbatch> microbatches,
+                        const std::function<void()>& step) {
+  if (!capture_) return step();
+  const TraceSpan span(on_device() ? parts_.trainer.tracer : nullptr, "step", "captured step");
+  const Tensor& ids = microbatches.front().input.ids;
+  last_batch_ = {ids.shape()[0], ids.count()};
+  last_kind_ = kind_of(microbatches);
+  ran_beside_ = run_with_branch(last_kind_, microbatches, step);
+  if (ran_beside_) return;
+  capture_->run(last_kind_, step);
+  if (!branch_ || capture_->planned().empty() || in_line_.contains(last_kind_)) return;
+  if (in_line_.size() >= kMostShapes) in_line_.clear();
+  in_line_.emplace(last_kind_, capture_->planned().front());
+}
+
+// Captures and runs a step of this kind with weight gradients beside backward, if in_line_ knows
+// the memory of its in-line step. False: nothing was queued, and the step must be captured in line.
+// The branch keeps more memory, which may not fit although a step with one stream fits. Then that
+// step is captured instead, and the branch is dropped for good.
+bool CapturedSteps::run_with_branch(const std::string& kind,
+                                    std::span<const parallel::Microbatch> microbatches,
+                                    const std::function<void()>& step) {
+  std::int64_t most = 0;
+  for (const parallel::Microbatch& microbatch : microbatches)
+    most = std::max(most, microbatch.input.ids.count());
+  if (!branch_ || !in_line_.contains(kind) || !nn::wants_weight_branch(most)) return false;
+  context_.branch = branch_.get();
+  std::string problem;
+  try {
+    capture_->run(kind + " beside", step, true);
+    if (capture_->planned().empty()) problem = "such steps cannot be captured";
+  } catch (const Error& error) {
+    context_.branch = nullptr;
+    if (error.code() != ErrorCode::out_of_memory || updates) throw;
+    problem = error.message();
+  }
+  context_.branch = nullptr;
+  if (problem.empty()) return true;
+  parts_.say("step capture: no gradients of weights beside backward, they run in line: " + problem);
+  branch_.reset();
+  return !open;  // otherwise the caller runs the step again
+}
+
+// The first steps of a kind run call by call, because their memory decides how the kind can run.
+// The arenas of the mesh's groups count as part of the room shared by all of them.
+std::string CapturedSteps::describe() {
+  if (!capture_) return {};
+  std::string text = capture_->describe();
+  const auto in_line = in_line_.find(last_kind_);
+  const std::span<const nn::MemorySequence> planned =
+      in_line != in_line_.end() ? std::span(&in_line->second, 1) : capture_->planned();
+  if (ran_beside_ && !text.empty()) text += "; gradients of weights beside backward";
+  std::optional<std::int64_t> room = parts_.trainer.planned_memory->room();
+  if (text.empty() || planned.empty() || !room) return text;
+  for (const nn::PlannedMemory* memory : mesh_.planned_memories()) *room += memory->arena_bytes();
+  const nn::LargestBatch largest =
+      nn::largest_batch(planned, last_batch_, *room, context_.kernels().device());
+  const bool whole = !parts_.arguments.model_parallel;
+  return text + fmt::format(
+                    "; of {} for a step{}, {} of up to about {} {} fit captured, {} call by call, "
+                    "as their first steps run",
+                    format_bytes(*room), whole ? "" : " of this rank",
+                    whole ? "batches" : "microbatches", largest.planned, whole ? "samples" : "rows",
+                    largest.call_by_call);
+}
+
+}  // namespace shoal

@@ -1,0 +1,89 @@
+// Runs steps, captured if the run wants that (nn/capture), on inputs in memory that graphs read
+// again.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "shoal/nn/autograd/context.h"
+#include "shoal/nn/autograd/weight_branch.h"
+#include "shoal/nn/capture/batch_size.h"
+#include "shoal/nn/capture/staged_inputs.h"
+#include "shoal/nn/capture/step_capture.h"
+#include "shoal/parallel/mesh/process_mesh.h"
+#include "shoal/parallel/pipeline/chain_stage.h"
+#include "shoal/parallel/plan/parallel_plan.h"
+#include "shoal/train/trainer/engine_parts.h"
+#include "shoal/train/trainer/step_results.h"
+
+namespace shoal {
+
+// True if the arguments ask for captured steps and the run has memory for them.
+bool wants_capture(const EngineParts& parts);
+
+class CapturedSteps {
+ public:
+  // `context`: with `recorder` as its dispatcher, for the model that `plan` describes. `host_work`:
+  // that of the mesh. All arguments must outlive the object.
+  CapturedSteps(const EngineParts& parts, const parallel::ParallelPlan& plan,
+                const parallel::ProcessMesh& mesh, nn::Context& context, nn::StepRecorder& recorder,
+                nn::HostWork& host_work)
+      : parts_(parts),
+        plan_(plan),
+        mesh_(mesh),
+        context_(context),
+        recorder_(recorder),
+        host_work_(host_work) {}
+
+  // Why steps are not captured although the run wants that; empty: they are. The same on every
+  // rank. With tensor parallelism, call it after the model is split.
+  std::string why_not() const;
+  // Captures steps from now on, unless why_not() has a reason. Small steps of one rank run weight
+  // gradients beside backward.
+  void begin();
+  bool active() const { return capture_ != nullptr; }
+
+  // On a device: copies the inputs of a step there, once, not at each use. `results`, if not null,
+  // is waited for before inputs that steps still read are dropped.
+  void upload(std::span<parallel::Microbatch> microbatches, StepResults* results);
+  void drop_inputs() { staged_.clear(); }
+  // Runs `step`, or replays its capture.
+  void run(std::span<const parallel::Microbatch> microbatches, const std::function<void()>& step);
+  // A line for the log; empty: no step was captured.
+  std::string describe();
+
+  // Set by `step`. open: it has not ended, so a capture failed. updates: the update was queued, so
+  // the step cannot be repeated.
+  bool open = false, updates = false;
+
+ private:
+  bool on_device() const { return !context_.kernels().device().is_cpu(); }
+  bool reads_on_host() const;
+  std::string kind_of(std::span<const parallel::Microbatch> microbatches) const;
+  bool run_with_branch(const std::string& kind, std::span<const parallel::Microbatch> microbatches,
+                       const std::function<void()>& step);
+  void begin_capture();
+
+  const EngineParts& parts_;
+  const parallel::ParallelPlan& plan_;
+  const parallel::ProcessMesh& mesh_;
+  nn::Context& context_;
+  nn::StepRecorder& recorder_;
+  nn::HostWork& host_work_;
+  // Inputs of steps by their shapes. Empty if kernels run on the host.
+  std::map<std::string, nn::StagedInputs> staged_;
+  // For captured steps of one rank, while its tensors fit into memory; otherwise null.
+  std::unique_ptr<nn::WeightBranch> branch_;
+  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: memory without the branch
+  std::string last_kind_;                              // of the last step
+  nn::RecordedBatch last_batch_;                       // the first microbatch of the last step
+  bool ran_beside_ = false;                            // the last step used the branch
+  int captures_made_ = 0;                              // StepCaptures created so far
+  std::unique_ptr<nn::StepCapture> capture_;           // null: steps run call by call
+};
+
+}  // namespace shoal

@@ -1,0 +1,88 @@
+#include "shoal/train/trainer/engine_parts.h"
+
+#include <algorithm>
+
+#include "shoal/parallel/plan/smp_parameters.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+// At least one byte, so that 1e-9 MiB is still a bucket.
+std::int64_t mebibytes(double mb) {
+  return std::max<std::int64_t>(static_cast<std::int64_t>(mb * (1 << 20)), 1);
+}
+
+}  // namespace
+
+DType compute_dtype(const TrainingArguments& a) {
+  return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
+}
+
+std::optional<std::uint64_t> rounding_seed(const TrainingArguments& a) {
+  if (!a.stochastic_rounding) return std::nullopt;
+  return static_cast<std::uint64_t>(a.seed);
+}
+
+std::string carried_by(const collectives::Communicator& communicator) {
+  const std::string backend = communicator.backend();
+  if (communicator.stream().device.is_cpu() || communicator.size() == 1) return backend;
+  const std::string transport = communicator.statistics().transport;
+  return transport.empty() || transport == backend ? backend
+                                                   : fmt::format("{} over {}", backend, transport);
+}
+
+nn::LossScaler make_scaler(const TrainingArguments& a) {
+  if (!a.fp16) return nn::LossScaler::none();
+  if (a.model_parallel && a.model_parallel->plan.precision.loss_scaling)
+    return nn::LossScaler(*a.model_parallel->plan.precision.loss_scaling);
+  return nn::LossScaler({.init_scale = a.grad_scaler_init_scale,
+                         .factor = a.grad_scaler_growth_factor,
+                         .backoff = a.grad_scaler_backoff_factor,
+                         .window = a.grad_scaler_growth_interval});
+}
+
+void note_loaded(const EngineParts& parts, const std::string& directory,
+                 const nn::LoadReport& report) {
+  const std::string text = nn::describe(report);
+  if (text.empty()) return;
+  if (!parts.arguments.do_train && !report.missing.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} has no weights for {} ({}), and do_train is false", directory,
+                            parts.trainer.task->describe(), text),
+                "train that head first, or give a model that has it");
+  parts.say(fmt::format("{}: {}", directory, text));
+}
+
+std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
+                                              std::vector<nn::Segment> segments,
+                                              MemoryResource* states) {
+  const TrainingArguments& a = parts.arguments;
+  kernels::Kernels& kernels = *parts.trainer.kernels;
+  MemoryResource& memory = *parts.trainer.memory;
+  const nn::AdamWOptions adam{.beta1 = a.adam_beta1,
+                              .beta2 = a.adam_beta2,
+                              .epsilon = a.adam_epsilon,
+                              .weight_decay = a.weight_decay};
+  switch (a.optim) {
+    case Optim::adamw:
+      return nn::make_adamw(kernels, memory, std::move(segments), adam, states);
+    case Optim::lamb:
+      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam}, states);
+    case Optim::sgd:
+      return nn::make_sgd(kernels, memory, std::move(segments),
+                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay}, states);
+  }
+  throw_error(ErrorCode::internal, "optimizer {} is not in make_optimizer",
+              static_cast<int>(a.optim));
+}
+
+parallel::ReducerOptions reducer_options(const EngineParts& parts) {
+  const TrainingArguments& a = parts.arguments;
+  return {.bucket_bytes = mebibytes(a.ddp_bucket_cap_mb),
+          .first_bucket_bytes = mebibytes(a.ddp_first_bucket_cap_mb),
+          .buckets_in_flight = static_cast<int>(a.ddp_buckets_in_flight),
+          .tracer = parts.trainer.tracer};
+}
+
+}  // namespace shoal

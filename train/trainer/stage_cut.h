@@ -1,0 +1,22 @@
+// How a run's model is cut into pipeline stages.
+#pragma once
+
+#include <string>
+
+#include "shoal/nn/layers/chain.h"
+#include "shoal/parallel/apply/parallel_options.h"
+#include "shoal/parallel/mesh/process_mesh.h"
+#include "shoal/train/trainer/engine_parts.h"
+
+namespace shoal {
+
+inline constexpr const char* kPartitionFile = "partition.json";  // in a checkpoint: its cut
+
+// Sets options.plan's partition and options.trace: the cut of the resumed checkpoint, or one by
+// unit costs on the run's own samples. Returns a text for the log; empty: there is one stage.
+// Collective over the mesh. `sample_stride`: between the ordinals of a batch's samples.
+std::string choose_cut(const EngineParts& parts, const nn::Chain& chain,
+                       const parallel::ProcessMesh& mesh, std::int64_t sample_stride,
+                       parallel::ParallelOptions& options);
+
+}  // namespace shoal

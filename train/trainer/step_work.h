@@ -1,0 +1,60 @@
+// What an Engine gets for a step, and what a step comes to.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/optim/optimizer.h"
+#include "shoal/train/data/batch.h"
+
+namespace shoal {
+
+// Which samples a rank reads. Ranks of one index read the same samples and form one model.
+struct DataShare {
+  int count = 1;  // number of indices
+  int index = 0;
+  // Number of device batches per index (tensor-parallel ranks may bring one each).
+  int devices = 1;
+  bool counts = true;  // true on one rank per index, which counts the samples in sums over ranks
+  // Name of a device: "rank", "replica" (a model on several ranks), "data-parallel rank".
+  std::string_view device = "rank";
+  std::string text() const {  // "2 replicas"
+    return fmt::format("{} {}{}", count * devices, device, count * devices == 1 ? "" : "s");
+  }
+  std::int64_t samples(std::int64_t per_device) const { return per_device * devices * count; }
+};
+
+struct StepWork {
+  std::span<const Batch> batches;  // of this index: 1 to gradient_accumulation_steps
+  std::int64_t number = 1;         // of the step
+  std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
+  double targets = 1;              // of the step on all ranks
+  nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine may multiply its own scale
+  // learning_rate belongs to the zero-based update `update`, the highest that this step can be if
+  // earlier steps are not known yet. A device then uses the rate of the update it actually reached,
+  // from the rates it was given before.
+  double learning_rate = 0;
+  std::int64_t update = 0;
+  // False: on a device the step's results may come later, with collect(), so the host does not wait
+  // for the step. With several ranks, the host waits for the sums of StepResults::kAhead steps
+  // before.
+  bool wait = true;
+};
+
+struct StepDone {
+  bool known = true;    // false: the results come with collect()
+  double loss_sum = 0;  // over the step's targets on all ranks, not scaled
+  // If updates run during the next forward, the norm is NaN; settle() returns it.
+  nn::StepOutcome outcome = {};
+};
+
+struct LossSums {
+  double loss = 0, targets = 0;
+};
+
+}  // namespace shoal
