@@ -278,10 +278,10 @@ void ParallelModel::prepare_training() {
   mesh_.guarded([this] { state_->make_gradients(); });
 }
 
-// The runs of a training step. `after_run` gets the first microbatch of each.
+// The runs of a training step. `after_forward` gets the first microbatch of each, after its
+// forwards.
 void ParallelModel::pass(std::span<const Microbatch> microbatches,
-                         const std::function<void()>& after_forward,
-                         const std::function<void(std::int64_t first)>& after_run) {
+                         const std::function<void(std::int64_t first)>& after_forward) {
   prepare_training();
   context_.mode = nn::Mode::train;
   state_->begin_step();
@@ -289,16 +289,15 @@ void ParallelModel::pass(std::span<const Microbatch> microbatches,
   for (std::size_t first = 0; first < microbatches.size(); first += each) {
     const std::size_t left = microbatches.size() - first;
     run(*executor_, microbatches.subspan(first, std::min(each, left)), [&] {
-      if (first == 0 && after_forward) after_forward();
+      if (after_forward) after_forward(static_cast<std::int64_t>(first));
       if (left <= each) state_->arm();
     });
-    if (after_run) after_run(static_cast<std::int64_t>(first));
   }
 }
 
 StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
   return mesh_.guarded([&] {
-    pass(microbatches, {}, {});
+    pass(microbatches, {});
     const StageLoss loss = sum_over_ranks(own_loss());
     state_->finish();
     return loss;
@@ -314,10 +313,12 @@ void ParallelModel::forward_backward(std::span<const Microbatch> microbatches, c
                                      const std::function<void()>& after_forward) {
   mesh_.guarded([&] {
     const auto last = stages_.find(schedule_.stages() - 1);
-    pass(microbatches, after_forward, [&](std::int64_t first) {
-      if (last == stages_.end()) return;
-      last->second->take_losses(
-          losses.defined() ? losses.narrowed(0, first, plan().pipeline.microbatches) : losses);
+    // Before backward: between the begin and the end of the sums it would be a graph of its own.
+    pass(microbatches, [&](std::int64_t first) {
+      if (last != stages_.end())
+        last->second->take_losses(
+            losses.defined() ? losses.narrowed(0, first, plan().pipeline.microbatches) : losses);
+      if (first == 0 && after_forward) after_forward();
     });
   });
 }

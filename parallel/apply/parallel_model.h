@@ -118,8 +118,8 @@ class ParallelModel {
   void make_stages();
   void run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
            const std::function<void()>& after_last_forward, bool scores = false);
-  void pass(std::span<const Microbatch> microbatches, const std::function<void()>& after_forward,
-            const std::function<void(std::int64_t first)>& after_run);
+  void pass(std::span<const Microbatch> microbatches,
+            const std::function<void(std::int64_t first)>& after_forward);
   void drop_tapes();
   StageLoss own_loss() const;
   StageLoss sum_over_ranks(const StageLoss& own);
