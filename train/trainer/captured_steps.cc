@@ -1,6 +1,7 @@
 #include "shoal/train/trainer/captured_steps.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "shoal/collectives/watch.h"
@@ -140,16 +141,26 @@ std::string CapturedSteps::kind_of(std::span<const parallel::Microbatch> microba
   return kind;
 }
 
-void CapturedSteps::run(std::span<const parallel::Microbatch> microbatches,
-                        const std::function<void()>& step) {
-  if (!capture_) return step();
+void CapturedSteps::abandon(const Step& step) {
+  if (std::exchange(open_, false)) step.abandon();
+}
+
+void CapturedSteps::run(std::span<const parallel::Microbatch> microbatches, const Step& step) {
+  const auto run = [&] {
+    abandon(step);
+    open_ = true;
+    updates_ = false;
+    step.run();
+    open_ = false;
+  };
+  if (!capture_) return run();
   const TraceSpan span(on_device() ? parts_.trainer.tracer : nullptr, "step", "captured step");
   const Tensor& ids = microbatches.front().input.ids;
   last_batch_ = {ids.shape()[0], ids.count()};
   last_kind_ = kind_of(microbatches);
-  ran_beside_ = run_with_branch(last_kind_, microbatches, step);
+  ran_beside_ = run_with_branch(last_kind_, microbatches, step, run);
   if (ran_beside_) return;
-  capture_->run(last_kind_, step);
+  capture_->run(last_kind_, run);
   if (!branch_ || capture_->planned().empty() || in_line_.contains(last_kind_)) return;
   if (in_line_.size() >= kMostShapes) in_line_.clear();
   in_line_.emplace(last_kind_, capture_->planned().front());
@@ -161,26 +172,29 @@ void CapturedSteps::run(std::span<const parallel::Microbatch> microbatches,
 // step is captured instead, and the branch is dropped for good.
 bool CapturedSteps::run_with_branch(const std::string& kind,
                                     std::span<const parallel::Microbatch> microbatches,
-                                    const std::function<void()>& step) {
+                                    const Step& step, const std::function<void()>& run) {
   std::int64_t most = 0;
   for (const parallel::Microbatch& microbatch : microbatches)
     most = std::max(most, microbatch.input.ids.count());
   if (!branch_ || !in_line_.contains(kind) || !nn::wants_weight_branch(most)) return false;
   context_.branch = branch_.get();
   std::string problem;
+  bool ran = true;
   try {
-    capture_->run(kind + " beside", step, true);
+    capture_->run(kind + " beside", run, true);
     if (capture_->planned().empty()) problem = "such steps cannot be captured";
   } catch (const Error& error) {
     context_.branch = nullptr;
-    if (error.code() != ErrorCode::out_of_memory || updates) throw;
+    if (error.code() != ErrorCode::out_of_memory || updates_) throw;
     problem = error.message();
+    ran = false;
+    abandon(step);  // frees its memory for the step in line
   }
   context_.branch = nullptr;
   if (problem.empty()) return true;
   parts_.say("step capture: no gradients of weights beside backward, they run in line: " + problem);
   branch_.reset();
-  return !open;  // otherwise the caller runs the step again
+  return ran;
 }
 
 // The first steps of a kind run call by call, because their memory decides how the kind can run.

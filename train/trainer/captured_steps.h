@@ -51,21 +51,24 @@ class CapturedSteps {
   // is waited for before inputs that steps still read are dropped.
   void upload(std::span<parallel::Microbatch> microbatches, StepResults* results);
   void drop_inputs() { staged_.clear(); }
-  // Runs `step`, or replays its capture.
-  void run(std::span<const parallel::Microbatch> microbatches, const std::function<void()>& step);
+  // Runs step.run, or replays its capture. step.abandon drops a run that failed in its capture; it
+  // is called before another run.
+  struct Step {
+    std::function<void()> run, abandon;
+  };
+  void run(std::span<const parallel::Microbatch> microbatches, const Step& step);
   // A line for the log; empty: no step was captured.
   std::string describe();
 
-  // Set by `step`. open: it has not ended, so a capture failed. updates: the update was queued, so
-  // the step cannot be repeated.
-  bool open = false, updates = false;
+  void begin_update() { updates_ = true; }  // called by a step that cannot be repeated any more
 
  private:
   bool on_device() const { return !context_.kernels().device().is_cpu(); }
   bool reads_on_host() const;
   std::string kind_of(std::span<const parallel::Microbatch> microbatches) const;
   bool run_with_branch(const std::string& kind, std::span<const parallel::Microbatch> microbatches,
-                       const std::function<void()>& step);
+                       const Step& step, const std::function<void()>& run);
+  void abandon(const Step& step);
   void begin_capture();
 
   const EngineParts& parts_;
@@ -82,6 +85,8 @@ class CapturedSteps {
   std::string last_kind_;                              // of the last step
   nn::RecordedBatch last_batch_;                       // the first microbatch of the last step
   bool ran_beside_ = false;                            // the last step used the branch
+  bool open_ = false;                                  // the last run failed before its end
+  bool updates_ = false;                               // the last run has begun its update
   int captures_made_ = 0;                              // StepCaptures created so far
   std::unique_ptr<nn::StepCapture> capture_;           // null: steps run call by call
 };

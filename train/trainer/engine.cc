@@ -265,8 +265,10 @@ StepDone Engine::step(const StepWork& work) {
     optimizer_->set_step(*step_state_, update);
   }
   StepDone done;
-  mesh_.guarded(
-      [&] { steps_.run(microbatches, [&] { compute(work, microbatches, update, done); }); });
+  mesh_.guarded([&] {
+    steps_.run(microbatches, {.run = [&] { compute(work, microbatches, update, done); },
+                              .abandon = [&] { model_->abandon_step(); }});
+  });
   if (results_) {
     collectives::WorkPtr last = optimizer_->take_last_sum();
     // Sums in a graph leave no Work.
@@ -286,8 +288,6 @@ StepDone Engine::step(const StepWork& work) {
 void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatches,
                      parallel::UpdateOptions update, StepDone& done) {
   Tracer* const tracer = parts_.trainer.tracer;
-  if (std::exchange(steps_.open, true)) model_->abandon_step();  // its capture failed
-  steps_.updates = false;
   done = {};
   {
     const TraceSpan span(whole() ? nullptr : tracer, "step", "pipeline");
@@ -307,7 +307,7 @@ void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatc
     }
     const TraceSpan span(tracer, "step", "optimizer");
     const PhaseSpan phase(clock_, StepPhase::optimizer);
-    steps_.updates = true;
+    steps_.begin_update();
     if (on_device()) {
       optimizer_->queue_step(*step_state_, update);
     } else {
@@ -315,7 +315,6 @@ void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatc
       done.outcome = optimizer_->step(*step_state_, update);
     }
   }
-  steps_.open = false;
 }
 
 // False: some rank's gradients are not finite, and the step must be skipped as a whole.
