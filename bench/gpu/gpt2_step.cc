@@ -144,7 +144,8 @@ class Training {
         parameters, parse_dtype(arguments.dtype), kernels, memory,
         [this](nn::Parameter& parameter) { nn::materialize(context_, {&parameter}, DType::f32); });
     nn::allocate_gradients(context_, parameters);
-    optimizer_ = nn::make_adamw(kernels, memory, masters_->segments(), {.weight_decay = 0.1});
+    optimizer_ = std::make_unique<nn::Optimizer>(kernels, memory, masters_->segments(),
+                                                 nn::adamw({.weight_decay = 0.1}));
     input_ = model_.input;
     const auto upload = [&](Tensor& tensor) {
       if (tensor.defined())

@@ -118,10 +118,7 @@ Training::Training(Layout layout, const ParallelArguments& a, collectives::Commu
        .checkpoint_group = options.plan.activations.checkpoint_group,
        .offloads = options.plan.activations.offload,
        .offload = options.offload});
-  optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
-      *model_, [&](std::vector<nn::Segment> segments) {
-        return nn::make_adamw(kernels, memory_, std::move(segments), {});
-      });
+  optimizer_ = std::make_unique<parallel::DistributedOptimizer>(*model_, nn::adamw());
   for (int i = 0; i < options.plan.pipeline.microbatches; ++i) {
     Microbatch batch;
     batch.sample_first = static_cast<std::uint32_t>(

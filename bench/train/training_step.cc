@@ -54,7 +54,8 @@ class Training {
     const auto parameters = workload_.model->parameters();
     masters_.emplace(parameters, dtype, kernels, memory);
     nn::allocate_gradients(context_, parameters);
-    optimizer_ = nn::make_adamw(kernels, memory, masters_->segments(), {.weight_decay = 0.01});
+    optimizer_ = std::make_unique<nn::Optimizer>(kernels, memory, masters_->segments(),
+                                                 nn::adamw({.weight_decay = 0.01}));
   }
 
   float step() {

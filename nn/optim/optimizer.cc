@@ -34,149 +34,33 @@ void check(const Segment& segment) {
               segment.gradient.count());
 }
 
-View flat(const Tensor& tensor) {
-  return tensor.defined() ? tensor.reshaped({tensor.count()}).view() : View{};
-}
-ConstView flat_const(const Tensor& tensor) {
-  return tensor.reshaped({tensor.count()}).const_view();
-}
-
-kernels::AdamWArgs adamw_args(const Segment& segment, std::span<const Tensor> state,
-                              const AdamWOptions& options, const kernels::StepState& step) {
-  kernels::AdamWArgs args;
-  args.master = flat(segment.master);
-  args.first_moment = flat(state[0]);
-  args.second_moment = flat(state[1]);
-  args.gradient = flat_const(segment.gradient);
-  args.parameter = flat(segment.value);
-  args.rounding = segment.rounding;
-  args.beta1 = options.beta1;
-  args.beta2 = options.beta2;
-  args.epsilon = options.epsilon;
-  args.weight_decay = segment.decays ? options.weight_decay : 0;
-  args.state = &step;
-  return args;
-}
-
-class AdamW final : public Optimizer {
- public:
-  AdamW(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-        const AdamWOptions& options, MemoryResource* states)
-      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}, states),
-        options_(options) {}
-
- private:
-  void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
-              Stream stream) override {
-    kernels().optimizer().adamw(adamw_args(segment, state, options_, step), stream);
-  }
-  void update_all(const kernels::StepState& step, const StepOptions&, Stream stream) override {
-    std::vector<kernels::AdamWArgs> all;
-    all.reserve(segments().size());
-    for (std::size_t i = 0; i < segments().size(); ++i)
-      all.push_back(adamw_args(segments()[i], state_of(i), options_, step));
-    kernels().optimizer().adamw_many(all, stream);
-  }
-  AdamWOptions options_;
-};
-
-class Sgd final : public Optimizer {
- public:
-  Sgd(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-      const SgdOptions& options, MemoryResource* states)
-      : Optimizer(kernels, memory, std::move(segments),
-                  options.momentum != 0 ? std::vector<std::string>{"momentum_buffer"}
-                                        : std::vector<std::string>{},
-                  states),
-        options_(options) {
-    SHOAL_CHECK(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
-                "Nesterov momentum needs a momentum and no dampening, not {} and {}",
-                options.momentum, options.dampening);
-    for (const Segment& segment : this->segments())
-      SHOAL_CHECK(!segment.rounding, "{}: SGD has no stochastic rounding; AdamW and LAMB have",
-                  segment.name);
-  }
-
- private:
-  void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
-              Stream stream) override {
-    kernels::SgdArgs args;
-    args.master = flat(segment.master);
-    if (!state.empty()) args.momentum_buffer = flat(state[0]);
-    args.gradient = flat_const(segment.gradient);
-    args.parameter = flat(segment.value);
-    args.momentum = options_.momentum;
-    args.dampening = options_.dampening;
-    args.weight_decay = segment.decays ? options_.weight_decay : 0;
-    args.nesterov = options_.nesterov;
-    args.state = &step;
-    kernels().optimizer().sgd(args, stream);
-  }
-  SgdOptions options_;
-};
-
-class Lamb final : public Optimizer {
- public:
-  Lamb(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-       const LambOptions& options, MemoryResource* states)
-      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}, states),
-        options_(options),
-        squares_(Tensor::zeros({std::ssize(this->segments()), 2}, DType::f64, memory,
-                               MemoryTag::workspace, kernels.stream())) {}
-
- private:
-  void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
-              Stream stream) override {
-    const kernels::AdamWArgs args = adamw_args(segment, state, options_.adam, step);
-    run({&args, 1}, nullptr, stream);
-  }
-  void update_all(const kernels::StepState& step, const StepOptions& options,
-                  Stream stream) override {
-    std::vector<kernels::AdamWArgs> all;
-    all.reserve(segments().size());
-    for (std::size_t i = 0; i < segments().size(); ++i)
-      all.push_back(adamw_args(segments()[i], state_of(i), options_.adam, step));
-    run(all, options.sum_parts ? &options : nullptr, stream);
-  }
-
-  void run(std::span<const kernels::AdamWArgs> tensors, const StepOptions* parts, Stream stream) {
-    const Tensor squares = squares_.narrowed(0, 0, std::ssize(tensors));
-    const kernels::LambArgs args{tensors, squares.view(), options_.max_trust_ratio};
-    kernels().optimizer().lamb_moments(args, stream);
-    if (parts != nullptr) {
-      before_reading(*parts, stream);
-      std::vector<SquareSums> sums(tensors.size());
-      static_assert(sizeof(SquareSums) == 2 * sizeof(double));
-      copy_to_host(sums.data(), squares, stream);
-      parts->sum_parts(sums);
-      DeviceBackend& device = device_backend(stream.device.type);
-      device.copy(squares.view().data, sums.data(), squares.bytes(), stream);
-      device.synchronize(stream);
-    }
-    kernels().optimizer().lamb_apply(args, stream);
-  }
-
-  LambOptions options_;
-  Tensor squares_;  // [segments, 2] f64, of one update
-};
-
 }  // namespace
 
 Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
-                     std::vector<Segment> segments, std::vector<std::string> state_names,
-                     MemoryResource* states)
+                     std::vector<Segment> segments, std::unique_ptr<UpdateRule> rule,
+                     MemoryResource* states, UpdateGroup* group)
     : kernels_(kernels),
       segments_(std::move(segments)),
-      state_names_(std::move(state_names)),
+      rule_(std::move(rule)),
+      group_(group != nullptr ? *group : alone_),
       states_(segments_.size()) {
-  std::int64_t total = 0;
   for (const Segment& segment : segments_) {
     check(segment);
-    total += aligned(segment.master.count());
+    SHOAL_CHECK(rule_->rounds() || !segment.rounding,
+                "{}: {} has no stochastic rounding; AdamW and LAMB have", segment.name,
+                rule_->name());
   }
-  for (std::size_t state = 0; state < state_names_.size(); ++state) {
-    const Tensor block = Tensor::zeros({total}, DType::f32, states != nullptr ? *states : memory,
-                                       MemoryTag::optimizer, kernels.stream());
+  allocate(memory, states != nullptr ? *states : memory);
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::allocate(MemoryResource& memory, MemoryResource& states) {
+  const Stream stream = kernels_.stream();
+  std::int64_t total = 0;
+  for (const Segment& segment : segments_) total += aligned(segment.master.count());
+  for (std::size_t state = 0; state < rule_->states().size(); ++state) {
+    const Tensor block = Tensor::zeros({total}, DType::f32, states, MemoryTag::optimizer, stream);
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       const Tensor& master = segments_[i].master;
@@ -184,14 +68,15 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
       offset += aligned(master.count());
     }
   }
-  const Tensor numbers =
-      Tensor::zeros({3}, DType::f64, memory, MemoryTag::workspace, kernels.stream());
+  if (rule_->needs_squares())
+    squares_ =
+        Tensor::zeros({std::ssize(segments_), 2}, DType::f64, memory, MemoryTag::workspace, stream);
+  const Tensor numbers = Tensor::zeros({3}, DType::f64, memory, MemoryTag::workspace, stream);
   sum_ = numbers.narrowed(0, 0, 1);
   norm_ = numbers.narrowed(0, 1, 1);
   zero_ = numbers.narrowed(0, 2, 1);
-  if (!kernels.device().is_cpu())
-    rates_ = Tensor::empty({kernels::kRates}, DType::f32, memory, MemoryTag::workspace,
-                           kernels.stream());
+  if (!kernels_.device().is_cpu())
+    rates_ = Tensor::empty({kernels::kRates}, DType::f32, memory, MemoryTag::workspace, stream);
 }
 
 Stream Optimizer::queue(Stream stream) const {
@@ -201,7 +86,7 @@ Stream Optimizer::queue(Stream stream) const {
 StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& options, Stream stream) {
   set_step(state, options, stream);
   queue_step(state, options, stream);
-  before_reading(options, queue(stream));
+  before_reading(queue(stream));
   return outcome(stream);
 }
 
@@ -216,8 +101,8 @@ void Optimizer::set_step(kernels::StepState& state, const StepOptions& options, 
   kernels_.optimizer().set_step(&state, numbers, queue(stream));
 }
 
-void Optimizer::before_reading(const StepOptions& options, Stream stream) const {
-  if (options.before_reading && !kernels_.device().is_cpu()) options.before_reading(stream);
+void Optimizer::before_reading(Stream stream) const {
+  if (!kernels_.device().is_cpu()) group_.before_reading(stream);
 }
 
 void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options, Stream stream) {
@@ -227,12 +112,11 @@ void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options
   for (const Segment& segment : segments_)
     if (segment.in_norm) gradients.push_back(segment.gradient.const_view());
   kernels_.optimizer().sum_of_squares_many(gradients, sum_.view(), stream);
-  if (options.sum_in_place && !kernels_.device().is_cpu()) {
-    options.sum_in_place(sum_, stream);
-  } else if (options.sum_over_shards) {
-    before_reading(options, stream);
-    write_scalar(options.sum_over_shards(read_scalar(sum_, stream)), sum_, stream);
-  }
+  const bool on_host = kernels_.device().is_cpu();
+  if (on_host)
+    write_scalar(group_.sum_squares(read_scalar(sum_, stream), options.loss), sum_, stream);
+  else
+    group_.sum_squares_in_place(sum_, stream);
   kernels_.optimizer().begin_update({.sum_of_squares = sum_,
                                      .max_norm = options.max_gradient_norm,
                                      .norm = norm_.view(),
@@ -240,8 +124,22 @@ void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options
                                      .scaling = options.scaling},
                                     stream);
   // On a device, the kernels check for themselves whether to skip.
-  if (kernels_.device().is_cpu() && state.skip != 0) return;
-  update_all(state, options, stream);
+  if (on_host && state.skip != 0) return;
+  update(0, segments_.size(), state, group_, stream);
+}
+
+void Optimizer::update(std::size_t first, std::size_t count, const kernels::StepState& state,
+                       UpdateGroup& group, Stream stream) {
+  rule_->update({.kernels = kernels_,
+                 .segments = std::span(segments_).subspan(first, count),
+                 .states = std::span(states_).subspan(first, count),
+                 .state = state,
+                 .squares = squares_.defined()
+                                ? squares_.narrowed(0, static_cast<std::int64_t>(first),
+                                                    static_cast<std::int64_t>(count))
+                                : Tensor(),
+                 .group = group,
+                 .stream = stream});
 }
 
 StepOutcome Optimizer::outcome(Stream stream) const {
@@ -249,32 +147,38 @@ StepOutcome Optimizer::outcome(Stream stream) const {
   return {.gradient_norm = norm, .skipped = !std::isfinite(norm)};
 }
 
-void Optimizer::begin(kernels::StepState& state, double learning_rate, double scale,
-                      Stream stream) {
-  stream = queue(stream);
-  kernels_.optimizer().set_step(
-      &state,
-      {.learning_rate = static_cast<float>(learning_rate), .unscale = static_cast<float>(scale)},
-      stream);
+void Optimizer::begin(kernels::StepState& state, const StepOptions& options, Stream stream) {
+  set_step(state, options, stream);
   kernels_.optimizer().begin_update(
-      {.sum_of_squares = zero_, .norm = norm_.view(), .state = &state}, stream);
+      {.sum_of_squares = zero_, .norm = norm_.view(), .state = &state}, queue(stream));
+  state_ = &state;
+  scale_ = options.gradient_scale;
+  segment_squares_.assign(segments_.size(), 0.0);
 }
 
-double Optimizer::sum_of_squares(std::size_t segment, Stream stream) {
+bool Optimizer::update_segment(std::size_t segment, Stream stream) {
+  SHOAL_ASSERT(state_ != nullptr);
   stream = queue(stream);
   kernels_.optimizer().sum_of_squares(segments_[segment].gradient, sum_.view(), false, stream);
-  return read_scalar(sum_, stream);
+  const double squares = segment_squares_[segment] = read_scalar(sum_, stream);
+  if (!std::isfinite(squares)) return false;
+  update(segment, 1, *state_, alone_, stream);
+  return true;
 }
 
-void Optimizer::update_all(const kernels::StepState& step, const StepOptions&, Stream stream) {
-  for (std::size_t i = 0; i < segments_.size(); ++i) update_segment(i, step, stream);
+double Optimizer::end() {
+  SHOAL_ASSERT(std::exchange(state_, nullptr) != nullptr);
+  double sum = 0;  // in the order of segments, as queue_step() adds them
+  for (const double squares : segment_squares_) sum += squares;
+  return std::sqrt(sum) * scale_;
 }
 
 std::vector<NamedTensor> Optimizer::state_tensors() const {
+  const std::vector<std::string> names = rule_->states();
   std::vector<NamedTensor> tensors;
   for (std::size_t i = 0; i < segments_.size(); ++i)
-    for (std::size_t state = 0; state < state_names_.size(); ++state)
-      tensors.push_back({state_names_[state] + "/" + segments_[i].name, states_[i][state]});
+    for (std::size_t state = 0; state < names.size(); ++state)
+      tensors.push_back({names[state] + "/" + segments_[i].name, states_[i][state]});
   return tensors;
 }
 
@@ -283,22 +187,6 @@ std::int64_t Optimizer::state_bytes() const {
   for (const NamedTensor& entry : state_tensors())
     bytes += static_cast<std::int64_t>(entry.tensor.bytes());
   return bytes;
-}
-
-std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource& memory,
-                                      std::vector<Segment> segments, const AdamWOptions& options,
-                                      MemoryResource* states) {
-  return std::make_unique<AdamW>(kernels, memory, std::move(segments), options, states);
-}
-std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
-                                    std::vector<Segment> segments, const SgdOptions& options,
-                                    MemoryResource* states) {
-  return std::make_unique<Sgd>(kernels, memory, std::move(segments), options, states);
-}
-std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
-                                     std::vector<Segment> segments, const LambOptions& options,
-                                     MemoryResource* states) {
-  return std::make_unique<Lamb>(kernels, memory, std::move(segments), options, states);
 }
 
 }  // namespace shoal::nn

@@ -1,4 +1,7 @@
-// Update rules over flat f32 memory.
+// Steps an update rule over flat f32 memory.
+//
+//   Optimizer optimizer(kernels, memory, masters.segments(), adamw({.weight_decay = 0.1}));
+//   const StepOutcome outcome = optimizer.step(*state, {.learning_rate = 1e-3});
 //
 // An Optimizer works on segments, not modules. A segment is a range of f32 numbers with its
 // gradient and an optional 16-bit copy, or a range of a bf16 parameter that is its own master. A
@@ -7,45 +10,24 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/parameter.h"
+#include "shoal/nn/optim/update_rule.h"
 
 namespace shoal::nn {
-
-// Input and output of one update. All tensors are contiguous and have the same count.
-struct Segment {
-  std::string name = {};  // name of the parameter
-  Tensor master = {};     // f32 values to update; bf16 with `rounding`
-  Tensor gradient = {};   // f32: sum over ranks and microbatches
-  Tensor value = {};      // bf16/f16 copy to refresh; undefined if master is the parameter itself
-  bool decays = true;
-  bool in_norm = true;  // false if another rank counts the same elements in the gradient norm
-  // Without a master, the bf16 parameter itself is updated and rounded stochastically (AdamW,
-  // LAMB).
-  std::optional<kernels::RoundingPlace> rounding = {};
-};
 
 struct NamedTensor {
   std::string name;
   Tensor tensor;
 };
 
-// Sums of squares of a segment's masters before the update, and of the update at learning rate and
-// trust ratio 1.
-struct SquareSums {
-  double weight = 0, update = 0;
-};
-
 struct StepOptions {
   double learning_rate = 0;
+  double gradient_scale = 1;     // multiplies the gradients first (1 / loss scale)
+  double max_gradient_norm = 0;  // 0: no clipping
   // Zero-based update index that `learning_rate` belongs to. If earlier steps may have been
   // skipped, the device picks the rate of the update it actually reached, from those of the last
   // kernels::kRates steps. Negative, or on the host: `learning_rate` is used as it is.
@@ -53,24 +35,12 @@ struct StepOptions {
   // 1 / the step's targets, if the host did not apply it to the losses: StepState then scales them
   // (kernels/loss.h).
   float inverse_targets = 1;
-  double gradient_scale = 1;     // multiplies the gradients first (1 / loss scale)
-  double max_gradient_norm = 0;  // 0: no clipping
   // For f16: how the StepState's loss scale follows the update. Losses were multiplied by it and by
   // 1 / gradient_scale.
   kernels::LossScaleRule scaling = {};
-  // Turns this rank's sum of squares into the sum over all ranks with different segments. Default:
-  // unchanged. On a device, the host waits for the sum.
-  std::function<double(double)> sum_over_shards = {};
-  // The same for an f64 [1] in device memory, queued on its stream. Used instead of sum_over_shards
-  // with device kernels; the host does not wait.
-  std::function<void(const Tensor& sum, Stream stream)> sum_in_place = {};
-  // For rules that need whole parameters (LAMB) when segments are shards. It replaces the sums of
-  // each of segments(), in order, by those of its whole parameter. Called once per step, even
-  // without segments; on a device, the host waits. Default: each segment is a whole parameter.
-  std::function<void(std::span<SquareSums>)> sum_parts = {};
-  // Called before the host waits for a device's `stream`, which may hold pending all-reduces. It
-  // waits for those with a deadline, since the stream wait itself has none. Default: nothing.
-  std::function<void(Stream stream)> before_reading = {};
+  // On the host: this rank's part of the step's loss, which becomes the sum over all ranks, in the
+  // operation that adds up the norm. May be null.
+  double* loss = nullptr;
 };
 
 struct StepOutcome {
@@ -82,7 +52,14 @@ struct StepOutcome {
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  // Allocates the rule's states, zeroed, under MemoryTag::optimizer, in one block per name. The
+  // blocks come from `states` if it is not null, such as pinned host memory that a device's kernels
+  // access in place. `group`: the ranks that update with this one; null: there are none. Everything
+  // but `segments` and `rule` must outlive the object.
+  Optimizer(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
+            std::unique_ptr<UpdateRule> rule, MemoryResource* states = nullptr,
+            UpdateGroup* group = nullptr);
+  ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -93,8 +70,8 @@ class Optimizer {
 
   // step() in three parts that the caller can queue without waiting. set_step() stores the values
   // that change per step; call it before the forward pass if losses read the state. queue_step()
-  // queues the work, which may be captured and replayed with its max_gradient_norm and sum
-  // callbacks. outcome() waits for the last step's result.
+  // queues the work, which may be captured and replayed with its max_gradient_norm and group.
+  // outcome() waits for the last step's result.
   void set_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   void queue_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   StepOutcome outcome(Stream stream = {}) const;
@@ -102,14 +79,12 @@ class Optimizer {
   const Tensor& norm() const { return norm_; }
 
   // Segment-wise stepping, if gradients arrive one after the other without clipping. begin()
-  // advances `state`; then each segment is updated once, in any order. The results equal step()
-  // with a finite norm, bit by bit; nothing is skipped.
-  void begin(kernels::StepState& state, double learning_rate, double scale, Stream stream = {});
-  // Sum of squares of the segment's unscaled gradient. Waits for it.
-  double sum_of_squares(std::size_t segment, Stream stream = {});
-  void update_segment(std::size_t segment, const kernels::StepState& state, Stream stream = {}) {
-    update(segments_[segment], states_[segment], state, stream);
-  }
+  // advances `state`. Then update_segment() updates each segment once, in any order. The results
+  // equal step() with a finite norm, bit by bit. False: the segment's gradient is not finite, and
+  // nothing was changed. end() returns the norm. All wait.
+  void begin(kernels::StepState& state, const StepOptions& options, Stream stream = {});
+  bool update_segment(std::size_t segment, Stream stream = {});
+  double end();
 
   const std::vector<Segment>& segments() const { return segments_; }
   // "exp_avg/NAME", "exp_avg_sq/NAME" ..., sharing the optimizer's memory. A checkpoint saves and
@@ -117,55 +92,26 @@ class Optimizer {
   std::vector<NamedTensor> state_tensors() const;
   std::int64_t state_bytes() const;
 
- protected:
-  // Allocates `state_names` for each segment, zeroed, under MemoryTag::optimizer, in one block per
-  // name. The blocks come from `states` if it is not null.
-  Optimizer(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-            std::vector<std::string> state_names, MemoryResource* states);
-  virtual void update(const Segment& segment, std::span<const Tensor> state,
-                      const kernels::StepState& step, Stream stream) = 0;
-  // Updates all segments.
-  virtual void update_all(const kernels::StepState& step, const StepOptions& options,
-                          Stream stream);
-  std::span<const Tensor> state_of(std::size_t segment) const { return states_[segment]; }
-  kernels::Kernels& kernels() const { return kernels_; }
-  // Calls options.before_reading if the kernels are on a device.
-  void before_reading(const StepOptions& options, Stream stream) const;
-
  private:
+  void allocate(MemoryResource& memory, MemoryResource& states);
+  void update(std::size_t first, std::size_t count, const kernels::StepState& state,
+              UpdateGroup& group, Stream stream);
+  void before_reading(Stream stream) const;
+  Stream queue(Stream stream) const;  // the kernels' stream if none was given
+
   kernels::Kernels& kernels_;
-  std::vector<Segment> segments_;
-  std::vector<std::string> state_names_;
+  const std::vector<Segment> segments_;
+  const std::unique_ptr<UpdateRule> rule_;
+  UpdateGroup alone_;
+  UpdateGroup& group_;
   std::vector<std::vector<Tensor>> states_;  // [segment][state]
-  Stream queue(Stream stream) const;         // the kernels' stream if none was given
+  Tensor squares_;                           // f64 [segments, 2] if the rule needs them
   Tensor sum_, norm_, zero_;                 // [1] f64: sum of squares, unscaled norm, 0
   Tensor rates_;  // [kernels::kRates] f32 (StepNumbers::rates); device only
+  // Between begin() and end():
+  kernels::StepState* state_ = nullptr;
+  double scale_ = 1;
+  std::vector<double> segment_squares_;  // 0: not updated
 };
-
-struct AdamWOptions {  // torch.optim.AdamW's defaults, except Hugging Face's decay of 0
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
-};
-struct SgdOptions {
-  double momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;
-};
-struct LambOptions {
-  AdamWOptions adam{.epsilon = 1e-6};
-  double max_trust_ratio = 10;
-};
-
-// `kernels` and `memory` must outlive the result. Weight decay applies to segments with `decays`.
-// `states`: memory of state_tensors() if not `memory`, such as pinned host memory that a device's
-// kernels access in place. It must outlive the result, too.
-std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource& memory,
-                                      std::vector<Segment> segments, const AdamWOptions& options,
-                                      MemoryResource* states = nullptr);
-std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
-                                    std::vector<Segment> segments, const SgdOptions& options,
-                                    MemoryResource* states = nullptr);
-// Trust ratios are per segment, or per parameter with StepOptions::sum_parts.
-std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
-                                     std::vector<Segment> segments, const LambOptions& options,
-                                     MemoryResource* states = nullptr);
 
 }  // namespace shoal::nn

@@ -2,9 +2,6 @@
 
 #include <utility>
 
-#include "shoal/collectives/watch.h"
-#include "shoal/runtime/base/error.h"
-
 namespace shoal::parallel {
 namespace {
 
@@ -23,60 +20,37 @@ std::vector<nn::Segment> segments_of(const std::vector<OwnedRun>& runs) {
 
 }  // namespace
 
-DistributedOptimizer::DistributedOptimizer(ParallelModel& model, const Make& make,
-                                           const DistributedOptimizerOptions& options)
-    : model_(model), scaler_(scaling(options)), rule_(model.mesh().guarded([&] {
+DistributedOptimizer::DistributedOptimizer(ParallelModel& model,
+                                           std::unique_ptr<nn::UpdateRule> rule,
+                                           const DistributedOptimizerOptions& options,
+                                           MemoryResource* states)
+    : model_(model), sums_(model), scaler_(scaling(options)), rule_(model.mesh().guarded([&] {
         model.prepare_training();
-        return make(segments_of(model.owned()));
+        nn::Context& context = model.context();
+        return nn::Optimizer(context.kernels(), context.memory(), segments_of(model.owned()),
+                             std::move(rule), states, &sums_);
       })) {}
 
-nn::StepOptions DistributedOptimizer::step_options(const UpdateOptions& options) {
-  nn::StepOptions update{.learning_rate = options.learning_rate,
-                         .update = options.update,
-                         .inverse_targets = options.inverse_targets,
-                         .max_gradient_norm = options.max_gradient_norm,
-                         .scaling = options.scaling};
-  if (model_.mesh().world().size() > 1) {
-    update.sum_over_shards = [this, loss = options.loss](double sum) {
-      return model_.sum_squares(sum, loss);
-    };
-    update.sum_in_place = [this](const Tensor& sum, Stream stream) {
-      model_.sum_squares_in_place(
-          sum, stream, [this](collectives::WorkPtr last) { last_sum_ = std::move(last); });
-    };
-  }
-  update.before_reading = [this](Stream stream) {
-    SHOAL_CHECK(!model_.mesh().captured(), "the host reads numbers in the middle of the update");
-    if (last_sum_) last_sum_->wait();
-    collectives::watch(model_.mesh().world(), stream);
-  };
-  if (model_.has_parts())
-    update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
-  return update;
-}
-
-nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
-                                           const UpdateOptions& options) {
+nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state, nn::StepOptions options) {
   return model_.mesh().guarded([&] {
     model_.wait_for_values();  // the last step's gathers read the values that are updated now
-    nn::StepOptions update = step_options(options);
-    update.gradient_scale = 1 / scaler_.scale();
-    const nn::StepOutcome outcome = rule_->step(state, update);
-    last_sum_.reset();
+    options.gradient_scale /= scaler_.scale();
+    const nn::StepOutcome outcome = rule_.step(state, options);
+    sums_.take_last();
     if (!outcome.skipped) model_.publish();
     scaler_.update(outcome.skipped);
     return outcome;
   });
 }
 
-void DistributedOptimizer::set_step(kernels::StepState& state, const UpdateOptions& options) {
-  rule_->set_step(state, step_options(options));
+void DistributedOptimizer::set_step(kernels::StepState& state, const nn::StepOptions& options) {
+  rule_.set_step(state, options);
 }
 
-void DistributedOptimizer::queue_step(kernels::StepState& state, const UpdateOptions& options) {
+void DistributedOptimizer::queue_step(kernels::StepState& state, const nn::StepOptions& options) {
   model_.mesh().guarded([&] {
     model_.wait_for_values();
-    rule_->queue_step(state, step_options(options));
+    rule_.queue_step(state, options);
     model_.publish();
     // A captured step must end with no running gather: the next step may be a replay.
     if (model_.options().captured) model_.wait_for_values();
@@ -86,7 +60,7 @@ void DistributedOptimizer::queue_step(kernels::StepState& state, const UpdateOpt
 std::vector<HeldRun> DistributedOptimizer::held() const {
   std::vector<HeldRun> held;
   const std::vector<OwnedRun> runs = model_.owned();
-  const std::vector<nn::NamedTensor> states = rule_->state_tensors();  // run by run
+  const std::vector<nn::NamedTensor> states = rule_.state_tensors();  // run by run
   const std::size_t each = runs.empty() ? 0 : states.size() / runs.size();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const OwnedRun& run = runs[i];

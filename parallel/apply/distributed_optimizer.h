@@ -1,9 +1,7 @@
 // SMP's DistributedOptimizer: one update of a ParallelModel, whatever its mesh and sharding.
 //
 //   ParallelModel model(context, chain, mesh, options);
-//   DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-//     return nn::make_adamw(kernels, memory, std::move(segments), {.weight_decay = 0.1});
-//   });
+//   DistributedOptimizer optimizer(model, nn::adamw({.weight_decay = 0.1}));
 //   each step: microbatches' input.loss.loss_scale = optimizer.loss_scale() / targets of all ranks;
 //              model.train(microbatches); optimizer.step(state, {.learning_rate = 1e-3});
 //
@@ -12,13 +10,13 @@
 // calls in the same order.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "shoal/nn/optim/loss_scaler.h"
 #include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/apply/model_sums.h"
 #include "shoal/parallel/apply/parallel_model.h"
 
 namespace shoal::parallel {
@@ -28,18 +26,6 @@ struct DistributedOptimizerOptions {  // SMP's arguments and defaults
   bool dynamic_loss_scale = false;  // true: static_loss_scale is ignored
   // Defaults: initial scale 2^32, factor 2, window 1000, minimum 1, delayed_shift 1.
   nn::LossScalerOptions dynamic_loss_args = {};
-};
-
-struct UpdateOptions {
-  double learning_rate = 0;
-  double max_gradient_norm = 0;  // 0: no clipping
-  // The nn::StepOptions fields of the same names, for set_step() and queue_step().
-  std::int64_t update = -1;
-  float inverse_targets = 1;
-  kernels::LossScaleRule scaling = {};
-  // On the host: this rank's part of the step's loss; becomes the sum over all ranks, which goes
-  // with that of the norm. May be null.
-  double* loss = nullptr;
 };
 
 // This rank's part of one tensor of a checkpoint.
@@ -56,11 +42,11 @@ struct HeldRun {
 
 class DistributedOptimizer {
  public:
-  // Creates the update rule for this rank's segments: nn::make_adamw(...).
-  using Make = std::function<std::unique_ptr<nn::Optimizer>(std::vector<nn::Segment>)>;
-  // `model` must outlive the object.
-  DistributedOptimizer(ParallelModel& model, const Make& make,
-                       const DistributedOptimizerOptions& options = {});
+  // Steps `rule` on this rank's elements. `states`: memory of the rule's states, if not that of the
+  // model's context. `model` and `states` must outlive the object.
+  DistributedOptimizer(ParallelModel& model, std::unique_ptr<nn::UpdateRule> rule,
+                       const DistributedOptimizerOptions& options = {},
+                       MemoryResource* states = nullptr);
 
   // Factor for the losses of the next train(); 1 without scaling.
   double loss_scale() const { return scaler_.scale(); }
@@ -68,18 +54,18 @@ class DistributedOptimizer {
   // on every rank. If the norm or one rank's share of it is not finite, all ranks skip the step.
   // Then updates the loss scale. With sharding, new values may still be on their way when this
   // returns; train() and evaluate() wait for the ones they read. Blocks.
-  nn::StepOutcome step(kernels::StepState& state, const UpdateOptions& options);
+  nn::StepOutcome step(kernels::StepState& state, nn::StepOptions options);
 
   // The step on a device without host waits. Call set_step() with the step's settings, then
   // ParallelModel::queue_train(), then queue_step(). Losses are scaled by `state`
   // (LossOptions::state), whose loss scale follows `options.scaling`; loss_scale() and scaler() are
   // not used. If the step is skipped, rule().norm() is not finite, and values are published all the
   // same. Both calls may be captured in a graph; replays also set take_last_sum().
-  void set_step(kernels::StepState& state, const UpdateOptions& options);
-  void queue_step(kernels::StepState& state, const UpdateOptions& options);
+  void set_step(kernels::StepState& state, const nn::StepOptions& options);
+  void queue_step(kernels::StepState& state, const nn::StepOptions& options);
   // The last cross-rank sum of the step. Wait for it before waiting for the stream: the sum's wait
   // has a deadline. Null: there is one rank.
-  collectives::WorkPtr take_last_sum() { return std::move(last_sum_); }
+  collectives::WorkPtr take_last_sum() { return sums_.take_last(); }
 
   // For checkpoints: masters and the rule's states, in no particular order. Without sharding whole
   // parameters, with sharding this rank's runs. Every rank loads all of its entries, whichever rank
@@ -90,15 +76,13 @@ class DistributedOptimizer {
   // Its state() and restore() are the loss scale's part of a checkpoint.
   nn::LossScaler& scaler() { return scaler_; }
 
-  nn::Optimizer& rule() { return *rule_; }
+  nn::Optimizer& rule() { return rule_; }
 
  private:
-  nn::StepOptions step_options(const UpdateOptions& options);
-
   ParallelModel& model_;
-  collectives::WorkPtr last_sum_;  // of the step being queued
+  ModelSums sums_;
   nn::LossScaler scaler_;
-  std::unique_ptr<nn::Optimizer> rule_;
+  nn::Optimizer rule_;
 };
 
 }  // namespace shoal::parallel

@@ -1,8 +1,6 @@
 #include "shoal/parallel/apply/parallel_model.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -177,52 +175,6 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
     runs.push_back(std::move(run));
   }
   return runs;
-}
-
-// A single sum over all ranks. Separate sums of each copy might add in different orders, and copies
-// that clip by different norms drift apart. A copy that does not count adds zero and its veto.
-double ParallelModel::sum_squares(double mine, double* loss) {
-  if (mesh_.world().size() == 1) return mine;
-  const PhaseSpan phase(options_.clock, StepPhase::communication);
-  double sums[] = {loss != nullptr ? *loss : 0, state_->is_first_copy() ? mine : 0,
-                   std::isfinite(mine) ? 0.0 : 1.0};
-  mesh_.world().host().all_reduce(sums, sums, 3, DType::f64, ReduceOp::sum)->wait();
-  if (loss != nullptr) *loss = sums[0];
-  const bool refused = sums[2] > 0 && std::isfinite(sums[1]);
-  return refused ? std::numeric_limits<double>::quiet_NaN() : sums[1];
-}
-
-void ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream,
-                                         const std::function<void(collectives::WorkPtr)>& began) {
-  collectives::Communicator& all = mesh_.world();
-  if (all.size() == 1) return;
-  scale_squares(context_.kernels().reduction(), mine, state_->is_first_copy(), stream);
-  const auto add = [&all, mine, stream, began] { began(add_squares(all, mine, stream)); };
-  if (const nn::HostWork* const host_work = mesh_.host_work())
-    host_work->run(add);
-  else
-    add();
-}
-
-// Each element counts on the one rank of the mesh that writes it to checkpoints. A single sum over
-// all ranks, as in sum_squares().
-void ParallelModel::sum_over_parts(std::span<nn::SquareSums> sums) {
-  const std::vector<OwnedRun> runs = owned();
-  SHOAL_ASSERT(runs.size() == sums.size());
-  std::vector<double> whole(2 * static_cast<std::size_t>(parameters_of_all_));
-  const auto at = [&](std::size_t run) { return 2 * static_cast<std::size_t>(runs[run].number); };
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].writes) continue;
-    whole[at(i)] += sums[i].weight;
-    whole[at(i) + 1] += sums[i].update;
-  }
-  if (mesh_.world().size() > 1)
-    mesh_.world()
-        .host()
-        .all_reduce(whole.data(), whole.data(), static_cast<std::int64_t>(whole.size()), DType::f64,
-                    ReduceOp::sum)
-        ->wait();
-  for (std::size_t i = 0; i < runs.size(); ++i) sums[i] = {whole[at(i)], whole[at(i) + 1]};
 }
 
 std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {

@@ -46,23 +46,13 @@ class ParallelModel {
   KeptElements kept() const { return state_->kept(); }  // computed, gaps included (layout_memory.h)
 
   // --- for DistributedOptimizer ----------------------------------------------------------------
+  nn::Context& context() const { return context_; }
   // The elements this rank updates, in the order of parameters(): with sharding, its shard of each.
   std::vector<OwnedRun> owned() const { return state_->owned(); }
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
-  // nn::StepOptions::sum_over_shards: the sum over the model's gradients. `mine` is this rank's sum
-  // over the segments with Segment::in_norm. Of several copies only the first counts. The result
-  // has the same bits on every rank. If any rank's sum is not finite, in any copy, all results are
-  // not finite. `loss`, if not null, becomes its sum over all ranks. Blocks.
-  double sum_squares(double mine, double* loss = nullptr);
-  // The same for an f64 [1] on a device, queued on `stream` (StepOptions::sum_in_place). The host
-  // does not wait for the device. `began` receives the sum's Work, also in each replay of a
-  // captured step. It is not called if there is one rank.
-  void sum_squares_in_place(const Tensor& mine, Stream stream,
-                            const std::function<void(collectives::WorkPtr)>& began);
-  // nn::StepOptions::sum_parts, if ranks hold parts of parameters. `sums` are those of owned(),
-  // then those of whole parameters, with the same bits on every rank. Blocks.
-  void sum_over_parts(std::span<nn::SquareSums> sums);
-  bool has_parts() const { return mesh_.shape().tp > 1 || sharded(); }  // the same on every rank
+  // True if this rank is in the first copy of the state. A copy is the ranks that share one state.
+  bool is_first_copy() const { return state_->is_first_copy(); }
+  int parameters_of_all() const { return parameters_of_all_; }  // in ranks of the whole model
   // Call after an update: starts to send the new values. train() and evaluate() wait unit by unit.
   void publish() { state_->publish(); }
   void wait_for_values() { state_->wait(); }  // before reading values in any other way

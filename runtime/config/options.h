@@ -15,13 +15,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -124,7 +124,8 @@ class OptionSet::Section {
   // One of several words. Several words may share a value; the first of them is printed.
   template <typename E>
   Section& choice(std::string name, E* field,
-                  std::initializer_list<std::pair<const char*, E>> words, OptionRules rules = {});
+                  const std::vector<std::pair<const char*, std::type_identity_t<E>>>& words,
+                  OptionRules rules = {});
 
  private:
   friend class OptionSet;
@@ -138,8 +139,8 @@ class OptionSet::Section {
 
 template <typename E>
 OptionSet::Section& OptionSet::Section::choice(
-    std::string name, E* field, std::initializer_list<std::pair<const char*, E>> words,
-    OptionRules rules) {
+    std::string name, E* field,
+    const std::vector<std::pair<const char*, std::type_identity_t<E>>>& words, OptionRules rules) {
   std::vector<std::string> names;
   std::vector<E> values;
   for (const auto& [word, value] : words) {

@@ -172,7 +172,7 @@ Trained train(const std::string& name, Device device, DType dtype, bool captures
   work.chain->materialize(context, DType::f32);
   MasterWeights masters(parameters, dtype, *kernels, memory);
   allocate_gradients(context, parameters);
-  const auto optimizer = make_adamw(*kernels, memory, masters.segments(), {.weight_decay = 0.1});
+  Optimizer optimizer(*kernels, memory, masters.segments(), nn::adamw({.weight_decay = 0.1}));
   work.input.loss.loss_scale = 1.0f / 8;
   const auto upload = [&](Tensor& tensor) {
     if (tensor.defined())
@@ -192,7 +192,7 @@ Trained train(const std::string& name, Device device, DType dtype, bool captures
   const StepOptions options{.learning_rate = 3e-3, .max_gradient_norm = 1};
   for (int step = 0; step < kSteps; ++step) {
     if (step == kSteps - 1) out.before = backend.statistics();
-    optimizer->set_step(*state, options);
+    optimizer.set_step(*state, options);
     const auto run = [&] {
       for (Parameter* parameter : parameters) parameter->clear_gradient();
       // Two microbatches: gradients are accumulated.
@@ -204,7 +204,7 @@ Trained train(const std::string& name, Device device, DType dtype, bool captures
         kernels->elementwise().cast(made.loss_sum, loss.view(), context.stream);
         tape.backward(context, made.loss);
       }
-      optimizer->queue_step(*state, options);
+      optimizer.queue_step(*state, options);
     };
     if (capture)
       capture->run("step", run);

@@ -126,8 +126,8 @@ Trained train(const Options& o) {
   gpu.gpt2.materialize(gpu.context, DType::f32);
   nn::MasterWeights masters(gpu.gpt2.parameters(), o.dtype, *gpu.kernels, gpu.memory);
   nn::allocate_gradients(gpu.context, gpu.gpt2.parameters());
-  const auto optimizer =
-      nn::make_adamw(*gpu.kernels, gpu.memory, masters.segments(), {.weight_decay = 0.1});
+  nn::Optimizer optimizer(*gpu.kernels, gpu.memory, masters.segments(),
+                          nn::adamw({.weight_decay = 0.1}));
   const nn::StepOptions step_options{.learning_rate = 1e-2, .max_gradient_norm = 1};
   std::optional<Offloader> offloader;
   if (o.offloads)
@@ -154,14 +154,14 @@ Trained train(const Options& o) {
     gpu.kernels->elementwise().cast(made.loss_sum, loss.view(), gpu.context.stream);
     if (batch) offloader->expect(*batch);
     tape.backward(gpu.context, made.loss);
-    optimizer->queue_step(*gpu.state, step_options);
+    optimizer.queue_step(*gpu.state, step_options);
   };
   DeviceBackend& backend = device_backend(DeviceType::cuda);
   gpu.memory.reset_peaks();
   const std::int64_t before = gpu.memory.usage(MemoryTag::activations).current;
   for (int step = 0; step < o.steps; ++step) {
     if (step == o.steps - 2) out.before = backend.statistics();
-    optimizer->set_step(*gpu.state, step_options);
+    optimizer.set_step(*gpu.state, step_options);
     if (capture)
       capture->run("step", work);
     else

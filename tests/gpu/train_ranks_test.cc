@@ -71,7 +71,7 @@ Run train(const World& world, Store& store) {
   buckets.first_bucket_bytes = 16 << 10;
   parallel::Reducer reducer(parameters, *communicator, buckets);
   // Not so small an epsilon that rounding becomes updates where the gradient is zero (key biases).
-  const auto optimizer = nn::make_adamw(*kernels, memory, masters.segments(), {.epsilon = 1e-4});
+  nn::Optimizer optimizer(*kernels, memory, masters.segments(), nn::adamw({.epsilon = 1e-4}));
   const nn::StepStateMemory state(*kernels, memory);
   context.random.state = state.pointer();
 
@@ -88,7 +88,7 @@ Run train(const World& world, Store& store) {
     reducer.arm();
     tape.backward(context, output.loss);
     reducer.finish();
-    optimizer->step(*state, {.learning_rate = 3e-3, .max_gradient_norm = 1.0});
+    optimizer.step(*state, {.learning_rate = 3e-3, .max_gradient_norm = 1.0});
     double loss = context.read(output.loss_sum) / (kBatch * kLength);
     communicator->host()
         .all_reduce(&loss, &loss, 1, DType::f64, collectives::ReduceOp::sum)

@@ -560,7 +560,7 @@ TEST(GpuTrainer, PinnedMemoryThatRunsOutIsToldByTag) {
 TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
-  for (const Optim optim : {Optim::adamw, Optim::sgd, Optim::lamb}) {
+  for (const std::string optim : {"adamw", "sgd", "lamb"}) {
     auto arguments = arguments_of(output / "kept");
     arguments.overwrite_output_dir = true;
     arguments.max_steps = 6;

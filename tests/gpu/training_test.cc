@@ -73,7 +73,8 @@ class Trainer {
     const auto parameters = model_.parameters();
     masters_.emplace(parameters, options.dtype, *kernels_, planned_);
     allocate_gradients(context_, parameters);
-    optimizer_ = make_adamw(*kernels_, planned_, masters_->segments(), {.weight_decay = 0.1});
+    optimizer_ = std::make_unique<Optimizer>(*kernels_, planned_, masters_->segments(),
+                                             adamw({.weight_decay = 0.1}));
     ids_ = context_.empty({rows_, kLength}, DType::i32, MemoryTag::data);
     targets_ = context_.empty({rows_, kLength}, DType::i32, MemoryTag::data);
     losses_ = context_.empty({options.steps}, DType::f32, MemoryTag::data);

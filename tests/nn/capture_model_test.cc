@@ -44,7 +44,7 @@ Trained train(bool planned, bool checkpointing, int rows = 4) {
   model.materialize(context, DType::f32);
   MasterWeights weights(model.parameters(), DType::bf16, *kernels, counted);
   allocate_gradients(context, model.parameters());
-  const auto optimizer = make_adamw(*kernels, counted, weights.segments(), {});
+  Optimizer optimizer(*kernels, counted, weights.segments(), nn::adamw());
   std::vector<std::int32_t> all;
   for (int i = 0; i < rows * 32; ++i) all.push_back(i * 7 % 61);
   const Tensor ids = context.upload(all.data(), {rows, 32}, DType::i32);
@@ -53,7 +53,7 @@ Trained train(bool planned, bool checkpointing, int rows = 4) {
   Trained trained;
   for (int step = 0; step < 6; ++step) {
     const StepOptions options{.learning_rate = 1e-2 / (step + 1), .max_gradient_norm = 1};
-    optimizer->set_step(*state, options);
+    optimizer.set_step(*state, options);
     const auto work = [&] {
       for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
       Tape tape;
@@ -62,7 +62,7 @@ Trained train(bool planned, bool checkpointing, int rows = 4) {
       context.tape = nullptr;
       kernels->elementwise().cast(out.loss_sum, loss.view(), context.stream);
       tape.backward(context, out.loss);
-      optimizer->queue_step(*state, options);
+      optimizer.queue_step(*state, options);
     };
     if (planned)
       capture.run("step", work);

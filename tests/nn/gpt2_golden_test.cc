@@ -123,11 +123,11 @@ TEST_P(Gpt2Golden, TenStepsOfAdamW) {
   load_gpt2_weights(directory_, model_, assign_values(room_.context));
   const auto parameters = model_.parameters();
   MasterWeights masters(parameters, GetParam().dtype, *room_.kernels, room_.memory);
-  const auto optimizer = make_adamw(*room_.kernels, room_.memory, masters.segments(),
-                                    {.beta1 = how["betas"][0],
-                                     .beta2 = how["betas"][1],
-                                     .epsilon = how["epsilon"],
-                                     .weight_decay = how["weight_decay"]});
+  Optimizer optimizer(*room_.kernels, room_.memory, masters.segments(),
+                      nn::adamw({.beta1 = how["betas"][0],
+                                 .beta2 = how["betas"][1],
+                                 .epsilon = how["epsilon"],
+                                 .weight_decay = how["weight_decay"]}));
   const Tensor all_ids = i32("steps.input_ids"), all_labels = i32("steps.labels");
   const Tensor losses = file_->tensor("steps.loss"), norms = file_->tensor("steps.grad_norm");
   const testing::Reachable<kernels::StepState> reachable_state;
@@ -137,8 +137,8 @@ TEST_P(Gpt2Golden, TenStepsOfAdamW) {
     const double loss = step(all_ids.narrowed(0, k, 1).reshaped(shape),
                              all_labels.narrowed(0, k, 1).reshaped(shape));
     const StepOutcome outcome =
-        optimizer->step(state, {.learning_rate = how["learning_rates"][static_cast<unsigned>(k)],
-                                .max_gradient_norm = how["max_grad_norm"]});
+        optimizer.step(state, {.learning_rate = how["learning_rates"][static_cast<unsigned>(k)],
+                               .max_gradient_norm = how["max_grad_norm"]});
     EXPECT_TRUE(close_relative("loss", loss, losses.const_data<float>()[k], bf16() ? 2e-2 : 1e-5))
         << "step " << k;
     EXPECT_TRUE(close_relative("norm", outcome.gradient_norm, norms.const_data<float>()[k],

@@ -57,16 +57,14 @@ class Optimizers : public ::testing::Test {
     return made;
   }
 
-  std::unique_ptr<Optimizer> make(const nlohmann::json& rule, std::vector<Segment> segments) {
+  static std::unique_ptr<UpdateRule> make(const nlohmann::json& rule) {
     const auto adam = [&] {
       return AdamWOptions{rule["betas"][0], rule["betas"][1], rule["epsilon"],
                           rule["weight_decay"]};
     };
-    if (rule["rule"] == "adamw") return make_adamw(*kernels, *memory, std::move(segments), adam());
-    if (rule["rule"] == "lamb")
-      return make_lamb(*kernels, *memory, std::move(segments), {adam(), rule["max_trust_ratio"]});
-    return make_sgd(*kernels, *memory, std::move(segments),
-                    {rule["momentum"], rule["dampening"], rule["weight_decay"], rule["nesterov"]});
+    if (rule["rule"] == "adamw") return adamw(adam());
+    if (rule["rule"] == "lamb") return lamb({adam(), rule["max_trust_ratio"]});
+    return sgd({rule["momentum"], rule["dampening"], rule["weight_decay"], rule["nesterov"]});
   }
 };
 
@@ -79,13 +77,13 @@ TEST_F(Optimizers, KeepTheirStatesWhereTheyAreTold) {
        .master = numbers.narrowed(0, 40, 60),
        .gradient = numbers.narrowed(0, 40, 60)}};
   const auto states = [&] { return there.usage(MemoryTag::optimizer).current; };
-  const auto adamw = make_adamw(*kernels, here, segments, {}, &there);
+  Optimizer adamw(*kernels, here, segments, nn::adamw(), &there);
   EXPECT_EQ(states(), 2 * 4 * (48 + 64)) << "two moments, each on cache lines";
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0);
-  const auto sgd = make_sgd(*kernels, here, segments, {.momentum = 0.9}, &there);
+  Optimizer sgd(*kernels, here, segments, nn::sgd({.momentum = 0.9}), &there);
   EXPECT_EQ(states(), 3 * 4 * (48 + 64));
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0);
-  const auto lamb = make_lamb(*kernels, here, segments, {}, &there);
+  Optimizer lamb(*kernels, here, segments, nn::lamb(), &there);
   EXPECT_EQ(states(), 5 * 4 * (48 + 64));
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0) << "nothing is kept of an update";
 }
@@ -102,7 +100,7 @@ TEST_F(Optimizers, FollowTheGoldenTrajectories) {
       segment.gradient = Tensor::zeros({n}, DType::f32, *memory, MemoryTag::gradients);
       segments.push_back(segment);
     }
-    const std::unique_ptr<Optimizer> optimizer = make(rule, segments);
+    Optimizer optimizer(*kernels, *memory, segments, make(rule));
     const testing::Reachable<kernels::StepState> reachable_state;
     kernels::StepState& state = *reachable_state;
     for (int step = 0; step < golden["steps"]; ++step) {
@@ -111,8 +109,7 @@ TEST_F(Optimizers, FollowTheGoldenTrajectories) {
         std::copy_n(rows.narrowed(0, step, 1).const_data<float>(), segment.gradient.count(),
                     segment.gradient.data<float>());
       }
-      optimizer->step(state,
-                      {.learning_rate = golden["learning_rates"][static_cast<size_t>(step)]});
+      optimizer.step(state, {.learning_rate = golden["learning_rates"][static_cast<size_t>(step)]});
       for (const Segment& segment : segments) {
         const Tensor rows = file->tensor(name + "." + segment.name);
         EXPECT_TRUE(testing::close_in_norm(
@@ -133,12 +130,12 @@ TEST_F(Optimizers, ClipByTheGlobalNormAndSkipWhatIsNotFinite) {
     std::fill_n(segment.gradient.data<float>(), 3, 2.0f);
     segments.push_back(segment);
   }
-  const auto optimizer = make_sgd(*kernels, *memory, segments, {});
+  Optimizer optimizer(*kernels, *memory, segments, nn::sgd());
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
   // Norm of six twos, scaled by a half: sqrt(6). Clipped to 1, the update is 1 / sqrt(6).
   const StepOptions options{.learning_rate = 1, .gradient_scale = 0.5, .max_gradient_norm = 1};
-  StepOutcome outcome = optimizer->step(state, options);
+  StepOutcome outcome = optimizer.step(state, options);
   EXPECT_NEAR(outcome.gradient_norm, std::sqrt(6.0), 1e-12);
   EXPECT_FALSE(outcome.skipped);
   EXPECT_EQ(state.step, 1u);
@@ -146,28 +143,41 @@ TEST_F(Optimizers, ClipByTheGlobalNormAndSkipWhatIsNotFinite) {
 
   segments[1].gradient.data<float>()[0] = std::numeric_limits<float>::infinity();
   const float before = segments[0].master.const_data<float>()[0];
-  outcome = optimizer->step(state, options);
+  outcome = optimizer.step(state, options);
   EXPECT_TRUE(outcome.skipped);
   EXPECT_EQ(state.step, 1u);
   EXPECT_EQ(segments[0].master.const_data<float>()[0], before);
 }
 
 TEST_F(Optimizers, NormAddsWhatOtherShardsHold) {
+  class Others final : public UpdateGroup {
+    double sum_squares(double mine, double*) override { return mine + 16; }
+  } others;
   Segment segment{.name = "a",
                   .master = Tensor::zeros({1}, DType::f32, *memory, MemoryTag::parameters),
                   .gradient = Tensor::zeros({1}, DType::f32, *memory, MemoryTag::gradients)};
   segment.gradient.data<float>()[0] = 3;
-  const auto optimizer = make_sgd(*kernels, *memory, {segment}, {});
+  Optimizer optimizer(*kernels, *memory, {segment}, nn::sgd(), nullptr, &others);
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
-  const StepOutcome outcome = optimizer->step(
-      state, {.learning_rate = 1, .sum_over_shards = [](double sum) { return sum + 16; }});
+  const StepOutcome outcome = optimizer.step(state, {.learning_rate = 1});
   EXPECT_DOUBLE_EQ(outcome.gradient_norm, 5);
 }
 
 // One parameter in three parts, whose sums are added, moves as the whole one does; each part by
 // itself does not.
 TEST_F(Optimizers, LambWeighsWholeParametersThatAreInParts) {
+  class Parts final : public UpdateGroup {
+    bool has_parts() const override { return true; }
+    void sum_over_parts(std::span<SquareSums> sums) override {
+      SquareSums whole;
+      for (const SquareSums& part : sums) {
+        whole.weight += part.weight;
+        whole.update += part.update;
+      }
+      for (SquareSums& part : sums) part = whole;
+    }
+  };
   constexpr std::int64_t kCount = 50;
   const auto segment = [&](std::int64_t first, std::int64_t count) {
     Segment made{.name = "w",
@@ -182,19 +192,11 @@ TEST_F(Optimizers, LambWeighsWholeParametersThatAreInParts) {
   };
   const LambOptions options{.adam = {.epsilon = 1e-2, .weight_decay = 0.1}};
   const auto moved = [&](const std::vector<Segment>& segments, bool adds) {
-    const auto lamb = make_lamb(*kernels, *memory, segments, options);
+    Parts parts;
+    Optimizer lamb(*kernels, *memory, segments, nn::lamb(options), nullptr,
+                   adds ? &parts : nullptr);
     const testing::Reachable<kernels::StepState> state;
-    StepOptions how{.learning_rate = 0.1};
-    if (adds)
-      how.sum_parts = [](std::span<SquareSums> sums) {
-        SquareSums whole;
-        for (const SquareSums& part : sums) {
-          whole.weight += part.weight;
-          whole.update += part.update;
-        }
-        for (SquareSums& part : sums) part = whole;
-      };
-    for (int step = 0; step < 3; ++step) lamb->step(*state, how);
+    for (int step = 0; step < 3; ++step) lamb.step(*state, {.learning_rate = 0.1});
     std::vector<double> all;
     for (const Segment& part : segments)
       for (std::int64_t i = 0; i < part.master.count(); ++i)
@@ -221,11 +223,11 @@ TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
   std::vector<Parameter*> parameters{&parameter};
   MasterWeights masters(parameters, DType::bf16, *kernels, *memory);
   EXPECT_EQ(parameter.value.dtype(), DType::bf16);
-  const auto optimizer = make_sgd(*kernels, *memory, masters.segments(), {});
+  Optimizer optimizer(*kernels, *memory, masters.segments(), nn::sgd());
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
   // bf16 has steps of 2^-8 below 1: sixteen updates of 2^-12 only show together.
-  for (int step = 0; step < 16; ++step) optimizer->step(state, {.learning_rate = 0x1p-12});
+  for (int step = 0; step < 16; ++step) optimizer.step(state, {.learning_rate = 0x1p-12});
   EXPECT_EQ(masters.masters()[0].tensor.const_data<float>()[0], 1 - 0x1p-8f);
   EXPECT_EQ(static_cast<float>(parameter.value.const_data<bfloat16>()[0]), 1 - 0x1p-8f);
 
@@ -250,12 +252,11 @@ TEST_F(Optimizers, StochasticRoundingKeepsItInTheMean) {
     MasterWeights weights(parameters, DType::bf16, *kernels, counted, {}, nullptr, 3);
     EXPECT_EQ(counted.usage(MemoryTag::optimizer).current, 0);
     EXPECT_EQ(weights.masters()[0].tensor.dtype(), DType::bf16);
-    const auto optimizer = lamb ? make_lamb(*kernels, counted, weights.segments(), {})
-                                : make_adamw(*kernels, counted, weights.segments(), {});
+    Optimizer optimizer(*kernels, counted, weights.segments(), lamb ? nn::lamb() : adamw());
     EXPECT_EQ(counted.usage(MemoryTag::optimizer).current, 2 * 4 * kCount);
     kernels::StepState& state = *reachable_state;
     state = {};
-    for (int step = 0; step < 400; ++step) optimizer->step(state, {.learning_rate = 0x1p-7 / 160});
+    for (int step = 0; step < 400; ++step) optimizer.step(state, {.learning_rate = 0x1p-7 / 160});
     double mean = 0;
     for (std::int64_t i = 0; i < kCount; ++i)
       mean += static_cast<float>(parameter.value.const_data<bfloat16>()[i]) / double{kCount};
@@ -279,11 +280,11 @@ TEST_F(Optimizers, StochasticRoundingIsRefusedWhereThereAreMasters) {
     }
     return std::string();
   };
-  const auto adamw = [&] { make_adamw(*kernels, *memory, {segment}, {}); };
+  const auto adamw = [&] { const Optimizer made(*kernels, *memory, {segment}, nn::adamw()); };
   EXPECT_EQ(error(adamw),
             "w: stochastic rounding is of bf16 parameters without masters, not of f32");
   segment.master = Tensor::zeros({5}, DType::bf16, *memory, MemoryTag::parameters);
-  EXPECT_EQ(error([&] { make_sgd(*kernels, *memory, {segment}, {}); }),
+  EXPECT_EQ(error([&] { const Optimizer made(*kernels, *memory, {segment}, sgd()); }),
             "w: SGD has no stochastic rounding; AdamW and LAMB have");
   segment.value = segment.master;
   EXPECT_EQ(
@@ -302,12 +303,12 @@ TEST_F(Optimizers, StateIsNamedAndCounted) {
   Segment segment{.name = "w",
                   .master = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::parameters),
                   .gradient = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::gradients)};
-  const auto adamw = make_adamw(*kernels, *memory, {segment}, {});
-  ASSERT_EQ(adamw->state_tensors().size(), 2u);
-  EXPECT_EQ(adamw->state_tensors()[1].name, "exp_avg_sq/w");
-  EXPECT_EQ(adamw->state_bytes(), 40);
-  EXPECT_TRUE(make_sgd(*kernels, *memory, {segment}, {})->state_tensors().empty());
-  EXPECT_THROW(make_sgd(*kernels, *memory, {segment}, {.nesterov = true}), Error);
+  Optimizer adamw(*kernels, *memory, {segment}, nn::adamw());
+  ASSERT_EQ(adamw.state_tensors().size(), 2u);
+  EXPECT_EQ(adamw.state_tensors()[1].name, "exp_avg_sq/w");
+  EXPECT_EQ(adamw.state_bytes(), 40);
+  EXPECT_TRUE(Optimizer(*kernels, *memory, {segment}, sgd()).state_tensors().empty());
+  EXPECT_THROW(sgd({.nesterov = true}), Error);
 }
 
 TEST(LossScaler, GrowsAfterTheWindowAndShrinksOnOverflow) {

@@ -17,14 +17,10 @@ struct Optimizer::Parts {
   Parts(Model::Parts& of, const AdamW& rule)
       : model(of),
         optimizer(*of.model,
-                  [&](std::vector<nn::Segment> segments) {
-                    return nn::make_adamw(of.context.kernels(), of.context.memory(),
-                                          std::move(segments),
-                                          {.beta1 = rule.beta1,
-                                           .beta2 = rule.beta2,
-                                           .epsilon = rule.epsilon,
-                                           .weight_decay = rule.weight_decay});
-                  },
+                  nn::adamw({.beta1 = rule.beta1,
+                             .beta2 = rule.beta2,
+                             .epsilon = rule.epsilon,
+                             .weight_decay = rule.weight_decay}),
                   {.dynamic_loss_scale = of.model->plan().precision.dtype == DType::f16,
                    .dynamic_loss_args =
                        of.model->plan().precision.loss_scaling.value_or(nn::LossScalerOptions{})}) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/optimizers.h"
 
 namespace shoal {
 namespace {
@@ -100,14 +101,7 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
 
 void declare_optimizer(OptionSet& options, TrainingArguments& a) {
   options.section("optimizer", "Optimizer and schedule")
-      .choice("optim", &a.optim,
-              {{"adamw", Optim::adamw},
-               {"adamw_torch", Optim::adamw},
-               {"adamw_torch_fused", Optim::adamw},
-               {"adamw_apex_fused", Optim::adamw},
-               {"adamw_hf", Optim::adamw},
-               {"sgd", Optim::sgd},
-               {"lamb", Optim::lamb}},
+      .choice("optim", &a.optim, optimizer_words(),
               {.help = "update rule; all that begin with adamw are one"})
       .real("learning_rate", &a.learning_rate, {.min = 0, .help = "peak"})
       .real("weight_decay", &a.weight_decay,
@@ -429,8 +423,9 @@ void check_arguments(const TrainingArguments& a) {
     refuse(
         "stochastic_rounding is of bf16 parameters, and with bf16 auto they may be f32; set bf16 "
         "true");
-  if (a.stochastic_rounding && a.optim == Optim::sgd)
-    refuse("stochastic_rounding is true, but optim is sgd; adamw and lamb have it");
+  if (a.stochastic_rounding && !make_rule(a)->rounds())
+    refuse(fmt::format("stochastic_rounding is true, but optim is {}; adamw and lamb have it",
+                       a.optim));
   if (a.grad_scaler_backoff_factor >= 1)
     refuse(fmt::format("grad_scaler_backoff_factor is {}; it is below 1",
                        a.grad_scaler_backoff_factor));

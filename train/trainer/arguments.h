@@ -26,7 +26,6 @@ struct SmpParameters;
 }
 
 enum class Interval { no, steps, epoch, best };  // best: only for save_strategy
-enum class Optim { adamw, sgd, lamb };
 enum class Sampling { random, sequential, group_by_length };
 std::string_view to_string(Sampling sampling);  // as the option spells it
 // Capture of a step as one graph with planned memory (nn/capture). automatic: on if kernels run on
@@ -47,7 +46,7 @@ struct TrainingArguments {
   std::optional<double> max_train_minutes;  // the first step after it saves and ends the run
 
   // --- optimizer
-  Optim optim = Optim::adamw;
+  std::string optim = "adamw";  // the first name in a row of train/trainer/optimizers.cc
   double learning_rate = 5e-5, weight_decay = 0.0;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double sgd_momentum = 0.0;

@@ -1,7 +1,5 @@
 #include "shoal/train/trainer/early_forward.h"
 
-#include <cmath>
-
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
@@ -25,7 +23,6 @@ void EarlyForward::attach(parallel::Reducer& reducer, nn::Optimizer& optimizer,
                           parameter);
   }
   SHOAL_ASSERT(segment_of_.size() == optimizer.segments().size());
-  squares_.assign(segment_of_.size(), 0.0);
 }
 
 void EarlyForward::on_complete(nn::Parameter& parameter) {
@@ -35,11 +32,7 @@ void EarlyForward::on_complete(nn::Parameter& parameter) {
 
 void EarlyForward::on_reduced(nn::Parameter& parameter) {
   if (!updating_) return;
-  const std::size_t segment = segment_of_.at(&parameter);
-  squares_[segment] = optimizer_->sum_of_squares(segment);
-  if (std::isfinite(squares_[segment]))
-    optimizer_->update_segment(segment, *state_);
-  else if (left_out_)
+  if (!optimizer_->update_segment(segment_of_.at(&parameter)) && left_out_)
     left_out_(parameter.name());
 }
 
@@ -60,9 +53,7 @@ bool EarlyForward::take_all_finite() {
 
 void EarlyForward::begin_updates(kernels::StepState& state, const nn::StepOptions& options) {
   SHOAL_ASSERT(!updating_);
-  optimizer_->begin(state, options.learning_rate, options.gradient_scale);
-  state_ = &state;
-  gradient_scale_ = options.gradient_scale;
+  optimizer_->begin(state, options);
   updating_ = true;
 }
 
@@ -70,9 +61,7 @@ double EarlyForward::settle() {
   SHOAL_ASSERT(updating_);
   reducer_->finish();
   updating_ = false;
-  double sum = 0;  // in the order of segments, as Optimizer::step adds them
-  for (const double squares : squares_) sum += squares;
-  return std::sqrt(sum) * gradient_scale_;
+  return optimizer_->end();
 }
 
 }  // namespace shoal

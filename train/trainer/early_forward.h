@@ -63,11 +63,8 @@ class EarlyForward {
   const std::function<void(const std::string&)> left_out_;
   parallel::Reducer* reducer_ = nullptr;
   nn::Optimizer* optimizer_ = nullptr;
-  kernels::StepState* state_ = nullptr;
   std::unordered_map<const nn::Parameter*, std::size_t> segment_of_;
   std::map<const std::byte*, const nn::Parameter*> parameter_at_;  // by the address of its value
-  std::vector<double> squares_;                                    // by segment, of this step
-  double gradient_scale_ = 1;
   bool all_finite_ = true, updating_ = false;
 };
 

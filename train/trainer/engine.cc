@@ -10,6 +10,7 @@
 #include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/trainer/mesh_check.h"
+#include "shoal/train/trainer/optimizers.h"
 #include "shoal/train/trainer/stage_cut.h"
 #include "shoal/train/trainer/task_unit.h"
 
@@ -25,12 +26,9 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-const EngineParts& checked(const EngineParts& parts) {
-  parts.trainer.kernels->check_computes(compute_dtype(parts.arguments));
-  return parts;
-}
-
+// Refuses what this rank cannot run, before anything is made. Null: the task is a chain.
 std::unique_ptr<nn::Chain> unit_of(const EngineParts& parts) {
+  parts.trainer.kernels->check_computes(compute_dtype(parts.arguments));
   Task& task = *parts.trainer.task;
   if (task.chain() != nullptr) return nullptr;
   if (parts.arguments.model_parallel)
@@ -68,7 +66,7 @@ Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryRe
 }  // namespace
 
 Engine::Engine(const EngineParts& parts)
-    : parts_(checked(parts)),
+    : parts_(parts),
       task_(*parts.trainer.task),
       task_unit_(unit_of(parts)),
       chain_(task_unit_ ? *task_unit_ : *task_.chain()),
@@ -206,9 +204,8 @@ std::vector<std::string> Engine::describe_gradients() const {
 void Engine::prepare_training() {
   if (optimizer_) return;
   optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
-      *model_, [this](std::vector<nn::Segment> segments) {
-        return make_optimizer(parts_, std::move(segments), optimizer_memory_.get());
-      });
+      *model_, make_rule(parts_.arguments), parallel::DistributedOptimizerOptions{},
+      optimizer_memory_.get());
   if (on_device())
     results_ =
         std::make_unique<StepResults>(context_.stream, mesh_.world(), parts_.trainer.pinned_memory);
@@ -256,9 +253,9 @@ std::vector<Microbatch> Engine::inputs(const StepWork& work) {
 StepDone Engine::step(const StepWork& work) {
   step_number_ = work.number;
   const std::vector<Microbatch> microbatches = inputs(work);
-  parallel::UpdateOptions update{.learning_rate = work.learning_rate,
-                                 .max_gradient_norm = parts_.arguments.max_grad_norm,
-                                 .scaling = scaler_.rule()};
+  nn::StepOptions update{.learning_rate = work.learning_rate,
+                         .max_gradient_norm = parts_.arguments.max_grad_norm,
+                         .scaling = scaler_.rule()};
   if (on_device()) {
     update.update = work.update;
     update.inverse_targets = work.loss.loss_scale;
@@ -286,7 +283,7 @@ StepDone Engine::step(const StepWork& work) {
 // On a device, queues or captures the whole step and waits for nothing; `done` is known on the
 // host.
 void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatches,
-                     parallel::UpdateOptions update, StepDone& done) {
+                     nn::StepOptions update, StepDone& done) {
   Tracer* const tracer = parts_.trainer.tracer;
   done = {};
   {

@@ -111,7 +111,7 @@ class Engine {
   BatchCut batch_cut() const;
   std::vector<parallel::Microbatch> inputs(const StepWork& work);
   void compute(const StepWork& work, std::span<const parallel::Microbatch> microbatches,
-               parallel::UpdateOptions update, StepDone& done);
+               nn::StepOptions update, StepDone& done);
   bool begin_early_updates(const StepWork& work, StepDone& done);
 
   const EngineParts parts_;

@@ -54,29 +54,6 @@ void note_loaded(const EngineParts& parts, const std::string& directory,
   parts.say(fmt::format("{}: {}", directory, text));
 }
 
-std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
-                                              std::vector<nn::Segment> segments,
-                                              MemoryResource* states) {
-  const TrainingArguments& a = parts.arguments;
-  kernels::Kernels& kernels = *parts.trainer.kernels;
-  MemoryResource& memory = *parts.trainer.memory;
-  const nn::AdamWOptions adam{.beta1 = a.adam_beta1,
-                              .beta2 = a.adam_beta2,
-                              .epsilon = a.adam_epsilon,
-                              .weight_decay = a.weight_decay};
-  switch (a.optim) {
-    case Optim::adamw:
-      return nn::make_adamw(kernels, memory, std::move(segments), adam, states);
-    case Optim::lamb:
-      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam}, states);
-    case Optim::sgd:
-      return nn::make_sgd(kernels, memory, std::move(segments),
-                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay}, states);
-  }
-  throw_error(ErrorCode::internal, "optimizer {} is not in make_optimizer",
-              static_cast<int>(a.optim));
-}
-
 parallel::ReducerOptions reducer_options(const EngineParts& parts) {
   const TrainingArguments& a = parts.arguments;
   return {.bucket_bytes = mebibytes(a.ddp_bucket_cap_mb),

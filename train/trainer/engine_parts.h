@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "shoal/nn/optim/loss_scaler.h"
-#include "shoal/nn/optim/optimizer.h"
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/train/trainer/arguments.h"
 #include "shoal/train/trainer/trainer.h"
@@ -24,11 +23,6 @@ struct EngineParts {
   // The checkpoint that training will resume from, on rank 0; empty: none, or another rank.
   std::string continues = {};
 };
-// `states`: memory for make_adamw()'s states and those of the other rules; null: the parameters'
-// memory.
-std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
-                                              std::vector<nn::Segment> segments,
-                                              MemoryResource* states = nullptr);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
 // For stochastic rounding; nullopt: there are masters, or parameters are f32.

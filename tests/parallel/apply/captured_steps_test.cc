@@ -53,9 +53,7 @@ class PlannedRank {
     ParallelOptions options = options_of(layout);
     options.captured = captured;
     model_.emplace(context_, *chain_, mesh_, options);
-    optimizer_.emplace(*model_, [&](std::vector<nn::Segment> segments) {
-      return nn::make_adamw(*kernels_, planned_, std::move(segments), {});
-    });
+    optimizer_.emplace(*model_, nn::adamw());
     if (model_->adds_losses())
       losses_ = context_.empty({layout.microbatches}, DType::f32, MemoryTag::data);
   }
@@ -121,7 +119,7 @@ class PlannedRank {
   template <class Run>
   void run(int step, const Run& run) {
     const std::vector<Microbatch> input = microbatches(step);
-    const UpdateOptions update{.learning_rate = 3e-3, .max_gradient_norm = 0.5};
+    const nn::StepOptions update{.learning_rate = 3e-3, .max_gradient_norm = 0.5};
     optimizer_->set_step(rank_.state, update);
     run([&] {
       if (std::exchange(open_, true)) model_->abandon_step();

@@ -100,9 +100,7 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
       };
       ParallelModel model(rank.context, gpt2, mesh, options);
       EXPECT_EQ(filled, model.parameters().size());
-      const DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-        return nn::make_sgd(*rank.kernels, rank.memory, std::move(segments), {});
-      });
+      const DistributedOptimizer optimizer(model, nn::sgd());
       {
         const std::scoped_lock lock(mutex);
         for (const HeldRun& run : optimizer.held())
@@ -353,7 +351,7 @@ TEST(Lamb, CountsEachPartOnce) {
         const auto count = static_cast<double>(run.segment.master.count());
         sums.push_back({.weight = count, .update = 2 * count});
       }
-      model.sum_over_parts(sums);
+      ModelSums(model).sum_over_parts(sums);
       for (std::size_t i = 0; i < runs.size(); ++i) {
         const auto whole = static_cast<double>(runs[i].parameter->whole_shape().count());
         EXPECT_EQ(sums[i].weight, whole) << runs[i].parameter->name();

@@ -32,12 +32,7 @@ std::vector<double> losses_of(const EncoderCase& test) {
     Rank rank;
     nn::Encoder encoder(small(test.model_type), test.task);
     ParallelModel model(rank.context, encoder, mesh, options_of(layout));
-    DistributedOptimizer optimizer(model,
-                                   [&](std::vector<nn::Segment> segments) {
-                                     return nn::make_adamw(*rank.kernels, rank.memory,
-                                                           std::move(segments), {});
-                                   },
-                                   {});
+    DistributedOptimizer optimizer(model, nn::adamw(), {});
     const int rows = kRows / layout.rdp / layout.microbatches / model.batch_parts();
     for (int step = 0; step < 3; ++step) {
       std::vector<Microbatch> microbatches;

@@ -36,15 +36,12 @@ class FullMemory final : public MemoryResource {
   int left_ = -1;
 };
 
-class FailingRule final : public nn::Optimizer {
+class FailingRule final : public nn::UpdateRule {
  public:
-  FailingRule(kernels::Kernels& kernels, MemoryResource& memory, std::vector<nn::Segment> segments,
-              bool fails)
-      : Optimizer(kernels, memory, std::move(segments), {}, nullptr), fails_(fails) {}
-
- protected:
-  void update(const nn::Segment&, std::span<const Tensor>, const kernels::StepState&,
-              Stream) override {
+  explicit FailingRule(bool fails) : fails_(fails) {}
+  std::string name() const override { return "a rule that fails"; }
+  std::vector<std::string> states() const override { return {}; }
+  void update(const nn::RuleStep&) const override {
     if (fails_) throw_error(ErrorCode::internal, "{}", kWhy);
   }
 
@@ -72,10 +69,8 @@ void run_rank(const Layout& layout, ProcessMesh& mesh, bool fails, Where where) 
   nn::Gpt2 gpt2(tiny());
   if (fails && where == Where::building) full.fail_after(20);
   ParallelModel model(context, gpt2, mesh, options_of(layout));
-  DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-    return std::make_unique<FailingRule>(*rank.kernels, memory, std::move(segments),
-                                         fails && where == Where::update);
-  });
+  DistributedOptimizer optimizer(model,
+                                 std::make_unique<FailingRule>(fails && where == Where::update));
   const int rows = kRows / layout.rdp / layout.microbatches / model.batch_parts();
   for (int step = 0; step < 3; ++step) {
     std::vector<Microbatch> microbatches;

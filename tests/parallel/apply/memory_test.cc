@@ -138,9 +138,7 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
       units = measure_units(room.context, probe, batch, *group,
                             {.repetitions = 1, .split_backward = true});
     ParallelModel model(room.context, gpt2, mesh, options);
-    DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-      return nn::make_adamw(*room.kernels, room.memory, std::move(segments), {});
-    });
+    DistributedOptimizer optimizer(model, nn::adamw());
     Held& mine = all[static_cast<std::size_t>(world.rank)];
     for (const nn::Parameter* parameter : model.parameters())
       mine.elements += static_cast<double>(parameter->shape().count());
@@ -224,9 +222,7 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
         .masters = how.apart ? &host : nullptr};
     {
       ParallelModel model(room.context, gpt2, mesh, options);
-      DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-        return nn::make_adamw(*room.kernels, room.memory, std::move(segments), {}, options.masters);
-      });
+      DistributedOptimizer optimizer(model, nn::adamw(), {}, options.masters);
       const std::vector<std::int32_t> values(2 * 8, 3);
       const Tensor ids = room.ids({2, 8}, values);
       const std::vector<Microbatch> batches(static_cast<std::size_t>(how.shape.pp),

@@ -149,29 +149,36 @@ DeviceStatistics statistics_of_all(collectives::Communicator& group) {
   return now;
 }
 
-std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments,
-                                         MemoryResource* states) {
-  if (rule == Rule::adamw)
-    return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {.weight_decay = 0.1},
-                          states);
+// LAMB that takes each part of a parameter for a whole one.
+class LambOfParts final : public nn::UpdateRule {
+ public:
+  explicit LambOfParts(std::unique_ptr<nn::UpdateRule> lamb) : lamb_(std::move(lamb)) {}
+  std::string name() const override { return lamb_->name(); }
+  std::vector<std::string> states() const override { return lamb_->states(); }
+  bool needs_squares() const override { return lamb_->needs_squares(); }
+  void update(const nn::RuleStep& step) const override {
+    nn::UpdateGroup alone;
+    lamb_->update(
+        {step.kernels, step.segments, step.states, step.state, step.squares, alone, step.stream});
+  }
+
+ private:
+  std::unique_ptr<nn::UpdateRule> lamb_;
+};
+
+std::unique_ptr<nn::UpdateRule> make_rule(Rule rule) {
+  if (rule == Rule::adamw) return nn::adamw({.weight_decay = 0.1});
   nn::LambOptions options;
   options.adam.weight_decay = 0.1;
-  return nn::make_lamb(*rank.kernels, rank.memory, std::move(segments), options, states);
+  auto lamb = nn::lamb(options);
+  if (rule == Rule::lamb) return lamb;
+  return std::make_unique<LambOfParts>(std::move(lamb));
 }
 
-nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Rank& rank,
-                       Rule rule) {
+nn::StepOutcome update(DistributedOptimizer& optimizer, Rank& rank, Rule rule) {
   // LAMB's rate is relative to a parameter's norm.
-  const UpdateOptions options{.learning_rate = rule == Rule::adamw ? kRate : 5e-2,
-                              .max_gradient_norm = 0.5};
-  if (rule != Rule::lamb_of_parts) return optimizer.step(rank.state, options);
-  model.wait_for_values();
-  const nn::StepOutcome outcome = optimizer.rule().step(
-      rank.state, {.learning_rate = options.learning_rate,
-                   .max_gradient_norm = options.max_gradient_norm,
-                   .sum_over_shards = [&](double sum) { return model.sum_squares(sum); }});
-  model.publish();
-  return outcome;
+  return optimizer.step(
+      rank.state, {.learning_rate = rule == Rule::adamw ? kRate : 5e-2, .max_gradient_norm = 0.5});
 }
 
 // Steps of a device that nobody waits for, and what they came to.
@@ -189,11 +196,11 @@ class Queued {
   }
   // `rate` of update number `update`, which may be too high by the steps that were left out.
   void step(std::vector<Microbatch>& microbatches, double targets, int update, double rate) {
-    const UpdateOptions options{.learning_rate = rate,
-                                .max_gradient_norm = 0.5,
-                                .update = update,
-                                .inverse_targets = static_cast<float>(1 / targets),
-                                .scaling = scaler_.rule()};
+    const nn::StepOptions options{.learning_rate = rate,
+                                  .max_gradient_norm = 0.5,
+                                  .update = update,
+                                  .inverse_targets = static_cast<float>(1 / targets),
+                                  .scaling = scaler_.rule()};
     optimizer_.set_step(rank_.state, options);
     for (Microbatch& microbatch : microbatches) microbatch.input.loss.state = &rank_.state;
     const Tensor losses = model_.adds_losses() ? rank_.context.empty({std::ssize(microbatches)},
@@ -296,12 +303,10 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     if (layout.apart) options.masters = host.get();
     ParallelModel model(rank.context, *chain, mesh, options);
     DistributedOptimizer optimizer(
-        model,
-        [&](std::vector<nn::Segment> segments) {
-          return make_rule(rank, layout.rule, std::move(segments), options.masters);
-        },
+        model, make_rule(layout.rule),
         {.dynamic_loss_scale = layout.dtype == DType::f16,
-         .dynamic_loss_args = {.init_scale = start ? 0x1p16 : layout.first_scale}});
+         .dynamic_loss_args = {.init_scale = start ? 0x1p16 : layout.first_scale}},
+        options.masters);
     if (layout.rounded) expect_places(model);
     if (layout.disturbed) {
       for (const HeldRun& run : optimizer.held()) disturb(run);
@@ -342,7 +347,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
           if (run.writes)
             collect(*run.parameter, "", run.first, run.segment.gradient, result.first);
       }
-      const nn::StepOutcome outcome = update(optimizer, model, rank, layout.rule);
+      const nn::StepOutcome outcome = update(optimizer, rank, layout.rule);
       asked();
       if (world.rank == layout.ranks() - 1) {
         result.losses.push_back(loss.sum / global);

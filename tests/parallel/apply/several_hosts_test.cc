@@ -67,9 +67,7 @@ void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
     Rank rank;
     nn::Encoder encoder(tiny_encoder("albert", 8, kLayers), nn::EncoderTask::masked_lm);
     ParallelModel model(rank.context, encoder, mesh, options_of(layout));
-    DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-      return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {});
-    });
+    DistributedOptimizer optimizer(model, nn::adamw());
     const int rows = kRows / layout.rdp / layout.microbatches / model.batch_parts();
     for (int step = 0; step < 2; ++step) {
       std::vector<Microbatch> microbatches;

@@ -78,10 +78,7 @@ std::vector<std::vector<Said>> said(const Layout& layout) {
     nn::Gpt2 gpt2(tiny());
     ParallelModel model(context, gpt2, mesh, options_of(layout));
     DistributedOptimizer optimizer(
-        model,
-        [&](std::vector<nn::Segment> segments) {
-          return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {});
-        },
+        model, nn::adamw(),
         {.dynamic_loss_scale = true, .dynamic_loss_args = {.init_scale = 1024}});
     const int rows = kRows / layout.rdp / layout.microbatches / model.batch_parts();
     for (std::size_t i = 0; i < steps.size(); ++i) {

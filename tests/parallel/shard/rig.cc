@@ -41,7 +41,7 @@ void train(const World& world, const Groups& groups, const ShardingOptions& shar
     if (step == 0 && first_copy) {
       const std::scoped_lock lock(mutex);
       collect([](const nn::Segment& segment) { return segment.gradient; }, outcome.gradients,
-              sharded.rule->segments());
+              sharded.rule.segments());
     }
     const nn::StepOutcome stepped = sharded.step();
     const std::scoped_lock lock(mutex);
@@ -77,7 +77,7 @@ Outcome train_alone(int ranks, DType compute, int overflow_step) {
   const auto parameters = rig.gpt2.parameters();
   nn::MasterWeights weights(parameters, compute, *rig.kernels, rig.memory);
   nn::allocate_gradients(rig.context, parameters);
-  const auto optimizer = rig.adamw(weights.segments());
+  nn::Optimizer optimizer(*rig.kernels, rig.memory, weights.segments(), adamw());
   ChainStage stage(rig.context, rig.gpt2, {0, rig.gpt2.units()}, {});
   const auto targets = static_cast<double>(ranks * kRows * kLength);
   for (int step = 0; step < kSteps; ++step) {
@@ -91,7 +91,7 @@ Outcome train_alone(int ranks, DType compute, int overflow_step) {
         const std::vector<float> values = testing::values_of<float>(parameter->gradient);
         outcome.gradients[parameter->name()].assign(values.begin(), values.end());
       }
-    const nn::StepOutcome stepped = optimizer->step(rig.state, step_options());
+    const nn::StepOutcome stepped = optimizer.step(rig.state, step_options());
     outcome.norms[static_cast<std::size_t>(step)] = stepped.gradient_norm;
     outcome.skipped[static_cast<std::size_t>(step)] = stepped.skipped;
   }

@@ -119,10 +119,6 @@ struct Rig {
     context.mode = nn::Mode::train;
     return stage.loss().sum;
   }
-  std::unique_ptr<nn::Optimizer> adamw(std::vector<nn::Segment> segments) {
-    return nn::make_adamw(*kernels, memory, std::move(segments), {.weight_decay = 0.1});
-  }
-
   std::unique_ptr<MemoryResource> inputs = testing::make_test_memory();
   std::unique_ptr<kernels::Kernels> kernels;
   std::shared_ptr<Books> books;
@@ -154,6 +150,21 @@ struct Groups {
   ShardGroups groups;
 };
 
+inline std::unique_ptr<nn::UpdateRule> adamw() { return nn::adamw({.weight_decay = 0.1}); }
+
+// Adds up the squares of a shard group's ranks.
+class ShardSums final : public nn::UpdateGroup {
+ public:
+  explicit ShardSums(collectives::Communicator& shard) : shard_(shard) {}
+  double sum_squares(double mine, double*) override {
+    shard_.host().all_reduce(&mine, &mine, 1, DType::f64, collectives::ReduceOp::sum)->wait();
+    return mine;
+  }
+
+ private:
+  collectives::Communicator& shard_;
+};
+
 // A rank's training state. `rig` outlives it.
 struct Sharded {
   Sharded(Rig& rig_in, const ShardGroups& groups, const ShardingOptions& options, DType compute)
@@ -162,19 +173,13 @@ struct Sharded {
                                  parameters_of_units(rig.gpt2))),
         values(layout, compute, *rig.kernels, rig.memory),
         gradients(make_sharded_gradients(layout, *rig.kernels, rig.memory)),
-        rule(rig.adamw(values.segments(gradients.get()))),
+        sums(*groups.shard),
+        rule(*rig.kernels, rig.memory, values.segments(gradients.get()), adamw(), nullptr, &sums),
         units(rig.gpt2, values) {}
   // After gradients->finish(): as DistributedOptimizer, of a mesh of rdp alone.
   nn::StepOutcome step() {
     values.wait();  // of the step before: gathers read what is updated now
-    nn::StepOptions options = step_options();
-    options.sum_over_shards = [this](double sum) {
-      layout.groups.shard->host()
-          .all_reduce(&sum, &sum, 1, DType::f64, collectives::ReduceOp::sum)
-          ->wait();
-      return sum;
-    };
-    const nn::StepOutcome outcome = rule->step(rig.state, options);
+    const nn::StepOutcome outcome = rule.step(rig.state, step_options());
     if (!outcome.skipped) values.publish();
     return outcome;
   }
@@ -182,7 +187,8 @@ struct Sharded {
   ShardLayout layout;
   ShardedValues values;
   std::unique_ptr<ShardedGradients> gradients;
-  std::unique_ptr<nn::Optimizer> rule;
+  ShardSums sums;
+  nn::Optimizer rule;
   ShardedUnits units;
 };
 

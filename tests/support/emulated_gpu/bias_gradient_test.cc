@@ -327,7 +327,7 @@ std::pair<std::uint64_t, double> captured_step() {
   const auto parameters = model.parameters();
   nn::MasterWeights masters(parameters, DType::bf16, *kernels, memory);
   nn::allocate_gradients(context, parameters);
-  const auto optimizer = nn::make_adamw(*kernels, memory, masters.segments(), {});
+  nn::Optimizer optimizer(*kernels, memory, masters.segments(), nn::adamw());
   std::vector<std::int32_t> ids(132);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 17 % 61);
   const Tensor batch = context.upload(ids.data(), {2, 66}, DType::i32),
@@ -336,7 +336,7 @@ std::pair<std::uint64_t, double> captured_step() {
   nn::StepCapture capture(*kernels, memory, {.warmup = 3, .say = {}});
   std::uint64_t took = 0;
   for (int step = 0; step < 8; ++step) {
-    optimizer->set_step(*state, options);
+    optimizer.set_step(*state, options);
     device_backend(DeviceType::cuda).synchronize(context.stream);
     const std::uint64_t before = launches();
     capture.run("step", [&] {
@@ -347,7 +347,7 @@ std::pair<std::uint64_t, double> captured_step() {
       context.tape = nullptr;
       context.kernels().elementwise().cast(made.loss_sum, loss.view(), context.stream);
       tape.backward(context, made.loss);
-      optimizer->queue_step(*state, options);
+      optimizer.queue_step(*state, options);
     });
     device_backend(DeviceType::cuda).synchronize(context.stream);
     if (took == 0 && capture.statistics().captured > 0) took = launches() - before;

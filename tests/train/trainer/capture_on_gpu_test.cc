@@ -442,7 +442,7 @@ TEST(MeshCaptureBetween, WhatCannotBeCapturedRunsCallByCall) {
   const TemporaryDirectory output;
   const auto [captured, direct] = both(output, [&](TrainingArguments& a) {
     a.mp_parameters = sharded(2);
-    a.optim = Optim::lamb;  // trust ratios of parameters in parts
+    a.optim = "lamb";  // trust ratios of parameters in parts
   });
   EXPECT_THAT(captured.watcher.messages,
               HasSubstr("step capture: steps of this kind run call by call: the host reads numbers "

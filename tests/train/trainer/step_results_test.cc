@@ -149,32 +149,42 @@ TEST(StepResultsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
                     HasSubstr("did not finish within 2.0 s")));
 }
 
+// Two ranks with parts of each parameter.
+class PartsOf final : public nn::UpdateGroup {
+ public:
+  explicit PartsOf(Rank& rank) : rank_(rank) {}
+  void sum_squares_in_place(const Tensor& mine, Stream stream) override {
+    (void)parallel::sum_squares_in_place(*rank_.communicator, rank_.room.kernels->reduction(), mine,
+                                         true, stream);
+  }
+  bool has_parts() const override { return true; }
+  void before_reading(Stream stream) override { collectives::watch(*rank_.communicator, stream); }
+
+ private:
+  Rank& rank_;
+};
+
 // LAMB whose parameters are in parts reads trust ratios in the middle of a step.
 TEST(StepResultsOverNccl, LambsTrustRatiosToo) {
-  EXPECT_THAT(
-      with_a_lost_rank(
-          0,
-          [](Rank& rank) {
-            const Stream stream = rank.room.kernels->stream();
-            const auto zeros = [&](MemoryTag tag) {
-              return Tensor::zeros({8}, DType::f32, rank.room.memory, tag, stream);
-            };
-            nn::Segment part{.name = "w",
-                             .master = zeros(MemoryTag::parameters),
-                             .gradient = zeros(MemoryTag::gradients)};
-            const auto lamb = nn::make_lamb(*rank.room.kernels, rank.room.memory, {part}, {});
-            nn::StepStateMemory state(*rank.room.kernels, rank.room.memory);
-            nn::StepOptions options{.learning_rate = 1};
-            options.sum_in_place = [&](const Tensor& sum, Stream on) {
-              (void)parallel::sum_squares_in_place(*rank.communicator,
-                                                   rank.room.kernels->reduction(), sum, true, on);
-            };
-            options.sum_parts = [](std::span<nn::SquareSums>) {};
-            options.before_reading = [&](Stream on) { collectives::watch(*rank.communicator, on); };
-            lamb->set_step(*state, options);
-            lamb->queue_step(*state, options);
-          }),
-      HasSubstr("did not finish within 2.0 s"));
+  EXPECT_THAT(with_a_lost_rank(0,
+                               [](Rank& rank) {
+                                 const Stream stream = rank.room.kernels->stream();
+                                 const auto zeros = [&](MemoryTag tag) {
+                                   return Tensor::zeros({8}, DType::f32, rank.room.memory, tag,
+                                                        stream);
+                                 };
+                                 nn::Segment part{.name = "w",
+                                                  .master = zeros(MemoryTag::parameters),
+                                                  .gradient = zeros(MemoryTag::gradients)};
+                                 PartsOf parts(rank);
+                                 nn::Optimizer lamb(*rank.room.kernels, rank.room.memory, {part},
+                                                    nn::lamb(), nullptr, &parts);
+                                 nn::StepStateMemory state(*rank.room.kernels, rank.room.memory);
+                                 const nn::StepOptions options{.learning_rate = 1};
+                                 lamb.set_step(*state, options);
+                                 lamb.queue_step(*state, options);
+                               }),
+              HasSubstr("did not finish within 2.0 s"));
 }
 
 // --- the Trainer ---------------------------------------------------------------------------------

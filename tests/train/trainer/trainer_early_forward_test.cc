@@ -31,7 +31,7 @@ TEST(TrainerEarlyForward, ChangesNoBit) {
       {"four", 4, {}},
       {"accumulation", 2, [](auto& a) { a.gradient_accumulation_steps = 3; }},
       {"bf16", 2, [](auto& a) { a.bf16 = true; }},
-      {"lamb", 2, [](auto& a) { a.optim = Optim::lamb; }},
+      {"lamb", 2, [](auto& a) { a.optim = "lamb"; }},
       {"checkpointing", 2, [](auto& a) { a.gradient_checkpointing = true; }},
   };
   for (const Case& c : cases) {
@@ -92,7 +92,7 @@ TEST(TrainerEarlyForward, LeavesOutWholeStepsThatAreNotFinite) {
   auto arguments = toy_arguments(output / "early");
   arguments.max_steps = 12;
   arguments.max_grad_norm = 0;
-  arguments.optim = Optim::sgd;
+  arguments.optim = "sgd";
   arguments.learning_rate = 1e30;  // the second step's activations overflow
   arguments.warmup_steps = 0;
   arguments.weight_decay = 0;

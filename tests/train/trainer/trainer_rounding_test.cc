@@ -106,9 +106,9 @@ TEST(StochasticRounding, IsSaidAndRefusedByName) {
       HasSubstr("stochastic_rounding is true, but parameters are f16, whose masters are f32"));
   arguments.fp16 = false;
   arguments.bf16 = true;
-  arguments.optim = Optim::sgd;
+  arguments.optim = "sgd";
   EXPECT_THAT(error_of(arguments), HasSubstr("stochastic_rounding is true, but optim is sgd"));
-  arguments.optim = Optim::adamw;
+  arguments.optim = "adamw";
   EXPECT_THAT(run(arguments, {.header = true}).header,
               HasSubstr("bf16 rounded stochastically, no masters"));
 }

@@ -1,0 +1,68 @@
+#include "shoal/parallel/apply/model_sums.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "shoal/collectives/watch.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+
+using collectives::ReduceOp;
+
+// A single sum over all ranks. Separate sums of each copy might add in different orders, and copies
+// that clip by different norms drift apart. A copy that does not count adds zero and its veto: if
+// any rank's sum is not finite, the result is not finite on every rank.
+double ModelSums::sum_squares(double mine, double* loss) {
+  collectives::Communicator& all = model_.mesh().world();
+  if (all.size() == 1) return mine;
+  const PhaseSpan phase(model_.options().clock, StepPhase::communication);
+  double sums[] = {loss != nullptr ? *loss : 0, model_.is_first_copy() ? mine : 0,
+                   std::isfinite(mine) ? 0.0 : 1.0};
+  all.host().all_reduce(sums, sums, 3, DType::f64, ReduceOp::sum)->wait();
+  if (loss != nullptr) *loss = sums[0];
+  const bool refused = sums[2] > 0 && std::isfinite(sums[1]);
+  return refused ? std::numeric_limits<double>::quiet_NaN() : sums[1];
+}
+
+void ModelSums::sum_squares_in_place(const Tensor& mine, Stream stream) {
+  collectives::Communicator& all = model_.mesh().world();
+  if (all.size() == 1) return;
+  scale_squares(model_.context().kernels().reduction(), mine, model_.is_first_copy(), stream);
+  const auto add = [this, &all, mine, stream] { last_ = add_squares(all, mine, stream); };
+  if (const nn::HostWork* const host_work = model_.mesh().host_work())
+    host_work->run(add);
+  else
+    add();
+}
+
+bool ModelSums::has_parts() const { return model_.mesh().shape().tp > 1 || model_.sharded(); }
+
+// Each element counts on the one rank of the mesh that writes it to checkpoints. A single sum over
+// all ranks, as in sum_squares().
+void ModelSums::sum_over_parts(std::span<nn::SquareSums> sums) {
+  const std::vector<OwnedRun> runs = model_.owned();
+  SHOAL_ASSERT(runs.size() == sums.size());
+  std::vector<double> whole(2 * static_cast<std::size_t>(model_.parameters_of_all()));
+  const auto at = [&](std::size_t run) { return 2 * static_cast<std::size_t>(runs[run].number); };
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i].writes) continue;
+    whole[at(i)] += sums[i].weight;
+    whole[at(i) + 1] += sums[i].update;
+  }
+  collectives::Communicator& all = model_.mesh().world();
+  if (all.size() > 1)
+    all.host()
+        .all_reduce(whole.data(), whole.data(), std::ssize(whole), DType::f64, ReduceOp::sum)
+        ->wait();
+  for (std::size_t i = 0; i < runs.size(); ++i) sums[i] = {whole[at(i)], whole[at(i) + 1]};
+}
+
+void ModelSums::before_reading(Stream stream) {
+  SHOAL_CHECK(!model_.mesh().captured(), "the host reads numbers in the middle of the update");
+  if (last_) last_->wait();
+  collectives::watch(model_.mesh().world(), stream);
+}
+
+}  // namespace shoal::parallel

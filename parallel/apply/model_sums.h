@@ -1,0 +1,37 @@
+// The sums over a mesh's ranks that an update of a ParallelModel needs: its gradients' norm, and
+// the squares of whole parameters.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include "shoal/collectives/work.h"
+#include "shoal/nn/optim/update_rule.h"
+#include "shoal/parallel/apply/parallel_model.h"
+
+namespace shoal::parallel {
+
+// Results have the same bits on every rank.
+class ModelSums final : public nn::UpdateGroup {
+ public:
+  // `model` must outlive the object.
+  explicit ModelSums(ParallelModel& model) : model_(model) {}
+
+  // Of several copies of the state only the first counts. If any rank's sum is not finite, in any
+  // copy, all results are not finite.
+  double sum_squares(double mine, double* loss) override;
+  void sum_squares_in_place(const Tensor& mine, Stream stream) override;
+  bool has_parts() const override;
+  // `sums` are those of ParallelModel::owned().
+  void sum_over_parts(std::span<nn::SquareSums> sums) override;
+  void before_reading(Stream stream) override;
+
+  // The last sum_squares_in_place(), also in each replay of a captured step. Null: one rank.
+  collectives::WorkPtr take_last() { return std::move(last_); }
+
+ private:
+  ParallelModel& model_;
+  collectives::WorkPtr last_;
+};
+
+}  // namespace shoal::parallel
