@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "commands.h"
-#include "machine.h"
 #include "sources.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -18,13 +17,14 @@
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/train/command/machine.h"
 #include "shoal/train/run/report_error.h"
 
 namespace shoal::app {
 namespace {
 
-std::vector<Finding> shoal_findings() {
-  std::vector<Finding> all;
+std::vector<command::Finding> shoal_findings() {
+  std::vector<command::Finding> all;
   all.push_back({"shoal", SHOAL_VERSION, true, ""});
   all.push_back(
       {"kernels", kernels::make_cpu_kernels()->describe(), true, "chosen on this machine"});
@@ -39,13 +39,13 @@ std::vector<Finding> shoal_findings() {
 }
 
 // Prints a line for each missing requirement. Returns the exit status.
-int check(const std::vector<Finding>& all, const std::vector<std::string>& needed) {
+int check(const std::vector<command::Finding>& all, const std::vector<std::string>& needed) {
   int status = report_environment("shoal doctor");
   for (const std::string& name : needed) {
-    const auto found = std::ranges::find(all, name, &Finding::name);
+    const auto found = std::ranges::find(all, name, &command::Finding::name);
     if (found == all.end()) {
       std::vector<std::string> names;
-      for (const Finding& f : all) names.push_back(f.name);
+      for (const command::Finding& f : all) names.push_back(f.name);
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("--need {}: there is no such line", name),
                   names_there_are(name, names));
@@ -58,27 +58,27 @@ int check(const std::vector<Finding>& all, const std::vector<std::string>& neede
 }
 
 int print(bool json, const std::vector<std::string>& needed) {
-  std::vector<Finding> all = shoal_findings();
-  for (auto* more : {&processor_findings, &library_findings}) {
+  std::vector<command::Finding> all = shoal_findings();
+  for (auto* more : {&command::processor_findings, &command::library_findings}) {
     auto found = (*more)();
     all.insert(all.end(), found.begin(), found.end());
   }
   all.push_back(s3_finding());
   if (json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const Finding& f : all)
+    for (const command::Finding& f : all)
       rows.push_back(
           {{"name", f.name}, {"value", f.value}, {"present", f.present}, {"for", f.matter}});
     print_json(rows);
     return check(all, needed);
   }
   std::size_t name_width = 0, value_width = 0;
-  for (const Finding& f : all) {
+  for (const command::Finding& f : all) {
     name_width = std::max(name_width, f.name.size());
     value_width = std::max(value_width, std::min<std::size_t>(f.value.size(), 44));
   }
   const bool color = ::isatty(STDOUT_FILENO) != 0;
-  for (const Finding& f : all) {
+  for (const command::Finding& f : all) {
     std::string line =
         fmt::format(" {:<{}}  {:<{}}  {}", f.name, name_width, f.value, value_width, f.matter);
     line.resize(line.find_last_not_of(' ') + 1);

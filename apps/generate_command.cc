@@ -4,8 +4,6 @@
 #include <set>
 
 #include "commands.h"
-#include "local_model.h"
-#include "run_setup.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,6 +23,8 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/command/local_model.h"
+#include "shoal/train/command/setup.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/text_stream.h"
 
@@ -148,7 +148,7 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Causa
 }
 
 int generate(Options options) {
-  const std::string directory = model_directory(local_model(options.model));
+  const std::string directory = command::model_directory(command::local_model(options.model));
   if (!options.input_ids.empty()) {
     SHOAL_CHECK(!options.has_prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");

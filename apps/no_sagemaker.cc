@@ -34,7 +34,7 @@ std::string region_of(const AwsWords& words) {
 
 int submit_job(const SubmitWords& /*words*/) { refuse("shoal submit without --dry-run"); }
 
-Finding s3_finding() {
+command::Finding s3_finding() {
   return {"S3", "not in this build", false,
           "s3:// and SageMaker (-DSHOAL_SAGEMAKER=ON, with libcurl and pugixml)"};
 }

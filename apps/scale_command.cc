@@ -28,6 +28,7 @@
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/command/needs.h"
 
 namespace shoal::app {
 namespace {
@@ -210,7 +211,7 @@ int scale(Options o) {
   SHOAL_CHECK(!split_words(o.output).empty(), "--output is empty");
   const Study study = plan_study(o.study);
   // Check for errors of all runs before the first one begins.
-  check_paths(check_train_words(o.train));
+  command::check_paths(command::check_train_words(o.train));
   if (o.dry_run) {
     for (const StudyCell& cell : study.cells)
       terminal::print("{}\n",

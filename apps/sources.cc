@@ -6,7 +6,7 @@
 
 namespace shoal::app {
 
-Finding s3_finding() {
+command::Finding s3_finding() {
   return {"S3", "yes", true,
           "s3:// and SageMaker: data and code of jobs, shoal submit, shoal jobs"};
 }

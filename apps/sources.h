@@ -1,14 +1,13 @@
 // Remote sources that programs can read.
 #pragma once
 
-#include "machine.h"
-
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/train/command/machine.h"
 
 namespace shoal::app {
 
 // Reports whether this build has s3:// and SageMaker's calls.
-Finding s3_finding();
+command::Finding s3_finding();
 
 // Registers s3://. Finds region, credentials and endpoints like other AWS tools, on first use. In
 // builds without SageMaker's clients, use throws unavailable, naming the build flag.

@@ -20,6 +20,7 @@
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/instances.h"
 #include "shoal/sagemaker/job/source.h"
+#include "shoal/train/command/needs.h"
 
 namespace shoal::app {
 namespace {
@@ -87,8 +88,8 @@ std::string with_paths(std::string text) {
 }
 
 // Reports options that need features the instance lacks.
-void check_instance(const Json& resources, const std::string& path, const TrainNeeds& needs,
-                    sagemaker::Problems& problems) {
+void check_instance(const Json& resources, const std::string& path,
+                    const command::TrainNeeds& needs, sagemaker::Problems& problems) {
   const Json* const name = find_field(resources, "InstanceType");
   if (name == nullptr) return;
   const auto type = sagemaker::find_instance_type(name->get<std::string>());
@@ -202,9 +203,9 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
   }
   const std::vector<std::string> given = sagemaker::option_words(options);
   words.insert(words.end(), given.begin(), given.end());
-  TrainNeeds needs;
+  command::TrainNeeds needs;
   try {
-    needs = check_train_words(words);
+    needs = command::check_train_words(words);
   } catch (const Error& error) {
     Error placed(error.code(), with_paths(error.message()), error.remedy());
     problems.add("", placed.what());
@@ -213,7 +214,7 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
     if (is_whole && file_options) add_words_of_paths(*file_options, paths);
     add_words_of_paths(options, paths);
     try {
-      needs = check_train_words(paths);
+      needs = command::check_train_words(paths);
     } catch (const Error&) {
       return;  // the path options are among the errors
     }

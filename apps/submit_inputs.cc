@@ -14,6 +14,7 @@
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/command/needs.h"
 #include "shoal/train/data/token_shards.h"
 
 namespace shoal::app {
@@ -53,7 +54,7 @@ std::vector<std::string> channels_of(const Json& request) {
 
 class Inputs {
  public:
-  Inputs(sagemaker::TrainingJob& job, const TrainNeeds& needs, bool is_whole,
+  Inputs(sagemaker::TrainingJob& job, const command::TrainNeeds& needs, bool is_whole,
          const std::string& directory, sagemaker::Problems& problems)
       : job_(job), needs_(needs), is_whole_(is_whole), directory_(directory), problems_(problems) {
     channels_ = channels_of(job.request);
@@ -93,7 +94,7 @@ class Inputs {
       }
     return "/entry_point: " + option;
   }
-  void add(const TrainNeeds::Path& path, std::string_view why) {
+  void add(const command::TrainNeeds::Path& path, std::string_view why) {
     problems_.add(place(path.option),
                   fmt::format("is {}{}, {}", path.is_list ? "@" : "", shortened(path.value), why));
   }
@@ -130,7 +131,7 @@ class Inputs {
   }
 
   // Only files are read from elsewhere, and only as one_file.cc and the stream do it.
-  void check_remote(const TrainNeeds::Path& path, bool is_file) {
+  void check_remote(const command::TrainNeeds::Path& path, bool is_file) {
     const std::string scheme = path.value.substr(0, path.value.find("://"));
     const bool is_streamed = needs_.streams && path.option == "train_file";
     if (!is_file)
@@ -154,7 +155,7 @@ class Inputs {
   }
   // "@LIST" and "a.txt,b.txt" are read by streaming alone; without it they would be one file's
   // name.
-  bool is_of_stream(const TrainNeeds::Path& path) const {
+  bool is_of_stream(const command::TrainNeeds::Path& path) const {
     const std::string& value = path.value;
     if (!path.option.ends_with("_file") || (needs_.streams && path.option == "train_file"))
       return false;
@@ -163,7 +164,7 @@ class Inputs {
     return value.starts_with("@/") || second.starts_with('/') || second.find("://") != value.npos;
   }
 
-  void check_file(const TrainNeeds::Path& path) {
+  void check_file(const command::TrainNeeds::Path& path) {
     if (is_of_stream(path)) return add(path, several(path.option));
     check_path(path, /*is_model=*/false);
     if (!path.is_list || !job_.code || job_.code->git) return;
@@ -190,7 +191,7 @@ class Inputs {
     return local == nullptr ? std::string(kCheckpoints) : place_of(local->get<std::string>());
   }
 
-  void check_path(const TrainNeeds::Path& path, bool is_model) {
+  void check_path(const command::TrainNeeds::Path& path, bool is_model) {
     if (!is_local(path.value)) {
       const bool is_file = !is_model && path.option.ends_with("_file");
       return check_remote(path, is_file);
@@ -215,7 +216,7 @@ class Inputs {
     }
   }
 
-  void check_channel(const TrainNeeds::Path& path, const std::string& where) {
+  void check_channel(const command::TrainNeeds::Path& path, const std::string& where) {
     if (where == kChannels) return;  // all of them
     const std::string rest = where.substr(kChannels.size() + 1);
     const std::string channel = rest.substr(0, rest.find('/'));
@@ -228,7 +229,7 @@ class Inputs {
   }
 
   // A relative path, or a name to search for.
-  void check_name(const TrainNeeds::Path& path, bool is_model) {
+  void check_name(const command::TrainNeeds::Path& path, bool is_model) {
     if (in_code(path.value)) return;
     if (path.option == "config_name" && path.value.starts_with("gpt2")) return;  // a preset
     const bool is_looked_for = is_model || path.option == "dataset_name";
@@ -296,7 +297,7 @@ class Inputs {
   }
 
   sagemaker::TrainingJob& job_;
-  const TrainNeeds& needs_;
+  const command::TrainNeeds& needs_;
   bool is_whole_;
   const std::string& directory_;
   sagemaker::Problems& problems_;
@@ -305,7 +306,7 @@ class Inputs {
 
 }  // namespace
 
-void check_inputs(sagemaker::TrainingJob& job, const TrainNeeds& needs, bool is_whole,
+void check_inputs(sagemaker::TrainingJob& job, const command::TrainNeeds& needs, bool is_whole,
                   const std::string& directory, sagemaker::Problems& problems) {
   Inputs(job, needs, is_whole, directory, problems).check();
 }

@@ -6,6 +6,7 @@
 #include "commands.h"
 
 #include "shoal/sagemaker/job/job.h"
+#include "shoal/train/command/needs.h"
 
 namespace shoal::app {
 
@@ -22,7 +23,7 @@ namespace shoal::app {
 //
 // The image must be Shoal's. `needs` come from the job's options. `is_whole` is false if further
 // options are in git or S3.
-void check_inputs(sagemaker::TrainingJob& job, const TrainNeeds& needs, bool is_whole,
+void check_inputs(sagemaker::TrainingJob& job, const command::TrainNeeds& needs, bool is_whole,
                   const std::string& directory, sagemaker::Problems& problems);
 
 }  // namespace shoal::app

@@ -1,0 +1,189 @@
+#include "shoal/train/command/choose_model.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/encoder/config.h"
+#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/models/model_type.h"
+#include "shoal/nn/models/written_config.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/command/local_model.h"
+#include "shoal/train/run/failures.h"
+#include "shoal/train/run/model_config.h"
+
+namespace shoal::command {
+namespace {
+
+// Adds the option's model_type to a configuration without one, otherwise the type that its
+// architectures name; throws if the configuration has another.
+nlohmann::json with_type(nlohmann::json config, const std::string& model_type,
+                         const std::string& source) {
+  if (!config.is_object()) return config;
+  if (model_type.empty()) return nn::with_model_type(std::move(config), source);
+  config_of_type(model_type);  // checks the option itself
+  const nlohmann::json* said = find_field(config, "model_type");
+  if (said == nullptr)
+    config["model_type"] = model_type;
+  else
+    SHOAL_CHECK(*said == model_type, "model_type is {}, but {} is of a model of type {}",
+                model_type, source, said->dump());
+  return config;
+}
+
+nlohmann::json new_config(const ModelArguments& arguments, std::string& source) {
+  const std::string& name = arguments.config_name;
+  nlohmann::json config;
+  if (!name.empty()) {
+    source = name;
+    if (is_directory(name)) source += "/config.json";
+    if (path_exists(source))
+      config = with_type(read_json_file(source, JsonIntegers::exact), arguments.model_type, source);
+    else
+      config = with_type(nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm),
+                         arguments.model_type, name);
+  } else if (!arguments.model_type.empty()) {
+    source = "model_type " + arguments.model_type;
+    config = completed_config(config_of_type(arguments.model_type), source);
+  } else {
+    throw_error(ErrorCode::invalid_argument,
+                "there is no model: give model_name_or_path, config_name, or model_type gpt2, "
+                "llama, bert, roberta, distilbert or albert");
+  }
+  if (arguments.config_overrides.empty()) return config;
+  config = overridden_config(completed_config(config, source), arguments.config_overrides, source);
+  source = "config_overrides";
+  return config;
+}
+
+TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
+  for (const TaskKind kind :
+       {TaskKind::causal_lm, TaskKind::masked_lm, TaskKind::text_classification,
+        TaskKind::question_answering, TaskKind::token_classification})
+    if (arguments.task == to_string(kind)) return kind;
+  const std::optional<TaskKind> said = task_of(model.config);
+  if (!said)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} does not say what the model is for", model.source),
+                "give --task masked-lm, text-classification, question-answering or "
+                "token-classification");
+  return *said;
+}
+
+}  // namespace
+
+std::string model_directory(const std::string& path) {
+  if (path_exists(path + "/config.json")) return path;
+  if (is_directory(path)) {
+    std::vector<DamagedCheckpoint> damaged;
+    const auto newest =
+        newest_checkpoint(path, [&](const std::string& checkpoint, const std::string& reason) {
+          damaged.push_back({checkpoint, reason});
+        });
+    if (newest) return newest->path;
+    if (!damaged.empty())
+      throw none_is_whole(path, damaged, "give the directory of a whole checkpoint or model");
+  }
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{} is no model: {}", path,
+                  path_exists(path) ? "it has neither config.json nor a complete checkpoint-N"
+                                    : not_found_anywhere(path)),
+      "give a directory in Hugging Face's format; nothing is downloaded");
+}
+
+std::string shared_model_directory(const std::string& path, const World& world, Store& store,
+                                   Deadline deadline,
+                                   const std::function<std::string(const std::string&)>& find) {
+  const auto look = [&] { return path.empty() ? path : find(path); };
+  if (world.size == 1) return look();
+  std::string answer;
+  if (world.local_rank == 0) try {
+      answer = as_text(HostAnswer{world.node, path, look()});
+    } catch (const std::exception& problem) {
+      answer = as_text(error_of(problem));
+    }
+  for (const HostAnswer& told : exchange_answers(world, store, "model directory", answer, deadline))
+    if (told.node == world.node && told.first == path) return told.second;
+  return look();  // started with another path than its host's first rank
+}
+
+ChosenModel choose_model(const ModelArguments& arguments) {
+  ChosenModel model;
+  if (!arguments.model_name_or_path.empty())
+    model.initial_weights = model_directory(arguments.model_name_or_path);
+  if (!model.initial_weights.empty() && arguments.config_name.empty()) {
+    SHOAL_CHECK(arguments.config_overrides.empty(),
+                "config_overrides changes a new model; {} has its configuration",
+                arguments.model_name_or_path);
+    model.source = model.initial_weights + "/config.json";
+    model.config = with_type(read_json_file(model.source, JsonIntegers::exact),
+                             arguments.model_type, model.source);
+  } else {
+    model.config = new_config(arguments, model.source);
+    model.takes_vocabulary = arguments.config_name.empty() &&
+                             arguments.config_overrides.find("vocab_size") == std::string::npos;
+  }
+  check_model_type(model.config, model.source);
+  if (!model.initial_weights.empty())
+    nn::check_sizes(model.config, model.source, model.initial_weights);
+  model.kind = kind_of(arguments, model);
+  check_task(model.kind, model.config, model.source);
+  return model;
+}
+
+void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
+  const auto id = [](const std::optional<TokenId>& role) {
+    return role ? nlohmann::json(*role) : nlohmann::json();
+  };
+  model.config["vocab_size"] = tokenizer.max_id() + 1;
+  if (is_decoder_config(model.config)) {
+    model.config["bos_token_id"] = id(tokenizer.roles().bos);
+    model.config["eos_token_id"] = id(tokenizer.roles().eos);
+  } else {
+    model.config["pad_token_id"] = id(tokenizer.roles().pad);
+  }
+}
+
+TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
+                     std::vector<std::string>& notices) {
+  const TokenRoles& roles = tokenizer.roles();
+  if (model.kind == TaskKind::causal_lm || !is_decoder_config(model.config))
+    return roles.pad.value_or(0);
+  nlohmann::json& said = model.config["pad_token_id"];
+  // Some configurations use -1 or the vocabulary size for none.
+  const nlohmann::json* const size = find_field(model.config, "vocab_size");
+  const bool in_vocabulary = size == nullptr || said < *size;
+  if (said.is_number_integer() && said >= 0 && in_vocabulary) return said.get<TokenId>();
+  if (roles.pad) {
+    said = *roles.pad;
+  } else if (roles.eos) {
+    said = *roles.eos;
+    notices.push_back(
+        fmt::format("no token is for padding: {} ({}), the end of text, fills samples "
+                    "up, and config.json names it as pad_token_id",
+                    *tokenizer.id_to_token(*roles.eos), *roles.eos));
+  } else {
+    said = nullptr;
+    notices.emplace_back(
+        "no token is for padding, nor for the end of text: the attention mask says where samples "
+        "end; transformers will take one sample at a time of this model");
+    return 0;
+  }
+  return said.get<TokenId>();
+}
+
+}  // namespace shoal::command

@@ -1,0 +1,30 @@
+// Requirements of a run on its machine, derived only from its options.
+#pragma once
+
+#include "shoal/train/command/setup.h"
+
+namespace shoal::command {
+
+struct TrainNeeds {
+  struct Path {
+    std::string option, value;  // for example "train_file"; one name of those that are given
+    bool is_list = false;       // a file that names others, given as @FILE
+  };
+  bool bf16 = false, gpu = true;
+  bool trains = true, predicts = false;
+  bool new_model = false;    // config_name or model_type, without an initial model
+  std::vector<Path> models;  // model_name_or_path, config_name and tokenizer_name, if given
+  std::vector<Path> files;   // train_file, test_file and the like, data and dataset_name, if given
+  std::string resume;        // the checkpoint that resume_from_checkpoint names; empty: none
+  bool streams = false;      // reads the names of train_file one after the other
+  bool reads_rows = false;   // a task that is given and reads files of its machine alone
+};
+TrainNeeds needs_of(const RunArguments& arguments);
+// Parses the words like `shoal train`, reading only options files. Throws invalid_argument or
+// similar, one line per problem.
+TrainNeeds check_train_words(const std::vector<std::string>& words);
+// Throws not_found, one line per path, unless the run's models and files are on this machine or
+// remote (s3://).
+void check_paths(const TrainNeeds& needs);
+
+}  // namespace shoal::command

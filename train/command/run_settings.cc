@@ -1,0 +1,57 @@
+#include "shoal/train/command/run_settings.h"
+
+#include <ctime>
+#include <utility>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "shoal/runtime/io/files.h"
+#include "shoal/train/command/machine.h"
+
+namespace shoal::command {
+
+nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump,
+                                    const nlohmann::json& plan) {
+  nlohmann::ordered_json told;
+  told["options"] = nlohmann::ordered_json::object();
+  told["given"] = nlohmann::ordered_json::array();
+  const auto& sources = dump.at("_sources");
+  for (const auto& [section, values] : dump.items()) {
+    if (section == "_sources" || section == "later") continue;
+    for (const auto& [name, value] : values.items()) {
+      told["options"][section][name] = value;
+      if (sources.at(name) != "default") told["given"].push_back(name);
+    }
+  }
+  told["plan"] = plan;
+  return told;
+}
+
+RunSettings::RunSettings(std::string directory, const nlohmann::ordered_json& told,
+                         const World& world)
+    : directory_(std::move(directory)) {
+  settings_["program"] = "shoal " SHOAL_VERSION;
+  settings_["started"] = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
+  settings_["ranks"] = world.size;
+  settings_["hosts"] = world.nodes;
+  settings_["host"] = world.host;
+  settings_["launcher"] = to_string(world.launcher);
+  auto& machine = settings_["machine"] = nlohmann::ordered_json::object();
+  for (const Finding& finding : processor_findings())
+    if (finding.present) machine[finding.name] = finding.value;
+  settings_.update(told);
+}
+
+void RunSettings::describe(const Trainer& trainer, const std::vector<std::string>& header) {
+  settings_["total_steps"] = trainer.total_steps();
+  settings_["global_batch_size"] = trainer.state().global_batch_size;
+  settings_["parameters"] = trainer.parameter_count();
+  settings_["header"] = header;
+}
+
+void RunSettings::on_train_begin(const TrainerState&) {
+  write_file_atomically(directory_ + "/run_settings.json", settings_.dump(2) + "\n");
+}
+
+}  // namespace shoal::command

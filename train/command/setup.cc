@@ -1,0 +1,407 @@
+#include "shoal/train/command/setup.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include "shoal/parallel/plan/smp_parameters.h"
+#include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/train/command/stream.h"
+#include "shoal/train/data/line_dataset.h"
+#include "shoal/train/data/masking.h"
+#include "shoal/train/data/packing.h"
+#include "shoal/train/data/prepare.h"
+#include "shoal/train/data/token_file.h"
+#include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/run/failures.h"
+#include "shoal/train/trainer/mesh_check.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal::command {
+namespace {
+
+bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
+
+// `given`: what the user gave, of which the token file at `path` may have been made. `packed`:
+// documents that share a block do not see each other. What that costs goes to the notices.
+std::shared_ptr<const Dataset> samples_of(const std::string& path, const std::string& given,
+                                          const RunArguments& a, bool packed, RunSetup& setup) {
+  auto file = TokenFile::open(open_whole(path, setup.sources));
+  if (setup.tokenizer && file->tokenizer_hash() != setup.tokenizer->hash())
+    log::warn("{} was made with another tokenizer than the one given", path);
+  const std::int64_t vocabulary = setup.task->vocabulary();
+  if (setup.kind == TaskKind::masked_lm && a.data.line_by_line)
+    return std::make_shared<LineDataset>(std::move(file), setup.tokenizer->sequence_template(),
+                                         setup.block_size, vocabulary);
+  const bool pads = packed && a.data.packing_strategy != PackingStrategy::wrapped;
+  if (!pads && file->tokens() < setup.block_size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: {} tokens are less than one block of {}", given, file->tokens(),
+                            setup.block_size),
+                "give more text or a smaller block_size");
+  if (!packed)
+    return std::make_shared<CausalLmDataset>(std::move(file), setup.block_size, vocabulary);
+  auto blocks = std::make_shared<PackedDataset>(std::move(file),
+                                                PackingOptions{.strategy = a.data.packing_strategy,
+                                                               .block_size = setup.block_size,
+                                                               .vocab_size = vocabulary,
+                                                               .pad_id = setup.padding});
+  setup.notices.push_back(fmt::format("{}: {}", path, blocks->describe()));
+  return blocks;
+}
+
+bool packs_evaluation(const DataArguments& data) {
+  return data.eval_packing.value_or(data.packing);
+}
+
+struct TokenFiles {
+  std::string train, validation;
+};
+
+// Text becomes token files. The first rank of each host makes them; then all ranks find them.
+TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
+                       collectives::WatchedStore& ranks, int threads) {
+  const Tokenizer* const tokenizer = setup.tokenizer.get();
+  const DataArguments& data = a.data;
+  TokenFiles files{data.streaming ? "" : data.train_file, data.validation_file};
+  const bool train_text = !files.train.empty() && !is_token_file(files.train);
+  const bool validation_text = !files.validation.empty() && !is_token_file(files.validation);
+  if (!train_text && !validation_text) return files;
+  if (tokenizer == nullptr)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is text, and there is no tokenizer",
+                            train_text ? files.train : files.validation),
+                "give tokenizer_name, or tokens from `shoal data prepare`");
+  PrepareOptions options;
+  options.inputs = {train_text ? files.train : files.validation};
+  if (train_text && validation_text) options.validation_inputs = {files.validation};
+  if (train_text && files.validation.empty()) {
+    options.validation_fraction = data.validation_split_percentage / 100;
+    options.split = PrepareOptions::Split::first;
+  }
+  set_preparation(options, a, setup, threads);
+  std::string answer;
+  if (world.local_rank == 0) {
+    options.overwrite_cache = data.overwrite_cache;
+    options.progress = [&](std::int64_t, std::int64_t) { ranks.progressed(); };
+    collectives::WatchedStore::Wait wait(ranks, deadlines::start());
+    options.waiting = [&] {
+      if (wait.is_over()) wait.give_up("another process of this host prepares the same text");
+    };
+    try {
+      make_writable(data.data_cache_dir.empty() ? "output_dir" : "data_cache_dir",
+                    options.output_directory);
+      const PreparedData prepared = prepare_data(*tokenizer, options);
+      answer = as_text(HostAnswer{world.node, prepared.train.path, prepared.validation.path});
+    } catch (const std::exception& problem) {
+      answer = as_text(error_of(problem));
+    }
+  }
+  // The others wait while it makes progress; a failure of the first rank ends all.
+  HostAnswer prepared;
+  for (const HostAnswer& told :
+       exchange_answers(world, ranks, "tokens", answer, deadlines::start()))
+    if (told.node == world.node) prepared = told;
+  if (prepared.first.empty())
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("no rank of host {} said where its prepared tokens are", world.node),
+                "run the same build of Shoal on every rank");
+  if (train_text) {
+    files.train = prepared.first;
+    if (validation_text || !prepared.second.empty()) files.validation = prepared.second;
+  } else {
+    files.validation = prepared.first;
+  }
+  return files;
+}
+
+// A directory that is not there; what is in one, the trainer looks at.
+void check_resume(const TrainingArguments& a) {
+  const std::string& from = a.resume_from_checkpoint;
+  if (names_checkpoint(from) && !path_exists(from))
+    throw Error(ErrorCode::not_found, fmt::format("resume_from_checkpoint: there is no {}", from),
+                "give a checkpoint-N directory, or true for the newest in output_dir");
+}
+
+// Refuses options that could have no effect.
+void check_is_possible(const RunArguments& a) {
+  const bool held_out = !a.data.validation_file.empty() || a.data.validation_split_percentage > 0;
+  SHOAL_CHECK(!a.data.train_file.empty() || !a.training.do_train,
+              "train_file is not given; it is text or tokens from `shoal data prepare`");
+  SHOAL_CHECK(a.data.validation_split_percentage == 0 || !a.data.validation_file.empty() ||
+                  !is_token_file(a.data.train_file),
+              "validation_split_percentage is {}, but {} is prepared already; give `shoal data "
+              "prepare` a --validation-fraction, and its file as validation_file",
+              a.data.validation_split_percentage, a.data.train_file);
+  SHOAL_CHECK(held_out || a.training.eval_strategy == Interval::no,
+              "eval_strategy asks for evaluation, but there is no validation set; give "
+              "validation_file, or of text validation_split_percentage");
+  SHOAL_CHECK(held_out || !a.training.eval_on_start,
+              "eval_on_start asks for evaluation, but there is no validation set; give "
+              "validation_file, or of text validation_split_percentage");
+  if (a.training.do_train) {
+    check_output_directory(a.training);
+    return check_resume(a.training);
+  }
+  SHOAL_CHECK((held_out && a.training.do_eval) || a.training.do_predict,
+              "there is nothing to do: do_train is false, and there is {}",
+              a.training.do_eval ? "no validation_file" : "no do_eval or do_predict either");
+  const std::string& resume = a.training.resume_from_checkpoint;
+  if (!resume.empty() && resume != "false")
+    throw Error(ErrorCode::invalid_argument,
+                "resume_from_checkpoint continues training, but do_train is false",
+                "to evaluate a checkpoint, give it as --model_name_or_path");
+}
+
+struct Given {
+  const char* name;
+  bool is_given;
+  std::vector<TaskKind> tasks;  // that it is for
+};
+
+// MNLI's other part is beside the first one, never alone.
+void check_mismatched(const RunArguments& a) {
+  const DataArguments& data = a.data;
+  for (const auto& [name, file, beside, first] :
+       {std::tuple{"validation_mismatched_file", &data.validation_mismatched_file,
+                   "validation_file", &data.validation_file},
+        {"test_mismatched_file", &data.test_mismatched_file, "test_file", &data.test_file}}) {
+    if (file->empty()) continue;
+    SHOAL_CHECK(data.task_name == "mnli",
+                "{} is given, but task_name is '{}': MNLI alone has a part of other genres", name,
+                data.task_name);
+    SHOAL_CHECK(!first->empty(), "{} is given without {}, beside which it is used", name, beside);
+  }
+}
+
+void check_packing(const DataArguments& data) {
+  SHOAL_CHECK(
+      data.packing_strategy == PackingStrategy::bfd || data.packing || packs_evaluation(data),
+      "packing_strategy is {}, but packing is false", to_string(data.packing_strategy));
+  SHOAL_CHECK(!data.packing || !data.streaming,
+              "packing needs to know all documents, which a stream does not; give prepared tokens "
+              "as train_file, or leave packing out");
+}
+
+// Refuses options of another task, and missing ones of this task.
+void check_data(const RunArguments& a, TaskKind kind) {
+  using enum TaskKind;
+  const std::vector<TaskKind> samples = {text_classification, question_answering,
+                                         token_classification};
+  const std::vector<TaskKind> rows = {text_classification};
+  const std::vector<TaskKind> rows_or_tags = {text_classification, token_classification};
+  const DataArguments& data = a.data;
+  for (const Given& given :
+       {Given{"test_file", !data.test_file.empty(), samples},
+        {"validation_mismatched_file", !data.validation_mismatched_file.empty(), rows},
+        {"test_mismatched_file", !data.test_mismatched_file.empty(), rows},
+        {"label_list", !data.label_list.empty(), rows_or_tags},
+        {"do_predict", a.training.do_predict, samples},
+        {"task_name", !data.task_name.empty(), rows_or_tags},
+        {"column_names", !data.column_names.empty(), rows},
+        {"text_column_names", !data.text_column_names.empty(), rows_or_tags},
+        {"version_2_with_negative", data.version_2_with_negative, {question_answering}},
+        {"add_special_tokens false", !data.add_special_tokens, {causal_lm}},
+        {"packing", data.packing, {causal_lm}},
+        {"eval_packing", packs_evaluation(data), {causal_lm}},
+        {"label_all_tokens", data.label_all_tokens, {token_classification}},
+        {"return_entity_level_metrics", data.return_entity_level_metrics, {token_classification}}})
+    if (given.is_given &&
+        std::find(given.tasks.begin(), given.tasks.end(), kind) == given.tasks.end()) {
+      std::vector<std::string_view> names;
+      for (const TaskKind task : given.tasks) names.push_back(to_string(task));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is given, but the task is {}", given.name, to_string(kind)),
+                  fmt::format("give --task {}", fmt::join(names, " or ")));
+    }
+  check_packing(data);
+  if (std::find(samples.begin(), samples.end(), kind) == samples.end()) return;
+  SHOAL_CHECK(data.validation_split_percentage == 0,
+              "validation_split_percentage is of text; give what to validate as validation_file");
+  SHOAL_CHECK(!a.training.do_predict || !data.test_file.empty(), "do_predict needs a test_file");
+  SHOAL_CHECK(
+      kind != text_classification || data.task_name.empty() ||
+          (data.column_names.empty() && data.text_column_names.empty() && data.label_list.empty()),
+      "task_name {} has its own columns and classes; leave column_names, text_column_names and "
+      "label_list out",
+      data.task_name);
+  check_mismatched(a);
+}
+
+// A metric that nothing computes would be found out at the first evaluation only.
+void check_metric(const RunArguments& a, const RunSetup& setup) {
+  std::string name = a.training.metric_for_best_model;
+  if (name.starts_with("eval_")) name = name.substr(5);
+  std::vector<std::string> names = {"loss"};
+  if (setup.task->predicts_tokens()) names.emplace_back("perplexity");
+  if (setup.samples)
+    for (std::string& metric : setup.samples->metric_names()) names.push_back(std::move(metric));
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("metric_for_best_model '{}' is not computed", a.training.metric_for_best_model),
+        fmt::format("use one of {}", fmt::join(names, ", ")));
+}
+
+// Of which load_tokenizer() makes one.
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.txt", "spiece.model",
+                                        "tokenizer.model", "vocab.json"};
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const ChosenModel& model) {
+  const std::string path =
+      !a.model.tokenizer_name.empty() ? a.model.tokenizer_name : model.initial_weights;
+  const bool text = (!a.data.train_file.empty() && !is_token_file(a.data.train_file)) ||
+                    (!a.data.validation_file.empty() && !is_token_file(a.data.validation_file)) ||
+                    model.kind != TaskKind::causal_lm;
+  if (!a.model.tokenizer_name.empty() || text) return path.empty() ? nullptr : load_tokenizer(path);
+  const bool is_there = std::any_of(
+      kTokenizerFiles.begin(), kTokenizerFiles.end(),
+      [&](const char* name) { return !path.empty() && path_exists(path + "/" + name); });
+  return is_there ? load_tokenizer(path) : nullptr;
+}
+
+std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kind) {
+  const std::int64_t usual =
+      kind == TaskKind::question_answering                                              ? 384
+      : kind == TaskKind::text_classification || kind == TaskKind::token_classification ? 128
+                                                                                        : 1024;
+  const std::int64_t size = a.data.block_size.value_or(std::min(usual, task.positions()));
+  if (size > task.positions())
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("block_size is {}, but the model has {} positions", size, task.positions()),
+        fmt::format("use --block_size {} or fewer", task.positions()));
+  return size;
+}
+
+std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetup& setup,
+                                            bool on_cpu) {
+  const std::int64_t automatic = on_cpu ? 32 : 8;
+  const std::int64_t multiple = a.data.pad_to_max_length        ? setup.block_size
+                                : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
+                                                                : automatic;
+  // Under sequence parallelism ranks share the positions of each batch; block_size they do.
+  const parallel::ParallelPlan plan =
+      a.training.model_parallel ? a.training.model_parallel->plan : parallel::ParallelPlan{};
+  const bool shares = plan.tensor.prescaled_batch && !plan.tensor.speed;
+  const std::int64_t even = std::lcm(multiple, std::int64_t{shares ? plan.mesh.tensor : 1});
+  // Blocks have one length, which need not be padded.
+  const bool blocks = setup.kind == TaskKind::causal_lm ||
+                      (setup.kind == TaskKind::masked_lm && !a.data.line_by_line);
+  const std::int64_t pads = blocks ? 1 : std::min(even, setup.block_size);
+  if (setup.kind == TaskKind::masked_lm)
+    return std::make_shared<MaskingCollator>(
+        *setup.tokenizer,
+        MaskingOptions{.seed = static_cast<std::uint64_t>(a.training.order_seed()),
+                       .probability = a.data.mlm_probability,
+                       .whole_words = a.data.whole_word_mask,
+                       .pad_to_multiple_of = pads});
+  if (setup.samples)
+    return std::make_shared<PaddingCollator>(setup.padding, pads, setup.samples->labels_of());
+  return std::make_shared<PaddingCollator>();
+}
+
+}  // namespace
+
+bool names_checkpoint(const std::string& resume_from_checkpoint) {
+  constexpr std::array kWords = {"", "true", "True", "1", "false", "False", "0"};
+  return std::ranges::find(kWords, resume_from_checkpoint) == kWords.end();
+}
+
+void make_writable(const char* option, const std::string& directory) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, directory, why),
+                "choose another directory, or see that this one can be made and written");
+  };
+  if (const auto reason = reason_not_made(directory)) refuse(*reason);
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) refuse(std::generic_category().message(errno));
+}
+
+RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu,
+                    const AddSources& add_sources) {
+  RunSetup setup;
+  add_sources(setup.sources);
+  check_is_possible(a);
+  ChosenModel model = choose_model(a.model);
+  setup.kind = model.kind;
+  setup.initial_weights = model.initial_weights;
+  check_data(a, model.kind);
+  check_streaming(a);
+  check_one_file(a, model.kind, setup.sources);
+  setup.tokenizer = tokenizer_of(a, model);
+  if (!setup.tokenizer && model.kind != TaskKind::causal_lm)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} needs a tokenizer, and there is none", to_string(model.kind)),
+                "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
+  if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
+  if (setup.tokenizer) setup.padding = take_padding(model, *setup.tokenizer, setup.notices);
+  setup.samples = make_task_data(model.kind, a.data, model.config);
+  if (setup.samples) setup.samples->name_labels(model.config);
+  setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
+                         {.gradient_checkpointing = a.training.gradient_checkpointing});
+  check_metric(a, setup);
+  setup.block_size = block_size_of(a, *setup.task, model.kind);
+  setup.collator = collator_of(a, setup, on_cpu);
+  if (a.training.model_parallel)
+    check_mesh(a.training, *setup.task->chain(), world.size, setup.block_size);
+  return setup;
+}
+
+void open_data(const RunArguments& a, const World& world, collectives::WatchedStore& ranks,
+               int threads, RunSetup& setup) {
+  const DataArguments& data = a.data;
+  if (setup.samples) {
+    const int workers = data.preprocessing_num_workers > 0
+                            ? static_cast<int>(data.preprocessing_num_workers)
+                            : threads;
+    const auto open = [&](const std::string& path, bool may_lack_answers,
+                          std::optional<std::int64_t> limit) {
+      return path.empty() ? nullptr
+                          : setup.samples->open({.path = path,
+                                                 .tokenizer = setup.tokenizer,
+                                                 .max_length = setup.block_size,
+                                                 .may_lack_answers = may_lack_answers,
+                                                 .limit = limit,
+                                                 .threads = workers},
+                                                setup.notices);
+    };
+    if (a.training.do_train && data.streaming)
+      setup.train_shards = stream_of(a, setup, world);
+    else if (a.training.do_train)
+      setup.train_dataset = open(data.train_file, false, data.max_train_samples);
+    setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
+    if (a.training.do_eval)
+      setup.eval_mismatched = open(data.validation_mismatched_file, false, data.max_eval_samples);
+    if (!a.training.do_predict) return;
+    setup.test_dataset = open(data.test_file, true, data.max_predict_samples);
+    setup.test_mismatched = open(data.test_mismatched_file, true, data.max_predict_samples);
+    return;
+  }
+  const TokenFiles files = token_files(a, setup, world, ranks, available_cores());
+  if (!files.train.empty())
+    setup.train_dataset = first_samples(
+        samples_of(files.train, "train_file " + data.train_file, a, data.packing, setup),
+        data.max_train_samples);
+  if (data.streaming && a.training.do_train) setup.train_shards = stream_of(a, setup, world);
+  if (!files.validation.empty())
+    setup.eval_dataset = first_samples(
+        samples_of(files.validation,
+                   data.validation_file.empty()
+                       ? fmt::format("validation_split_percentage {} of {}",
+                                     data.validation_split_percentage, data.train_file)
+                       : "validation_file " + data.validation_file,
+                   a, packs_evaluation(data), setup),
+        data.max_eval_samples);
+}
+
+}  // namespace shoal::command

@@ -1,0 +1,29 @@
+// Signals that ask a training run to save a checkpoint and to stop.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <csignal>
+
+namespace shoal::command {
+
+// The signal that asked this process to stop, 0: none. The handler of StopSignals writes it.
+extern std::atomic<int> stop_signal;
+
+// While an object lives, these signals ask the Trainer to save and stop. Before and after, where
+// nothing can be lost, they end the program. mpirun passes SIGUSR1 on without killing a rank, and
+// SLURM can send it ahead of its time limit.
+class StopSignals {
+ public:
+  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};
+
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  std::array<void (*)(int), kNumbers.size()> before_{};
+};
+
+}  // namespace shoal::command

@@ -1,0 +1,105 @@
+// The sample files of a task: rows with a class, questions, tagged words.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/batch.h"
+#include "shoal/train/data/dataset.h"
+#include "shoal/train/data/labels.h"
+#include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/tasks/make_task.h"
+#include "shoal/train/trainer/arguments.h"
+#include "shoal/train/trainer/predictions.h"
+
+namespace shoal::command {
+
+// Options for opening one file.
+struct Opening {
+  std::string path;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::int64_t max_length = 0;          // tokens per sample
+  bool may_lack_answers = false;        // a file to predict: labels, answers or tags may be missing
+  bool is_shard = false;                // shard of a stream: only skipped rows are reported
+  std::optional<std::int64_t> limit{};  // only the first rows, questions or sentences
+  int threads = 1;                      // for tokenizing
+};
+
+// One task with its options. Datasets passed to its functions must come from its open().
+class TaskData {
+ public:
+  virtual ~TaskData() = default;
+  // Sets num_labels, id2label, ... of config.json for the data.
+  virtual void name_labels(nlohmann::json& config) const = 0;
+  virtual LabelsOf labels_of() const = 0;
+  // Names of metrics such as "accuracy", and their values.
+  virtual std::vector<std::string> metric_names() const = 0;
+  virtual nlohmann::ordered_json metrics(const Dataset& dataset,
+                                         const Predictions& predictions) const = 0;
+  // Reports skipped rows in `notices`.
+  virtual std::shared_ptr<const Dataset> open(const Opening& opening,
+                                              std::vector<std::string>& notices) const = 0;
+
+  struct File {
+    std::string name, text;
+  };
+  // Files that do_predict writes, the main one first; and files that an evaluation writes.
+  virtual std::vector<File> predicted(const Dataset& dataset,
+                                      const Predictions& predictions) const = 0;
+  virtual std::vector<File> evaluated(const Dataset& /*dataset*/,
+                                      const Predictions& /*predictions*/) const {
+    return {};
+  }
+};
+
+// Null if the task learns from plain text. Reads files only to find labels; `config` is the model's
+// config.json.
+std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArguments& data,
+                                               const nlohmann::json& config);
+
+// One per task; defined in run_rows.cc, run_questions.cc and run_tags.cc.
+std::shared_ptr<const TaskData> classified_rows(const DataArguments& data,
+                                                const nlohmann::json& config);
+std::shared_ptr<const TaskData> answered_questions(const DataArguments& data);
+std::shared_ptr<const TaskData> tagged_words(const DataArguments& data,
+                                             const nlohmann::json& config);
+
+// The classes named in config.json; empty if they are LABEL_0, LABEL_1, ...
+LabelSet labels_in(const nlohmann::json& config);
+// Classes known without reading rows: label_list or, with streaming, the first known column of
+// `columns` in a dataset_info.json (of Hugging Face's datasets) beside the shards. An empty set
+// means scores. Nullopt: unknown.
+std::optional<LabelSet> given_labels(const DataArguments& data,
+                                     const std::vector<std::string>& columns);
+// The error if a stream's classes (`what`: "classes", "tags") are unknown.
+Error no_labels_of_a_stream(const DataArguments& data, const char* what);
+// Sets num_labels, id2label and label2id.
+void set_labels(nlohmann::json& config, const LabelSet& labels);
+// The first `count` samples; nullopt: all. Null stays null.
+std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
+                                             std::optional<std::int64_t> count);
+// The columns that a run takes its texts or words from. Every file and every shard of a stream must
+// give the same, as in `datasets`: a column that only a later one has would be left out silently,
+// or change what the model reads. Thread-safe.
+class SameColumns {
+ public:
+  // Throws invalid_argument with both files if an earlier call had other columns.
+  void check(const std::string& path, const std::vector<std::string>& columns) const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::string path_;  // of the first file; empty: there was none
+  mutable std::vector<std::string> columns_;
+};
+// Adds "train.tsv: 3 rows are left out, the first because of: ..."; nothing if none were skipped.
+void note_skipped(std::vector<std::string>& notices, const std::string& path, const char* what,
+                  std::int64_t skipped, const std::string& first);
+
+}  // namespace shoal::command

@@ -1,0 +1,254 @@
+#include "shoal/train/command/train.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/run.h"
+#include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/signal_thread.h"
+#include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/rendezvous/threads.h"
+#include "shoal/train/command/agreement.h"
+#include "shoal/train/command/find_files.h"
+#include "shoal/train/command/needs.h"
+#include "shoal/train/command/run_settings.h"
+#include "shoal/train/command/stop_signals.h"
+#include "shoal/train/command/train_and_evaluate.h"
+#include "shoal/train/run/compute.h"
+#include "shoal/train/run/devices.h"
+#include "shoal/train/run/failures.h"
+#include "shoal/train/run/run_ranks.h"
+#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal::command {
+namespace {
+
+void declare(OptionSet& options, RunArguments& arguments, RefusedOptions& refused) {
+  declare_options(options, arguments.model);
+  declare_options(options, arguments.data);
+  declare_options(options, arguments.named);
+  declare_options(options, arguments.training);
+  refused.declare(options);
+}
+
+void print_help() {
+  RunArguments arguments;
+  RefusedOptions refused;
+  OptionSet options;
+  declare(options, arguments, refused);
+  terminal::print(
+      "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
+      "Trains a language model, masked or causal, or a model that classifies text, answers "
+      "questions or tags\nwords (--task). Options go by Hugging Face's names, in a JSON file or "
+      "here; "
+      "what stands here wins.\nLaunch ranks with mpirun, torchrun or SLURM.\n\n"
+      "SIGINT (Ctrl-C), SIGTERM and SIGUSR1 save a checkpoint, then stop; the exit status is 128 + "
+      "the\n"
+      "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
+      "mpirun:\n"
+      "after Ctrl-C it kills ranks within a second.\n\n"
+      "Exit status: 0 done, 1 failed, 2 wrong options or data, 128 + N stopped by signal "
+      "N.\n\n{}\n",
+      options.help());
+}
+
+// Fills `arguments`, and `values` with those of all options; the notices are for rank 0 to print.
+std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments,
+                               nlohmann::ordered_json& values) {
+  RefusedOptions refused;
+  OptionSet options;
+  declare(options, arguments, refused);
+  std::size_t first = 0;
+  while (first < words.size() && !words[first].starts_with("-")) options.add_file(words[first++]);
+  options.add_arguments(std::span(words).subspan(first));
+  options.finish();
+  refused.check(options);
+  values = options.dump();
+  take_given(options, arguments.training);
+  arguments.training = resolve_arguments(arguments.training);
+  std::vector<std::string> notices = options.notices();
+  if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
+    notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
+  return notices;
+}
+
+std::string trace_path(const std::string& path, int rank) {
+  return rank == 0 ? path : fmt::format("{}.rank{}", path, rank);
+}
+
+// What each rank finds out by itself.
+struct Prepared {
+  std::vector<std::string> notices;  // for rank 0 to print
+  RunArguments arguments;
+  nlohmann::ordered_json values;  // of all options
+  RunSetup setup;
+  ChosenDevice device;
+  RankDevice own_device;
+  std::vector<RankDevice> devices;  // by rank, once they told each other
+  int threads = 1;                  // of this rank
+  bool training_began = false;
+};
+
+Prepared parsed(const std::vector<std::string>& words) {
+  Prepared prepared;
+  prepared.notices = parse(words, prepared.arguments, prepared.values);
+  name_models(prepared.arguments, prepared.notices);
+  return prepared;
+}
+
+void set_up(Prepared& prepared, const World& world, const AddSources& add_sources) {
+  find_files(prepared.arguments, prepared.notices);
+  const TrainingArguments& a = prepared.arguments.training;
+  prepared.device = choose_device(world, a.use_cpu);
+  prepared.own_device = describe_device(world, prepared.device);
+  (void)communicator_options(a);  // what cannot be is refused here
+  prepared.setup =
+      set_up_run(prepared.arguments, world, prepared.device.device.is_cpu(), add_sources);
+  // What cannot be written should not be found out when all is done.
+  if (world.rank == 0) make_writable("output_dir", a.output_dir);
+  const std::filesystem::path trace = a.trace;
+  if (trace.has_parent_path() && !is_directory(trace.parent_path()))
+    throw Error(ErrorCode::not_found,
+                fmt::format("trace is {}, and there is no directory {}", a.trace,
+                            trace.parent_path().string()),
+                "make the directory");
+  if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
+}
+
+// Ranks of a GPU began one after the other: who looked last saw what the driver keeps of all.
+SharedGpu shared_gpu(const Prepared& prepared, int rank) {
+  const std::vector<int> sharing = ranks_on_device_of(prepared.devices, rank);
+  std::int64_t free = prepared.own_device.free;
+  for (const int other : sharing)
+    free = std::min(free, prepared.devices[static_cast<std::size_t>(other)].free);
+  return {static_cast<int>(sharing.size()), free};
+}
+
+int run_rank(Prepared& prepared, RunRanks& ranks) {
+  const TrainingArguments& a = prepared.arguments.training;
+  const World& world = ranks.world();
+  std::unique_ptr<Tracer> tracer;
+  if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
+  Compute compute(prepared.device.device, prepared.threads,
+                  memory_limit(a.memory_limit_mb, world, prepared.device.device,
+                               shared_gpu(prepared, world.rank)));
+  collectives::CommunicatorOptions how = communicator_options(a);
+  how.stream = compute.kernels->stream();
+  how.deadline_seconds = deadlines::seconds();
+  how.counted_by = &compute.memory;
+  how.pinned = compute.pinned.get();
+  const auto communicator = collectives::make_communicator(world, ranks.store(), how);
+  (void)communicator->host();  // formed while all ranks are here
+  ranks.stop_watching();       // the communicator does
+  // Its parameters and their gradients live in memory of both.
+  const std::unique_ptr<Task> task = std::move(prepared.setup.task);
+  try {
+    const int status = train_and_evaluate(
+        {*task, prepared.arguments,
+         told_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
+         world, *communicator, how, compute, prepared.device, prepared.devices, prepared.threads,
+         tracer.get(), prepared.notices, prepared.training_began});
+    if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
+    communicator->host().barrier()->wait();
+    return status;
+  } catch (const std::exception& problem) {
+    const Error error = error_of(problem);
+    if (world.size > 1 && error.code() != ErrorCode::aborted) communicator->abort(error.message());
+    throw;
+  }
+}
+
+// Before training begins, what cannot be read is what the user gave: status 2, as of a wrong
+// option.
+Error before_training(const Error& error) {
+  if (error.code() != ErrorCode::corrupt_data) return error;
+  return Error(ErrorCode::invalid_argument, error.message(), error.remedy())
+      .in_operation(error.operation());
+}
+
+}  // namespace
+
+int train(const std::vector<std::string>& words, const AddSources& add_sources) {
+  for (const std::string& word : words)
+    if (word == "--help" || word == "-h") {
+      print_help();
+      return 0;
+    }
+  const SignalThread takes_signals(StopSignals::kNumbers);
+  World found = discover_world();
+  log::set_rank(found.rank, found.size);
+  RunRanks ranks(std::move(found));
+  const World& world = ranks.world();
+  collectives::WatchedStore& store = ranks.store();
+  const std::function<bool(int)> gone = [&](int rank) { return ranks.is_gone(rank); };
+  Prepared prepared;
+  std::string& model = prepared.arguments.model.model_name_or_path;
+  const std::pair<const char*, std::function<void()>> stages[] = {
+      {"options", [&] { prepared = parsed(words); }},
+      {"model",
+       [&] {
+         model = shared_model_directory(model, world, store, deadlines::start(), model_directory);
+       }},
+      {"setup", [&] { set_up(prepared, world, add_sources); }},
+      {"device",
+       [&] {
+         prepared.devices = exchange_devices(world, store, prepared.own_device, deadlines::start());
+         prepared.threads = threads_of_rank(world, store, deadlines::start());
+       }},
+      {"agreement",
+       [&] {
+         check_agreement(world, store, prepared.values, prepared.setup.task->describe(),
+                         deadlines::start());
+       }},
+      {"data",
+       [&] { open_data(prepared.arguments, world, store, prepared.threads, prepared.setup); }},
+  };
+  // Every rank goes through every stage, and all end if one of them fails.
+  for (const auto& [label, work] : stages) {
+    std::optional<Error> failure;
+    try {
+      const progress::Listener listener([&] { store.progressed(); });
+      work();
+    } catch (const std::exception& problem) {
+      failure = before_training(error_of(problem));
+    }
+    // A rank that failed tells the others; the others wait for those that may still be at work.
+    const int status = tell_failures(world, store, label, failure, deadlines::start(),
+                                     failure ? gone : std::function<bool(int)>{});
+    if (status != 0) return status;
+  }
+  try {
+    return run_rank(prepared, ranks);
+  } catch (const std::exception& problem) {
+    return tell_failures(world, store, "failed", error_of(problem),
+                         Deadline::in_seconds(deadlines::kTellFailures), gone,
+                         prepared.training_began);
+  }
+}
+
+TrainNeeds check_train_words(const std::vector<std::string>& words) {
+  RunArguments arguments;
+  nlohmann::ordered_json values;
+  parse(words, arguments, values);
+  return needs_of(arguments);
+}
+
+}  // namespace shoal::command
+
+int shoal::train(const std::vector<std::string>& words) {
+  return command::train(words, [](SourceRegistry&) {});
+}

@@ -1,0 +1,316 @@
+#include "shoal/train/command/train_and_evaluate.h"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/ordered_fields.h"
+#include "shoal/train/command/console_of_rank.h"
+#include "shoal/train/command/data_options.h"
+#include "shoal/train/command/run_settings.h"
+#include "shoal/train/command/stop_signals.h"
+#include "shoal/train/data/unigram.h"
+#include "shoal/train/tensorboard/tensorboard_callback.h"
+#include "shoal/train/trainer/console.h"
+#include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal::command {
+namespace {
+
+constexpr const char* kMismatched = "_mm";  // behind the names of what MNLI's other part gives
+
+// What the program itself writes in output_dir, as long as no other run has taken it over.
+class OutputFiles {
+ public:
+  explicit OutputFiles(std::string directory) : directory_(std::move(directory)) {}
+  void ask(const Trainer& trainer) { trainer_ = &trainer; }  // whether it is still this run's
+  const std::string& directory() const { return directory_; }
+  void write(const std::vector<TaskData::File>& files) const {
+    for (const TaskData::File& file : files) {
+      if (trainer_ != nullptr) trainer_->check_output_dir();
+      make_directories(directory_);
+      write_file_atomically(directory_ + "/" + file.name, file.text);
+    }
+  }
+  void write_results(const char* name, const nlohmann::ordered_json& metrics) const {
+    write({{fmt::format("{}_results.json", name), metrics.dump(2) + "\n"}});
+  }
+
+ private:
+  std::string directory_;
+  const Trainer* trainer_ = nullptr;
+};
+
+// Says whether training began, from when on no failure is an option's.
+class TrainingBegan final : public TrainerCallback {
+ public:
+  explicit TrainingBegan(bool& began) : began_(began) {}
+  bool needs_every_step() const override { return false; }
+  void on_train_begin(const TrainerState&) override { began_ = true; }
+
+ private:
+  bool& began_;
+};
+
+// "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", as far as
+// it was measured.
+std::string validation_summary(const TrainerState& state, const nlohmann::ordered_json& results,
+                               double unigram) {
+  if (!results.contains("eval_loss")) return {};
+  const auto value_of = [](const auto& record) {
+    return record["eval_loss"].template get<double>();
+  };
+  const auto& best = state.best_model_checkpoint;  // which the results are of, then
+  const std::string last =
+      best ? "of the best model, " + std::filesystem::path(*best).filename().string()
+           : "at the end";
+  std::string line = fmt::format("validation loss: {:.4f} {}", value_of(results), last);
+  for (const nlohmann::json& record : state.log_history) {
+    if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
+    const auto step = field_or(record, "step", std::int64_t{0}, "a log record");
+    if (step == state.global_step) break;  // there was no other
+    line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} {}", value_of(record), step,
+                       value_of(results), last);
+    if (!best) line += fmt::format(" (step {})", state.global_step);
+    break;
+  }
+  if (unigram > 0) line += fmt::format("; a unigram model of the same tokens: {:.4f}", unigram);
+  return line;
+}
+
+// compute_metrics of a task that has some. `asked`: the set that is being predicted, which the
+// caller changes; what an evaluation leaves behind, rank 0 writes.
+ComputeMetrics metrics_of(const RankParts& rank, const OutputFiles& output,
+                          std::shared_ptr<const Dataset>& asked) {
+  if (!rank.setup.samples) return {};
+  return [&rank, &output, &asked](const Predictions& predictions) {
+    const TaskData& samples = *rank.setup.samples;
+    if (rank.world.rank == 0 && asked == rank.setup.eval_dataset)
+      output.write(samples.evaluated(*asked, predictions));
+    return samples.metrics(*asked, predictions);
+  };
+}
+
+// "predict_results.txt", "_mm" -> "predict_results_mm.txt"
+std::string with_suffix(const std::string& file, const std::string& suffix) {
+  const std::size_t dot = std::min(file.rfind('.'), file.size());
+  return file.substr(0, dot) + suffix + file.substr(dot);
+}
+
+// Of one set; `metrics` gets its numbers, their names and those of files with `suffix`.
+void predict(const RankParts& rank, Trainer& trainer, const OutputFiles& output,
+             const std::shared_ptr<const Dataset>& dataset, const std::string& suffix,
+             nlohmann::ordered_json& metrics, const std::function<void(const std::string&)>& say) {
+  const PredictionOutput predicted = trainer.predict(dataset);
+  if (rank.world.rank != 0) return;
+  auto files = rank.setup.samples->predicted(*dataset, predicted.predictions);
+  for (TaskData::File& file : files) file.name = with_suffix(file.name, suffix);
+  output.write(files);
+  OrderedFields all(std::move(metrics));
+  for (const auto& [name, value] : predicted.metrics.items()) all[name + suffix] = value;
+  metrics = std::move(all).json();
+  output.write_results("predict", metrics);
+  say(fmt::format("{} predictions in {}/{}", predicted.predictions.samples.size(),
+                  output.directory(), files.at(0).name));
+}
+
+// The validation set, unless the last step was evaluated just now, then MNLI's other genres under
+// names that end with _mm, as run_glue.
+nlohmann::ordered_json evaluate(const RankParts& rank, Trainer& trainer,
+                                std::shared_ptr<const Dataset>& asked) {
+  asked = rank.setup.eval_dataset;
+  nlohmann::ordered_json metrics = trainer.evaluate_once();
+  if (rank.setup.eval_mismatched) {
+    asked = rank.setup.eval_mismatched;
+    metrics.update(trainer.evaluate(asked, kMismatched));
+  }
+  return metrics;
+}
+
+class RankRun {
+ public:
+  explicit RankRun(const RankParts& rank)
+      : rank_(rank),
+        a_(rank.arguments.training),
+        main_rank_(rank.world.rank == 0),
+        output_(a_.output_dir),
+        asked_(rank.setup.eval_dataset),
+        tensorboard_(tensorboard_directory(a_)),
+        settings_(a_.output_dir, rank.told, rank.world),
+        began_(rank.training_began) {
+    if (main_rank_)
+      console_ = std::make_unique<ConsoleCallback>(console_options(rank.world, a_.disable_tqdm));
+    trainer_ = std::make_unique<Trainer>(a_, trainer_parts());
+    output_.ask(*trainer_);
+  }
+
+  int run() {
+    if (!a_.do_train) say_notices();  // what is evaluated may have lost something, too
+    const int stopped_by = a_.do_train ? train() : 0;
+    if (stopped_by == 0 && a_.do_eval && rank_.setup.eval_dataset) {
+      const nlohmann::ordered_json metrics = evaluate(rank_, *trainer_, asked_);
+      if (main_rank_) {
+        output_.write_results("eval", metrics);
+        results_.update(metrics);
+      }
+    }
+    if (stopped_by == 0 && a_.do_predict) predict_sets();
+    if (main_rank_ && stopped_by == 0) output_.write_results("all", results_);
+    if (const std::string line = validation_summary(trainer_->state(), results_, unigram_);
+        !line.empty())
+      say(line);
+    if (const std::string line = trainer_->describe_capture(); !line.empty()) say(line);
+    say("memory of rank 0, now and at its peak:");
+    for (const std::string& line : trainer_->memory_report()) say("  " + line);
+    if (a_.do_train && stopped_by == 0) say(fmt::format("model saved in {}", a_.output_dir));
+    return stopped_by == 0 ? 0 : 128 + stopped_by;
+  }
+
+ private:
+  void say(const std::string& line) {
+    if (console_) console_->on_message(line);
+  }
+  void say_notices() {
+    for (const auto* notices : {&rank_.notices, &rank_.setup.notices})
+      for (const std::string& line : *notices) say(line);
+  }
+
+  TrainerParts trainer_parts() {
+    TrainerParts parts;
+    parts.task = &rank_.task;
+    parts.compute_metrics = metrics_of(rank_, output_, asked_);
+    parts.kernels = rank_.compute.kernels.get();
+    parts.threads = rank_.threads;
+    parts.memory = &rank_.compute.memory;
+    parts.host_memory = &rank_.compute.host();
+    parts.pinned_memory = rank_.compute.pinned.get();
+    parts.planned_memory = &rank_.compute.planned;
+    parts.communicator = &rank_.communicator;
+    parts.made_with = &rank_.made_with;
+    parts.train_dataset = rank_.setup.train_dataset;
+    parts.train_shards = rank_.setup.train_shards;
+    parts.data_options = data_options(rank_.arguments, rank_.setup, rank_.world);
+    parts.shuffle_buffer = rank_.arguments.data.shuffle_buffer_size;
+    parts.shard_by_rank = rank_.arguments.data.shard_by_rank;
+    parts.eval_dataset = rank_.setup.eval_dataset;
+    parts.collator = rank_.setup.collator;
+    parts.initial_weights = rank_.setup.initial_weights;
+    if (console_) parts.callbacks.push_back(console_.get());
+    if (main_rank_ && reports_to_tensorboard(a_)) parts.callbacks.push_back(&tensorboard_);
+    if (main_rank_) parts.callbacks.push_back(&settings_);
+    parts.callbacks.push_back(&began_);
+    parts.tracer = rank_.tracer;
+    parts.stop_signal = &stop_signal;
+    return parts;
+  }
+
+  void say_header() {
+    std::vector<std::string> header = trainer_->header();
+    const auto* const limited = rank_.compute.limited.get();
+    header.push_back(fmt::format(
+        "device: {} ({}){}", to_string(rank_.device.device), rank_.device.why,
+        limited == nullptr
+            ? ""
+            : fmt::format("; tensors of a rank may take {} ({})",
+                          format_bytes(limited->limit().bytes), limited->limit().bound)));
+    for (std::string& line : device_lines(rank_.devices)) header.push_back(std::move(line));
+    for (const std::string& line : header) say(line);
+    settings_.describe(*trainer_, header);
+  }
+
+  void measure_unigram() {
+    if (!rank_.setup.train_dataset || !rank_.setup.eval_dataset || !rank_.task.predicts_tokens())
+      return;
+    trainer_->at_own_pace([&] {
+      if (main_rank_)
+        unigram_ = unigram_loss(*rank_.setup.train_dataset, *rank_.setup.eval_dataset,
+                                rank_.task.vocabulary());
+    });
+    say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
+                    unigram_));
+  }
+
+  // Returns the signal that stopped the run; 0: none.
+  int train() {
+    if (a_.run_name) say(fmt::format("run: {}", *a_.run_name));
+    say_header();
+    say_notices();
+    measure_unigram();
+    trainer_->take_output_dir();  // may wait for a while; a signal ends that at once
+    if (const std::string hint = how_to_stop(rank_.world); !hint.empty()) say(hint);
+    const TrainResult trained = [&] {
+      const StopSignals signals;
+      return trainer_->train();
+    }();
+    results_ = trained.metrics;
+    if (unigram_ > 0) results_["unigram_eval_loss"] = unigram_;
+    if (trained.stop_signal != 0) {
+      say_stopped(trained);
+      return trained.stop_signal;
+    }
+    trainer_->save_model(a_.output_dir);
+    if (main_rank_) output_.write_results("train", trained.metrics);
+    // It came when the last step was done: the model is saved, and ends like any other program.
+    if (const int late = stop_signal; late != 0) {
+      ::kill(::getpid(), late);  // another thread takes it
+      ::pause();
+    }
+    return 0;
+  }
+
+  void say_stopped(const TrainResult& trained) {
+    if (trained.last_checkpoint.empty())
+      return say(
+          fmt::format("stopped by signal {} before the first step; nothing was changed in {}",
+                      trained.stop_signal, a_.output_dir));
+    say(fmt::format(
+        "stopped by signal {} at step {} of {}; {}", trained.stop_signal, trained.global_step,
+        trainer_->total_steps(),
+        a_.save_only_model
+            ? fmt::format("{} holds the model, but (save_only_model) no run to resume",
+                          trained.last_checkpoint)
+            : fmt::format("{} holds the run, --resume_from_checkpoint true continues it",
+                          trained.last_checkpoint)));
+  }
+
+  void predict_sets() {
+    nlohmann::ordered_json metrics;
+    for (const auto& [dataset, suffix] :
+         {std::pair{rank_.setup.test_dataset, ""}, {rank_.setup.test_mismatched, kMismatched}}) {
+      if (!dataset) continue;
+      asked_ = dataset;
+      predict(rank_, *trainer_, output_, dataset, suffix, metrics,
+              [this](const std::string& line) { say(line); });
+    }
+  }
+
+  const RankParts& rank_;
+  const TrainingArguments& a_;
+  const bool main_rank_;
+  std::unique_ptr<ConsoleCallback> console_;  // of rank 0
+  OutputFiles output_;
+  std::shared_ptr<const Dataset> asked_;  // the set that is being evaluated or predicted
+  TensorBoardCallback tensorboard_;
+  RunSettings settings_;
+  TrainingBegan began_;
+  std::unique_ptr<Trainer> trainer_;
+  nlohmann::ordered_json results_;
+  double unigram_ = 0;  // 0: not known
+};
+
+}  // namespace
+
+int train_and_evaluate(const RankParts& rank) { return RankRun(rank).run(); }
+
+}  // namespace shoal::command
