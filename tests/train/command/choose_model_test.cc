@@ -17,7 +17,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::StrEq;
 
@@ -33,7 +32,7 @@ struct Hosts {
   // `path`: of each rank; `fails`: the rank that finds something wrong, of kind `code`.
   void run(const std::vector<std::string>& path, int fails = -1) {
     found.assign(path.size(), "nothing");
-    const auto look = [&](World world, Store& store) {
+    const auto look = [&](const World& world, Store& store) {
       world.node = world.rank < 3 ? 0 : 1;
       world.local_rank = world.rank % 3;
       const auto at = static_cast<std::size_t>(world.rank);
@@ -47,16 +46,16 @@ struct Hosts {
       const std::scoped_lock lock(mutex);
       found[at] = there;
     };
-    errors =
-        test::thread_rank_errors(static_cast<int>(path.size()), [&](World world, Store& store) {
-          try {
-            look(world, store);
-          } catch (const Error& error) {
-            const std::scoped_lock lock(mutex);
-            codes.insert(error.code());
-            throw;
-          }
-        });
+    errors = test::thread_rank_errors(static_cast<int>(path.size()),
+                                      [&](const World& world, Store& store) {
+                                        try {
+                                          look(world, store);
+                                        } catch (const Error& error) {
+                                          const std::scoped_lock lock(mutex);
+                                          codes.insert(error.code());
+                                          throw;
+                                        }
+                                      });
   }
 };
 

@@ -44,7 +44,7 @@ TEST_F(HubCache, IsWhereHuggingFaceHasIt) {
     for (const char* name : kNames) ::unsetenv(name);
     for (const auto& [name, value] : row["environment"].items())
       ::setenv(name.c_str(), value.get<std::string>().c_str(), 1);
-    EXPECT_EQ(hub_cache(), row["folder"]) << row["environment"];
+    EXPECT_EQ(hub_cache(), row["folder"].get<std::string>()) << row["environment"];
   }
 }
 
