@@ -32,7 +32,7 @@ struct Hosts {
   // `path`: of each rank; `fails`: the rank that finds something wrong, of kind `code`.
   void run(const std::vector<std::string>& path, int fails = -1) {
     found.assign(path.size(), "nothing");
-    const auto look = [&](const World& world, Store& store) {
+    const auto look = [&](World world, Store& store) {
       world.node = world.rank < 3 ? 0 : 1;
       world.local_rank = world.rank % 3;
       const auto at = static_cast<std::size_t>(world.rank);
