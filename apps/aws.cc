@@ -93,7 +93,7 @@ std::string region_of(const AwsWords& words) {
 }
 
 sagemaker::Session session_of(const AwsWords& words) {
-  forbid_core_files();  // whatever their source
+  forbid_core_files();  // the keys may come from a file, not only from the environment
   return sagemaker::Session(
       sagemaker::process_environment(),
       {.profile = words.profile, .region = words.region, .endpoint_url = words.endpoint_url});

@@ -29,7 +29,7 @@ struct Options {
 };
 
 // Expands directories, patterns and @FILE to the text files they name. A plain file name is kept,
-// whatever its extension.
+// with any extension.
 void expand(std::vector<std::string>& names, const SourceRegistry& sources) {
   std::vector<std::string> files;
   for (const std::string& name : names) {

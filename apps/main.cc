@@ -72,7 +72,7 @@ int run(int argc, char** argv) {
   }
   for (const std::string& name : env::unknown())
     log::warn("{} is set, but no part of Shoal reads it; `shoal env` lists what is read", name);
-  // These two print what is wrong with each variable by themselves.
+  // These two subcommands report wrong variables themselves.
   const std::string command = app.get_subcommands().front()->get_name();
   if (command != "env" && command != "doctor" && report_environment("shoal " + command) != 0)
     return 2;

@@ -39,7 +39,7 @@ std::string parse_problem(const CLI::App& top, const CLI::ParseError& problem) {
   for (const CLI::Option* option : command.get_options())
     for (const std::string& word : option->get_lnames()) options.push_back("--" + word);
   std::string text = problem.what();
-  // Words that are left over are the problem only where the command passes none on.
+  // Left-over words are an error unless the command forwards them.
   const auto extra = command.get_allow_extras() ? std::vector<std::string>() : top.remaining(true);
   const bool is_value = dynamic_cast<const CLI::ConversionError*>(&problem) != nullptr ||
                         dynamic_cast<const CLI::ValidationError*>(&problem) != nullptr;

@@ -1,4 +1,4 @@
-// Wrong words on a command line, for all programs that parse with CLI11.
+// Errors in command lines, for all programs that parse with CLI11.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ class Success;
 
 namespace shoal::app {
 
-// "shoal data prepare": the program with the commands that were given.
+// "shoal data prepare": the program and the subcommands on the command line.
 std::string command_of(const CLI::App& top);
 
 // "there is no option '--ouput'; did you mean --output? (`shoal data prepare --help` lists what

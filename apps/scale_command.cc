@@ -218,7 +218,7 @@ int scale(Options o) {
                       fmt::join(command_of(o, cell, o.output + "/runs/" + cell.name()), " "));
     return 0;
   }
-  // Ranks of this host get equal shares of its cores, whatever their number. Otherwise a single
+  // Ranks of this host always get equal shares of its cores. Otherwise a single
   // rank would have all cores, and the study would compare cores.
   const std::int64_t most = *std::max_element(o.study.ranks.begin(), o.study.ranks.end());
   if (o.launch == kLaunch)

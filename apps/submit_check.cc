@@ -146,7 +146,7 @@ std::int64_t hosts_of(const Json& request) {
   return hosts;
 }
 
-// Reports with what the container of Shoal's image ends at once (sagemaker/container/command.cc).
+// Refuses jobs that the container of Shoal's image would end (sagemaker/container/command.cc).
 void check_container(const sagemaker::TrainingJob& job, sagemaker::Problems& problems) {
   const std::string entry = entry_point_of(job);
   if (!entry.empty() && !entry.ends_with(".json"))

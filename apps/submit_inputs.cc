@@ -153,7 +153,7 @@ class Inputs {
                ? "which names several files: give streaming true and max_steps, or one file"
                : "which names several files: give one file";
   }
-  // "@LIST" and "a.txt,b.txt" are read by streaming alone; without it they would be one file's
+  // Only streaming reads "@LIST" and "a.txt,b.txt"; without it they would be one file's
   // name.
   bool is_of_stream(const command::TrainNeeds::Path& path) const {
     const std::string& value = path.value;

@@ -30,16 +30,16 @@ class LongWork {
   // Collective. The rounds have a group of their own, so that the work may use `ranks` itself.
   explicit LongWork(Communicator& ranks);
 
-  using Told = const std::atomic<int>*;  // what this rank was told, such as a signal; null: nothing
-  // This rank made progress. Returns the highest number that a rank was told, once all ranks know
-  // it, and 0 before: no rank then takes part in further rounds, and all must call finish().
+  using Told = const std::atomic<int>*;  // a number that this rank got, such as a signal; or null
+  // Reports progress of this rank. Returns the highest number that any rank got, once all ranks
+  // know it, and 0 before. No rank then takes part in further rounds, and all must call finish().
   // Throws as Work::test(). Costs a few loads if it is called often.
   int beat(Told told = nullptr);
   // The same, but waits for the round: every rank gets the same answer. All ranks call it equally
   // often.
   int agree(Told told = nullptr);
-  // This rank is done; waits until all are, or know what one was told, which it returns. Throws as
-  // Work::wait().
+  // Reports that this rank is done. Waits until all ranks are done, or know a number that one of
+  // them received, and returns it. Throws as Work::wait().
   int finish(Told told = nullptr);
   // Ends the other ranks' waits.
   void abort(std::string_view reason);
@@ -49,8 +49,8 @@ class LongWork {
   void end_round();
 
   const int size_;
-  // What this rank says and hears in a round; it outlives the group, which writes there.
-  std::array<std::int64_t, 2> round_{};  // what was told, and whether a rank is not done
+  // Buffer of a round: this rank's values, then the result. The group writes to it until destroyed.
+  std::array<std::int64_t, 2> round_{};  // the number, and whether a rank is not done
   std::unique_ptr<Communicator> group_;  // null: one rank
   WorkPtr work_;                         // the round under way
   Clock::time_point next_{};             // no round begins before

@@ -38,8 +38,8 @@ class ProgramBuilder {
  public:
   ProgramBuilder(Member member, std::optional<std::int64_t> shift);
 
-  // Each returns the instruction's number, or -1 if there are no elements. `after` adds
-  // dependencies that no element shows; -1 in it is ignored.
+  // Each returns the instruction's number, or -1 if there are no elements. `after`: numbers of
+  // instructions that must run first although they share no element; -1 is ignored.
   int send(int peer, Piece source, std::initializer_list<int> after = {});
   int receive(int peer, Piece target, std::initializer_list<int> after = {});
   int copy(Piece source, Piece target);

@@ -2,7 +2,7 @@
 // a node of n ranks has the largest power of two below n, the right one the rest (the tree of a
 // binary counter; RFC 6962, 2.1).
 //
-// Ranks [i·2^k, (i+1)·2^k) are therefore a subtree whatever follows them. Hosts with the same
+// Ranks [i·2^k, (i+1)·2^k) are therefore a subtree for any number of ranks. Hosts with the same
 // power-of-two number of ranks reduce by subtrees. Pure arithmetic.
 #pragma once
 

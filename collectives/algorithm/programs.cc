@@ -143,14 +143,14 @@ Program all_to_all(Algorithm algorithm, Member member, PartCounts send_counts,
   return generate("all_to_all", kRows, algorithm, member, send_counts, recv_counts, slicing);
 }
 
-// Hensgen, Finkel and Manber, 1988: after step k every rank has heard from 2^(k + 1) ranks.
+// Hensgen, Finkel and Manber, 1988: after step k every rank has data of 2^(k + 1) ranks.
 Program barrier(Member member) {
   check(member, 0, 0, {});
   ProgramBuilder b(member, std::nullopt);
   int heard = -1;
   for (int distance = 1; distance < member.size; distance *= 2) {
     b.signal(b.neighbour(distance), {heard});
-    // The next message also carries what this rank had heard before.
+    // The next message also carries everything that this rank has received.
     heard = b.await(b.neighbour(-distance), {heard});
   }
   return b.take();

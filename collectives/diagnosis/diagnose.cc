@@ -390,7 +390,7 @@ FlightMessage message_of(const nlohmann::json& entry, const std::string& path) {
 }  // namespace
 
 FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path) {
-  // A dump is a file of a run, so whatever is wrong with it is corrupt data.
+  // A dump is a file of a run, so every error in it is corrupt data.
   try {
     if (need_field<std::string>(json, "format", path) != "shoal-flight-1")
       throw_error(ErrorCode::corrupt_data, "{}: its format is {}, not shoal-flight-1", path,

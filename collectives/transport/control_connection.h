@@ -15,8 +15,8 @@ namespace shoal::collectives::transport::control {
 enum class Kind : std::uint32_t {
   hello,
   welcome,
-  // From rank 0: "3 2.4 5 7.1": seconds since ranks 3 and 5 were heard from. From others: "17
-  // barrier".
+  // From rank 0: "3 2.4 5 7.1": ranks 3 and 5 were last heard 2.4 and 7.1 seconds ago. From other
+  // ranks: "17 barrier".
   heartbeat,
   left,
   died,
@@ -69,8 +69,8 @@ FileDescriptor listen_anywhere(int backlog, int& port);
 std::vector<std::string> own_addresses();
 inline constexpr int kLoopbacks = 2;
 bool is_address(const std::string& text);  // numeric IPv4 or IPv6
-// `address`: is_address(). Blocks for at most deadlines::kHubConnectAttempt; on failure an empty
-// descriptor, and `why` says why.
+// `address`: is_address(). Blocks for at most deadlines::kHubConnectAttempt. On failure returns an
+// empty descriptor and sets `why`.
 FileDescriptor connect_to(const std::string& address, int port, Deadline deadline,
                           std::string* why = nullptr);
 

@@ -31,7 +31,7 @@ using control::kMostText;
 using control::Message;
 using control::send;
 
-constexpr double kMostSilence = 1e6;    // seconds that rank 0 may tell of
+constexpr double kMostSilence = 1e6;    // the longest silence in seconds that rank 0 may report
 constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
 
 }  // namespace
@@ -53,7 +53,7 @@ class ControlLinks::Impl {
     std::ranges::fill(heard_, Clock::now());
     thread_ = std::thread([this] {
       run();
-      const auto last = take_self();  // where this thread is all that is left of the links
+      const auto last = take_self();  // destroyed here if only this thread uses the links
     });
   }
 
@@ -63,7 +63,7 @@ class ControlLinks::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Rank 0 left in peace, others are still there: the thread goes on for them, without an owner,
+  // Rank 0 left without a failure and others remain: the thread serves them without an owner,
   // until they have left too.
   static void leave_behind(const std::shared_ptr<Impl>& links) {
     if (links->rank_ != 0 || !links->left(0) || links->has_news() || links->everybody_left())
@@ -101,7 +101,7 @@ class ControlLinks::Impl {
     if (rank == rank_ || left_[static_cast<std::size_t>(rank)] || seconds < usual)
       return std::nullopt;
     if (rank_ == 0 || rank == 0) return seconds;
-    // What rank 0 told is as old as its own heartbeat.
+    // Rank 0's report on another rank is as old as rank 0's last heartbeat.
     return silence(0) < usual && seconds >= usual + beat_ ? std::optional(seconds) : std::nullopt;
   }
 
@@ -241,7 +241,7 @@ class ControlLinks::Impl {
         heard_[static_cast<std::size_t>(rank)] =
             now - std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   }
-  // Rank 0: whether that rank's newest call is what this one called, or calls, by that number.
+  // On rank 0: true if that rank's newest call matches this rank's call of the same number.
   void compare(const Message& heartbeat) {
     std::istringstream text(heartbeat.text);
     std::uint32_t number = 0;

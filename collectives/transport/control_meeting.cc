@@ -118,7 +118,7 @@ class Hub {
  private:
   Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  // Whether a rank of this job has connected, which then hears so.
+  // True if a rank of this job has connected. It gets an answer.
   bool is_met(Connection& connection, const std::string& secret) {
     Message hello;
     const auto patience = Deadline::in_seconds(std::clamp(
@@ -128,7 +128,7 @@ class Hub {
       return false;
     prepare(connection.fd.get());
     send(connection, {Kind::hello, 0, secret, 0});
-    peer(hello.rank) = std::move(connection);  // who waited too long for this word has come again
+    peer(hello.rank) = std::move(connection);  // a rank that waited too long connects again
     return true;
   }
 
@@ -214,9 +214,9 @@ class Guest {
         .in_operation("make_communicator");
   }
 
-  // One address after the other. Another machine may have the same one (behind a bridge, say) and
-  // somebody who listens there: rank 0 answers with the job's secret. It meets one rank after the
-  // other, so that each round gives it more time.
+  // Tries one address after the other. At the same address, another machine (behind a bridge, say)
+  // may have a listener; only rank 0 answers with the job's secret. Rank 0 meets one rank after the
+  // other, so each round gives it more time.
   void meet_hub() {
     const std::size_t ways = card_.addresses.size();
     std::vector<std::string> whys(ways, "no time left");
@@ -255,7 +255,7 @@ class Guest {
 
   void await_welcome() {
     Message welcome;
-    // Rank 0 waits for as long, and then says who is missing.
+    // Rank 0 waits for as long and then names the missing ranks.
     const auto patience = Deadline::in_seconds(std::max(of_.deadline.seconds_left(), 0.0) +
                                                deadlines::kMissingToldWithin);
     if (await(hub_, welcome, patience) && welcome.kind == Kind::failed)

@@ -18,9 +18,9 @@ struct Meeting {
   double out_of_reach;  // seconds for which rank 0's host may be so
 };
 
-// The connections: rank 0's by rank, of others the one to rank 0. Throws timeout naming the ranks
-// that did not come; unavailable, naming addresses, port and host, where rank 0 is out of reach, on
-// that rank and on rank 0; corrupt_data where rank 0's card is unreadable.
+// The connections: on rank 0 by rank, elsewhere only the one to rank 0. Throws timeout, naming
+// missing ranks, or corrupt_data if rank 0's card is unreadable. If a rank cannot reach rank 0,
+// both throw unavailable, naming addresses, port and host.
 std::vector<Connection> meet(const Meeting& meeting);
 
 }  // namespace shoal::collectives::transport::control

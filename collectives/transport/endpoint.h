@@ -100,7 +100,7 @@ class Endpoint {
   // they can while it is registered.
   virtual std::string device_memory_problem() const { return name() + " carries host memory only"; }
   // Call on a thread whose current device is that device. The endpoint itself never accesses the
-  // memory: messages from it travel by rendezvous whatever their length. Messages that may arrive
+  // memory: messages from it travel by rendezvous at any length. Messages that may arrive
   // eagerly (at most eager_bytes(), from host memory) must not be received into it.
   virtual std::unique_ptr<MemoryRegion> register_device_memory(void* /*data*/,
                                                                std::int64_t /*bytes*/) {

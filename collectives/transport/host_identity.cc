@@ -13,11 +13,11 @@ std::string namespace_of(const char* path) {
   return ::readlink(path, target.data(), target.size() - 1) > 0 ? target.data() : "";
 }
 
-// Of this start of the machine; containers see the machine's.
+// The identifier of this boot of the machine; containers see the machine's.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
-  std::getline(file, text);  // empty where the kernel does not tell
+  std::getline(file, text);  // empty if the kernel does not provide it
   return text;
 }
 

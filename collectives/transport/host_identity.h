@@ -10,7 +10,7 @@
 
 namespace shoal::collectives::transport {
 
-// What the kernel does not tell (no /proc) is empty, and differs from nothing.
+// A field that the kernel does not provide (no /proc) is empty and equals every value.
 struct HostIdentity {
   std::string name;       // as gethostname() says
   std::string machine;    // of this start of it

@@ -30,8 +30,8 @@ struct Message {
   std::uint64_t bytes = 0;
 };
 
-// What a rank publishes: where it is, then the secret, then the socket's name, which may hold any
-// byte.
+// The card that a rank publishes: its host, the secret, and last the socket's name, which may
+// contain any byte.
 struct Card {
   HostIdentity host;
   std::int64_t secret = 0;
@@ -101,7 +101,7 @@ Sent try_send(int socket, const Message& message, int fd) {
   while (sent < 0 && errno == EINTR);
   if (sent >= 0) return Sent::yes;
   // ETOOMANYREFS: of all that this user's processes have sent, more descriptors than `ulimit -n`
-  // wait to be received (unix(7)). No poll() says when that is over.
+  // wait to be received (unix(7)). No poll() reports when that is over.
   return errno == EAGAIN || errno == ETOOMANYREFS ? Sent::full : Sent::gone;
 }
 

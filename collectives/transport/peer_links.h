@@ -1,5 +1,5 @@
-// A Unix socket to every other rank of the host, kept open: passes memory (SCM_RIGHTS), and its
-// end of file is how a death is known within milliseconds, whatever the memory says.
+// A Unix socket to every other rank of the host, kept open. It passes memory (SCM_RIGHTS), and its
+// end of file reports a rank's death within milliseconds, before shared memory could.
 //
 // Socket names are abstract (unix(7), autobind) and travel through the Store, so nothing is left
 // in any file system. Only processes of the same user that know the group's secret are let in.
@@ -42,15 +42,15 @@ class PeerLinks {
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
 
-  // To all peers, in the order of the calls. Does not block: what a peer has no room for is sent by
-  // later drains. Closes the segment's descriptor once all peers have it; peers that are gone are
-  // skipped.
+  // Sends to all peers, in the order of the calls. Does not block: if a peer's socket is full,
+  // later drains send the rest. Closes the segment's descriptor once all peers have it. Skips peers
+  // that are gone.
   void announce(std::int64_t number, std::shared_ptr<SharedSegment> segment);
-  // Announcements that wait for room, and the peers that have not got all of them.
+  // Announcements that wait for space in a socket, and the peers that lack some of them.
   std::size_t backlog() const { return announcements_.size(); }
   std::vector<int> behind() const;
-  // Takes what has arrived, without blocking, notices ends, and sends what waits. Throws io when
-  // this process has no file descriptor left for what it is sent.
+  // Receives what has arrived, without blocking, notices ended connections, and sends waiting data.
+  // Throws io if this process has no free file descriptor for received memory.
   void drain(const OnSegment& on_segment);
   const std::vector<HostIdentity>& hosts() const { return hosts_; }  // by rank
   LinkState state(int peer) const { return states_[static_cast<std::size_t>(peer)]; }
@@ -75,8 +75,8 @@ class PeerLinks {
   std::vector<HostIdentity> hosts_;
   std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
   std::vector<LinkState> states_;
-  std::deque<Announcement> announcements_;  // that a peer has not received
-  std::vector<std::size_t> next_;           // of these, by rank
+  std::deque<Announcement> announcements_;  // not yet received by every peer
+  std::vector<std::size_t> next_;           // index of each peer's next one, by rank
 };
 
 }  // namespace shoal::collectives::transport

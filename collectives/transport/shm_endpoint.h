@@ -28,7 +28,7 @@ class ShmHost {
   virtual int size() const = 0;
   virtual int member(int peer) const { return peer; }  // its rank in the job, for Errors
   virtual RankPage& page(int peer) const = 0;          // its doorbell
-  // That rank's shm_mailbox_bytes(size()), initially zero, page-aligned.
+  // The peer's shm_mailbox_bytes(size()) bytes, initially zero, page-aligned.
   virtual std::byte* mailboxes(int peer) const = 0;
   virtual Location locate(const void* data, std::int64_t bytes) const = 0;
   // Null while the announcement of its segment is on its way.

@@ -6,7 +6,7 @@
 //   const double loss = model.train(batches.next());
 //   optimizer.step(1e-3);
 //
-// A step computes what one rank would compute from the whole batch, whatever the plan. Every rank
+// With any plan, a step computes what one rank would compute from the whole batch. Every rank
 // makes the same calls in the same order. All calls block.
 #pragma once
 
@@ -100,8 +100,8 @@ class Optimizer {
   // Writes `directory`/checkpoint-<step>: each rank writes the parts that it holds. The checkpoint
   // appears under its name when it is complete. Throws io.
   void save(const std::string& directory, std::int64_t step);
-  // Loads the newest complete checkpoint of `directory` into model and optimizer, whatever the plan
-  // that wrote it. Returns its step; 0 if there is none. Throws corrupt_data, io.
+  // Loads the newest complete checkpoint of `directory`, written under any plan, into model and
+  // optimizer. Returns its step; 0 if there is none. Throws corrupt_data, io.
   std::int64_t resume(const std::string& directory);
 
  private:

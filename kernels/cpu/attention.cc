@@ -2,7 +2,7 @@
 // forward task is one (batch, head): it packs the head's keys and values once, then loops over
 // blocks of queries and, for each, over blocks of keys up to the causal limit.
 // A backward task is one (batch, key head) with all heads that read it. It owns their dq and the
-// key head's dk and dv, so the order of every sum is fixed, whatever the number of threads.
+// key head's dk and dv, so the order of every sum is the same for any number of threads.
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>

@@ -14,8 +14,8 @@ namespace shoal::kernels {
 // matrix transposed, no activation, 24 to 263 rows, and such a row distance.
 bool prefers_narrow_product(const GemmProblem& problem);
 
-// Same contract as OneDnnGemm::run(). Each element is summed in the order of k, whatever the number
-// of threads.
+// Same contract as OneDnnGemm::run(). Each element is summed in the order of k for any number of
+// threads.
 void narrow_product(const GemmProblem& problem, int threads, const float* a, const float* b,
                     const float* bias, float* c);
 

@@ -38,8 +38,7 @@ SgdFactors::SgdFactors(const SgdArgs& args)
 namespace {
 
 constexpr std::int64_t kGrain = 16384;  // elements worth a thread
-constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, whatever the number of
-                                        // threads
+constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, for any number of threads
 
 class CpuOptimizer final : public OptimizerKernels {
  public:

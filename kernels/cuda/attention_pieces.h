@@ -21,7 +21,7 @@ struct ScorePiece {
   friend bool operator==(const ScorePiece&, const ScorePiece&) = default;
 };
 
-// Fewest queries in a piece, whatever the workspace: products with fewer rows waste time.
+// Fewest queries in a piece for any workspace: products with fewer rows waste time.
 constexpr std::int64_t kLeastQueries = 64;
 
 // `bytes`: bytes per score over all matrices that exist at once. `workspace`: bytes; 0: unlimited.

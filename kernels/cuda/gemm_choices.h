@@ -1,5 +1,5 @@
 // The matmul algorithms chosen by timing, in a file for the device and the library's version. Ranks
-// that time alone may choose different algorithms, which add in different orders. So all processes
+// by timing may choose different algorithms, which add in different orders. So all processes
 // that share the directory take the first choice written, and a resumed run takes those of the
 // earlier run. Hosts with separate directories choose separately. Host code only.
 #pragma once

@@ -4,10 +4,10 @@
 // Asynchronous copies and tensor-core products need sm_80. For older GPUs, the kernels that use
 // them compile to traps, and host code such as attention.cc selects others.
 //
-// Matrix kernels are made of three instructions: loads of 8 x 8 matrices from shared memory by a
-// warp, tensor-core products of 16 x 16 by 16 x 8, and copies from device to shared memory that
-// bypass registers. Of a result c [16, 8], lane l holds elements (l/4, 2(l%4)) and
-// (l/4, 2(l%4) + 1) and the same two of row l/4 + 8.
+// Matrix kernels use three instructions. A warp loads 8 x 8 matrices from shared memory; tensor
+// cores multiply 16 x 16 by 16 x 8; copies from device to shared memory bypass registers. Of a
+// result c [16, 8], lane l holds elements (l/4, 2(l%4)) and (l/4, 2(l%4) + 1) and the same two of
+// row l/4 + 8.
 #pragma once
 
 #include <cstdint>

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   }
 }
 
-// A block has N columns a lane; its warps take rows in turn.
+// Each lane of a block has N columns; the block's warps take rows in turn.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_weight_kernel(const __grid_constant__ LayerNormWeightLaunch args) {

@@ -190,7 +190,7 @@ class CudaOptimizer final : public OptimizerKernels {
     return table;
   }
 
-  // Up to kSquaresSums sums of each table, then their total. The order depends only on the sizes.
+  // Adds each table's squares in up to kSquaresSums sums, then these; the order depends on sizes.
   void squares_of(std::span<const ConstView> xs, double* out, bool accumulate, Stream stream) {
     const cudaStream_t native = room_.begin(stream);
     const std::size_t capacity = kManySquares, tables = (xs.size() + capacity - 1) / capacity;

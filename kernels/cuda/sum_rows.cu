@@ -81,7 +81,7 @@ cudaError_t launch_sum_rows(const void* x, DType type, std::int64_t rows, std::i
   if (const cudaError_t status = sum(x, type, rows, columns, chunks, partial, false, stream);
       status != cudaSuccess)
     return status;
-  // One column per thread, whatever the alignment, since there are few partial sums.
+  // One column per thread for any alignment, since there are few partial sums.
   return launch_chunks<float, 1>(partial, chunks, columns, 1, out, accumulate, stream);
 }
 

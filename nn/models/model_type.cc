@@ -15,7 +15,7 @@ struct Family {
 constexpr std::array kFamilies = {
     Family{"GPT2", "gpt2"},       Family{"Llama", "llama"},           Family{"Bert", "bert"},
     Family{"Roberta", "roberta"}, Family{"DistilBert", "distilbert"}, Family{"Albert", "albert"}};
-// A prefix alone is not enough: BertGenerationEncoder is another family's.
+// A prefix does not suffice: BertGenerationEncoder is another family's.
 constexpr std::array kEndings = {"Model",
                                  "LMHeadModel",
                                  "DoubleHeadsModel",

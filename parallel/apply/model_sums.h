@@ -17,8 +17,8 @@ class ModelSums final : public nn::UpdateGroup {
   // `model` must outlive the object.
   explicit ModelSums(ParallelModel& model) : model_(model) {}
 
-  // Of several copies of the state only the first counts. If any rank's sum is not finite, in any
-  // copy, all results are not finite.
+  // With several copies of the state, only the first counts. If any rank's sum is not finite, in
+  // any copy, all results are not finite.
   double sum_squares(double mine, double* loss) override;
   void sum_squares_in_place(const Tensor& mine, Stream stream) override;
   bool has_parts() const override;

@@ -47,7 +47,7 @@ class ShardedState final : public ModelState {
   }
 
   void make_gradients() override {
-    // Every rank takes part in creating groups, whatever its stages hold.
+    // Every rank takes part in creating groups, even if its stages do not need them.
     if (groups_.copies() > 1 && mesh_.shape().tp > 1)
       tp_of_copies_ = mesh_.split(mesh_.dp(), groups_.rank(), mesh_.dp().rank());
     tied_groups_ = make_tied_groups(mesh_, tied_, groups_.shards(), groups_.rank());

@@ -37,7 +37,7 @@ class WholeState final : public ModelState {
                        : over_rdp)
           .push_back(entry.parameter);
     add_sum(over_rdp, mesh_.split(mesh_.rdp(), 0, mesh_.place().rdp));
-    // Every rank takes part in creating groups, whatever its stages hold.
+    // Every rank takes part in creating groups, even if its stages do not need them.
     if (splits_) add_sum(over_dp, mesh_.split(mesh_.dp(), 0, mesh_.dp().rank()));
     const auto groups = make_tied_groups(mesh_, tied_, 1, 0);
     for (std::size_t set = 0; set < groups.size(); ++set) add_sum(tied[set], groups[set]);

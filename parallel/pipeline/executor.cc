@@ -133,7 +133,7 @@ void PipelineExecutor::compute(const Action& action) {
     if (captured_) drop_output(key);
   }
 
-  // Without a pipeline, the action tells nothing.
+  // Without a pipeline, the name of the action adds nothing.
   const char* const name = first && last ? (forward ? "forward" : "backward")
                            : tracer_     ? tracer_->intern(to_string(action))
                                          : nullptr;

@@ -127,7 +127,7 @@ void LossPass::take(const Tensor& x, const Tensor& targets) {
   });
 }
 
-// Takes every row, whatever its target.
+// Takes every row, including those without a target.
 void LossPass::take_all(const Tensor& x, const Tensor& targets) {
   whole_ = x.shape();
   count_ = whole_.rows();

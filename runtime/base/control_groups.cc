@@ -17,7 +17,7 @@ namespace {
 
 struct Mount {
   int version = 0;          // 0: no mount of control groups
-  std::string root, point;  // of the groups' tree; where it is mounted
+  std::string root, point;  // root of the groups' tree, and its mount point
   std::string controllers;  // version 1: ",rw,cpu,cpuacct,"
 };
 

@@ -1,5 +1,5 @@
-// CPU quotas of control groups: how much of the machine's CPU time this process may take, whatever
-// cores it may run on.
+// CPU quotas of control groups: the share of the machine's CPU time that this process may use, on
+// any cores.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace shoal {
 
 struct CpuQuota {
   double cores = 0;      // quota / period
-  std::string file;      // that says so: ".../cpu.max" or ".../cpu.cfs_quota_us"
+  std::string file;      // source: ".../cpu.max" or ".../cpu.cfs_quota_us"
   std::string identity;  // device:inode of the group's directory: one group has one
 };
 

@@ -18,7 +18,7 @@ namespace shoal::deadlines {
 inline double seconds() { return env::get_real(env::kDeadline); }
 // Deadline of a wait for another rank that begins now.
 inline Deadline start() { return Deadline::in_seconds(seconds()); }
-// No wait: the call returns what is there, or throws at once and names the missing ranks.
+// No wait: the call returns the cards that are there, or throws and names the missing ranks.
 inline Deadline at_once() { return Deadline::in_seconds(0); }
 
 // ---- the rendezvous ----
@@ -59,7 +59,7 @@ inline constexpr double kShareOutOfReach = 0.8, kShortestOutOfReach = 1, kLonges
 // ---- operations that end or fail ----
 // Time that a lost connection waits for the control links to report the cause.
 inline constexpr double kCause = 1;
-// Time that a finished rank stays for ranks that may still need what it has sent.
+// Time that a finished rank stays for ranks that may still need the data that it sent.
 inline constexpr double kLinger = 5;
 // Time that data from a rank that left may still be on its way.
 inline constexpr std::chrono::milliseconds kLeftGrace{500};

@@ -30,7 +30,7 @@ std::string_view to_string(ErrorCode code);
 
 class Error : public std::runtime_error {
  public:
-  // `message`: what is wrong, with the numbers; `remedy`: optionally, what to do about it.
+  // `message`: the problem, with the numbers; `remedy`: how to solve it; optional.
   Error(ErrorCode code, std::string message, std::string remedy = {});
 
   // Add rank, peer and operation in the layer that knows them. Return *this, for use in a throw.

@@ -9,7 +9,7 @@
 namespace shoal {
 
 struct MemoryRoom {
-  std::int64_t free = -1, total = -1;  // bytes; -1: the system does not say
+  std::int64_t free = -1, total = -1;  // bytes; -1: unknown
   std::string bound;  // source of the limit: "the machine's memory", "the limit of the control
                       // group ..."
   bool known() const { return free >= 0; }

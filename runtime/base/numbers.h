@@ -13,7 +13,7 @@ template <typename Number>
 concept TextNumber =
     std::floating_point<Number> || (std::integral<Number> && !std::same_as<Number, bool>);
 
-// The number that the whole of `text` writes. Nothing where it writes something else (a blank, a
+// The number that all of `text` denotes. Nothing if it is anything else (a blank, a
 // '+', nothing at all) or a number that does not fit. tools/check_rules keeps std::stoi and its
 // like, which throw "stoi" or read a prefix, out of the tree.
 template <TextNumber Number>

@@ -16,7 +16,7 @@ Listener::~Listener() { innermost = before_; }
 
 void made() {
   if (innermost == nullptr) return;
-  // A listener that reads or writes files itself does not hear that.
+  // A listener that reads or writes files itself gets no signs of that.
   struct Deaf {
     Listener* const heard = std::exchange(innermost, nullptr);
     ~Deaf() { innermost = heard; }

@@ -13,8 +13,8 @@
 
 namespace shoal::progress {
 
-// Hears the signs of the thread that made it, while it lives. The innermost one hears. A listener
-// that reads or writes files itself does not hear that.
+// Receives the signs of progress of the thread that made it. Only the innermost one receives them.
+// A listener that reads or writes files itself receives no signs of that.
 class Listener {
  public:
   // `hears` runs in this thread. It may throw to end the work.
@@ -31,10 +31,10 @@ class Listener {
   std::size_t bytes_ = 0;  // since the last sign
 };
 
-// A sign at once. Throws what the listener throws, so call it only where an Error may be thrown.
+// Gives a sign at once. Throws what the listener throws; call it only where an Error may be thrown.
 // Without a listener it costs one load.
 void made();
-// A sign for every 64 KiB of `bytes`, which are about what the loop has read.
+// Gives a sign for every 64 KiB of `bytes`, roughly the amount that the loop has read.
 void made_of(std::size_t bytes = 256);
 
 }  // namespace shoal::progress

@@ -11,7 +11,7 @@
 
 namespace shoal::terminal {
 
-// Returns `text` with these characters made visible. All others, including newlines and tabs, stay:
+// Returns `text` with these characters made visible. All others stay, also newlines and tabs:
 //   \x1b     control characters below space, and each byte that is not UTF-8
 //   \u009b   DEL, U+0080 to U+009F, and characters that reorder text (Unicode UAX 9) or break
 //            lines (U+2028, U+2029). In a JSON string the escape is the same character.

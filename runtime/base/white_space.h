@@ -1,4 +1,4 @@
-// White space as Python and Rust have it: what str.strip() and str::trim() take away.
+// White space as in Python's str.strip() and Rust's str::trim().
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ using WaitValue = int (*)(cudaStream_t, unsigned long long, std::uint32_t, unsig
 constexpr unsigned kGreaterOrEqual = 0;
 
 // A word is reused as soon as its gate is open, even if streams have not reached the gate yet. Its
-// value only grows, so those streams pass whatever the next gate does.
+// value only grows, so the next gate cannot block those streams.
 struct Word {
   std::atomic<std::uint32_t>* value = nullptr;
   std::uint32_t last = 0;  // value that opens the newest gate
@@ -103,7 +103,7 @@ class Words {
     return words;
   }
 
-  // Waits for a value that is already there. No attribute tells whether version 2 of these calls
+  // Waits for a value that is already there. No attribute reports whether version 2 of these calls
   // exists.
   std::string try_on(Device device) {
     const CurrentCudaDevice current(device);

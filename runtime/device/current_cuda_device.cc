@@ -11,7 +11,7 @@ namespace {
 // CUresult (CUdevice, unsigned* flags, int* active); a device's handle is its index.
 using GetState = int (*)(int, unsigned*, int*);
 
-// True if this process has a primary context on the device; empty if the driver cannot tell.
+// True if this process has a primary context on the device; nullopt if the driver does not know.
 std::optional<bool> has_context(int device) {
   static const auto get_state =
       reinterpret_cast<GetState>(cuda_driver_function("cuDevicePrimaryCtxGetState"));

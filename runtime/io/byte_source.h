@@ -44,7 +44,7 @@ class SourceRegistry {
   // An unknown scheme throws unavailable and names the known schemes.
   std::shared_ptr<ByteSource> open(const std::string& uri) const;
   // True if the name stands for itself: it is no local directory, no remote prefix that ends with
-  // '/', and no pattern. An existing local file counts as itself, whatever its characters.
+  // '/', and no pattern. An existing local file counts as itself even if it looks like a pattern.
   bool is_one(const std::string& name) const;
   // Returns the names that match, sorted; throws not_found if there are none. For a pattern
   // (*, ?, [..], which do not cross '/'): the matching names. For a directory or a prefix that ends

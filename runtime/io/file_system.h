@@ -52,13 +52,13 @@ using NameFilter = std::function<bool(std::string_view)>;
 std::vector<DirectoryEntry> list_directory(const std::string& directory);
 std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory,
                                                     const NameFilter& wanted = nullptr);
-// Names alone: no entry is looked at, so none can fail the call.
+// Returns names only. No entry is looked at, so none can fail the call.
 std::vector<std::string> names_in_if_there(const std::string& directory, const NameFilter& wanted);
 // Everything below `directory`, parents before their children, sorted by name. Links to directories
 // are listed but not entered. Throws not_found if the directory is absent.
 std::vector<DirectoryEntry> list_tree(const std::string& directory);
 
-// `remedy`: what the user can do if it fails. Throws invalid_argument for a name with "scheme://".
+// `remedy`: how to solve a failure. Throws invalid_argument for a name with "scheme://".
 void make_directories(const std::string& path, std::string remedy = {});
 // Only the reason of a failure, for a caller with its own message; nullopt: the directory exists.
 std::optional<std::string> reason_not_made(const std::string& path);

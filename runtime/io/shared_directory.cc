@@ -173,7 +173,7 @@ SharedDirectory::SharedDirectory(std::string path, int rank, int ranks) : path_(
 SharedDirectory::~SharedDirectory() {
   const Descriptor alive(lock_);
   try {
-    // The shared lock goes first, so of ranks that leave together the last one gets this.
+    // The shared lock goes first, so the last of several leaving ranks gets the exclusive one.
     const std::string file = file_in(path_);
     if (!lock(lock_, LOCK_EX | LOCK_NB, file) || !is_still_at(lock_, file)) return;
     const auto visits = visits_of(lock_, file);

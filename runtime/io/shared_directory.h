@@ -13,8 +13,8 @@ namespace shoal {
 // are still to join.
 class SharedDirectory {
  public:
-  // Makes `path`, mode 0700, or joins the ranks that are there. io where that fails, or where it is
-  // something else than a directory of this user.
+  // Makes `path`, mode 0700, or joins the ranks that are there. Throws io if that fails, or if
+  // `path` is anything but a directory of this user.
   SharedDirectory(std::string path, int rank, int ranks);
   ~SharedDirectory();
   SharedDirectory(const SharedDirectory&) = delete;
@@ -27,10 +27,10 @@ class SharedDirectory {
   int lock_ = -1;
 };
 
-// Removes the shared directories in `parent` whose name begins with `prefix`, that are this user's
-// and that no process uses: at once where all ranks of the run came or the host was started again
-// since, else once nothing was written there for deadlines::kRanksCome. An entry without an
-// `alive` as SharedDirectory writes it stays. Never throws: a failure is logged at debug.
+// Removes this user's unused shared directories in `parent` whose name begins with `prefix`. One of
+// a run that was complete, or from before a reboot, goes at once; others after
+// deadlines::kRanksCome without a write. An entry without SharedDirectory's `alive` file stays.
+// Never throws; logs at debug.
 void remove_left_directories(const std::string& parent, std::string_view prefix) noexcept;
 
 }  // namespace shoal

@@ -36,7 +36,7 @@ class MemoryResource {
   virtual ~MemoryResource() = default;
 
   // `bytes` > 0. The pointer is aligned to 64 bytes (host) or 256 (CUDA); contents are undefined.
-  // Throws out_of_memory with the bytes asked for and the tag; a CountingMemory adds what each tag
+  // Throws out_of_memory with the requested bytes and the tag; a CountingMemory adds what each tag
   // holds.
   virtual void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) = 0;
   // `bytes` and `tag` as at allocation. The memory is free after the work queued on `stream` so

@@ -1,5 +1,5 @@
-// Cards: what a rank says of itself to the others at start-up, through the store or over a socket.
-// The other rank may run another build, so nothing that a card says is taken for granted.
+// Cards: messages with which ranks describe themselves at start-up, through the store or a socket.
+// The other rank may run another build, so every field of a card is checked.
 //
 //   const Place place = read_card(peer, "native", text, [](std::string_view card) {
 //     CardFields fields(card, '\n');
@@ -24,11 +24,11 @@
 
 namespace shoal {
 
-// corrupt_data in one line: `what` the card is of, the rank that it came from, why, and the remedy.
+// corrupt_data in one line: `what` the card describes, the rank that sent it, why, and the remedy.
 Error unreadable_card(int rank, std::string_view what, std::string_view why);
 
-// parse(card) for a card of `rank`. Whatever is thrown there becomes unreadable_card(), except that
-// memory ran out. A card that tells of a failure is looked for before or after, not in parse().
+// Returns parse(card) for a card of `rank`. Exceptions from parse() become unreadable_card(),
+// except out of memory. Check before or after, not in parse(), whether a card reports a failure.
 template <typename Parse>
 auto read_card(int rank, std::string_view what, std::string_view card, const Parse& parse)
     -> std::invoke_result_t<const Parse&, std::string_view> {
@@ -54,7 +54,7 @@ auto exchange_cards(Store& store, std::string_view label, int rank, int size, st
 }
 
 // The fields of a card, one after the other, for use in read_card(): each call throws corrupt_data,
-// naming the field, where it is missing or wrong. The card must outlive it.
+// naming the field, if it is missing or wrong. The card must outlive it.
 class CardFields {
  public:
   CardFields(std::string_view card, char separator) : left_(card), separator_(separator) {}

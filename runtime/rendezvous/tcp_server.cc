@@ -175,7 +175,7 @@ class TcpStoreServer::Impl {
       polled.clear();
       who.clear();
       polled.push_back({wake_, POLLIN, 0});
-      // Without free descriptors accept() keeps failing, so the queue is left alone for a while.
+      // Without free descriptors accept() keeps failing, so the queue is not polled for a while.
       const bool accepting = Clock::now() >= accept_again_;
       for (const int fd : listeners_)
         polled.push_back({fd, static_cast<short>(accepting ? POLLIN : 0), 0});

@@ -351,7 +351,7 @@ class TcpStore final : public Store {
 
 std::string here(int rank) { return fmt::format("__shoal/here/{}", rank); }
 
-// "rank 1", "ranks 1, 2"; empty where ranks did not say which they are.
+// "rank 1", "ranks 1, 2"; empty if the ranks did not give their numbers.
 std::string missing_ranks(Store& store, int world_size) {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size; ++rank)

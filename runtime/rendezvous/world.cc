@@ -20,7 +20,7 @@
 namespace shoal {
 namespace {
 
-constexpr int kDefaultPort = 29500;  // what torch's launchers use
+constexpr int kDefaultPort = 29500;  // the default of torch's launchers
 
 // The variables, read strictly: every complaint names the variable and its value.
 class Variables {
@@ -323,7 +323,7 @@ void read_slurm(World& world, const Variables& variables) {
   }
 }
 
-// Hand-made RANK under srun must agree with srun, unless another launcher stands in between.
+// RANK set by hand under srun must agree with srun, unless another launcher runs in between.
 void check_torchrun_against_slurm(const World& world, const Variables& variables) {
   if (variables.has("TORCHELASTIC_RUN_ID") || !is_slurm_step(variables)) return;
   const auto rank = variables.integer("SLURM_PROCID"), size = variables.integer("SLURM_NTASKS");

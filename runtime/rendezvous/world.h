@@ -1,4 +1,4 @@
-// How a rank finds its world: who launched it, which rank it is, where the others are.
+// Finds a rank's world: its launcher, its rank, and where the other ranks are.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,7 @@ struct World {
   // The launcher did not say where rank 0 is: master_addr is where mpirun runs, which is the same
   // host unless the user chose otherwise. make_store() checks it.
   bool master_assumed = false;
-  std::string job_id;     // the same on every rank, new for each launch where the launcher says
+  std::string job_id;     // the same on every rank; new for each launch if the launcher gives one
   std::string store_dir;  // directory for a file store; empty: none asked for
 
   bool is_single_host() const { return nodes == 1; }
@@ -42,26 +42,26 @@ struct DiscoveryPaths {
   std::string sagemaker_root = "/opt/ml";
 };
 
-// Reads, in this order (the first that is there decides; the innermost launcher wins):
+// Reads the variables of a launcher. The first of these that is present decides, so that the
+// innermost launcher wins:
 //   torchrun    RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK] MASTER_ADDR MASTER_PORT
 //   Open MPI    OMPI_COMM_WORLD_RANK/SIZE/LOCAL_RANK/LOCAL_SIZE, PMIX_NAMESPACE; several hosts:
 //               MASTER_ADDR, else SageMaker's first host, else mpirun's address
-//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE; a
-//   job's
-//               variables without a step's, where the job has several tasks: invalid_argument
+//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE
 //   SageMaker   SM_HOSTS SM_CURRENT_HOST, else resourceconfig.json: one process a host
 //   otherwise   one process
-// torchrun's agent itself listens on MASTER_PORT; rank 0 then serves on the next port. Partial or
-// contradicting variables throw invalid_argument naming the variable. Nothing is contacted.
-// Where the launcher does not say how ranks lie on hosts, whole hosts of local_size are assumed;
-// settle_nodes() replaces the assumption by what is so.
+//
+// With torchrun, rank 0 serves on the port after MASTER_PORT, which its agent uses. Throws
+// invalid_argument, naming the variable, if variables are partial or contradict each other, or if
+// SLURM's are a job's with several tasks but no step. Does not use the network. If the launcher
+// does not place ranks on hosts, assumes whole hosts of local_size until settle_nodes().
 World discover_world(const EnvironmentReader& environment = process_environment(),
                      const DiscoveryPaths& paths = {});
 
 // The store for this launcher, without any MPI call. single: hash; SHOAL_STORE_DIR: file;
-// a known master: tcp; Open MPI on one host: file under TMPDIR; Open MPI on several hosts with
-// no master known, or an assumed one that is not rank 0's host: unavailable, saying what to set.
-// Waits for all ranks until `deadline`.
+// a known master: tcp; Open MPI on one host: file under TMPDIR. Throws unavailable, with the
+// remedy, for Open MPI on several hosts if no master is known or the assumed one is not rank 0's
+// host. Waits for all ranks until `deadline`.
 std::shared_ptr<Store> make_store(const World& world, Deadline deadline);
 
 // Exchanges host names through the store and sets local_rank, local_size, node (hosts in order of

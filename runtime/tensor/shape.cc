@@ -26,7 +26,7 @@ std::int64_t Shape::operator[](int dim) const {
 
 namespace {
 
-// 0 if any size is 0, whatever the others: an empty tensor cannot overflow.
+// 0 if any size is 0, so that an empty tensor cannot overflow.
 std::int64_t product_of(std::span<const std::int64_t> sizes, const Shape& shape) {
   for (const std::int64_t size : sizes)
     if (size == 0) return 0;

@@ -83,7 +83,7 @@ std::optional<std::string> channel_of(const Contract& c, const std::vector<std::
   return found == names.end() ? std::nullopt : std::optional(*found);
 }
 
-// A text among what inputdataconfig.json says of a channel.
+// A text from a channel's entry in inputdataconfig.json.
 std::string channel_field(const Contract& c, const std::string& channel, const Json& config,
                           const char* field, const char* otherwise) {
   return field_or(config, field, std::string(otherwise),
@@ -152,7 +152,7 @@ std::string file_of_pipe(const Contract& c, const Said& said, const std::string&
   return "pipe://" + pipe.fan_out + "/{local_rank}/" + channel + ending;
 }
 
-// Files of channels that hold exactly one file, whatever its name. If any channel holds more,
+// Files of channels that hold exactly one file, with any name. If any channel holds more,
 // returns nothing, and `shoal train` looks for the usual names itself.
 Options files_of_channels(const Contract& c, const Said& said, std::vector<PipedChannel>& pipes) {
   for (const char* name : {"train_file", "validation_file", "test_file", "data", "dataset_name"})

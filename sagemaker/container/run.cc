@@ -124,7 +124,7 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
   terminal::print("{}\n", shown.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
-// File in which the first host tells the others how it ended.
+// File through which the first host reports the ending to the others.
 std::string ending_file(const Contract& c) { return c.path("output/first-host-ended"); }
 
 void tell_workers(const Contract& c, const Launch& launch, const ContainerOptions& options,

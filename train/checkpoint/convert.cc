@@ -35,7 +35,7 @@ struct Item {
   bool is_state;
 };
 
-// Weights in any format, which are not copied but written anew.
+// Weights in any format, which are written again instead of copied.
 bool is_weights(const std::string& name) {
   static constexpr std::array kEndings = {".safetensors", ".safetensors.index.json",
                                           ".bin",         ".bin.index.json",
@@ -240,7 +240,7 @@ class Converter {
                               std::numeric_limits<std::int64_t>::max(), stem.string());
   }
 
-  // Each shard has an equal range of every tensor's elements, whatever its shape.
+  // Each shard has an equal range of the elements of every tensor.
   void write_shards(const std::string& directory) {
     for (int shard = 0; shard < options_.shards; ++shard) {
       std::vector<HeldTensor> held;

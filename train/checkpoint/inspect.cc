@@ -255,7 +255,7 @@ struct Sum {
     add_to(elements, count);
     add_to(bytes, tensor.bytes);
   }
-  // What several descriptions say together may be more than fits.
+  // The sum over several descriptions may overflow.
   static void add_to(std::int64_t& sum, std::int64_t value) {
     if (__builtin_add_overflow(sum, value, &sum)) sum = INT64_MAX;
   }

@@ -43,7 +43,7 @@ constexpr int kAttempts = 3;
   throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, std::strerror(errno));
 }
 
-// Opens the file anew each time, so that a network file system asks its server.
+// Opens the file again each time, so that a network file system asks its server.
 std::optional<std::string> small_file(const std::string& path) {
   for (int attempt = 1;; ++attempt) {
     int descriptor = -1;
@@ -274,7 +274,7 @@ struct RunLock::Impl {
                                 kRunLockFile, kMostLeases * times.lease),
                     remedy());
       const std::optional<std::string> seen = small_file(path);
-      if (!seen) {  // released just now, or the file system has not heard of it yet
+      if (!seen) {  // just released, or the file system does not show it yet
         look_again_later();
         continue;
       }

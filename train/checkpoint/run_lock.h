@@ -33,7 +33,7 @@ struct RunLockTimes {
 class RunLock {
  public:
   // Creates output_dir if missing. Throws invalid_argument if another run is alive there, with its
-  // process, host and times; io with path and reason. `say` is told of a wait and of a takeover.
+  // process, host and times; io with path and reason. Calls `say` about a wait or a takeover.
   explicit RunLock(const std::string& output_dir,
                    const std::function<void(const std::string&)>& say = {},
                    const RunLockTimes& times = {});

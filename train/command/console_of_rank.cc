@@ -15,7 +15,7 @@
 namespace shoal::command {
 namespace {
 
-// The mpirun that started this rank, where it runs on this host.
+// The mpirun that started this rank, if it runs on this host.
 std::optional<pid_t> own_mpirun(const World& world) {
   if (world.launcher != Launcher::open_mpi) return std::nullopt;
   std::string name;
@@ -26,7 +26,7 @@ std::optional<pid_t> own_mpirun(const World& world) {
 
 }  // namespace
 
-// mpirun waits a second, no more, between the SIGTERM that it makes of Ctrl-C and SIGKILL.
+// On Ctrl-C, mpirun sends SIGTERM and one second later SIGKILL.
 // (odls_base_sigkill_timeout would lengthen that, but delays the SIGTERM by as much.)
 std::string how_to_stop(const World& world) {
   if (world.launcher != Launcher::open_mpi) return {};
@@ -41,7 +41,7 @@ ConsoleCallback::Options console_options(const World& world, bool quiet) {
   if (quiet) return options;
   if (const auto mpirun = own_mpirun(world)) {
     const std::string path = fmt::format("/proc/{}/fd/1", *mpirun);
-    // A probe: mpirun may be another user's.
+    // May fail: mpirun may belong to another user.
     std::array<char, 64> target{};
     const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
     const std::string_view behind(target.data(),

@@ -1,4 +1,4 @@
-// Where a rank's console is, and how a user stops the run from there.
+// A rank's terminal, and how a user stops the run from there.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace shoal::command {
 
-// A line for the log; empty: Ctrl-C is enough.
+// Under mpirun, a line that tells the user how to stop early; otherwise empty.
 std::string how_to_stop(const World& world);
-// Ranks of mpirun write into pipes of its; it passes on what they write to stdout. So a progress
-// bar goes there, between the other lines, if mpirun's stdout is a terminal.
+// Decides where a progress bar is drawn. mpirun forwards its ranks' stdout between its own lines,
+// so a bar goes to stdout if mpirun's stdout is a terminal.
 ConsoleCallback::Options console_options(const World& world, bool quiet);
 
 }  // namespace shoal::command

@@ -31,7 +31,7 @@ std::string task_named(const std::string& task_name) {
   return "text-classification";
 }
 
-// True if the model is an encoder; false if its name does not tell.
+// True if the model is an encoder; false if its name does not show that.
 bool is_encoder(const ModelArguments& model) {
   const auto is = [](const std::string& type) {
     return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0;
@@ -43,7 +43,7 @@ bool is_encoder(const ModelArguments& model) {
   return is(nn::model_type_of(read_json_file(directory + "/config.json")));
 }
 
-// Empty if the name does not tell.
+// Empty if the name does not show it.
 std::string task_of_dataset(const std::string& dataset, const ModelArguments& model) {
   const std::string name = last_part_of(dataset);
   if (name.starts_with("squad")) return "question-answering";

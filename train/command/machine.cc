@@ -132,7 +132,7 @@ std::optional<std::string> output_of(const std::string& command) {
   return text;
 }
 
-// Without NVML and in any build: the driver's own directory says which GPUs there are.
+// Works without NVML and in any build: the driver's own directory lists the GPUs.
 std::vector<std::string> gpus_of_driver() {
   std::vector<std::string> names;
   best_effort("ask the driver for its GPUs", [&] {

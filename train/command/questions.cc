@@ -39,7 +39,7 @@ class AnsweredQuestions final : public TaskData {
                  .version_2_with_negative = data.version_2_with_negative,
                  .null_score_diff_threshold = data.null_score_diff_threshold} {}
 
-  // Two outputs, start and end, whatever the model's labels were.
+  // Two outputs, start and end, which replace the labels that the model had.
   void name_labels(nlohmann::json& config) const override {
     set_labels(config, {});
     config.erase("problem_type");

@@ -32,8 +32,8 @@ namespace {
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
 
-// `given`: what the user gave, of which the token file at `path` may have been made. `packed`:
-// documents that share a block do not see each other. What that costs goes to the notices.
+// `given`: the file that the user gave; `path`: the token file, perhaps made from it. `packed`:
+// documents that share a block do not see each other. Adds the cost of packing to the notices.
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const std::string& given,
                                           const RunArguments& a, bool packed, RunSetup& setup) {
   auto file = TokenFile::open(open_whole(path, setup.sources));
@@ -68,7 +68,7 @@ struct TokenFiles {
   std::string train, validation;
 };
 
-// Text becomes token files. The first rank of each host makes them; then all ranks find them.
+// Turns text into token files. The first rank of each host makes them; all ranks get the paths.
 TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
                        collectives::WatchedStore& ranks, int threads) {
   const Tokenizer* const tokenizer = setup.tokenizer.get();
@@ -107,7 +107,7 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
       answer = as_text(error_of(problem));
     }
   }
-  // The others wait while it makes progress; a failure of the first rank ends all.
+  // The others wait while the first rank makes progress; its failure ends all.
   HostAnswer prepared;
   for (const HostAnswer& told :
        exchange_answers(world, ranks, "tokens", answer, deadlines::start()))
@@ -125,7 +125,7 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
   return files;
 }
 
-// A directory that is not there; what is in one, the trainer looks at.
+// Throws not_found if the directory does not exist. The trainer checks its contents.
 void check_resume(const TrainingArguments& a) {
   const std::string& from = a.resume_from_checkpoint;
   if (names_checkpoint(from) && !path_exists(from))
@@ -166,10 +166,10 @@ void check_is_possible(const RunArguments& a) {
 struct Given {
   const char* name;
   bool is_given;
-  std::vector<TaskKind> tasks;  // that it is for
+  std::vector<TaskKind> tasks;  // the tasks that it is for
 };
 
-// MNLI's other part is beside the first one, never alone.
+// MNLI's mismatched set requires the matched one.
 void check_mismatched(const RunArguments& a) {
   const DataArguments& data = a.data;
   for (const auto& [name, file, beside, first] :
@@ -193,7 +193,7 @@ void check_packing(const DataArguments& data) {
               "as train_file, or leave packing out");
 }
 
-// Refuses options of another task, and missing ones of this task.
+// Refuses options of other tasks, and requires those of this task.
 void check_data(const RunArguments& a, TaskKind kind) {
   using enum TaskKind;
   const std::vector<TaskKind> samples = {text_classification, question_answering,
@@ -238,7 +238,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
   check_mismatched(a);
 }
 
-// A metric that nothing computes would be found out at the first evaluation only.
+// Refuses an unknown metric now instead of at the first evaluation.
 void check_metric(const RunArguments& a, const RunSetup& setup) {
   std::string name = a.training.metric_for_best_model;
   if (name.starts_with("eval_")) name = name.substr(5);
@@ -253,7 +253,7 @@ void check_metric(const RunArguments& a, const RunSetup& setup) {
         fmt::format("use one of {}", fmt::join(names, ", ")));
 }
 
-// Of which load_tokenizer() makes one.
+// load_tokenizer() reads one of these.
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.txt", "spiece.model",
                                         "tokenizer.model", "vocab.json"};
 
@@ -290,12 +290,12 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
   const std::int64_t multiple = a.data.pad_to_max_length        ? setup.block_size
                                 : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
                                                                 : automatic;
-  // Under sequence parallelism ranks share the positions of each batch; block_size they do.
+  // With sequence parallelism, ranks share a batch's positions, so tp must divide their number.
   const parallel::ParallelPlan plan =
       a.training.model_parallel ? a.training.model_parallel->plan : parallel::ParallelPlan{};
   const bool shares = plan.tensor.prescaled_batch && !plan.tensor.speed;
   const std::int64_t even = std::lcm(multiple, std::int64_t{shares ? plan.mesh.tensor : 1});
-  // Blocks have one length, which need not be padded.
+  // Blocks all have the same length and need no padding.
   const bool blocks = setup.kind == TaskKind::causal_lm ||
                       (setup.kind == TaskKind::masked_lm && !a.data.line_by_line);
   const std::int64_t pads = blocks ? 1 : std::min(even, setup.block_size);

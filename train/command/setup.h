@@ -19,11 +19,11 @@
 
 namespace shoal::command {
 
-// Where train_file and so on are that are not given.
+// Data sets by name, in place of train_file and so on.
 struct NamedData {
   std::string data;                 // a directory, or the training file
-  std::string dataset_name;         // a directory in it or elsewhere, or a channel of SageMaker
-  std::string dataset_config_name;  // a directory in that
+  std::string dataset_name;         // a directory in `data` or elsewhere, or SageMaker's channel
+  std::string dataset_config_name;  // a directory in dataset_name
 };
 
 struct RunArguments {
@@ -37,30 +37,30 @@ struct RunSetup {
   TaskKind kind = TaskKind::causal_lm;
   std::unique_ptr<Task> task;
   std::string initial_weights;                 // a directory; empty: from the seed
-  std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
+  std::shared_ptr<const Tokenizer> tokenizer;  // may be null if tokens are prepared
   std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
   std::shared_ptr<const Dataset> eval_mismatched, test_mismatched;  // MNLI's
-  SourceRegistry sources;                        // what files may be read from besides this machine
+  SourceRegistry sources;                        // places besides this machine to read from
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
   std::int64_t block_size = 0;
-  TokenId padding = 0;               // fills samples, or blocks, up
+  TokenId padding = 0;               // pads samples, or blocks
   std::vector<std::string> notices;  // for rank 0 to print
 };
 
-// False: resume_from_checkpoint is a word for yes or no, or not given.
+// True if resume_from_checkpoint is a path: neither empty nor a word for yes or no.
 bool names_checkpoint(const std::string& resume_from_checkpoint);
-// Makes the directory where it is not there. invalid_argument, by the option that names it, where
-// it cannot be made or this process may not write in it.
+// Makes the directory if it is missing. Throws invalid_argument, naming the option, if that fails
+// or this process may not write in it.
 void make_writable(const char* option, const std::string& directory);
-// Model, tokenizer and sizes: everything that may be wrong with the arguments is found here,
-// without a word between the ranks and before anything takes memory.
 using AddSources = std::function<void(SourceRegistry&)>;
+// Chooses model, tokenizer and sizes. Finds all wrong arguments here, before ranks communicate and
+// before memory is allocated. `add_sources` registers sources besides files.
 RunSetup set_up_run(const RunArguments& arguments, const World& world, bool on_cpu,
                     const AddSources& add_sources);
-// Then the data. Tokenizes text files; the first rank of a host does it, the others wait: every
-// rank calls this. `threads`: of this rank (threads_of_rank()), for rows that each rank tokenizes.
+// Opens the data. Collective: the first rank of each host tokenizes text files while the others
+// wait. `threads`: threads_of_rank(), for rows that each rank tokenizes.
 void open_data(const RunArguments& arguments, const World& world, collectives::WatchedStore& ranks,
                int threads, RunSetup& setup);
 

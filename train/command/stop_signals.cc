@@ -10,7 +10,7 @@ namespace {
 
 extern "C" void on_stop_signal(int number) {
   stop_signal = number;
-  std::signal(number, SIG_DFL);  // a second one ends at once
+  std::signal(number, SIG_DFL);  // a second signal ends the process at once
 }
 
 }  // namespace
@@ -18,7 +18,7 @@ extern "C" void on_stop_signal(int number) {
 StopSignals::StopSignals() {
   for (std::size_t i = 0; i < kNumbers.size(); ++i) {
     before_[i] = std::signal(kNumbers[i], on_stop_signal);
-    // A parent (nohup, a shell's background job) wants it ignored.
+    // The parent (nohup, a shell's background job) had it ignored.
     if (before_[i] == SIG_IGN) std::signal(kNumbers[i], SIG_IGN);
   }
 }

@@ -7,12 +7,12 @@
 
 namespace shoal::command {
 
-// The signal that asked this process to stop, 0: none. The handler of StopSignals writes it.
+// The signal that asked this process to stop; 0: none. Written by the handler of StopSignals.
 extern std::atomic<int> stop_signal;
 
-// While an object lives, these signals ask the Trainer to save and stop. Before and after, where
-// nothing can be lost, they end the program. mpirun passes SIGUSR1 on without killing a rank, and
-// SLURM can send it ahead of its time limit.
+// During its lifetime, these signals ask the Trainer to save and stop. Before and after, when
+// nothing can be lost, they end the program. mpirun forwards SIGUSR1 without killing ranks, and
+// SLURM can send it before its time limit.
 class StopSignals {
  public:
   static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};

@@ -66,7 +66,7 @@ void print_help() {
       options.help());
 }
 
-// Fills `arguments`, and `values` with those of all options; the notices are for rank 0 to print.
+// Fills `arguments`, and `values` with those of all options. Returns notices for rank 0 to print.
 std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments,
                                nlohmann::ordered_json& values) {
   RefusedOptions refused;
@@ -90,7 +90,7 @@ std::string trace_path(const std::string& path, int rank) {
   return rank == 0 ? path : fmt::format("{}.rank{}", path, rank);
 }
 
-// What each rank finds out by itself.
+// One rank's preparation for a run.
 struct Prepared {
   std::vector<std::string> notices;  // for rank 0 to print
   RunArguments arguments;
@@ -98,7 +98,7 @@ struct Prepared {
   RunSetup setup;
   ChosenDevice device;
   RankDevice own_device;
-  std::vector<RankDevice> devices;  // by rank, once they told each other
+  std::vector<RankDevice> devices;  // by rank, after the exchange
   int threads = 1;                  // of this rank
   bool training_began = false;
 };
@@ -115,10 +115,10 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
   prepared.own_device = describe_device(world, prepared.device);
-  (void)communicator_options(a);  // what cannot be is refused here
+  (void)communicator_options(a);  // refuses impossible options
   prepared.setup =
       set_up_run(prepared.arguments, world, prepared.device.device.is_cpu(), add_sources);
-  // What cannot be written should not be found out when all is done.
+  // Finds out now, instead of after training, that a file cannot be written.
   if (world.rank == 0) make_writable("output_dir", a.output_dir);
   const std::filesystem::path trace = a.trace;
   if (trace.has_parent_path() && !is_directory(trace.parent_path()))
@@ -129,7 +129,7 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
 }
 
-// Ranks of a GPU began one after the other: who looked last saw what the driver keeps of all.
+// Ranks that share a GPU start one after the other; the last one sees what all contexts keep.
 SharedGpu shared_gpu(const Prepared& prepared, int rank) {
   const std::vector<int> sharing = ranks_on_device_of(prepared.devices, rank);
   std::int64_t free = prepared.own_device.free;
@@ -152,9 +152,9 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   how.counted_by = &compute.memory;
   how.pinned = compute.pinned.get();
   const auto communicator = collectives::make_communicator(world, ranks.store(), how);
-  (void)communicator->host();  // formed while all ranks are here
-  ranks.stop_watching();       // the communicator does
-  // Its parameters and their gradients live in memory of both.
+  (void)communicator->host();  // creates it while all ranks are here
+  ranks.stop_watching();       // the communicator watches them now
+  // The task's parameters and gradients use memory of `compute` and `communicator`.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
     const int status = train_and_evaluate(
@@ -172,7 +172,7 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   }
 }
 
-// Before training begins, what cannot be read is what the user gave: status 2, as of a wrong
+// Before training begins, an unreadable file is one that the user gave: status 2, as for a wrong
 // option.
 Error before_training(const Error& error) {
   if (error.code() != ErrorCode::corrupt_data) return error;
@@ -226,7 +226,7 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
     } catch (const std::exception& problem) {
       failure = before_training(error_of(problem));
     }
-    // A rank that failed tells the others; the others wait for those that may still be at work.
+    // A rank that failed reports; a rank that did not waits for the others, which may still work.
     const int status = tell_failures(world, store, label, failure, deadlines::start(),
                                      failure ? gone : std::function<bool(int)>{});
     if (status != 0) return status;

@@ -28,13 +28,13 @@
 namespace shoal::command {
 namespace {
 
-constexpr const char* kMismatched = "_mm";  // behind the names of what MNLI's other part gives
+constexpr const char* kMismatched = "_mm";  // suffix of names for MNLI's mismatched set
 
-// What the program itself writes in output_dir, as long as no other run has taken it over.
+// Writes the program's own files in output_dir, unless another run has taken the directory over.
 class OutputFiles {
  public:
   explicit OutputFiles(std::string directory) : directory_(std::move(directory)) {}
-  void ask(const Trainer& trainer) { trainer_ = &trainer; }  // whether it is still this run's
+  void ask(const Trainer& trainer) { trainer_ = &trainer; }  // asked before each write
   const std::string& directory() const { return directory_; }
   void write(const std::vector<TaskData::File>& files) const {
     for (const TaskData::File& file : files) {
@@ -52,7 +52,7 @@ class OutputFiles {
   const Trainer* trainer_ = nullptr;
 };
 
-// Says whether training began, from when on no failure is an option's.
+// Records that training began; from then on no failure counts as a wrong option.
 class TrainingBegan final : public TrainerCallback {
  public:
   explicit TrainingBegan(bool& began) : began_(began) {}
@@ -63,15 +63,15 @@ class TrainingBegan final : public TrainerCallback {
   bool& began_;
 };
 
-// "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", as far as
-// it was measured.
+// "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", without the
+// parts that were not measured.
 std::string validation_summary(const TrainerState& state, const nlohmann::ordered_json& results,
                                double unigram) {
   if (!results.contains("eval_loss")) return {};
   const auto value_of = [](const auto& record) {
     return record["eval_loss"].template get<double>();
   };
-  const auto& best = state.best_model_checkpoint;  // which the results are of, then
+  const auto& best = state.best_model_checkpoint;  // if set, `results` are this model's
   const std::string last =
       best ? "of the best model, " + std::filesystem::path(*best).filename().string()
            : "at the end";
@@ -79,7 +79,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   for (const nlohmann::json& record : state.log_history) {
     if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
     const auto step = field_or(record, "step", std::int64_t{0}, "a log record");
-    if (step == state.global_step) break;  // there was no other
+    if (step == state.global_step) break;  // the only evaluation
     line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} {}", value_of(record), step,
                        value_of(results), last);
     if (!best) line += fmt::format(" (step {})", state.global_step);
@@ -89,8 +89,8 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   return line;
 }
 
-// compute_metrics of a task that has some. `asked`: the set that is being predicted, which the
-// caller changes; what an evaluation leaves behind, rank 0 writes.
+// compute_metrics for a task with metrics. `asked`: the set that is being predicted; the caller
+// changes it. Rank 0 writes the files of an evaluation.
 ComputeMetrics metrics_of(const RankParts& rank, const OutputFiles& output,
                           std::shared_ptr<const Dataset>& asked) {
   if (!rank.setup.samples) return {};
@@ -108,7 +108,7 @@ std::string with_suffix(const std::string& file, const std::string& suffix) {
   return file.substr(0, dot) + suffix + file.substr(dot);
 }
 
-// Of one set; `metrics` gets its numbers, their names and those of files with `suffix`.
+// Predicts one set. Appends `suffix` to the names of its metrics and files.
 void predict(const RankParts& rank, Trainer& trainer, const OutputFiles& output,
              const std::shared_ptr<const Dataset>& dataset, const std::string& suffix,
              nlohmann::ordered_json& metrics, const std::function<void(const std::string&)>& say) {
@@ -125,8 +125,8 @@ void predict(const RankParts& rank, Trainer& trainer, const OutputFiles& output,
                   output.directory(), files.at(0).name));
 }
 
-// The validation set, unless the last step was evaluated just now, then MNLI's other genres under
-// names that end with _mm, as run_glue.
+// Evaluates the validation set, or reuses its numbers if the last step was evaluated. Then
+// evaluates MNLI's mismatched set, under names that end with _mm as in run_glue.
 nlohmann::ordered_json evaluate(const RankParts& rank, Trainer& trainer,
                                 std::shared_ptr<const Dataset>& asked) {
   asked = rank.setup.eval_dataset;
@@ -156,7 +156,7 @@ class RankRun {
   }
 
   int run() {
-    if (!a_.do_train) say_notices();  // what is evaluated may have lost something, too
+    if (!a_.do_train) say_notices();  // evaluation sets may have skipped rows, too
     const int stopped_by = a_.do_train ? train() : 0;
     if (stopped_by == 0 && a_.do_eval && rank_.setup.eval_dataset) {
       const nlohmann::ordered_json metrics = evaluate(rank_, *trainer_, asked_);
@@ -247,7 +247,7 @@ class RankRun {
     say_header();
     say_notices();
     measure_unigram();
-    trainer_->take_output_dir();  // may wait for a while; a signal ends that at once
+    trainer_->take_output_dir();  // may wait; a signal ends the wait at once
     if (const std::string hint = how_to_stop(rank_.world); !hint.empty()) say(hint);
     const TrainResult trained = [&] {
       const StopSignals signals;
@@ -261,7 +261,7 @@ class RankRun {
     }
     trainer_->save_model(a_.output_dir);
     if (main_rank_) output_.write_results("train", trained.metrics);
-    // It came when the last step was done: the model is saved, and ends like any other program.
+    // The signal came after the last step. The model is saved, so the signal ends the program.
     if (const int late = stop_signal; late != 0) {
       ::kill(::getpid(), late);  // another thread takes it
       ::pause();
@@ -298,7 +298,7 @@ class RankRun {
   const RankParts& rank_;
   const TrainingArguments& a_;
   const bool main_rank_;
-  std::unique_ptr<ConsoleCallback> console_;  // of rank 0
+  std::unique_ptr<ConsoleCallback> console_;  // null: not rank 0
   OutputFiles output_;
   std::shared_ptr<const Dataset> asked_;  // the set that is being evaluated or predicted
   TensorBoardCallback tensorboard_;
@@ -306,7 +306,7 @@ class RankRun {
   TrainingBegan began_;
   std::unique_ptr<Trainer> trainer_;
   nlohmann::ordered_json results_;
-  double unigram_ = 0;  // 0: not known
+  double unigram_ = 0;  // 0: unknown
 };
 
 }  // namespace

@@ -14,11 +14,11 @@
 
 namespace shoal::command {
 
-// What a rank trains with.
+// One rank of a run, ready to train.
 struct RankParts {
   Task& task;
   const RunArguments& arguments;
-  nlohmann::ordered_json told;  // of the options, what stands in run_settings.json
+  nlohmann::ordered_json told;  // option values for run_settings.json
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;
@@ -29,7 +29,7 @@ struct RankParts {
   int threads;                             // of this rank
   Tracer* tracer;
   std::vector<std::string> notices;  // for rank 0 to print
-  bool& training_began;              // set when no failure can be an option's any more
+  bool& training_began;              // set once; later failures are not wrong options
 };
 
 // Every rank calls it. Returns the exit status: 0, or 128 + the number of the signal that stopped

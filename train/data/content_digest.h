@@ -1,4 +1,4 @@
-// A cheap digest that identifies a file's content, whatever its size.
+// A cheap digest that identifies a file's content. Its cost does not depend on the file's size.
 #pragma once
 
 #include <cstdint>

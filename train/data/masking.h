@@ -1,4 +1,4 @@
-// Masked language modelling (Devlin et al. 2018): selects tokens to hide and what replaces them.
+// Masked language modelling (Devlin et al. 2018): selects tokens to hide and their replacements.
 //
 // Follows transformers' DataCollatorForLanguageModeling. Each token that is not special is chosen
 // with `probability`. A chosen token becomes a label; its input becomes the mask token, a random

@@ -102,7 +102,7 @@ const std::string& TokenShards::name(std::int64_t shard) const {
 }
 
 int shards_ahead(const std::vector<std::string>& names) {
-  // A remote shard takes two round trips, whatever its size.
+  // A remote shard of any size takes two round trips.
   const bool all_here = std::ranges::all_of(names, [](const auto& name) { return is_local(name); });
   return all_here ? 1 : kRemoteShardsAhead;
 }

@@ -32,7 +32,7 @@ std::string utf8(const icu::UnicodeString& text) {
   return result;
 }
 
-// An article stands between characters that are not part of a word and need not be spaces. Each
+// An article counts between characters that are not part of a word and need not be spaces. Each
 // article becomes a space; words are then split at spaces.
 std::vector<std::string> words_of(std::string_view text) {
   icu::UnicodeString lower =

@@ -15,7 +15,7 @@ struct Batches::Parts {
         loader(std::move(dataset), std::make_shared<PaddingCollator>(0, 1, options.labels),
                std::move(sampler), memory, {.batch_size = options.size, .drop_last_batch = true}) {}
 
-  std::int64_t together;  // rows of a step, of all replicas
+  std::int64_t together;  // rows of a step, over all replicas
   Loader loader;
 };
 
@@ -50,7 +50,7 @@ Batch Batches::next() {
 }
 
 void Batches::seek(std::int64_t step) {
-  const std::int64_t steps = parts_->loader.batches();  // of an epoch
+  const std::int64_t steps = parts_->loader.batches();  // per epoch
   parts_->loader.seek({step / steps, step % steps * parts_->together});
 }
 

@@ -139,7 +139,7 @@ std::vector<int> ranks_on_device_of(std::span<const RankDevice> ranks, int rank)
 }
 
 std::vector<std::string> device_lines(std::span<const RankDevice> ranks) {
-  constexpr std::size_t kHosts = 16;  // that are named
+  constexpr std::size_t kHosts = 16;  // most hosts that are named
   if (ranks.size() < 2 || ranks.front().device.is_cpu()) return {};
   const auto gpus = grouped(ranks, key_of);
   const auto hosts = grouped(ranks, [](const RankDevice& rank) { return rank.host; });

@@ -1,4 +1,4 @@
-// The device of every rank of a job; all ranks know all of them.
+// The devices of all ranks of a job. Every rank knows all of them.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,27 @@ struct RankDevice {
   std::string host;
   std::string why;  // ChosenDevice's
   Device device;
-  // Of a GPU: device_identity(), DeviceBackend's words for it, and the bytes that nobody held when
-  // the run began.
+  // If `device` is a GPU: device_identity(), DeviceBackend's description, and the bytes that were
+  // free when the run began.
   std::string identity, description;
   std::int64_t free = 0;
 };
 
-// Of this rank. Asks the driver; before anything takes memory.
+// Describes this rank's device, for which it asks the driver. Call before memory is allocated.
 RankDevice describe_device(const World& world, const ChosenDevice& chosen);
 
-// In rank order. Every rank calls it; where some have a GPU and others have none, all of them throw
-// unavailable, with who has what.
+// Returns the devices in rank order. Collective. If some ranks have a GPU and others have none, all
+// ranks throw unavailable, listing both groups.
 std::vector<RankDevice> exchange_devices(const World& world, Store& store, const RankDevice& own,
                                          Deadline deadline);
-// The same of what was exchanged.
+// The same check for devices that were exchanged already.
 void check_devices(std::span<const RankDevice> ranks);
 
-// The ranks on the GPU of `rank`, it too, ascending; of a CPU it alone. By the GPU's identity: its
-// index may differ from process to process.
+// The ranks on the GPU of `rank`, itself included, ascending; on a CPU only `rank`. Compares the
+// GPUs' identities, since an index may differ from process to process.
 std::vector<int> ranks_on_device_of(std::span<const RankDevice> ranks, int rank);
 
-// For the head of a log: how many GPUs, which ones, whose; nothing of one rank or of CPUs.
+// Lines for the head of a log: the GPUs and their ranks. Empty for a single rank or CPUs.
 std::vector<std::string> device_lines(std::span<const RankDevice> ranks);
 
 }  // namespace shoal

@@ -21,10 +21,10 @@ namespace {
 
 struct Failure {
   int status = 0;        // 0: none
-  bool noticed = false;  // others fail; why, they know
+  bool noticed = false;  // failed because others did, which know the reason
   std::string text;      // without the rank
-  std::string kind;      // what needs saying once
-  bool gone = false;     // the rank ended, or is stopped, without a word
+  std::string kind;      // equal for failures that are reported once
+  bool gone = false;     // the rank ended, or is stopped, without a report
 };
 
 Failure failure_of(const Error& error, bool training_began) {
@@ -63,7 +63,7 @@ bool speaks(const std::vector<Failure>& all, std::size_t rank) {
   return true;
 }
 
-// The sentence of `own`, which speaks, for all ranks that found the same.
+// The line of the reporting rank, for all ranks with the same failure.
 std::string said_by(const std::vector<Failure>& all, const Failure& mine, const Error& own,
                     int rank) {
   if (std::ranges::count(all, mine.text, &Failure::text) == std::ssize(all)) return mine.text;
@@ -74,8 +74,8 @@ std::string said_by(const std::vector<Failure>& all, const Failure& mine, const 
   return text;
 }
 
-// By rank. Words of a rank that is gone are not waited for; those that it left are read. Once one
-// is gone, the others have kTellOfDeath: the launcher ends them soon.
+// Failures by rank. Does not wait for ranks that are gone, but reads reports that they left. Once
+// one is gone, the others have kTellOfDeath, since the launcher ends them soon.
 std::vector<Failure> words_of_all(const World& world, Store& store, const std::string& label,
                                   const Failure& mine, Deadline deadline,
                                   const std::function<bool(int rank)>& is_gone) {
@@ -86,7 +86,7 @@ std::vector<Failure> words_of_all(const World& world, Store& store, const std::s
     return all;
   }
   std::vector<Failure> all(static_cast<std::size_t>(world.size));
-  // Rank 0 may serve the store: nothing can be said or read there.
+  // Rank 0 may serve the store, so nothing can be exchanged there.
   if (world.rank != 0 && is_gone(0))
     throw Error(ErrorCode::peer_lost, "rank 0 has ended, or is stopped");
   store.set(fmt::format("{}/{}", label, world.rank), packed(mine));
@@ -175,7 +175,7 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
     if (!own) report_error(program, gone.what());
-    // An abort is somebody else's, who says what it was.
+    // The rank that aborted the job reports the reason.
     if (own && own->code() != ErrorCode::aborted) report_error(program, own->what());
     return own ? mine.status : kFailed;
   }
@@ -186,8 +186,8 @@ int tell_failures(const World& world, Store& store, const std::string& label,
   if (own && speaks(all, static_cast<std::size_t>(world.rank)))
     report_error(program, said_by(all, mine, *own, world.rank));
   if (world.size > 1 && all_heard) try {
-      // Everybody should have read it before anybody's exit makes the launcher end the others. That
-      // is a courtesy: rank 0, which may serve the store, can be gone already.
+      // All ranks should read the report before one of them exits, because the launcher then ends
+      // the others. If rank 0 serves the store and is gone already, this fails, which is harmless.
       barrier(store, label + "-told", world.size, deadline);
     } catch (const Error& gone) {
       log::debug("not every rank waited to be told: {}", gone.what());

@@ -1,4 +1,4 @@
-// What ranks find wrong is said once, and ends all of them with one exit status.
+// Reports each failure once per job and gives all ranks the same exit status.
 #pragma once
 
 #include <exception>
@@ -16,31 +16,33 @@ namespace shoal {
 
 inline constexpr int kFailed = 1, kWrongOptions = 2;
 
-// Of what was caught; out of memory and what is no Error become one.
+// The caught exception as an Error; out of memory and foreign exceptions are converted.
 Error error_of(const std::exception& caught);
 
-// What the first rank of a host finds out on behalf of that host's others: two texts.
+// Two texts that the first rank of a host found out for all ranks of that host.
 struct HostAnswer {
-  int node = -1;  // the host's; -1: this rank has none
+  int node = -1;  // number of the host; -1: this rank has no answer
   std::string first, second;
 };
 std::string as_text(const HostAnswer& answer);
-std::string as_text(const Error& error);  // it failed
+std::string as_text(const Error& error);  // the rank failed
 
-// exchange() of such texts, "" from ranks that have none. Throws the failure of the lowest rank
-// that failed; corrupt_data naming the rank whose text is unreadable.
+// exchange() of these texts; "" from ranks without an answer. Throws the failure of the lowest rank
+// that failed, or corrupt_data naming the rank whose text is unreadable.
 std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const std::string& label,
                                          const std::string& own, Deadline deadline);
 
-// Ranks tell each other what they found, through the store: a rank may have ended in the middle of
-// anything. Every rank calls it with its own failure, or none; returns once all have, or the
-// deadline has passed. Of those that found the same, or what the same remedy helps (a full disk),
-// the lowest says so, on standard error, and how many others there are; who only noticed that
-// others fail (aborted, peer_lost) says so where nobody found a cause. Returns the
-// exit status of all ranks: 0 without failures, else kWrongOptions where what was found is an
-// argument that cannot be. `label` is new for each call; lines begin with `program`. A rank that
-// `is_gone`, which is not waited for, has not failed. `training_began`: the options were right, so
-// every failure is kFailed.
+// Exchanges the ranks' failures through the store, which works although a rank may have ended at
+// any point. Every rank calls it, with its failure or none. Returns once all have, or at the
+// deadline.
+//
+// Ranks with the same failure, or with the same remedy (a full disk), report one line on standard
+// error: the lowest of them, with the number of the others. A rank that only noticed another's
+// failure (aborted, peer_lost) reports if no rank found a cause. Lines begin with `program`.
+//
+// Returns the exit status of all ranks: 0, kWrongOptions if an argument is wrong, or kFailed. With
+// `training_began` every failure is kFailed. `label` is new for each call. A rank that `is_gone`
+// counts as not failed and is not waited for.
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
                   const std::function<bool(int rank)>& is_gone = {}, bool training_began = false,

@@ -38,7 +38,7 @@ std::string usage(const std::string& program, const std::vector<Option>& options
   return text;
 }
 
-// The values of `options`. nullopt: help is wanted.
+// The values of `options`; nullopt if help was requested.
 std::optional<std::vector<std::string>> parsed(int argc, char** argv,
                                                const std::vector<Option>& options) {
   std::vector<std::string> values;
@@ -93,8 +93,8 @@ Job::Parts::Parts(RunRanks& all_ranks)
               memory_limit(std::nullopt, ranks.world(), device.device)),
       communicator(collectives::make_communicator(ranks.world(), ranks.store(),
                                                   communicator_options(compute))) {
-  (void)communicator->host();  // formed while all ranks are here
-  ranks.stop_watching();       // the communicator does
+  (void)communicator->host();  // creates it while all ranks are here
+  ranks.stop_watching();       // the communicator watches them now
 }
 
 Job::Job(std::vector<Option> options, std::vector<std::string> values, std::unique_ptr<Parts> parts)

@@ -1,4 +1,4 @@
-// What a Job and a Model keep behind the public headers.
+// The private members of Job and Model.
 #pragma once
 
 #include <memory>

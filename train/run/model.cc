@@ -22,7 +22,7 @@ namespace shoal {
 namespace {
 
 parallel::MeshShape checked_shape(const ParallelPlan& plan, const nn::Chain& chain, int ranks) {
-  // The rows of a batch are checked when there is one.
+  // The number of rows is checked when a batch comes.
   const std::int64_t parts = plan.tensor.prescaled_batch ? 1 : plan.mesh.tensor;
   parallel::check_layout(plan, {.ranks = ranks, .batch = plan.pipeline.microbatches * parts},
                          parallel::layout_model(chain));
@@ -83,7 +83,7 @@ std::vector<parallel::Microbatch> Model::Parts::cut(const Batch& batch,
                 fmt::format("a batch of {} rows does not divide into {} microbatches x {} ranks",
                             batch.rows, pieces, parts),
                 fmt::format("use a multiple of {}", pieces * parts));
-  // Sample numbers count from the step's first row, of replica 0.
+  // Number of replica 0's first row, from which the step's samples are counted.
   const std::int64_t first = batch.ordinals.first - mesh.place().rdp;
   auto all = cut_batches(
       *task, {&batch, 1}, first, loss,

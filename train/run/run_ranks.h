@@ -1,5 +1,5 @@
-// The ranks of a run. They watch each other: until they have a communicator, so that a rank's death
-// ends long work, and after that to know whose last words will not come.
+// The ranks of a run, which watch each other. Before there is a communicator, a rank's death ends
+// long work on the others. Afterwards, failure reports are not awaited from dead ranks.
 #pragma once
 
 #include <functional>

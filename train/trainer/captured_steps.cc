@@ -32,7 +32,7 @@ std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchan
 bool wants_capture(const EngineParts& parts) {
   const StepCaptureMode mode = parts.arguments.step_capture;
   if (mode == StepCaptureMode::off || parts.trainer.planned_memory == nullptr) return false;
-  // By itself, only where it is known to gain.
+  // By default, only where it is known to be faster.
   return mode == StepCaptureMode::on ||
          (!parts.arguments.model_parallel && !parts.trainer.kernels->device().is_cpu() &&
           parts.trainer.communicator->size() == 1);
@@ -119,7 +119,7 @@ void CapturedSteps::upload(std::span<parallel::Microbatch> microbatches, StepRes
 }
 
 // Everything that a graph cannot see change. A new StepCapture has no warm kinds. Ranks agree on
-// kinds, so all of them must start anew.
+// kinds, so all of them must be captured again.
 std::string CapturedSteps::kind_of(std::span<const parallel::Microbatch> microbatches) const {
   std::string kind =
       fmt::format("{} {}", captures_made_, microbatches.front().input.loss.label_smoothing);

@@ -1,4 +1,4 @@
-// What an Engine is made with, and what follows from the arguments.
+// Constructor arguments of an Engine, and objects made from its TrainingArguments.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ std::string carried_by(const collectives::Communicator& communicator);
 // Reports missing and unused tensors. Refuses a new head that is not trained.
 void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report);
-// For fp16: as mp_parameters say, else torch.amp.GradScaler's defaults and the values given.
+// For fp16: mp_parameters' values, else the options given and torch.amp.GradScaler's defaults.
 nn::LossScaler make_scaler(const TrainingArguments& arguments);
 
 }  // namespace shoal

@@ -77,8 +77,8 @@ constexpr const char* kOtherModel =
     "train the model that its config.json describes; for another head, begin with what `shoal "
     "checkpoint convert` makes of it";
 
-// Checks the whole model, as load_weights() does with whole tensors, so every rank finds the same
-// whatever it holds. Returns the names that the model does not use.
+// Checks the whole model, as load_weights() does with whole tensors, so that every rank finds the
+// same problems. Returns the names that the model does not use.
 std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const nn::Module& model,
                                     const std::string& directory) {
   std::set<std::string> known;

@@ -38,7 +38,7 @@ constexpr auto kFlat = std::to_array<std::string_view>({"pipeline_parallel_degre
 
                                                         "activation_loading_horizon"});
 
-// Of the run's own options; nothing: not given, so that mp_parameters' word holds.
+// Values of the run's own options. nullopt: not given, so the value in mp_parameters holds.
 parallel::RunValues run_values(const TrainingArguments& a) {
   static const TrainingArguments defaults;
   const auto said = [&a](const char* name, const auto& value, const auto& unset) {
@@ -75,7 +75,7 @@ void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.collectives = how.collectives;
 }
 
-// Evaluation computes in the precision of training; where nothing is trained, in what it asks for.
+// Evaluation computes in the precision of training. Without training, in the precision asked for.
 void take_full_eval(TrainingArguments& a) {
   const auto take = [&a](bool asked, const char* name, bool& here, bool other) {
     if (!asked || here || (a.bf16_auto && &here == &a.bf16)) return;
@@ -128,7 +128,7 @@ void take_given(const OptionSet& options, TrainingArguments& arguments) {
     value.reset();
   }
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
-  // SMP's version 1 wants ddp to be said; a user of flat options says it by starting the ranks.
+  // SMP's version 1 requires ddp to be set. With flat options, starting several ranks implies it.
   if (flat_only && !smp.empty() && !smp.contains("ddp")) smp["ddp"] = true;
   for (const char* name :
        {"fp16", "bf16", "gradient_checkpointing", "activation_offloading", "max_grad_norm", "seed"})
@@ -189,8 +189,8 @@ collectives::CommunicatorOptions communicator_options(const TrainingArguments& a
   how.collectives = a.collectives;
   how.fixed_order = a.fixed_order;
   if (!a.model_parallel || a.model_parallel->plan.mesh.pipeline == 1) return how;
-  // Stages post what they receive a computation ahead. NCCL carries out the calls of a communicator
-  // one after the other: two neighbours that wait for each other's message would wait for ever.
+  // Stages post their receives one computation ahead. NCCL runs the calls of a communicator one
+  // after the other, so two neighbours that wait for each other's message would wait forever.
   if (how.backend == "nccl")
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the backend is nccl, which cannot carry the messages between the {} "

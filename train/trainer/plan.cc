@@ -52,7 +52,7 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
 }
 
 bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // With `steps`, the last step is logged whatever the interval: its loss is the run's.
+  // With `steps`, the last step is always logged: its loss is the run's.
   const bool last = a.logging_strategy == Interval::steps && step >= total_steps;
   return last || due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
          (a.logging_first_step && step == 1);
@@ -68,7 +68,7 @@ bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool e
          waited >= a.eval_delay;
 }
 bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // With `steps`, the last step is saved whatever the interval.
+  // With `steps`, the last step is always saved.
   return due(a.save_strategy, save_steps, *this, step, epoch_end) ||
          (a.save_strategy == Interval::steps && step >= total_steps);
 }

@@ -14,7 +14,7 @@ struct StepPlan {
   std::int64_t total_steps = 0;
   double epochs = 0;  // as given, or what max_steps amounts to
   std::int64_t warmup_steps = 0;
-  std::int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;  // no shares; at least 1
+  std::int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;  // resolved; at least 1
 
   std::int64_t global_batch = 0;  // samples per step
 

@@ -11,8 +11,8 @@ namespace {
 
 using parallel::ParallelPlan;
 
-// "3,2,1" of the checkpoint that is continued, on every rank; empty: measure. A resumed run must be
-// cut as before, whatever its units cost today: its bits depend on the cut.
+// The cut "3,2,1" of the checkpoint to resume, on every rank; empty: measure. A resumed run must
+// keep its cut, even if units cost something else today: its bits depend on the cut.
 std::string kept_cut(const EngineParts& parts, const ParallelPlan& plan, const nn::Chain& chain,
                      const parallel::ProcessMesh& mesh) {
   const auto stages =

@@ -1,4 +1,4 @@
-// What an Engine gets for a step, and what a step comes to.
+// Input and result of one step of an Engine.
 #pragma once
 
 #include <cstdint>

@@ -121,7 +121,7 @@ class Trainer {
   // invalid_argument if another run lives there. train() calls it too; an early call keeps a signal
   // from waiting for a checkpoint. Collective.
   void take_output_dir();
-  // Call it before a program replaces a file there. Throws unavailable if another run has taken it.
+  // Call before replacing a file in output_dir. Throws unavailable if another run has taken it.
   void check_output_dir() const;
   // Collective. Throws the error that ended training. If a checkpoint cannot be written, training
   // ends at the next step; earlier checkpoints stay.

@@ -18,11 +18,11 @@ namespace shoal {
 namespace {
 
 constexpr const char* kStateFile = kTrainerStateFile.data();
-constexpr const char* kSamples = "samples";  // in TrainerState::data: rows of an epoch
+constexpr const char* kSamples = "samples";  // in TrainerState::data: number of rows of an epoch
 
 std::string text_of(const TrainerState& state) { return state.to_json().dump(2) + "\n"; }
 
-// What --resume_from_checkpoint may say instead of a path or "true".
+// True for values of --resume_from_checkpoint that mean no.
 bool begins_anew(const std::string& resume_from_checkpoint) {
   const std::string& asked = resume_from_checkpoint;
   return asked.empty() || asked == "false" || asked == "False" || asked == "0";
@@ -88,7 +88,7 @@ void Trainer::Impl::snapshot_and_write() {
   state.compute_dtype = to_string(compute_dtype(args));
   state.data = data_options();
   state.stream = streams() ? stream_of_all().to_json() : nlohmann::json();
-  std::vector<std::string> keep = {path};  // a higher number may be another run's
+  std::vector<std::string> keep = {path};  // a checkpoint with a higher number may be another run's
   if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
   if (engine->writes_parts()) {
     save_part(keep);
@@ -104,7 +104,7 @@ void Trainer::Impl::snapshot_and_write() {
   each_callback([&](TrainerCallback& c) { c.on_save(state.global_step, path); });
 }
 
-// Where the stream is, with what each rank knows of shards that only it opens.
+// The stream's position, with the shard sizes that only one rank each knows.
 StreamState Trainer::Impl::stream_of_all() {
   StreamState all = stream;
   if (!all.known) return all;
@@ -124,7 +124,7 @@ void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {
                   output_dir = args.output_dir, step = state.global_step,
                   limit = args.save_total_limit, lock = run_lock, tracer = parts.tracer] {
     const TraceSpan writing(tracer, "checkpoint", "write", step);
-    lock->check();  // another run's may have the transaction's name
+    lock->check();  // another run's transaction may have the same name
     CheckpointTransaction transaction(output_dir, step, 0);
     write(transaction.directory());
     write_file_atomically(transaction.directory() + "/" + kStateFile, text);
@@ -134,8 +134,8 @@ void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {
   });
 }
 
-// Ranks write behind the steps that follow. That all have is agreed in next_input(), so that no
-// thread but this one communicates.
+// Ranks write while the next steps run. next_input() agrees that all have finished, so that only
+// this thread communicates.
 void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
   {
     const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
@@ -145,9 +145,9 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
   Unfinished now{nullptr, std::make_shared<SealedFile>(),
                  std::make_shared<std::atomic<bool>>(false), keep};
   const int rank = parts.communicator->rank();
-  // Under one name on every disk: shards say of which save they are.
+  // The directory has the same name on every disk; each shard records which save it belongs to.
   if (owners.is_owner(rank)) {
-    run_lock->check();  // another run's may have the transaction's name
+    run_lock->check();  // another run's transaction may have the same name
     now.transaction =
         std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
   }
@@ -167,15 +167,14 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
 }
 
 void Trainer::Impl::complete() {
-  // Rank 0 marks the checkpoint with the checksums of those who wrote, where their files are not in
-  // its own directory too.
+  // Rank 0 marks the checkpoint with the checksums of all parts, also of those on other disks.
   const auto all = static_cast<std::size_t>(ranks());
   const auto own = static_cast<std::size_t>(parts.communicator->rank());
   std::vector<std::int64_t> numbers(5 * all, 0);
   numbers[5 * own] = unfinished->part->bytes;
   std::ranges::copy(unfinished->part->sha256, numbers.data() + 5 * own + 1);
   sum(numbers.data(), std::ssize(numbers));
-  std::vector<SealedFile> here, elsewhere;  // of rank 0's directory, and of others
+  std::vector<SealedFile> here, elsewhere;  // in rank 0's directory, and on other disks
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto* const of_rank = numbers.data() + 5 * rank;
     auto& sealed = owners.of_rank[static_cast<std::size_t>(rank)] == 0 ? here : elsewhere;
@@ -187,7 +186,7 @@ void Trainer::Impl::complete() {
                     keep = unfinished->keep, output_dir = args.output_dir,
                     limit = args.save_total_limit, lock = run_lock, tracer = parts.tracer] {
       const TraceSpan writing(tracer, "checkpoint", "complete");
-      // Each element is there, once; what is on several disks says so when it is read.
+      // Checks that each element is there exactly once. Readers check shards on other disks.
       if (is_main && elsewhere.empty()) ShardedCheckpoint::open(transaction->directory());
       lock->check();
       if (is_main)
@@ -203,7 +202,7 @@ void Trainer::Impl::finish_writing() {
   wait_for_writers();
   if (!unfinished) return;
   complete();
-  wait_for_writers();  // nobody says that the checkpoint is there before it is
+  wait_for_writers();  // the completion mark follows the last part
 }
 
 void Trainer::Impl::wait_for_writers() {
@@ -223,7 +222,7 @@ std::string Trainer::Impl::will_continue() const {
   const std::string& asked = args.resume_from_checkpoint;
   if (!is_main() || !args.do_train || begins_anew(asked)) return {};
   if (!wants_newest(asked)) return asked;
-  auto all = list_checkpoints(args.output_dir);  // resume() reads the bytes, all ranks together
+  auto all = list_checkpoints(args.output_dir);  // resume() reads the bytes, on all ranks
   while (!all.empty() && checkpoint_problem(all.back().path, false)) all.pop_back();
   return all.empty() ? std::string() : all.back().path;
 }
@@ -233,10 +232,10 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   if (wants_newest(asked)) return newest_to_resume();
   if (begins_anew(asked)) {
     check_output_directory(args);
-    agree_on_step(-1);  // and all ranks have looked
+    agree_on_step(-1);  // returns when all ranks have looked
     return std::nullopt;
   }
-  // A file that one rank sees alone is found out below, when ranks compare steps.
+  // If only some ranks see the file, agree_on_step() below finds that out.
   std::int64_t seen = path_exists(asked + "/" + kStateFile) ? 1 : 0;
   sum(&seen, 1);
   if (seen == 0)
@@ -256,7 +255,7 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
 
 std::optional<std::string> Trainer::Impl::newest_to_resume() {
   if (is_main()) restore_replaced_checkpoints(args.output_dir);
-  agree_on_step(0);  // no rank looks before
+  agree_on_step(0);  // no rank looks before rank 0 is done
   std::vector<DamagedCheckpoint> damaged;
   const auto say_damaged = [&] {
     for (const DamagedCheckpoint& one : damaged)
@@ -281,7 +280,7 @@ std::optional<std::string> Trainer::Impl::newest_to_resume() {
   return std::nullopt;
 }
 
-// Every rank reads its share of the bytes; what one finds, all are told.
+// Every rank reads its share of the bytes; every rank gets the problem that the lowest rank found.
 std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoint,
                                                      collectives::LongWork::Told stopped_by) {
   std::optional<std::string> own;
@@ -339,7 +338,7 @@ bool Trainer::Impl::resume() {
   }
   load_checkpoint(*path);
   last_checkpoint = *path;
-  // One from elsewhere is saved again where this run's checkpoints go.
+  // A checkpoint from another directory is saved again in this run's.
   if (is_same_file(*path, checkpoint_path(args.output_dir, state.global_step)))
     last_checkpoint_step = state.global_step;
   say(fmt::format("resuming from {} at step {}", *path, state.global_step));
@@ -407,7 +406,7 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
                                              : "which was not a dynamic one"));
 }
 
-// The run may have been moved, or its best checkpoint removed: better found out now than at the
+// The run may have been moved, or its best checkpoint removed. Finds that out now instead of at the
 // end.
 void Trainer::Impl::find_best_checkpoint() {
   if (!state.best_model_checkpoint || !args.load_best_model_at_end) return;
@@ -416,7 +415,7 @@ void Trainer::Impl::find_best_checkpoint() {
   const std::string beside = (fs::path(args.output_dir) / fs::path(recorded).filename()).string();
   enum Where : std::int64_t { nowhere, as_recorded, in_output_dir };
   const auto whole = [](const std::string& path) { return !checkpoint_problem(path, false); };
-  std::int64_t where = nowhere;  // as rank 0 sees it
+  std::int64_t where = nowhere;  // where rank 0 finds it
   if (is_main()) where = whole(recorded) ? as_recorded : whole(beside) ? in_output_dir : nowhere;
   sum(&where, 1);
   if (where == in_output_dir) state.best_model_checkpoint = beside;
@@ -431,7 +430,7 @@ void Trainer::Impl::find_best_checkpoint() {
 
 nlohmann::json Trainer::Impl::data_options() const {
   nlohmann::json options = parts.data_options;
-  if (streams()) return options;  // what its order follows from, StreamState knows
+  if (streams()) return options;  // StreamState checks the options of a stream's order
   options["data_seed"] = args.order_seed();
   options["dataloader_drop_last"] = args.dataloader_drop_last;
   options[kSamples] = parts.train_dataset->size();
@@ -439,13 +438,13 @@ nlohmann::json Trainer::Impl::data_options() const {
   return options;
 }
 
-// A place in an epoch says nothing of other rows, or of the same in another order: what was trained
-// on would come again, and what was not would be left out.
+// A position in an epoch is meaningless for other rows or another order: some samples would be
+// trained twice, others never.
 void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& directory) {
   nlohmann::json before = saved.data;
-  if (!streams()) before["data_seed"] = saved.data_seed;  // older files have it here only
+  if (!streams()) before["data_seed"] = saved.data_seed;  // older files have only this field
   const nlohmann::json now = data_options();
-  // Files of before 2026-11-28 do not say it: no text of a causal language model had any.
+  // Files written before 2026-11-28 lack it: causal language models then never had special tokens.
   if (!before.empty() && !before.contains("add_special_tokens"))
     before["add_special_tokens"] = false;
   const bool within = !streams() && saved.data_position > 0 && !args.ignore_data_skip;
@@ -463,15 +462,15 @@ void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& d
                     is->dump(), so));
     said = true;
   }
-  // What an option explains needs no more words.
+  // If a changed option explains the difference, no second warning is needed.
   if (said || !before.contains(kSamples) || !now.contains(kSamples)) return;
   if (before[kSamples] != now[kSamples])
     say(fmt::format("warning: the training set had {} samples in {} and has {} now: {}",
                     before[kSamples].dump(), directory, now[kSamples].dump(), so));
 }
 
-// Refuses a place that no run can have reached: going there would take for ever, or pass for the
-// end of the epoch. Of a stream global_step is below this run's max_steps.
+// Refuses a position that no run can have reached: seeking it would take forever or look like the
+// end of the epoch. For a stream, the limit follows from global_step, which is below max_steps.
 void Trainer::Impl::check_position(const std::string& directory) const {
   constexpr std::int64_t kMostSamplesOfAStep = std::int64_t{1} << 20;
   std::int64_t most = 0;
@@ -494,7 +493,7 @@ void Trainer::Impl::check_position(const std::string& directory) const {
                 "true");
 }
 
-// Where in the data the checkpoint stands.
+// Moves the data to the checkpoint's position.
 void Trainer::Impl::resume_data(const std::string& directory) {
   const nlohmann::json saved = std::exchange(state.stream, nlohmann::json());
   if (args.ignore_data_skip) {
@@ -516,9 +515,9 @@ void Trainer::Impl::resume_data(const std::string& directory) {
       throw_error(ErrorCode::corrupt_data, "{}: {}", place, problem.message());
     }
     state.data_position = stream.position;
-    if (state.global_step >= args.max_steps) return;  // no step is left, which needs no sample
+    if (state.global_step >= args.max_steps) return;  // no step is left, so no sample is needed
     check_position(directory);
-    loader->seek_stream(stream);  // which refuses other shards
+    loader->seek_stream(stream);  // refuses other shards
     return;
   }
   check_position(directory);

@@ -50,7 +50,7 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
       gathered.add(some.at(batch), first_row, rows);
     };
   double sums[] = {0, 0};  // loss, targets
-  // Ranks look at each other between batches: one may have died, or been told to stop.
+  // Between batches, ranks notice if another one has died or got a request to stop.
   const bool together = engine->evaluates_together();
   int stopped_by = 0;
   for (std::int64_t done = 0; done < result.batches && stopped_by == 0;) {

@@ -27,7 +27,7 @@
 
 namespace shoal {
 
-// A rank was told to stop before the work's end, and all ranks know it.
+// A rank got a request to stop before the work ended, and all ranks know it.
 struct StoppedBySignal final : std::exception {
   explicit StoppedBySignal(int number) : signal(number) {}
   const char* what() const noexcept override { return "stopped by a signal"; }
@@ -131,7 +131,7 @@ struct Trainer::Impl {
         if (const int signal = long_work->beat(stopped_by)) throw StoppedBySignal(signal);
       });
       work();
-    } catch (const StoppedBySignal&) {  // finish() says so, too
+    } catch (const StoppedBySignal&) {  // finish() throws it, too
     }
     if (const int signal = long_work->finish(stopped_by)) throw StoppedBySignal(signal);
   }
@@ -140,15 +140,15 @@ struct Trainer::Impl {
   void sum(double* values, std::int64_t count);
 
   // trainer.cc
-  void take_output_dir();         // and owners; once
-  void check_output_dir() const;  // unavailable where another run has taken it over
+  void take_output_dir();         // sets owners, too; called once
+  void check_output_dir() const;  // throws unavailable if another run has taken it
   void write_metrics(const nlohmann::ordered_json& record);
   void check_communicator() const;
   std::unique_ptr<Loader> make_train_loader();
   std::shared_ptr<const std::vector<std::int32_t>> lengths_of_samples();
   std::unique_ptr<Loader> make_stream_loader(const LoaderOptions& options);
   void prepare_training();
-  bool prepare_run();  // true: it goes on from a checkpoint
+  bool prepare_run();  // true: it resumes from a checkpoint
   struct StepsDone {
     Clock::time_point began = Clock::now();
     std::int64_t samples = 0, tokens = 0;
@@ -175,7 +175,7 @@ struct Trainer::Impl {
     std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
     std::int64_t targets = 0;        // over all ranks
     std::int64_t tokens = 0;         // over all ranks
-    bool stop = false;               // some rank was told to stop
+    bool stop = false;               // some rank got a request to stop
     bool out_of_time = false;        // rank 0's clock passed max_train_minutes
     bool epoch_end = false;
   };
@@ -219,7 +219,7 @@ struct Trainer::Impl {
                             const std::string& suffix);
   void log_evaluation(const EvaluationMetrics& given);
   nlohmann::ordered_json evaluate_in_training();
-  // A stopped run left out the evaluation of its last step: it follows.
+  // Evaluates after the last step if a stopped run left that out.
   void evaluate_what_is_due(TrainerControl& control);
   nlohmann::ordered_json evaluate_once();
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);

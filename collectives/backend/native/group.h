@@ -36,10 +36,10 @@ class Group {
     return members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
   }
 
-  // Of the last cache, shared by all ranks.
+  // Size of the last-level cache, which all ranks share.
   std::int64_t last_cache_bytes() const { return last_cache_bytes_; }
-  // That any of the ranks may run on (mpirun binds each to cores of its own), under their CPU
-  // quotas.
+  // Number of cores on which any rank may run, within the ranks' CPU quotas. (mpirun may bind each
+  // rank to different cores.)
   int cores() const { return cores_; }
 
   transport::RankPage& page(int peer) const { return *pages_[static_cast<std::size_t>(peer)]; }

@@ -1,5 +1,5 @@
-// What ranks say of their rails, in the two rounds of connect.cc. The readers are for read_card()
-// (runtime/rendezvous/cards.h): whatever is missing, of another kind or out of range throws there.
+// Cards that describe a rank's rails, in the two rounds of connect.cc. For use in read_card()
+// (runtime/rendezvous/cards.h): a missing or wrong field or a value out of range throws.
 #pragma once
 
 #include <cstdint>

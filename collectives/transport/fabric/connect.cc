@@ -1,5 +1,5 @@
-// How the endpoints of a job find each other: two rounds through the store. In the first every rank
-// says what rails its host has, in the second what it opened and at which addresses.
+// Connects the endpoints of a job in two rounds through the store. In the first, every rank lists
+// its host's rails; in the second, the rails that it opened and their addresses.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -24,7 +24,7 @@ using nlohmann::json;
 
 constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;                      // of one rail
 constexpr const char *kSurvey = "survey", *kOpened = "opened", *kReady = "ready";  // rounds
-constexpr const char* kFailed = "failed";  // instead of a card: why there will be none
+constexpr const char* kFailed = "failed";  // in place of a card: the reason why there is none
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -48,7 +48,7 @@ auto read(const Who& who, int rank, std::string_view text, const Parse& parse) {
   }
 }
 
-// Throws what a rank said in place of its card.
+// Throws the failure that a rank stored in place of its card.
 json open_card(const Who& who, int rank, std::string_view text) {
   std::optional<std::string> failure;
   json opened = read(who, rank, text, [&](std::string_view from) {
@@ -79,7 +79,7 @@ std::vector<json> exchange_cards(const Who& who, const char* round, const json& 
       cards.push_back(open_card(who, rank, who.store.get(key(rank), who.deadline)));
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
-      missing.push_back(rank);  // late, although its card may come before it is looked for
+      missing.push_back(rank);  // it is late, even if its card comes before the next look
     }
   }
   if (missing.empty()) return cards;
@@ -104,7 +104,7 @@ std::vector<Survey> take_survey(const Who& who, const std::vector<FoundRail>& fo
   for (const json& card : exchange_cards(who, kSurvey, to_card(own)))
     surveys.push_back(read(who, static_cast<int>(surveys.size()), {},
                            [&](std::string_view) { return parse_survey(card, who.size); }));
-  // What this rank goes by is what it found, not what the store says of it.
+  // This rank uses the survey that it took, not the copy in the store.
   surveys[static_cast<std::size_t>(who.rank)] = own;
   for (std::size_t rank = 0; rank < surveys.size(); ++rank)
     if (surveys[rank].provider != surveys[0].provider)
@@ -117,9 +117,9 @@ std::vector<Survey> take_survey(const Who& who, const std::vector<FoundRail>& fo
   return surveys;
 }
 
-// Which of the found rails this rank opens, and which of these it sends through.
+// The rails that this rank opens, and those of them that it sends through.
 struct Plan {
-  std::vector<int> open;       // indices into what was found
+  std::vector<int> open;       // indices into the found rails
   std::vector<int> preferred;  // indices into `open`
   bool by_index = false;
 };
@@ -130,7 +130,7 @@ Plan plan_rails(int rank, const std::vector<Survey>& surveys) {
   const CommonRails common = find_common_rails(sites);
   const Survey& own = surveys[static_cast<std::size_t>(rank)];
   const auto& usable = common.sites[static_cast<std::size_t>(rank)];
-  // The ranks of this host, by local rank, and how far its rails are from each.
+  // The ranks of this host, by local rank, and the distance of its rails from each.
   std::vector<std::vector<int>> distances(static_cast<std::size_t>(std::max(1, own.local_size)));
   for (std::size_t other = 0; other < surveys.size(); ++other) {
     const Survey& survey = surveys[other];
@@ -144,8 +144,8 @@ Plan plan_rails(int rank, const std::vector<Survey>& surveys) {
   for (auto& distance : distances) distance.resize(usable.size(), 0);
   const auto shares = share_rails(distances);
   const auto& share = shares[static_cast<std::size_t>(own.local_rank)];
-  // Rails of one network reach each other, so the others' ranks come to ours. Where each rail is a
-  // network of its own a peer may come on any, and all are opened.
+  // Rails of one network reach each other, so peers can use the preferred ones. If each rail is a
+  // network of its own, a peer may arrive on any, so all are opened.
   bool one_network = true;
   for (const int site : usable)
     one_network = one_network && own.sites[static_cast<std::size_t>(site)].network ==
@@ -211,8 +211,8 @@ void start_lane(FabricSetup& setup, const std::vector<Opened>& opened) {
   setup.lane->start(std::move(addresses), setup.magic);
 }
 
-// How `from` reaches `to`: (own rail, the other's rail), over what it prefers, or over all it has
-// where none of that leads there.
+// Routes (own rail, peer's rail) from `from` to `to`: over its preferred rails, or if none of them
+// leads there, over all.
 std::vector<std::pair<int, int>> routes_between(const Opened& from, const Opened& to) {
   const auto pairs = pair_rails(from.networks, to.networks);
   std::vector<std::pair<int, int>> routes, all;
@@ -226,7 +226,7 @@ std::vector<std::pair<int, int>> routes_between(const Opened& from, const Opened
   return routes.empty() ? all : routes;
 }
 
-// Limits that both ends of every message compute with, from what all ranks said.
+// Limits that both ends of every message apply, computed from all ranks' cards.
 void agree(FabricSetup& setup, const std::vector<Opened>& opened) {
   std::int64_t largest_message = std::numeric_limits<std::int64_t>::max();
   int receives = std::numeric_limits<int>::max();
@@ -329,7 +329,7 @@ void start_rails(FabricSetup& setup) {
   }
 }
 
-// The others would wait for this rank's cards until their deadlines.
+// Stores a failure, so that the others do not wait for this rank's cards until their deadlines.
 void say_failed(const Who& who, const char* why) noexcept {
   try {
     for (const char* round : {kSurvey, kOpened, kReady})

@@ -23,7 +23,7 @@ constexpr std::uint64_t kListener = std::uint64_t{1} << 32, kGuest = std::uint64
 // Up to this many sockets are read one by one, which saves the system call that tells which are
 // ready.
 constexpr std::size_t kAskedDirectly = 4;
-constexpr unsigned kEventsEvery = 64;  // polls, for peers that connect meanwhile
+constexpr unsigned kEventsEvery = 64;  // polls between looks for new connections
 constexpr std::size_t kChunkBytes = 64 << 10;
 constexpr std::size_t kMostGuests = 64;
 

@@ -5,9 +5,9 @@
 // connected and there is room, else by the rails; the protocol above needs no order between the
 // two.
 //
-// Of two ranks, the higher one connects, when the first message passes between them. If a
-// connection ends, the peer is reached by the rails only; if it ended with an error, the peer is
-// lost.
+// The higher of two ranks connects when the first message passes between them. If a connection
+// ends, messages to that peer take the rails only. If it ended with an error, the peer is lost.
+//
 #pragma once
 
 #include <cstddef>

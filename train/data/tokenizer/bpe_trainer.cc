@@ -234,7 +234,7 @@ void Merger::run() {
 
 BpeDefinition Merger::take_definition() {
   BpeDefinition definition;
-  // Of duplicate pairs, keep the later rank, as Hugging Face's map from pairs to ranks does.
+  // If a pair occurs twice, keep the later rank, as Hugging Face's map from pairs to ranks does.
   std::unordered_set<std::uint64_t> seen;
   for (auto merge = merges_.rbegin(); merge != merges_.rend(); ++merge)
     if (seen.insert(PairTable::key_of(merge->first)).second)

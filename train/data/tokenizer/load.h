@@ -26,7 +26,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 std::shared_ptr<const TokenizerBase> tokenizer_from_json(std::string_view json,
                                                          const std::string& source);
 
-// Loads a vocab.json and a merges.txt, whatever their names.
+// Loads a vocab.json and a merges.txt, which may have any names.
 std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& vocab_path,
                                                           const std::string& merges_path,
                                                           const BpeFileOptions& options = {});

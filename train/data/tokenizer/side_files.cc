@@ -52,7 +52,7 @@ AddedToken token_of(const json& value, bool special, const std::string& where) {
   return token;
 }
 
-// A token with a role is special, whatever its `special` flag is.
+// A token with a role is special, even if its `special` flag is false.
 AddedToken role_token(const json& value, const std::string& where) {
   AddedToken token = token_of(value, true, where);
   token.special = true;

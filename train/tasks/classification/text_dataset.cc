@@ -97,7 +97,7 @@ TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const Recor
   for (std::int64_t i = 0; i < file_->size(); ++i) {
     progress::made_of();
     try {
-      // Only the first bad row is told: an exception would take longer than a short row.
+      // Only the first bad row is described: an exception takes longer than a short row.
       const std::optional<Row> row = read(i, skipped_ > 0);
       if (!row) {
         ++skipped_;

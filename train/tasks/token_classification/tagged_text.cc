@@ -99,7 +99,7 @@ class ColumnReader {
     return fmt::format("{}, line {}", path_, number);
   }
 
-  // Only the first bad sentence is told.
+  // Only the first bad sentence is described.
   template <typename Message>
   void refuse(const Message& message) {
     if (options_.bad == BadRecords::stop) throw Error(ErrorCode::corrupt_data, message());
@@ -161,7 +161,7 @@ void read_rows(const RecordFile& rows, const TaggedTextOptions& options, TaggedT
     progress::made_of();
     try {
       const Record record = rows.get(i);
-      // Only the first bad sentence is told: an exception would take longer than a short row.
+      // Only the first bad sentence is described: an exception takes longer than a short row.
       if (text.skipped > 0 && !record.has(options.words_field))
         ++text.skipped;
       else

@@ -29,9 +29,9 @@ struct TaggedText {
   std::string first_skipped;
 };
 
-// .jsonl and .json: one sentence per record, as two lists. .csv: one sentence per row, with spaces
-// between words and between tags.
-//
+// A sentence is bad if it is not UTF-8, if a line has no tag or an empty one, or if its lists
+// differ in length. So it is if a word is no text, or a tag is neither text nor number. Bad
+// sentences throw corrupt_data with file and line, or are skipped and counted.
 // Other endings: one word per line, the first column is the word and the last its tag, separated by
 // a tab or spaces. A blank line or -DOCSTART- ends a sentence. Blanks after a tag are ignored.
 //
