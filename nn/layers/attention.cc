@@ -5,7 +5,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/layers/dropout_args.h"
-#include "shoal/nn/layers/kinds.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

@@ -2,7 +2,7 @@
 
 #include "shoal/kernels/checks.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

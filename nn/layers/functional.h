@@ -17,6 +17,7 @@ struct LinearOptions {
 Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bias,
              const LinearOptions& options);
 
+// LayerNorm (Ba et al., 2016) over the last dimension, as in torch; gamma, beta [C].
 Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
                  float epsilon);
 
@@ -65,9 +66,6 @@ Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_
 // table[ids]; ids i32 [..] -> [.., C]. Host ids are checked before anything is queued. Row
 // `padding` (negative: none) gets no gradient, like torch.nn.Embedding's padding_idx.
 Value embedding(Context& context, const Tensor& ids, Parameter& table, std::int64_t padding = -1);
-// For Functions: adds the rows of dy [.., C] to table.gradient, except row `padding`.
-void add_embedding_gradient(Context& context, Parameter& table, const Tensor& ids, const Tensor& dy,
-                            std::int64_t padding);
 // x + table[first_position + t] for x [B, T, C]; in place if x has no other reference.
 Value add_positions(Context& context, Value x, Parameter& table, std::int64_t first_position);
 
@@ -90,7 +88,7 @@ Tensor targets_at(Context& context, const Tensor& targets, const Tensor& numbers
 // [B, T, C] -> [B, C, T]
 Value transpose_samples(Context& context, const Value& x);
 
-struct AttentionOptions {
+struct AttentionOptions {  // of attention()
   std::int64_t heads = 1;
   std::int64_t key_heads = 0;  // with three tensors: heads of keys and values; 0: heads
   bool causal = true;
@@ -107,13 +105,6 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
 // With separate queries, keys and values [B, T, H·D]; keys and values have key_heads heads.
 Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
                 const AttentionOptions& options);
-// For generation, without a tape. Appends keys and values to the cache; each query attends to
-// cached positions up to its own.
-struct KeyValueCache;
-Value cached_attention(Context& context, const Value& qkv, KeyValueCache& cache,
-                       const AttentionOptions& options);
-Value cached_attention(Context& context, const Value& queries, const Value& keys,
-                       const Value& values, KeyValueCache& cache, const AttentionOptions& options);
 
 // Cross-entropy of the head x·Wᵀ + bias; W [V, C], bias [V] or null. `targets` may be in host
 // memory or on the kernels' device.
@@ -127,7 +118,7 @@ struct LossResult {
   Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
   std::int64_t targets = 0;  // valid targets; -1 (unknown) if they are on a device
 };
-struct LossOptions {
+struct LossOptions {  // of the losses below
   float loss_scale = 1;
   const kernels::StepState* state = nullptr;  // on the kernels' device; null: no further scaling
   float label_smoothing = 0;

@@ -1,5 +1,7 @@
 #include "shoal/nn/layers/layers.h"
 
+#include "shoal/nn/layers/conv1d.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -61,13 +63,6 @@ Value PositionEmbedding::forward(Context& context, Value x, std::int64_t first_p
   if (positions.defined()) return add_embedding(context, std::move(x), *weight_, positions);
   return add_positions(context, std::move(x), *weight_,
                        context.activation.first_position + first_position);
-}
-
-AddedEmbedding::AddedEmbedding(std::int64_t rows, std::int64_t channels, float std,
-                               std::int64_t padding)
-    : weight_(add_parameter("weight", {rows, channels}, normal(std))), padding_(padding) {}
-Value AddedEmbedding::forward(Context& context, Value x, const Tensor& ids) {
-  return add_embedding(context, std::move(x), *weight_, ids, padding_);
 }
 
 CausalSelfAttention::CausalSelfAttention(const CausalSelfAttentionConfig& config)
@@ -150,30 +145,6 @@ Mlp::Mlp(const MlpConfig& config)
 
 Value Mlp::forward(Context& context, const Value& x) {
   return c_proj->forward(context, c_fc->forward(context, x));
-}
-
-LmHead::LmHead(const LmHeadConfig& config) : config_(config), weight_(config.tied) {
-  if (weight_)
-    share_parameter(config.weight, weight_);
-  else
-    weight_ =
-        add_parameter(config.weight, {config.vocabulary, config.channels}, normal(config.std));
-  if (config.bias) bias_ = add_parameter("bias", {weight_->shape()[0]}, zeros(), false);
-}
-LmHead::LmHead(std::shared_ptr<Parameter> tied) : LmHead(LmHeadConfig{.tied = std::move(tied)}) {}
-LmHead::LmHead(std::int64_t vocabulary, std::int64_t channels, float std)
-    : LmHead(LmHeadConfig{.vocabulary = vocabulary, .channels = channels, .std = std}) {}
-
-LossOutput LmHead::forward(Context& context, const Value& hidden, const Tensor& targets,
-                           const LossOptions& options) {
-  LossResult result =
-      linear_cross_entropy(context, hidden, *weight_, targets, options, bias_.get());
-  return {std::move(result.loss), result.loss_sum, result.targets};
-}
-
-Tensor LmHead::logits(Context& context, const Tensor& hidden) {
-  return linear(context, Value{hidden}, *weight_, bias_.get(), {true, kernels::Activation::none})
-      .tensor;
 }
 
 }  // namespace shoal::nn

@@ -5,7 +5,7 @@
 
 namespace shoal::nn {
 
-struct LinearConfig {
+struct LinearConfig {  // of a Linear; sizes are elements
   std::int64_t in = 0, out = 0;
   bool bias = true;
   float std = 0.02f;  // of the initial weight
@@ -25,20 +25,7 @@ class Linear final : public LinearLike {
   std::shared_ptr<Parameter> weight_, bias_;
 };
 
-// weight is [in, out], as in transformers' Conv1D.
-class Conv1D final : public LinearLike {
- public:
-  explicit Conv1D(const LinearConfig& config);
-  std::string_view kind() const override { return "Conv1D"; }
-  Value forward(Context& context, const Value& x) override;
-  const LinearConfig& config() const { return config_; }
-
- private:
-  LinearConfig config_;
-  std::shared_ptr<Parameter> weight_, bias_;
-};
-
-class LayerNorm final : public NormLike {
+class LayerNorm final : public NormLike {  // over the last dimension, `channels` long
  public:
   LayerNorm(std::int64_t channels, float epsilon);
   std::string_view kind() const override { return "LayerNorm"; }
@@ -52,7 +39,7 @@ class LayerNorm final : public NormLike {
   std::shared_ptr<Parameter> weight_, bias_;
 };
 
-class Embedding final : public EmbeddingLike {
+class Embedding final : public EmbeddingLike {  // weight [rows, channels]; ids [B, T]
  public:
   // `padding`: a row without gradient, as in embedding().
   Embedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding = -1);
@@ -80,21 +67,7 @@ class PositionEmbedding final : public Module {
   std::shared_ptr<Parameter> weight_;
 };
 
-// Adds table rows selected by ids: token types, positions that depend on ids. The table is small,
-// so tensor parallelism does not split it.
-class AddedEmbedding final : public Module {
- public:
-  AddedEmbedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding = -1);
-  std::string_view kind() const override { return "AddedEmbedding"; }
-  // x + table[ids]; see add_embedding().
-  Value forward(Context& context, Value x, const Tensor& ids);
-
- private:
-  std::shared_ptr<Parameter> weight_;
-  std::int64_t padding_;
-};
-
-class Dropout final : public Module {
+class Dropout final : public Module {  // its mask depends on seed, path and position
  public:
   explicit Dropout(float probability) : probability_(probability) {}
   std::string_view kind() const override { return "Dropout"; }
@@ -106,7 +79,7 @@ class Dropout final : public Module {
   float probability_;
 };
 
-struct CausalSelfAttentionConfig {
+struct CausalSelfAttentionConfig {  // of the layer below
   std::int64_t channels = 0, heads = 1, max_positions = 0;
   float scale = 0;  // 0: 1 / sqrt(head size)
   float attention_dropout = 0;
@@ -128,7 +101,7 @@ class CausalSelfAttention final : public AttentionLike {
   CausalSelfAttentionConfig config_;
 };
 
-struct SelfAttentionConfig {
+struct SelfAttentionConfig {  // of the layer below
   std::int64_t channels = 0, heads = 1, max_positions = 0;
   float attention_dropout = 0;
   float std = 0.02f;
@@ -151,7 +124,7 @@ class SelfAttention final : public AttentionLike {
   SelfAttentionConfig config_;
 };
 
-struct MlpConfig {
+struct MlpConfig {  // of an Mlp
   std::int64_t channels = 0, inner = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   float std = 0.02f, projection_std = 0.02f;
@@ -167,32 +140,6 @@ class Mlp final : public Module {
   Value forward(Context& context, const Value& x);
 
   Slot<LinearLike> c_fc, c_proj;
-};
-
-struct LmHeadConfig {
-  std::int64_t vocabulary = 0, channels = 0;  // for an own weight
-  float std = 0.02f;
-  std::shared_ptr<Parameter> tied{};  // the embedding's weight; null: create an own one
-  bool bias = false;
-  std::string weight = "weight";  // name of an own weight
-};
-
-// Language-model head: logits x·Wᵀ + bias. Shares its weight with the embedding or owns it.
-class LmHead final : public HeadLoss {
- public:
-  explicit LmHead(const LmHeadConfig& config);
-  explicit LmHead(std::shared_ptr<Parameter> tied);
-  LmHead(std::int64_t vocabulary, std::int64_t channels, float std);
-  std::string_view kind() const override { return "LmHead"; }
-  LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
-                     const LossOptions& options) override;
-  Tensor logits(Context& context, const Tensor& hidden) override;
-  const std::shared_ptr<Parameter>& weight() const override { return weight_; }
-  const LmHeadConfig& config() const { return config_; }
-
- private:
-  LmHeadConfig config_;
-  std::shared_ptr<Parameter> weight_, bias_;
 };
 
 }  // namespace shoal::nn

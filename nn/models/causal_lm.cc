@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/layers/lm_head.h"
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/models/headed_decoder.h"

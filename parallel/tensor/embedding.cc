@@ -4,6 +4,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/vocabulary.h"
 #include "shoal/runtime/base/error.h"

@@ -4,7 +4,7 @@
 // names.
 #pragma once
 
-#include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/conv1d.h"
 #include "shoal/parallel/tensor/exchange.h"
 
 namespace shoal::parallel {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/lm_head.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
 namespace shoal::parallel {

@@ -12,7 +12,8 @@
 
 #include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/conv1d.h"
+#include "shoal/nn/layers/lm_head.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {

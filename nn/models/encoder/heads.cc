@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/nn/layers/lm_head.h"
 #include "shoal/nn/models/encoder/layers.h"
 #include "shoal/nn/models/heads.h"
 #include "shoal/runtime/base/error.h"

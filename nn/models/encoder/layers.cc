@@ -21,6 +21,15 @@ kernels::Activation activation_of(const EncoderConfig& config) {
                                      : kernels::Activation::gelu_tanh;
 }
 
+AddedEmbedding::AddedEmbedding(std::int64_t rows, std::int64_t channels, float std,
+                               std::int64_t padding)
+    : weight_(
+          add_parameter("weight", {rows, channels}, Initializer{Initializer::Kind::normal, std})),
+      padding_(padding) {}
+Value AddedEmbedding::forward(Context& context, Value x, const Tensor& ids) {
+  return add_embedding(context, std::move(x), *weight_, ids, padding_);
+}
+
 EncoderEmbeddings::EncoderEmbeddings(const EncoderConfig& config)
     : word_embeddings(
           *this, "embeddings.word_embeddings",

@@ -9,6 +9,20 @@
 
 namespace shoal::nn {
 
+// Adds table rows selected by ids: token types, positions that depend on ids. The table is small,
+// so tensor parallelism does not split it.
+class AddedEmbedding final : public Module {
+ public:
+  AddedEmbedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding = -1);
+  std::string_view kind() const override { return "AddedEmbedding"; }
+  // x + table[ids]; see add_embedding().
+  Value forward(Context& context, Value x, const Tensor& ids);
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+  std::int64_t padding_;
+};
+
 // Dropout(LayerNorm(words + positions + token types)), then ALBERT's mapping.
 class EncoderEmbeddings final : public Module {
  public:

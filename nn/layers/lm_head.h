@@ -1,0 +1,34 @@
+// The head of a language model. Not installed: a user's own head is a LossUnit (sequential.h).
+#pragma once
+
+#include "shoal/nn/layers/kinds.h"
+
+namespace shoal::nn {
+
+struct LmHeadConfig {
+  std::int64_t vocabulary = 0, channels = 0;  // for an own weight
+  float std = 0.02f;
+  std::shared_ptr<Parameter> tied{};  // the embedding's weight; null: create an own one
+  bool bias = false;
+  std::string weight = "weight";  // name of an own weight
+};
+
+// Language-model head: logits x·Wᵀ + bias. Shares its weight with the embedding or owns it.
+class LmHead final : public HeadLoss {
+ public:
+  explicit LmHead(const LmHeadConfig& config);
+  explicit LmHead(std::shared_ptr<Parameter> tied);
+  LmHead(std::int64_t vocabulary, std::int64_t channels, float std);
+  std::string_view kind() const override { return "LmHead"; }
+  LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
+                     const LossOptions& options) override;
+  Tensor logits(Context& context, const Tensor& hidden) override;
+  const std::shared_ptr<Parameter>& weight() const override { return weight_; }
+  const LmHeadConfig& config() const { return config_; }
+
+ private:
+  LmHeadConfig config_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+}  // namespace shoal::nn
