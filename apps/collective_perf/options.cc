@@ -54,60 +54,44 @@ void check_place(const Options& options, const std::string& operation) {
               options.in_place ? "in place" : "out of place");
 }
 
-}  // namespace
-
-Places places_of(Operation operation) {
-  switch (operation) {
-    case Operation::broadcast:
-    case Operation::barrier:
-      return {false, true};
-    case Operation::all_to_all:
-    case Operation::send:
-      return {true, false};
-    default:
-      return {true, true};
-  }
-}
-
-std::optional<Options> parse(int argc, char** argv) {
-  Options options;
+// Options that parse() converts.
+struct Words {
   std::string operation = "all_reduce", dtype = "f32", reduction = "sum", memory = "symmetric";
   std::string min_bytes = "8", max_bytes = "64M", step_bytes = "0", place = "both";
   std::vector<std::string> sizes;
   int check = 1;
-  CLI::App app{
-      "Times one collective operation over a range of sizes and checks every result.\n"
-      "Run it under mpirun, torchrun-style variables or SLURM; rank 0 prints.\n"
-      "  mpirun -n 2 shoal-collective-perf all_reduce -b 8 -e 256M -f 4",
-      "shoal-collective-perf"};
-  app.add_option("operation", operation,
+};
+
+void declare(CLI::App& app, Words& words, Options& options) {
+  app.add_option("operation", words.operation,
                  "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, "
                  "all_to_all, barrier, send_recv (a ring of pairs)")
       ->capture_default_str();
-  app.add_option("-b,--min-bytes", min_bytes, "first size (k, M, G: powers of 1024)")
+  app.add_option("-b,--min-bytes", words.min_bytes, "first size (k, M, G: powers of 1024)")
       ->capture_default_str();
-  app.add_option("-e,--max-bytes", max_bytes, "last size")->capture_default_str();
+  app.add_option("-e,--max-bytes", words.max_bytes, "last size")->capture_default_str();
   app.add_option("-f,--step-factor", options.factor, "each size is the last one times this")
       ->capture_default_str();
-  app.add_option("-i,--step-bytes", step_bytes, "... or the last one plus this");
-  app.add_option("--sizes", sizes, "these sizes instead of a range")->delimiter(',');
+  app.add_option("-i,--step-bytes", words.step_bytes, "... or the last one plus this");
+  app.add_option("--sizes", words.sizes, "these sizes instead of a range")->delimiter(',');
   app.add_option("-n,--iterations", options.iterations,
                  "timed calls of each size; 0: about 0.2 s of them")
       ->capture_default_str();
   app.add_option("-w,--warmup", options.warm_up,
                  "calls before them; -1: 20 below 1 MiB, 2 from there, and 50 ms of them at least")
       ->capture_default_str();
-  app.add_option("-d,--datatype", dtype, "f32, f64, bf16, f16, i8, u8, i32, i64")
+  app.add_option("-d,--datatype", words.dtype, "f32, f64, bf16, f16, i8, u8, i32, i64")
       ->capture_default_str();
-  app.add_option("-o,--op", reduction, "sum, prod, min, max, avg, premultiplied_sum")
+  app.add_option("-o,--op", words.reduction, "sum, prod, min, max, avg, premultiplied_sum")
       ->capture_default_str();
   app.add_option("-r,--root", options.root, "of broadcast, reduce, gather, scatter")
       ->capture_default_str();
-  app.add_option("-c,--check", check, "1: count wrong elements; 0: do not")->capture_default_str();
-  app.add_option("--memory", memory,
+  app.add_option("-c,--check", words.check, "1: count wrong elements; 0: do not")
+      ->capture_default_str();
+  app.add_option("--memory", words.memory,
                  "symmetric (the Communicator's own, as gradient buckets are) or user")
       ->capture_default_str();
-  app.add_option("--place", place, "out, in or both: out of place, in place")
+  app.add_option("--place", words.place, "out, in or both: out of place, in place")
       ->capture_default_str();
   app.add_option("--backend", options.communicator.backend, "auto, native, mpi or nccl")
       ->default_val(env::get_string(env::kBackend));
@@ -126,6 +110,48 @@ std::optional<Options> parse(int argc, char** argv) {
          "the share of it that is reached")
       ->default_val(env::get_real(env::kGoodput));
   app.add_flag("--json", options.json, "one JSON line a row instead of a table");
+}
+
+void check(const Options& options, const Words& words) {
+  SHOAL_CHECK(options.step_bytes > 0 || options.factor > 1,
+              "-f {}: sizes must grow; give a factor above 1 or -i BYTES", options.factor);
+  SHOAL_CHECK(options.min_bytes <= options.max_bytes, "-b {} is above -e {}", options.min_bytes,
+              options.max_bytes);
+  SHOAL_CHECK((options.op != ReduceOp::avg && options.op != ReduceOp::premultiplied_sum) ||
+                  is_floating(options.dtype),
+              "-o {} of {}: only floating dtypes; give -d f32, say", words.reduction, words.dtype);
+  SHOAL_CHECK(options.goodput >= 0, "--goodput {}; give bytes per second, or leave it out",
+              options.goodput);
+  SHOAL_CHECK(options.iterations >= 0, "-n {}; give a number of calls, or 0", options.iterations);
+  SHOAL_CHECK(options.communicator.deadline_seconds > 0, "--deadline {}; give seconds above 0",
+              options.communicator.deadline_seconds);
+  check_place(options, words.operation);
+}
+
+}  // namespace
+
+Places places_of(Operation operation) {
+  switch (operation) {
+    case Operation::broadcast:
+    case Operation::barrier:
+      return {false, true};
+    case Operation::all_to_all:
+    case Operation::send:
+      return {true, false};
+    default:
+      return {true, true};
+  }
+}
+
+std::optional<Options> parse(int argc, char** argv) {
+  Options options;
+  Words words;
+  CLI::App app{
+      "Times one collective operation over a range of sizes and checks every result.\n"
+      "Run it under mpirun, torchrun-style variables or SLURM; rank 0 prints.\n"
+      "  mpirun -n 2 shoal-collective-perf all_reduce -b 8 -e 256M -f 4",
+      "shoal-collective-perf"};
+  declare(app, words, options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -135,36 +161,24 @@ std::optional<Options> parse(int argc, char** argv) {
     throw CLI::ParseError(app::parse_problem(app, problem), problem.get_exit_code());
   }
 
-  options.operation = look_up(kOperations, operation, "an operation");
-  options.op = look_up(kReductions, reduction, "a reduce operation");
-  options.dtype = parse_dtype(dtype);
+  options.operation = look_up(kOperations, words.operation, "an operation");
+  options.op = look_up(kReductions, words.reduction, "a reduce operation");
+  options.dtype = parse_dtype(words.dtype);
   options.memory = look_up(
       std::array{std::pair{"symmetric", Memory::symmetric}, std::pair{"user", Memory::user}},
-      memory, "a kind of memory");
-  options.min_bytes = parse_bytes(min_bytes);
-  options.max_bytes = parse_bytes(max_bytes);
-  options.step_bytes = parse_bytes(step_bytes);
-  for (const std::string& size : sizes) options.sizes.push_back(parse_bytes(size));
+      words.memory, "a kind of memory");
+  options.min_bytes = parse_bytes(words.min_bytes);
+  options.max_bytes = parse_bytes(words.max_bytes);
+  options.step_bytes = parse_bytes(words.step_bytes);
+  for (const std::string& size : words.sizes) options.sizes.push_back(parse_bytes(size));
   const auto [out, in] = look_up(
       std::array{std::pair{"both", std::pair{true, true}}, std::pair{"out", std::pair{true, false}},
                  std::pair{"in", std::pair{false, true}}},
-      place, "a place");
+      words.place, "a place");
   options.out_of_place = out;
   options.in_place = in;
-  options.check = check != 0;
-  SHOAL_CHECK(options.step_bytes > 0 || options.factor > 1,
-              "-f {}: sizes must grow; give a factor above 1 or -i BYTES", options.factor);
-  SHOAL_CHECK(options.min_bytes <= options.max_bytes, "-b {} is above -e {}", options.min_bytes,
-              options.max_bytes);
-  SHOAL_CHECK((options.op != ReduceOp::avg && options.op != ReduceOp::premultiplied_sum) ||
-                  is_floating(options.dtype),
-              "-o {} of {}: only floating dtypes; give -d f32, say", reduction, dtype);
-  SHOAL_CHECK(options.goodput >= 0, "--goodput {}; give bytes per second, or leave it out",
-              options.goodput);
-  SHOAL_CHECK(options.iterations >= 0, "-n {}; give a number of calls, or 0", options.iterations);
-  SHOAL_CHECK(options.communicator.deadline_seconds > 0, "--deadline {}; give seconds above 0",
-              options.communicator.deadline_seconds);
-  check_place(options, operation);
+  options.check = words.check != 0;
+  check(options, words);
   return options;
 }
 

@@ -46,7 +46,12 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
              .open_min = true,
              .help = "stop after the first step that ends later; null: no limit"})
       .integer("seed", &a.seed, {.min = 0, .help = "of initial weights and dropout"})
-      .integer("data_seed", &a.data_seed, {.min = 0, .help = "of the order of samples; null: seed"})
+      .integer("data_seed", &a.data_seed,
+               {.min = 0, .help = "of the order of samples; null: seed"});
+}
+
+void declare_precision_and_memory(OptionSet& options, TrainingArguments& a) {
+  options.section("training")
       .boolean_or_auto("bf16", &a.bf16, &a.bf16_auto,
                        {.help = "bfloat16 weights and activations, f32 masters; auto: where the "
                                 "processor or GPU has instructions for it, else f32"})
@@ -136,7 +141,7 @@ void declare_optimizer(OptionSet& options, TrainingArguments& a) {
             {.min = 0, .max = 1, .help = "warmup as a share of all steps"});
 }
 
-void declare_reports(OptionSet& options, TrainingArguments& a) {
+void declare_logging(OptionSet& options, TrainingArguments& a) {
   const auto interval = {std::pair<const char*, Interval>{"no", Interval::no},
                          {"steps", Interval::steps},
                          {"epoch", Interval::epoch}};
@@ -167,6 +172,9 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .real("eval_delay", &a.eval_delay,
             {.min = 0, .help = "no evaluation before so many steps, or epochs (eval_strategy)"})
       .boolean("eval_on_start", &a.eval_on_start, {.help = "evaluate before the first step"});
+}
+
+void declare_checkpoints(OptionSet& options, TrainingArguments& a) {
   options.section("checkpoints", "Checkpoints")
       .choice("save_strategy", &a.save_strategy,
               {{"no", Interval::no},
@@ -199,6 +207,9 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
                "true: the newest whole one in output_dir, if it holds any checkpoint; or a path"})
       .boolean("ignore_data_skip", &a.ignore_data_skip,
                {.help = "resume at the start of the epoch instead of the sample"});
+}
+
+void declare_loading_and_ranks(OptionSet& options, TrainingArguments& a) {
   options.section("system", "Loading and ranks")
       .integer("dataloader_num_workers", &a.dataloader_num_workers,
                {.min = 0, .max = 1024, .help = "threads that make batches ahead of time"})
@@ -240,44 +251,7 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
                        "\"microbatches\": 4, \"ddp\": true}; {}: every rank has the whole model"});
 }
 
-}  // namespace
-
-void declare_options(OptionSet& options, TrainingArguments& arguments) {
-  declare_batches(options, arguments);
-  declare_plan_options(options, arguments);
-  declare_optimizer(options, arguments);
-  declare_reports(options, arguments);
-  declare_ignored(options);
-}
-
-void declare_options(OptionSet& options, ModelArguments& arguments) {
-  options.section("model", "Model and tokenizer")
-      .choice<std::string>("task", &arguments.task,
-                           {{"", ""},
-                            {"causal-lm", "causal-lm"},
-                            {"masked-lm", "masked-lm"},
-                            {"text-classification", "text-classification"},
-                            {"question-answering", "question-answering"},
-                            {"token-classification", "token-classification"}},
-                           {.help = "what is learned; empty: what the model's config.json is for"})
-      .string(
-          "model_name_or_path", &arguments.model_name_or_path,
-          {.help = "a Hugging Face directory whose weights training starts from, or its name in "
-                   "Hugging Face's cache or SageMaker's channels",
-           .aliases = {"model", "model_name"}})
-      .string("config_name", &arguments.config_name,
-              {.help = "a new model as this directory, config.json or preset (gpt2, gpt2-medium, "
-                       "gpt2-large, gpt2-xl) says"})
-      .string("model_type", &arguments.model_type,
-              {.help = "a new model of this type: gpt2, llama, bert, roberta, distilbert, albert"})
-      .string("config_overrides", &arguments.config_overrides,
-              {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6 "
-                       "(hidden_size=128, ... of a bert)"})
-      .string("tokenizer_name", &arguments.tokenizer_name,
-              {.help = "a directory or tokenizer.json; empty: model_name_or_path"});
-}
-
-void declare_options(OptionSet& options, DataArguments& arguments) {
+void declare_data(OptionSet& options, DataArguments& arguments) {
   options.section("data", "Data")
       .string(
           "train_file", &arguments.train_file,
@@ -348,6 +322,9 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.min = 0, .help = "positions of a batch; 0: 8 on a GPU, 32 on a CPU"})
       .boolean("pad_to_max_length", &arguments.pad_to_max_length,
                {.help = "every batch has block_size positions"});
+}
+
+void declare_rows(OptionSet& options, DataArguments& arguments) {
   options.section("rows", "Rows of text with a class or a score (text-classification)")
       .string("task_name", &arguments.task_name,
               {.help = "a task of GLUE, whose columns, classes and metrics are known: cola, mnli, "
@@ -363,6 +340,9 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
             {.help = "classes or tags in the order of their ids; empty: those that train_file has"})
       .boolean("skip_bad_rows", &arguments.skip_bad_rows,
                {.help = "leave out what cannot be read, and say so; else it ends the run"});
+}
+
+void declare_tasks(OptionSet& options, DataArguments& arguments) {
   options.section("questions", "Questions about a text (question-answering)")
       .integer("doc_stride", &arguments.doc_stride,
                {.min = 0, .help = "tokens that two windows over a long text share"})
@@ -388,6 +368,52 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.help = "hide all pieces of a word, or none"})
       .boolean("line_by_line", &arguments.line_by_line,
                {.help = "a sample is a line; else lines end to end fill block_size"});
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, TrainingArguments& arguments) {
+  declare_batches(options, arguments);
+  declare_precision_and_memory(options, arguments);
+  declare_plan_options(options, arguments);
+  declare_optimizer(options, arguments);
+  declare_logging(options, arguments);
+  declare_checkpoints(options, arguments);
+  declare_loading_and_ranks(options, arguments);
+  declare_ignored(options);
+}
+
+void declare_options(OptionSet& options, ModelArguments& arguments) {
+  options.section("model", "Model and tokenizer")
+      .choice<std::string>("task", &arguments.task,
+                           {{"", ""},
+                            {"causal-lm", "causal-lm"},
+                            {"masked-lm", "masked-lm"},
+                            {"text-classification", "text-classification"},
+                            {"question-answering", "question-answering"},
+                            {"token-classification", "token-classification"}},
+                           {.help = "what is learned; empty: what the model's config.json is for"})
+      .string(
+          "model_name_or_path", &arguments.model_name_or_path,
+          {.help = "a Hugging Face directory whose weights training starts from, or its name in "
+                   "Hugging Face's cache or SageMaker's channels",
+           .aliases = {"model", "model_name"}})
+      .string("config_name", &arguments.config_name,
+              {.help = "a new model as this directory, config.json or preset (gpt2, gpt2-medium, "
+                       "gpt2-large, gpt2-xl) says"})
+      .string("model_type", &arguments.model_type,
+              {.help = "a new model of this type: gpt2, llama, bert, roberta, distilbert, albert"})
+      .string("config_overrides", &arguments.config_overrides,
+              {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6 "
+                       "(hidden_size=128, ... of a bert)"})
+      .string("tokenizer_name", &arguments.tokenizer_name,
+              {.help = "a directory or tokenizer.json; empty: model_name_or_path"});
+}
+
+void declare_options(OptionSet& options, DataArguments& arguments) {
+  declare_data(options, arguments);
+  declare_rows(options, arguments);
+  declare_tasks(options, arguments);
 }
 
 std::string_view to_string(Sampling sampling) {
