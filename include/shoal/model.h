@@ -34,6 +34,8 @@ std::shared_ptr<Task> causal_lm(const std::string& type_or_directory,
                                 const std::string& overrides = {},
                                 std::shared_ptr<const Tokenizer> tokenizer = {});
 
+// A model over all ranks of the job. The caller owns it and calls it from one thread; it must
+// outlive its Optimizer and Batches.
 class Model {
  public:
   // Builds this rank's part of the model: its pipeline stages and its tensor-parallel parts.
@@ -77,11 +79,13 @@ std::function<double(std::int64_t step)> learning_rates(const std::string& kind,
                                                         std::int64_t warmup_steps,
                                                         std::int64_t total_steps);
 
-struct AdamW {  // torch.optim.AdamW's defaults, except Hugging Face's decay of 0
+// AdamW (Loshchilov and Hutter, 2019): torch.optim.AdamW's defaults, except Hugging Face's decay
+// of 0.
+struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
 };
 
-struct Update {
+struct Update {              // result of Optimizer::step()
   double gradient_norm = 0;  // over the whole model, before clipping
   bool skipped = false;      // the norm was not finite: nothing was changed
 };
@@ -109,6 +113,7 @@ class Optimizer {
   std::unique_ptr<Parts> parts_;
 };
 
+// Options of Batches.
 struct BatchOptions {
   std::int64_t size = 8;    // rows of one replica and step
   std::uint64_t seed = 42;  // of the order, which changes with each epoch
@@ -125,6 +130,7 @@ class Batches {
   Batches(const Batches&) = delete;
   Batches& operator=(const Batches&) = delete;
 
+  // The next batch, in host memory. Blocks while it is made.
   Batch next();
   // Continues with the batch of this zero-based step.
   void seek(std::int64_t step);

@@ -1,4 +1,7 @@
 // A text file as blocks of tokens.
+//
+//   const shoal::Text text(job, "corpus.txt", "out/tokenizer", {.block_size = 256});
+//   shoal::Batches batches(model, text.blocks(), {.size = 8});
 #pragma once
 
 #include <cstdint>
@@ -12,6 +15,7 @@ namespace shoal {
 
 class Tokenizer;
 
+// Options of Text.
 struct TextOptions {
   std::int64_t block_size = 128;  // tokens of one row
   // Prepared tokens are kept here and used again; empty: `file`.tokens beside the text.
@@ -27,6 +31,7 @@ class Text {
   Text(Job& job, const std::string& file, const std::string& tokenizer,
        const TextOptions& options = {});
 
+  // Rows of block_size tokens, for Batches. The file stays mapped while the result lives.
   std::shared_ptr<const Dataset> blocks() const { return blocks_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
 

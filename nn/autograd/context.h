@@ -22,9 +22,9 @@ namespace shoal::nn {
 class Dispatcher;
 class WeightBranch;
 
-enum class Mode { train, evaluate };
+enum class Mode { train, evaluate };  // evaluate: no dropout
 
-struct RandomCoordinates {
+struct RandomCoordinates {  // which random numbers dropout draws
   std::uint64_t seed = 42;
   const kernels::StepState* state = nullptr;
   std::uint32_t sample_first = 0, sample_stride = 1;  // of the batch being computed
@@ -35,7 +35,7 @@ struct ActivationCoordinates {
   std::int64_t first_position = 0;  // of row 0 of every sample
 };
 
-class Context {
+class Context {  // one per rank and thread
  public:
   // All arguments must outlive the context.
   Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher);

@@ -94,7 +94,7 @@ class BackwardContext {
   bool deferred_;
 };
 
-class Function {
+class Function {  // owned by its tape
  public:
   virtual ~Function() = default;
   virtual std::string_view name() const = 0;

@@ -31,7 +31,7 @@ struct ParameterPiece {
 // 32-bit FNV-1a. Turns paths and names into random coordinates.
 std::uint32_t hash_name(std::string_view name);
 
-class Parameter {
+class Parameter {  // owned by the modules that use it
  public:
   // A whole tensor, with one piece.
   Parameter(std::string name, Shape shape, Initializer initializer);

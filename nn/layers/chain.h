@@ -63,7 +63,7 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
 // About a sixteenth of the positions. An encoder's head (15 % of positions) pays a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
 
-class Chain : public Module {
+class Chain : public Module {  // for a model of your own, see Sequential
  public:
   // Unit 0 turns ids into hidden states [B, T, channels]; the last unit computes the loss.
   virtual int units() const = 0;

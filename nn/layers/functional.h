@@ -30,11 +30,11 @@ struct DropoutSite {
   std::uint32_t path_hash = 0;
   std::int64_t column_offset = 0, columns = 0;  // columns 0: as many as x has
 };
-Value dropout(Context& context, const Value& x, const DropoutSite& site);
+Value dropout(Context& context, const Value& x, const DropoutSite& site);  // x if disabled
 // residual + dropout(branch)
 Value dropout_add(Context& context, const Value& branch, const Value& residual,
                   const DropoutSite& site);
-Value add(Context& context, const Value& a, const Value& b);
+Value add(Context& context, const Value& a, const Value& b);  // of equal shape
 
 // RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma.
 Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);

@@ -9,13 +9,13 @@
 
 namespace shoal::nn {
 
-class LinearLike : public Module {
+class LinearLike : public Module {  // a product with a weight
  public:
   // activation(x·W + b); x [.., in] -> [.., out]
   virtual Value forward(Context& context, const Value& x) = 0;
 };
 
-class NormLike : public Module {
+class NormLike : public Module {  // normalises the last dimension
  public:
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
   // Returns x, the continuing residual, and norm(x).
@@ -25,7 +25,7 @@ class NormLike : public Module {
                                const DropoutSite& site);
 };
 
-class EmbeddingLike : public Module {
+class EmbeddingLike : public Module {  // looks rows of a table up
  public:
   virtual Value forward(Context& context, const Tensor& ids) = 0;  // i32 [B, T] -> [B, T, C]
   virtual const std::shared_ptr<Parameter>& weight() const = 0;    // [V, C]; may be tied
@@ -43,7 +43,7 @@ struct GroupAttentionInput {
   Tensor key_mask{}, sequences{}, positions{};
 };
 
-struct AttentionInput {
+struct AttentionInput {  // everything but x that one call of attention reads
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it and append to it
@@ -52,18 +52,18 @@ struct AttentionInput {
   // Gathered inputs shared by all layers of one forward pass. Null: each layer gathers its own.
   std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
 };
-class AttentionLike : public Module {
+class AttentionLike : public Module {  // x [B, T, C] -> [B, T, C]
  public:
   virtual Value forward(Context& context, const Value& x, const AttentionInput& input) = 0;
 };
 
-class MlpLike : public Module {
+class MlpLike : public Module {  // computes each position by itself
  public:
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
 };
 
 using LossOutput = LossResult;
-class HeadLoss : public Module {
+class HeadLoss : public Module {  // hidden states to logits and their loss
  public:
   // Hidden states [B, T, C] and targets i32 [B, T] (negative: none), shifted by the task.
   virtual LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,

@@ -25,7 +25,7 @@ class Module {
   std::uint32_t path_hash() const { return path_hash_; }
   void name_tree(std::string_view path = {});
 
-  struct Child {
+  struct Child {  // not owned
     std::string name;
     Module* module;
   };

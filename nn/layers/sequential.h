@@ -19,6 +19,7 @@
 
 namespace shoal::nn {
 
+// A part of the model that one rank runs whole: an embedding or a block.
 class Unit : public Module {
  public:
   std::string_view kind() const override { return "Unit"; }
@@ -26,14 +27,17 @@ class Unit : public Module {
   virtual Value forward(Context& context, const Value& x, const ChainInput& input) = 0;
 };
 
+// The last part: scores, and their loss, for example pointwise_loss() or cross_entropy().
 class LossUnit : public Module {
  public:
   std::string_view kind() const override { return "LossUnit"; }
+  // Hidden states [B, T, C] -> scores [B, ..].
   virtual Value scores(Context& context, const Value& x, const ChainInput& input) = 0;
   // The loss of scores(). Sums over the targets; see LossOptions.
   virtual LossOutput loss(Context& context, const Value& scores, const ChainInput& input) = 0;
 };
 
+// Owns its units. Give it to shoal::Model.
 class Sequential final : public Chain {
  public:
   // Modules are named "0", "1", ... and "head". At least one unit.

@@ -12,26 +12,26 @@
 
 namespace shoal::parallel {
 
-enum class Axis : unsigned { tp = 1, pp = 2, rdp = 4 };
+enum class Axis : unsigned { tp = 1, pp = 2, rdp = 4 };  // one bit each, for Axes
 // A set of axes names a group: the ranks that differ from this one only along these axes.
 using Axes = unsigned;
 inline constexpr Axes kTp = 1, kPp = 2, kRdp = 4;
 inline constexpr Axes kMp = kPp | kTp;   // one replica of the model
 inline constexpr Axes kDp = kRdp | kTp;  // ranks that may see different samples
 
-struct MeshShape {
+struct MeshShape {  // number of ranks along each axis
   int rdp = 1, pp = 1, tp = 1;
   int size() const { return rdp * pp * tp; }
   int size(Axes axes) const;
   bool operator==(const MeshShape&) const = default;
 };
 
-struct MeshPlace {
+struct MeshPlace {  // a rank's index along each axis
   int rdp = 0, pp = 0, tp = 0;
   bool operator==(const MeshPlace&) const = default;
 };
 
-class Placement {
+class Placement {  // which global rank stands where on the mesh
  public:
   Placement() = default;  // cluster
   // "cluster" (DPT), "spread" (TPD) or the letters in any order and case. Otherwise throws an Error

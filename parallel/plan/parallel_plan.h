@@ -55,6 +55,7 @@ struct PartitionChoice {
   bool operator==(const PartitionChoice&) const = default;
 };
 
+// How a batch passes through the stages.
 struct PipelinePlan {
   ScheduleKind schedule = ScheduleKind::interleaved;
   int microbatches = 1;         // per batch
@@ -64,6 +65,7 @@ struct PipelinePlan {
   bool operator==(const PipelinePlan&) const = default;
 };
 
+// How tensor-parallel ranks share activations.
 struct TensorPlan {
   bool prescaled_batch = false;  // true: the ranks of a group see the same samples; false: each its
                                  // own
@@ -71,6 +73,7 @@ struct TensorPlan {
   bool operator==(const TensorPlan&) const = default;
 };
 
+// Activations that are recomputed, or kept elsewhere, to save memory.
 struct ActivationPlan {
   int checkpoint_group = 0;  // nn::forward_units(); 0: no checkpointing
   bool offload = false;      // keep checkpoints in host memory or in a file until their backward
@@ -78,12 +81,14 @@ struct ActivationPlan {
   bool operator==(const ActivationPlan&) const = default;
 };
 
+// Element types.
 struct PrecisionPlan {
   DType dtype = DType::f32;  // of values and activations; the optimizer updates f32 masters
   std::optional<nn::LossScalerOptions> loss_scaling = {};  // f16; nullopt: GradScaler's
   bool operator==(const PrecisionPlan&) const = default;
 };
 
+// Everything that the layout of a run depends on.
 struct ParallelPlan {
   MeshPlan mesh = {};
   PipelinePlan pipeline = {};
@@ -94,6 +99,7 @@ struct ParallelPlan {
   bool operator==(const ParallelPlan&) const = default;
 };
 
+// The part of the plan that make_schedule() reads (parallel/pipeline/generate.h).
 ScheduleOptions schedule_options(const ParallelPlan& plan, bool forward_only = false);
 
 // The cut that plan.pipeline.partition describes. `units` must be equal on every rank;

@@ -26,9 +26,9 @@ enum class ErrorCode {
   internal,     // a bug in Shoal
 };
 
-std::string_view to_string(ErrorCode code);
+std::string_view to_string(ErrorCode code);  // "invalid_argument"
 
-class Error : public std::runtime_error {
+class Error : public std::runtime_error {  // what went wrong, where, and what to do
  public:
   // `message`: the problem, with the numbers; `remedy`: how to solve it; optional.
   Error(ErrorCode code, std::string message, std::string remedy = {});

@@ -11,9 +11,9 @@
 
 namespace shoal {
 
-enum class DeviceType : std::uint8_t { cpu, cuda };
+enum class DeviceType : std::uint8_t { cpu, cuda };  // cpu: the host
 
-struct Device {
+struct Device {  // a kind of device and the index among that kind
   DeviceType type = DeviceType::cpu;
   std::int16_t index = 0;
 
@@ -35,7 +35,7 @@ struct Stream {
   void* handle = nullptr;
 };
 
-enum class StreamPriority { normal, high };
+enum class StreamPriority { normal, high };  // high: its work starts first
 // Events order work. Timing events also measure time, at a higher cost per record.
 enum class EventKind { order, timing };
 

@@ -31,7 +31,7 @@ enum class MemoryTag : std::uint8_t {
 inline constexpr std::size_t kMemoryTags = 7;
 std::string_view to_string(MemoryTag tag);
 
-class MemoryResource {
+class MemoryResource {  // where memory comes from
  public:
   virtual ~MemoryResource() = default;
 
@@ -83,8 +83,8 @@ class PoolMemory final : public MemoryResource {
   std::unique_ptr<FreeLists> free_;
 };
 
-struct MemoryUsage {
-  std::int64_t current = 0;  // bytes
+struct MemoryUsage {  // in bytes
+  std::int64_t current = 0;
   std::int64_t peak = 0;
 };
 

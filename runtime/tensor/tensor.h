@@ -56,7 +56,7 @@ struct View {
   T* as() const;  // throws when T is not the dtype
 };
 
-struct ConstView {
+struct ConstView {  // a View that is read-only
   const void* data = nullptr;
   Shape shape;
   DType dtype = DType::f32;
@@ -71,7 +71,7 @@ struct ConstView {
   const T* as() const;
 };
 
-class Tensor {
+class Tensor {  // a handle of typed elements in a shared Storage
  public:
   Tensor() = default;  // undefined
   // Checked: every element must lie within the storage.
