@@ -41,10 +41,10 @@ ComputeLists generate(const ScheduleOptions& o) {
     case ScheduleKind::simple:
       return simple_lists(o);
     case ScheduleKind::interleaved:
-      return backward_first_lists(o);
+      return interleaved_lists(o);
     case ScheduleKind::one_f_one_b:
     case ScheduleKind::virtual_interleaved:
-      return interleaved_lists(o);
+      return one_f_one_b_lists(o);
     case ScheduleKind::zero_bubble:
       return zero_bubble_lists(o);
     case ScheduleKind::zero_bubble_v:

@@ -11,8 +11,8 @@ namespace shoal::parallel {
 using ComputeLists = std::vector<std::vector<Action>>;
 
 ComputeLists simple_lists(const ScheduleOptions& options);
-ComputeLists backward_first_lists(const ScheduleOptions& options);
-ComputeLists interleaved_lists(const ScheduleOptions& options);  // 1F1B is the case of one chunk
+ComputeLists interleaved_lists(const ScheduleOptions& options);
+ComputeLists one_f_one_b_lists(const ScheduleOptions& options);  // several chunks: virtual stages
 ComputeLists zero_bubble_lists(const ScheduleOptions& options);
 ComputeLists zero_bubble_v_lists(const ScheduleOptions& options);
 

@@ -1,4 +1,4 @@
-// GPipe, 1F1B and Megatron-LM's interleaved 1F1B.
+// GPipe, 1F1B, and 1F1B with virtual stages (Megatron-LM's interleaved schedule).
 #include <algorithm>
 
 #include "shoal/parallel/pipeline/generators.h"
@@ -58,7 +58,7 @@ ComputeLists simple_lists(const ScheduleOptions& o) {
   return lists;
 }
 
-ComputeLists interleaved_lists(const ScheduleOptions& o) {
+ComputeLists one_f_one_b_lists(const ScheduleOptions& o) {
   const std::vector<Turn> order = turns(o);
   const std::size_t all = order.size();
   ComputeLists lists;

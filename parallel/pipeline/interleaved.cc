@@ -82,6 +82,6 @@ class Game {
 
 }  // namespace
 
-ComputeLists backward_first_lists(const ScheduleOptions& options) { return Game(options).play(); }
+ComputeLists interleaved_lists(const ScheduleOptions& options) { return Game(options).play(); }
 
 }  // namespace shoal::parallel
