@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/file_system.h"
 
@@ -17,12 +18,6 @@ namespace {
 nlohmann::ordered_json ago(std::int64_t then, std::int64_t now) {  // then == 0: never
   if (then == 0) return nullptr;
   return static_cast<double>(now - then) * 1e-9;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 std::string file_name(std::string group, int rank) {

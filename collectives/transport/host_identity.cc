@@ -5,6 +5,8 @@
 
 #include <unistd.h>
 
+#include "shoal/runtime/base/host_name.h"
+
 namespace shoal::collectives::transport {
 namespace {
 
@@ -24,9 +26,7 @@ std::string boot_id() {
 }  // namespace
 
 HostIdentity own_identity() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return {.name = name.data(),
+  return {.name = host_name(),
           .machine = boot_id(),
           .network = namespace_of("/proc/self/ns/net"),
           .processes = namespace_of("/proc/self/ns/pid"),

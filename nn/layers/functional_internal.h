@@ -1,6 +1,10 @@
 // Operations besides those of functional.h that only Shoal's own layers use. Not installed.
 #pragma once
 
+#include <memory>
+#include <string_view>
+#include <vector>
+
 #include "shoal/nn/layers/kinds.h"
 
 namespace shoal::nn {
@@ -15,5 +19,11 @@ Value cached_attention(Context& context, const Value& qkv, KeyValueCache& cache,
                        const AttentionOptions& options);
 Value cached_attention(Context& context, const Value& queries, const Value& keys,
                        const Value& values, KeyValueCache& cache, const AttentionOptions& options);
+
+// The Function of a loss whose forward also computed its gradients. Backward returns dx, undefined
+// if x is a constant, and ends one use of each of `parameters`, which may be null. `name` must have
+// static storage.
+std::unique_ptr<Function> computed_loss(Tape& tape, std::string_view name, const Tensor& dx,
+                                        std::vector<Parameter*> parameters = {});
 
 }  // namespace shoal::nn

@@ -1,41 +1,10 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
-
-// Forward computed everything; backward returns dx and ends the weight's use.
-class LinearCrossEntropyFunction final : public Function {
- public:
-  LinearCrossEntropyFunction(Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dx)
-      : weight_(weight), bias_(bias), dx_(tape, dx) {}
-  std::string_view name() const override { return "linear_cross_entropy"; }
-  std::vector<Tensor> backward(BackwardContext& backward_context,
-                               std::span<Tensor> output_gradients) override {
-    const Tensor& dloss = output_gradients[0];
-    if (backward_context.context().kernels().device().is_cpu()) {
-      const float seed = *dloss.const_data<float>();
-      SHOAL_CHECK(
-          seed == 1,
-          "linear_cross_entropy: backward started with {}; it accepts 1, because the head's "
-          "gradient was computed in forward: scale with loss_scale",
-          seed);
-    }
-    Parameter* const parameters[] = {&weight_, bias_};
-    backward_context.weight_gradient(parameters, [] {});
-    if (!dx_.defined()) return {Tensor()};
-    Tensor dx = dx_.get(name());
-    dx_.reset();
-    return {std::move(dx)};
-  }
-
- private:
-  Parameter& weight_;
-  Parameter* bias_;
-  SavedTensor dx_;
-};
 
 // Number of valid targets; -1 if they are on a device.
 std::int64_t count_targets(const Tensor& targets, std::int64_t vocabulary) {
@@ -119,7 +88,7 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
     return result;
   }
   Tape& tape = *context.tape;
-  result.loss = tape.record(std::make_unique<LinearCrossEntropyFunction>(tape, weight, bias, dx),
+  result.loss = tape.record(computed_loss(tape, "linear_cross_entropy", dx, {&weight, bias}),
                             {&hidden, 1}, parameters, {loss})[0];
   return result;
 }

@@ -1,20 +1,24 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
 
-// Forward computed the scaled gradient; backward returns it.
-class LossFunction final : public Function {
+// Forward computed everything; backward returns dx and ends the parameters' use.
+class ComputedLoss final : public Function {
  public:
-  LossFunction(Tape& tape, std::string_view name, const Tensor& dx) : name_(name), dx_(tape, dx) {}
+  ComputedLoss(Tape& tape, std::string_view name, const Tensor& dx,
+               std::vector<Parameter*> parameters)
+      : name_(name), dx_(tape, dx), parameters_(std::move(parameters)) {}
   std::string_view name() const override { return name_; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
@@ -25,12 +29,17 @@ class LossFunction final : public Function {
                   "in forward: scale with loss_scale",
                   name_, seed);
     }
-    return {dx_.get(name())};
+    backward_context.weight_gradient(parameters_, [] {});
+    if (!dx_.defined()) return {Tensor()};
+    Tensor dx = dx_.get(name());
+    dx_.reset();
+    return {std::move(dx)};
   }
 
  private:
   std::string_view name_;  // static storage
   SavedTensor dx_;
+  std::vector<Parameter*> parameters_;
 };
 
 // Scales the loss, and records it if `dx` is defined.
@@ -43,10 +52,15 @@ Value scaled_loss(Context& context, const Value& x, std::string_view name, const
   });
   if (!dx.defined()) return Value{loss};
   Tape& tape = *context.tape;
-  return tape.record(std::make_unique<LossFunction>(tape, name, dx), {&x, 1}, {}, {loss})[0];
+  return tape.record(computed_loss(tape, name, dx), {&x, 1}, {}, {loss})[0];
 }
 
 }  // namespace
+
+std::unique_ptr<Function> computed_loss(Tape& tape, std::string_view name, const Tensor& dx,
+                                        std::vector<Parameter*> parameters) {
+  return std::make_unique<ComputedLoss>(tape, name, dx, std::move(parameters));
+}
 
 LossResult cross_entropy(Context& context, const Value& logits, const Tensor& given,
                          const LossOptions& options) {

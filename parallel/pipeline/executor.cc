@@ -8,14 +8,6 @@
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
-namespace {
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
-
 PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                                    std::map<int, Stage*> stages, Tracer* tracer, int horizon,
                                    Abort abort, bool captured, StepClock* clock)

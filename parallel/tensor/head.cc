@@ -6,6 +6,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/kernels/matmul.h"
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/vocabulary.h"
 #include "shoal/runtime/base/error.h"
@@ -18,36 +19,6 @@ using nn::Parameter;
 using nn::Value;
 
 constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // of f32 logits
-
-// Forward computed everything; backward returns dx and ends the weight's use.
-class VocabularyLossFunction final : public nn::Function {
- public:
-  VocabularyLossFunction(nn::Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dx)
-      : weight_(weight), bias_(bias), dx_(tape, dx) {}
-  std::string_view name() const override { return "vocabulary_cross_entropy"; }
-  std::vector<Tensor> backward(nn::BackwardContext& backward_context,
-                               std::span<Tensor> output_gradients) override {
-    const Tensor& dloss = output_gradients[0];
-    if (backward_context.context().kernels().device().is_cpu()) {
-      const float seed = *dloss.const_data<float>();
-      SHOAL_CHECK(seed == 1,
-                  "vocabulary_cross_entropy: backward started with {}; it accepts 1, because the "
-                  "head's gradient was computed in forward: scale with loss_scale",
-                  seed);
-    }
-    Parameter* const parameters[] = {&weight_, bias_};
-    backward_context.weight_gradient(parameters, [] {});
-    if (!dx_.defined()) return {Tensor()};
-    Tensor dx = dx_.get(name());
-    dx_.reset();
-    return {std::move(dx)};
-  }
-
- private:
-  Parameter& weight_;
-  Parameter* bias_;
-  nn::SavedTensor dx_;
-};
 
 // One forward of the head over the group's rows, with backward if wanted.
 class LossPass {
@@ -410,9 +381,9 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
     return result;
   }
   nn::Tape& tape = *context.tape;
-  result.loss =
-      tape.record(std::make_unique<VocabularyLossFunction>(tape, *weight_, bias_.get(), dx),
-                  {&hidden, 1}, parameters, {loss})[0];
+  result.loss = tape.record(
+      nn::computed_loss(tape, "vocabulary_cross_entropy", dx, {weight_.get(), bias_.get()}),
+      {&hidden, 1}, parameters, {loss})[0];
   return result;
 }
 

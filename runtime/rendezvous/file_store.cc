@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/descriptor.h"
 #include "shoal/runtime/io/file_system.h"
@@ -56,11 +57,9 @@ class FileStore final : public Store {
                   fmt::format("file store: cannot create {}: {}", directory_, reason()),
                   "give a directory that every rank can write (SHOAL_STORE_DIR)");
     refuse_planted_directory(directory);
-    char host[256] = {};
-    ::gethostname(host, sizeof host - 1);
     static std::atomic<std::uint64_t> instances{0};
-    temporary_stem_ =
-        fmt::format("{}/t-{}-{}-{}-", directory_, encode(host), ::getpid(), instances.fetch_add(1));
+    temporary_stem_ = fmt::format("{}/t-{}-{}-{}-", directory_, encode(host_name()), ::getpid(),
+                                  instances.fetch_add(1));
   }
 
   static std::string path_of(const std::string& directory, const std::string& job) {

@@ -19,6 +19,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/host_lists.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 #include "shoal/runtime/rendezvous/tcp_protocol.h"
 #include "shoal/runtime/rendezvous/tcp_server.h"
@@ -141,10 +142,6 @@ std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline,
     why = problem.message();
   }
   return std::nullopt;
-}
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 // `served`: the server has been there, so a refused connection means that it has ended, not that it

@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
@@ -75,10 +76,6 @@ void assume_nodes(World& world) {
   const bool by_slot = world.rank % world.local_size == world.local_rank;
   const bool by_node = world.rank / world.nodes == world.local_rank;
   world.node = !by_slot && by_node ? world.rank % world.nodes : world.rank / world.local_size;
-}
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 struct SageMakerHosts {
@@ -368,9 +365,7 @@ EnvironmentReader process_environment() {
 World discover_world(const EnvironmentReader& environment, const DiscoveryPaths& paths) {
   const Variables variables(environment);
   World world;
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  world.host = host;
+  world.host = host_name();
 
   const bool mpi = variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE");
   const bool torchrun = variables.has("RANK") || variables.has("WORLD_SIZE");

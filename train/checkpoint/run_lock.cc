@@ -1,7 +1,6 @@
 #include "shoal/train/checkpoint/run_lock.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -23,6 +22,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
@@ -79,12 +79,6 @@ int create_new(const std::string& file) {
 
 std::string now_text() {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 // State of a process: ended (including zombies), alive since a tick of the boot, or unknown.

@@ -1,16 +1,15 @@
 #include "shoal/train/run/devices.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/rendezvous/cards.h"
 #include "shoal/train/run/json_card.h"
@@ -31,12 +30,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", text);
 }
 
-std::string host_of(const World& world) {
-  if (!world.host.empty()) return world.host;
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
+std::string host_of(const World& world) { return world.host.empty() ? host_name() : world.host; }
 
 RankDevice read_device(std::string_view card) {
   constexpr std::int16_t kMostDevices = 1024;

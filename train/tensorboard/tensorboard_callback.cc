@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/tensorboard/event_file.h"
@@ -19,11 +20,6 @@ namespace {
 double now() {
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since_1970).count();
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 }  // namespace

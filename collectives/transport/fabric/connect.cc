@@ -1,7 +1,6 @@
 // Connects the endpoints of a job in two rounds through the store. In the first, every rank lists
 // its host's rails; in the second, the rails that it opened and their addresses.
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <random>
@@ -13,6 +12,7 @@
 #include "shoal/collectives/transport/fabric/cards.h"
 #include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
+#include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/rendezvous/cards.h"
@@ -25,12 +25,6 @@ using nlohmann::json;
 constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;                      // of one rail
 constexpr const char *kSurvey = "survey", *kOpened = "opened", *kReady = "ready";  // rounds
 constexpr const char* kFailed = "failed";  // in place of a card: the reason why there is none
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 struct Who {
   int rank, size;

@@ -1,0 +1,18 @@
+// The name of this host.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include <unistd.h>
+
+namespace shoal {
+
+// As gethostname(2) says; empty if that fails.
+inline std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace shoal
