@@ -14,7 +14,6 @@
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/io/json.h"
@@ -259,7 +258,7 @@ TEST_P(GpuGolden, LossAndGradients) {
   Context context(*table, pool, dispatcher);
   Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
   model.materialize(context, dtype);
-  load_gpt2_weights(directory, model, assign_values(context));
+  model.load(directory, assign_values(context));
   allocate_gradients(context, model.parameters());
   const auto file = SafetensorsFile::open(directory + "/case_f32.safetensors");
   const auto values = [&](const char* tensor) {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/safetensors.h"
@@ -28,8 +28,7 @@ class Gpt2Golden : public ::testing::TestWithParam<Case> {
         file_(SafetensorsFile::open(
             directory_ + (bf16() ? "/case_bf16.safetensors" : "/case_f32.safetensors"))) {
     model_.materialize(room_.context, GetParam().dtype);
-    EXPECT_TRUE(
-        load_gpt2_weights(directory_, model_, assign_values(room_.context)).unexpected.empty());
+    EXPECT_TRUE(model_.load(directory_, assign_values(room_.context)).unexpected.empty());
     allocate_gradients(room_.context, model_.parameters());
   }
   bool bf16() const { return GetParam().dtype == DType::bf16; }
@@ -120,7 +119,7 @@ TEST_P(Gpt2Golden, TenStepsOfAdamW) {
   const auto& how = recipe["optimizer"];
   // As in training: f32 masters, whatever the dtype of the values.
   model_.materialize(room_.context, DType::f32);
-  load_gpt2_weights(directory_, model_, assign_values(room_.context));
+  model_.load(directory_, assign_values(room_.context));
   const auto parameters = model_.parameters();
   MasterWeights masters(parameters, GetParam().dtype, *room_.kernels, room_.memory);
   Optimizer optimizer(*room_.kernels, room_.memory, masters.segments(),

@@ -11,7 +11,8 @@
 
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/generate.h"
-#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
@@ -344,7 +345,7 @@ TEST_P(Interop, OpensWhatTransformersWrote) {
   Room room;
   Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
   model.materialize(room.context, DType::f32);
-  EXPECT_TRUE(load_gpt2_weights(directory, model, assign_values(room.context)).unexpected.empty());
+  EXPECT_TRUE(model.load(directory, assign_values(room.context)).unexpected.empty());
   const Tensor ids = room.cast(expected->tensor("input_ids"), DType::i32);
   EXPECT_TRUE(testing::close_in_norm("logits", model.logits(room.context, ids),
                                      expected->tensor("logits"), 1e-5));
@@ -354,12 +355,13 @@ TEST_P(Interop, OpensWhatTransformersWrote) {
                           (std::string("gpt2_") + GetParam() + std::to_string(shard));
     fs::remove_all(copy);
     fs::create_directories(copy);
-    save_gpt2(copy.string(), model, parameter_values(), shard);
+    model.save_config(copy.string(), DType::f32);
+    save_weights(copy.string(), model, parameter_values(), shard);
     EXPECT_EQ(fs::exists(copy / "model.safetensors.index.json"), shard == 2000);
     EXPECT_TRUE(fs::exists(copy / "generation_config.json"));
     Gpt2 again(Gpt2Config::from_file((copy / "config.json").string()));
     again.materialize(room.context, DType::f32);
-    load_gpt2_weights(copy.string(), again, assign_values(room.context));
+    again.load(copy.string(), assign_values(room.context));
     const Tensor a = model.logits(room.context, ids), b = again.logits(room.context, ids);
     EXPECT_TRUE(std::equal(a.const_data<float>(), a.const_data<float>() + a.count(),
                            b.const_data<float>()));
@@ -379,21 +381,19 @@ TEST(Gpt2Files, NamesEveryTensorThatDoesNotFit) {
   Gpt2 deeper(config);
   deeper.materialize(room.context, DType::f32);
   const std::string missing =
-      message_of([&] { load_gpt2_weights(directory, deeper, assign_values(room.context)); });
+      message_of([&] { deeper.load(directory, assign_values(room.context)); });
   EXPECT_THAT(missing, HasSubstr("lacks transformer.h.2.ln_1.weight"));
   EXPECT_THAT(missing, HasSubstr("and 4 more"));
   config.n_layer = 1;
   Gpt2 shallower(config);
   shallower.materialize(room.context, DType::f32);
-  EXPECT_EQ(load_gpt2_weights(directory, shallower, assign_values(room.context)).unexpected.size(),
-            12u);
+  EXPECT_EQ(shallower.load(directory, assign_values(room.context)).unexpected.size(), 12u);
   config.vocab_size = 30;
   Gpt2 wider(config);
   wider.materialize(room.context, DType::f32);
-  EXPECT_THAT(message_of([&] { load_gpt2_weights(directory, wider, assign_values(room.context)); }),
+  EXPECT_THAT(message_of([&] { wider.load(directory, assign_values(room.context)); }),
               HasSubstr("transformer.wte.weight is [29, 12], the model wants [30, 12]"));
-  EXPECT_THAT(message_of([&] { load_gpt2_weights("/nonexistent", wider, {}); }),
-              HasSubstr("/nonexistent"));
+  EXPECT_THAT(message_of([&] { wider.load("/nonexistent", {}); }), HasSubstr("/nonexistent"));
 }
 
 TEST(Gpt2Generate, DecodesAsTheWholeForwardDoes) {

@@ -9,7 +9,7 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/huggingface.h"
-#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/models/llama/model.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
@@ -199,8 +199,8 @@ TEST(GenerationConfig, IsWrittenAsItWas) {
   Room room;
   Gpt2 model(Gpt2Config::from_file(read / "config.json"));
   model.materialize(room.context, DType::f32);
-  load_gpt2_weights(read.path(), model, assign_values(room.context));
-  save_gpt2(made.path(), model, parameter_values());
+  model.load(read.path(), assign_values(room.context));
+  model.save_config(made.path(), DType::f32);
   EXPECT_EQ(read_text_file(made / "generation_config.json"), text);
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "parallel/pipeline/schedule_csv.h"
 #include "support/error_text.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 #include "shoal/parallel/pipeline/simulate.h"
 
+#include "parallel/pipeline/schedule_csv.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

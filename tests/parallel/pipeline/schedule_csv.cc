@@ -1,8 +1,9 @@
+#include "parallel/pipeline/schedule_csv.h"
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
 
-#include "shoal/parallel/pipeline/schedule.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
