@@ -150,6 +150,67 @@ struct QueryColumns {
   }
 };
 
+// The queries that see a key of [begin, end). Query i sees keys up to i + `behind`.
+template <bool kPacked>
+__device__ __forceinline__ FlashRange queries_of_keys(const FlashArgs& a, const Place& p, int begin,
+                                                      int end, int behind) {
+  if constexpr (kPacked)
+    return {queries_of<true>(a, p, begin).begin, queries_of<true>(a, p, end - 1).end};
+  return {a.causal ? max(0, begin - behind) : 0, a.queries};
+}
+
+// Which of the warp's keys from `key` on are visible; the same for every tile of queries. True if
+// all keys of the warp are.
+template <int kMatrices>
+__device__ __forceinline__ bool visible_keys(const FlashArgs& a, const Place& p, int key,
+                                             bool (&shown)[kMatrices][2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  bool all_shown = true;
+#pragma unroll
+  for (int m = 0; m < kMatrices; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = key + 16 * m + 8 * half + lane / 4;
+      bool one = k < a.keys;
+      if (a.key_lengths) one = one && k < a.key_lengths[p.batch];
+      if (a.key_mask) one = one && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
+      shown[m][half] = one;
+      all_shown = all_shown && one;
+    }
+  return __ballot_sync(0xffffffffu, all_shown) == 0xffffffffu;
+}
+
+// Sets the probabilities `s` and gradients `dp` of a matrix to 0 where a query of the tile at
+// `query` does not see a key. `key`: the matrix's first key; query i sees keys up to i + `behind`.
+template <typename S, bool kPacked, int kParts>
+__device__ __forceinline__ void hide_unseen(const FlashArgs& a, const Place& p, int key, int query,
+                                            int behind, const bool (&shown)[2],
+                                            float (&s)[kParts][4], float (&dp)[kParts][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Bits<S> everything;
+#pragma unroll
+  for (int i = 0; i < S::kWords; ++i) everything.word[i] = 0xffffffffu;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int k = key + 8 * half + lane / 4;
+    // Range of queries that see key k, relative to the tile.
+    int low = a.causal ? k - behind - query : 0, high = shown[half] ? a.queries - query : 0;
+    if constexpr (kPacked) {
+      const FlashRange seen_by = shown[half] ? queries_of<true>(a, p, k) : FlashRange{0, 0};
+      low = seen_by.begin - query, high = seen_by.end - query;
+    }
+    const Bits<S> seen = columns_between(low, high, everything).of_lane();
+#pragma unroll
+    for (int n = 0; n < kParts; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool counts = seen(n, e);
+        s[n][2 * half + e] = counts ? s[n][2 * half + e] : 0.0f;
+        dp[n][2 * half + e] = counts ? dp[n][2 * half + e] : 0.0f;
+      }
+  }
+}
+
 // Rows are keys and columns are queries, so scores are transposed.
 template <typename T, int kDim, bool kPacked>
 __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kernel(FlashArgs a) {
@@ -157,19 +218,15 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   constexpr int kPart = kKeyPart<kDim>;
   const Place p = place(a, (a.keys + S::kRows - 1) / S::kRows, kDim / kPart);
   const Room<S, T, 2> room;
-  const T* q = head_of<T>(a.q, p, a.head_dim);
-  const T* dout = head_of<T>(a.dout, p, a.head_dim);
+  const T *q = head_of<T>(a.q, p, a.head_dim), *dout = head_of<T>(a.dout, p, a.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32, block_row = p.tile * S::kRows,
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             key = block_row + warp_row;
   const int behind = a.keys - a.queries;  // query i sees keys up to i + behind
-  // Other queries see none of the block's keys.
-  int first = a.causal ? max(0, block_row - behind) : 0, queries = a.queries;
-  if constexpr (kPacked) {
-    first = queries_of<true>(a, p, block_row).begin;
-    queries = queries_of<true>(a, p, min(block_row + S::kRows, a.keys) - 1).end;
-  }
-  const int end = (queries + S::kColumns - 1) / S::kColumns, begin = first / S::kColumns;
+  const FlashRange queries =
+      queries_of_keys<kPacked>(a, p, block_row, min(block_row + S::kRows, a.keys), behind);
+  const int end = (queries.end + S::kColumns - 1) / S::kColumns,
+            begin = queries.begin / S::kColumns;
 
   const auto fetch = [&](int step) {
     if (step < end) {
@@ -185,20 +242,8 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   load_rows<S, S::kRows>(room.rows(1), head_of<const T>(a.v, p, a.head_dim), a.v.row, block_row,
                          a.keys, a);
   fetch(begin);
-  // Visible keys; they are the same for every tile.
-  bool shown[S::kMatrices][2], all_shown = true;
-#pragma unroll
-  for (int m = 0; m < S::kMatrices; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int k = key + 16 * m + 8 * half + lane / 4;
-      bool one = k < a.keys;
-      if (a.key_lengths) one = one && k < a.key_lengths[p.batch];
-      if (a.key_mask) one = one && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
-      shown[m][half] = one;
-      all_shown = all_shown && one;
-    }
-  all_shown = __ballot_sync(0xffffffffu, all_shown) == 0xffffffffu;
+  bool shown[S::kMatrices][2];
+  const bool all_shown = visible_keys(a, p, key, shown);
   const ScoreGradient gradient{a.scale, a.keep_scale};
   const bool drops = a.kept != nullptr;
   const std::int64_t first_query = p.head_row + lane % 4 * 2;
@@ -232,29 +277,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
           gradient(of_query.numbers[n][e % 2], drops,
                    (of_query.kept[n][e % 2] >> (16 * m + 8 * (e / 2)) & 1u) != 0, s[m][n][e],
                    dp[m][n][e]);
-      if (whole) continue;
-      Bits<S> everything;
-#pragma unroll
-      for (int i = 0; i < S::kWords; ++i) everything.word[i] = 0xffffffffu;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int k = key + 16 * m + 8 * half + lane / 4;
-        // Range of queries that see key k, relative to the tile.
-        int low = a.causal ? k - behind - query : 0, high = shown[m][half] ? a.queries - query : 0;
-        if constexpr (kPacked) {
-          const FlashRange seen_by = shown[m][half] ? queries_of<true>(a, p, k) : FlashRange{0, 0};
-          low = seen_by.begin - query, high = seen_by.end - query;
-        }
-        const Bits<S> seen = columns_between(low, high, everything).of_lane();
-#pragma unroll
-        for (int n = 0; n < S::kColumns / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const bool counts = seen(n, e);
-            s[m][n][2 * half + e] = counts ? s[m][n][2 * half + e] : 0.0f;
-            dp[m][n][2 * half + e] = counts ? dp[m][n][2 * half + e] : 0.0f;
-          }
-      }
+      if (!whole) hide_unseen<S, kPacked>(a, p, key + 16 * m, query, behind, shown[m], s[m], dp[m]);
     }
     add_product<S, kPart>(dv, s, room.columns(step, 1) + p.part * kPart, room.patch());
     add_product<S, kPart>(dk, dp, room.columns(step, 0) + p.part * kPart, room.patch());

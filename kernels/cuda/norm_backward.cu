@@ -92,6 +92,29 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
   });
 }
 
+// Adds the groups' sums to `totals` [2, columns] of the block, one group after the other.
+template <int P, int N>
+__device__ __forceinline__ void add_in_turn(const float (&gamma_sum)[P][N],
+                                            const float (&beta_sum)[P][N], int group, int groups,
+                                            int first, int stride, int columns, float* totals) {
+  for (int turn = 0; turn < groups; ++turn) {
+    if (turn == group) {
+#pragma unroll
+      for (int k = 0; k < P; ++k) {
+        const int column = first + k * stride;
+        if (column >= columns) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          float *const gamma = totals + column + j, *const beta = gamma + columns;
+          *gamma = group == 0 ? gamma_sum[k][j] : *gamma + gamma_sum[k][j];
+          *beta = group == 0 ? beta_sum[k][j] : *beta + beta_sum[k][j];
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
 // Computes dx for all rows of a part and accumulates their contributions to dgamma and dbeta. Each
 // of a block's groups of warps takes rows in turn and keeps its own sums, which are added in order
 // at the end. P packs per thread cover the whole row.
@@ -164,22 +187,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
                                [&] { return RandomRow(args.dropout, row); });
     });
   }
-  for (int turn_of = 0; turn_of < groups; ++turn_of) {
-    if (turn_of == group) {
-#pragma unroll
-      for (int k = 0; k < P; ++k) {
-        const int column = first + k * stride;
-        if (column >= rows.columns) continue;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          float *const gamma = totals + column + j, *const beta = gamma + rows.columns;
-          *gamma = group == 0 ? gamma_sum[k][j] : *gamma + gamma_sum[k][j];
-          *beta = group == 0 ? beta_sum[k][j] : *beta + beta_sum[k][j];
-        }
-      }
-    }
-    __syncthreads();
-  }
+  add_in_turn(gamma_sum, beta_sum, group, groups, first, stride, rows.columns, totals);
   for (int i = thread; i < 2 * rows.columns; i += kThreads)
     args.partial[2 * static_cast<std::int64_t>(rows.columns) * blockIdx.x + i] = totals[i];
 }
