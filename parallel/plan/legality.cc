@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/runtime/base/error.h"
