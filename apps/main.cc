@@ -13,8 +13,8 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/parallel_for.h"
-#include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/mapped_faults.h"
 #include "shoal/train/run/report_error.h"
@@ -84,8 +84,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   shoal::app::forbid_core_files_of_secrets();
-  shoal::restart_with_short_spins(argv);
   shoal::take_back_signals();
+  shoal::restart_with_short_spins(argv);
   shoal::name_files_that_bus_errors_hit();
   // Writing beyond a file size limit or to a closed pipe fails instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);

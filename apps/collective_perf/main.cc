@@ -10,7 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/base/signal_thread.h"
+#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/world.h"
 

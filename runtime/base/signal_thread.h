@@ -1,5 +1,4 @@
-// Keeps signals away from threads that compute, by handling them on a separate thread. Also
-// restores the signals that some libraries take over.
+// Keeps signals away from threads that compute, by handling them on a separate thread.
 //
 // oneDNN's generated code sometimes uses the stack pointer for other purposes (2.6.3: outside the
 // stack for 5 % of a small model's step). A signal handler on such a thread writes its frame, some
@@ -29,11 +28,5 @@ class SignalThread {
   std::binary_semaphore done_{0};
   std::thread thread_;
 };
-
-// Call it first in main. Signals then end the program as usual, even if a library took them over
-// while loading. libinfinipath, which Debian's libfabric loads for PSM, takes SIGINT, SIGTERM and
-// those of crashes: it exits with 1 without a message, and destroys what threads still use. An
-// ignored signal (nohup, a shell's background job) stays ignored.
-void take_back_signals() noexcept;
 
 }  // namespace shoal

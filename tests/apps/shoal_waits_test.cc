@@ -182,5 +182,35 @@ TEST_F(Shoal, EndsByASignalBeforeItTrains) {
   }
 }
 
+TEST_F(Shoal, EndsByASignalThatALibraryTookWhileItWasLoaded) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own start comes first";
+#endif
+  for (const std::string program : {SHOAL_PROGRAM, SHOAL_PERF_PROGRAM, SHOAL_TUNE_PROGRAM})
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
+      const auto ended = test::run_program(
+          {program, "--version"}, {.environment = {"LD_PRELOAD=" SHOAL_SIGNAL_TAKER,
+                                                   fmt::format("SHOAL_TEST_SIGNAL={}", signal)}});
+      EXPECT_EQ(ended.signal, signal) << program << " " << ended.status << ended.err;
+    }
+}
+
+// Loads its libraries twice: it restarts itself where GOMP_SPINCOUNT is not set.
+TEST_F(Shoal, EndsByASignalAtAnyMomentOfItsStart) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own start comes first";
+#endif
+  std::vector<std::string> words = {"env", "-u", "GOMP_SPINCOUNT", SHOAL_PROGRAM};
+  for (const std::string& word : train_words({"--max_steps", "100000", "--save_strategy", "no"}))
+    words.push_back(word);
+  for (int start = 1; start <= 12; ++start) {
+    const int signal = start % 2 == 0 ? SIGTERM : SIGINT;
+    const auto ended = test::run_program(words, {.signal_after = 0.04 * start, .signal = signal});
+    EXPECT_TRUE(ended.signal == signal || ended.status == 128 + signal)
+        << start << ": " << ended.status << ended.err;
+    std::filesystem::remove_all(out());
+  }
+}
+
 }  // namespace
 }  // namespace shoal

@@ -8,9 +8,9 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/shortened.h"
-#include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/run/failures.h"
@@ -119,8 +119,8 @@ double Job::number(std::string_view option) const {
 
 int run(int argc, char** argv, const std::vector<Option>& options,
         const std::function<void(Job&)>& body) {
-  restart_with_short_spins(argv);
   take_back_signals();
+  restart_with_short_spins(argv);
   std::signal(SIGPIPE, SIG_IGN);
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename() : "program";
   try {

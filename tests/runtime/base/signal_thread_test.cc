@@ -4,9 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <thread>
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace shoal {
@@ -43,38 +43,6 @@ TEST(SignalThread, KeepsSignalsFromThreadsThatCompute) {
   }
   EXPECT_FALSE(is_blocked());
   std::signal(SIGUSR2, before);
-}
-
-extern "C" void quit(int) { _exit(1); }
-
-// How a child ends that sends itself `signal`, where `before` was there when its main began.
-int ending(int signal, void (*before)(int)) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::signal(signal, before);
-    take_back_signals();
-    std::raise(signal);
-    _exit(3);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-TEST(Interrupts, EndAProgramWhateverALibraryMadeOfThem) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
-    EXPECT_EQ(ending(signal, quit), -signal);
-    EXPECT_EQ(ending(signal, SIG_DFL), -signal);
-    EXPECT_EQ(ending(signal, SIG_IGN), 3) << "nohup's stays";
-  }
-}
-
-TEST(Interrupts, CrashesEndAProgramWithTheirSignal) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's handlers stay";
-#endif
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
-    EXPECT_EQ(ending(signal, quit), -signal);
 }
 
 }  // namespace
