@@ -90,7 +90,7 @@ USES = [
     *(("words", "a.jsonl", f'{{"v": {words}}}\n') for words in (
         '["a", "b"]', '["a", null]', '["a", 1]', '["a", ["b"]]', '["a", {"x": 1}]', '["a", true]', '[1, 2]')),
     *(("tags", "a.jsonl", f'{{"t": {json.dumps(["w"] * len(json.loads(tags)))}, "v": {tags}}}\n') for tags in (
-        '["O", "B-X"]', '["O", null]', "[10, 9, 0]", '["O", {"x": 1}]', '["O", ["x"]]', "[[1]]", "[true, false]", "[null, 1]")),
+        '["O", "B-X"]', '["O", null]', "[10, 9, 0]", '["O", {"x": 1}]', '["O", ["x"]]', "[[1]]", "[true, false]", "[null, 1]", '["O", 1]')),
 ]
 TAGS = ["EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter B-PER\n", "EU B-ORG \r\nrejects O\t\r\n\r\nPeter B-PER  \r\n",
         "EU B-ORG\rrejects O\r\rPeter B-PER", "-DOCSTART- -X- O O\n\nEU B-ORG\u00a0\nrejects O\u3000 \n"]

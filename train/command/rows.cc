@@ -47,6 +47,12 @@ TextColumns columns_of(const DataArguments& data, const RecordFile& rows, const 
   return columns;
 }
 
+void need_label(const TextColumns& columns, const RecordFile& rows, const DataArguments& data) {
+  if (columns.label.empty())
+    rows.need_column(data.label_column_name,
+                     "give label_column_name, or column_names where the file has no header line");
+}
+
 class ClassifiedRows final : public TaskData {
  public:
   ClassifiedRows(const DataArguments& data, const nlohmann::json& config);
@@ -97,11 +103,7 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
                 "give a train_file, or a model that was trained to classify");
   const auto rows = open_records(data, path);
   const TextColumns columns = columns_of(data, *rows, columns_);
-  if (columns.label.empty())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: there is no column '{}'; it has {}", path, data.label_column_name,
-                            rows->column_list()),
-                "give label_column_name, or column_names where the file has no header line");
+  need_label(columns, *rows, data);
   labels_ = discover_labels(*rows, columns.label);
 }
 
@@ -174,9 +176,7 @@ std::shared_ptr<const Dataset> ClassifiedRows::open(const Opening& opening,
                                       .may_lack_labels = opening.may_lack_answers,
                                       .max_seq_length = opening.max_length,
                                       .bad = bad};
-    SHOAL_CHECK(!options.columns.label.empty() || opening.may_lack_answers,
-                "{}: there is no column '{}'; it has {}", opening.path, data_.label_column_name,
-                file->column_list());
+    if (!opening.may_lack_answers) need_label(options.columns, *file, data_);
     if (!regression() && !model_labels_.empty())
       if (auto ids = labels_.ids_in(model_labels_)) options.model_ids = std::move(*ids);
     rows = std::make_shared<TextClassificationDataset>(std::move(file), opening.tokenizer, options);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
@@ -48,13 +48,25 @@ std::string scalar_text(const nlohmann::json& value) {
   return value.is_structured() ? std::string() : value.dump();
 }
 
+Record::Item item_type_of(const nlohmann::json& item) {
+  if (item.is_string()) return Record::Item::text;
+  if (item.is_boolean()) return Record::Item::boolean;
+  if (item.is_number_integer()) return Record::Item::whole;
+  return item.is_number() ? Record::Item::fraction : Record::Item::none;
+}
+
 Record::List list_of(const nlohmann::json& items) {
   Record::List list;
   list.items.reserve(items.size());
   for (const nlohmann::json& item : items) {
     list.items.push_back(scalar_text(item));
+    const Record::Item type = item_type_of(item);
+    if (list.items.size() == 1) list.type = type;
+    if (type != list.type && list.mixed.empty())
+      list.mixed =
+          fmt::format("{} and {}", shortened(list.items[0], 80), shortened(list.items.back(), 80));
     if (item.is_string()) continue;
-    const bool is_value = item.is_number() || item.is_boolean();
+    const bool is_value = type != Record::Item::none;
     std::string shown = item.is_array() ? "a list" : item.is_object() ? "an object" : item.dump();
     if (!is_value && list.neither_text_nor_value.empty()) list.neither_text_nor_value = shown;
     if (list.not_text.empty()) list.not_text = std::move(shown);
@@ -146,9 +158,9 @@ void Record::wrong_kind(std::size_t field, const char* wanted) const {
   const std::string& name = (*names_)[field];
   switch (kind_of(field)) {
     case Kind::list:
-      wrong(name, "a list", wanted);
     case Kind::object:
-      wrong(name, "an object", wanted);
+      throw_error(ErrorCode::corrupt_data, "{}: '{}' is {}, not {}", place_, shortened(name),
+                  kind_of(field) == Kind::list ? "a list" : "an object", wanted);
     case Kind::text:
       throw_error(ErrorCode::corrupt_data, "{}: '{}' is the text '{}', not {}", place_,
                   shortened(name), shortened(texts_[field]), wanted);
@@ -226,10 +238,12 @@ const std::vector<std::string>& Record::texts(std::string_view name) const {
   return list.items;
 }
 
-const std::vector<std::string>& Record::values(std::string_view name) const {
+const std::vector<std::string>& Record::values(std::string_view name, Item* type) const {
   const List& list = this->list(name);
   if (!list.neither_text_nor_value.empty())
     wrong_item(name, list.neither_text_nor_value, "a text or a number");
+  if (!list.mixed.empty()) wrong_item(name, list.mixed, "values of one type");
+  if (type != nullptr) *type = list.type;
   return list.items;
 }
 
@@ -423,14 +437,17 @@ bool RecordFile::is_bad_json(std::string_view text, const std::vector<std::strin
   return false;
 }
 
-std::string RecordFile::column_list() const {
-  constexpr std::size_t kShown = 12;
-  const std::vector<std::string>& names = *columns_;
-  const std::size_t shown = std::min(kShown, names.size());
-  std::string list = fmt::format(
-      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-  if (shown < names.size()) list += fmt::format(" and {} more", names.size() - shown);
-  return list;
+void RecordFile::need_column(const std::string& name, const std::string& remedy) const {
+  if (std::ranges::find(*columns_, name) != columns_->end()) return;
+  if (is_plain_)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("{}: its records are no objects, so that none has the field '{}'",
+                            path(), shortened(name)),
+                "write each record as an object: [{\"sentence\": \"...\", \"label\": 0}, ...]");
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: there is no column '{}'; {}", path(), shortened(name),
+                          names_there_are(name, *columns_)),
+              remedy);
 }
 
 std::string RecordFile::place_of(const Row& row) const {

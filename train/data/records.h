@@ -34,10 +34,13 @@ using ColumnNames = std::shared_ptr<const std::vector<std::string>>;
 class Record {
  public:
   enum class Kind : std::uint8_t { text, number, boolean, list, object };
+  enum class Item : std::uint8_t { none, text, whole, fraction, boolean };
   struct List {
     std::vector<std::string> items = {};      // numbers and booleans as their JSON text
+    Item type = Item::none;                   // of the first item
     std::string not_text = {};                // shows the first item that is no text; empty: none
     std::string neither_text_nor_value = {};  // shows the first that is no number or boolean either
+    std::string mixed = {};                   // shows two items of different types; empty: none
   };
   using Lists = std::map<std::size_t, List>;  // keyed by field index
   // `texts` has one entry per name; entries of lists and objects are ignored. `kinds`: one per
@@ -66,8 +69,9 @@ class Record {
   const std::string* find_value(std::string_view name) const;  // null: value() would throw
   double number(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
-  const std::vector<std::string>& texts(std::string_view name) const;   // a list of texts
-  const std::vector<std::string>& values(std::string_view name) const;  // or numbers, booleans
+  const std::vector<std::string>& texts(std::string_view name) const;  // a list of texts
+  // Or numbers or booleans, all of one type. `type`: what they are.
+  const std::vector<std::string>& values(std::string_view name, Item* type = nullptr) const;
 
  private:
   std::size_t find(std::string_view name) const;  // names().size(): not found
@@ -102,13 +106,15 @@ class RecordFile {
   const std::string& path() const { return map_->path(); }
   RecordFormat format() const { return format_; }
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
+  bool is_plain() const { return is_plain_; }  // an array of texts, numbers or lists: "text"
   // JSON: the fields of all rows, as in `datasets`, in the order in which they first occur.
   const std::vector<std::string>& columns() const { return *columns_; }
-  std::string column_list() const;  // the first few, for messages: "a, b, c and 7 more"
   // Thread-safe. 0 <= row < size(), else invalid_argument.
   Record get(std::int64_t row) const;
   // corrupt_data if JSON has no row, and so no field. A TSV or CSV has columns without rows.
   void need_rows() const;
+  // invalid_argument: no row has the field. Says so if the records of JSON are no objects.
+  void need_column(const std::string& name, const std::string& remedy) const;
   // Number of skipped rows, and the error message of the first.
   std::int64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }

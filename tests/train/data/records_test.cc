@@ -73,13 +73,14 @@ TEST_F(Records, OfJsonLinesHaveListsAndMissingFields) {
   EXPECT_TRUE(
       unknown.starts_with(place + "there is no field 'token'; did you mean tokens? There are "))
       << unknown;
-  EXPECT_EQ(error_of([&] { rows.get(0).text("tags"); }), place + "'tags' is 'a list', not a text");
+  EXPECT_EQ(error_of([&] { rows.get(0).text("tags"); }), place + "'tags' is a list, not a text");
 }
 
 TEST_F(Records, OfJsonKeepTheirTypes) {
-  const RecordFile rows(file(
-      "a.jsonl",
-      R"({"text": "0.5", "number": 1, "yes": true, "object": {"a": [1]}, "list": ["a", 1, [2], null]})"));
+  const RecordFile rows(file("a.jsonl",
+                             R"({"text": "0.5", "number": 1, "yes": true, "object": {"a": [1]},
+          "list": ["a", 1, [2], null],
+          "two": [0, true], "half": [0, 1.0], "words": ["a", 1]})"));
   const Record row = rows.get(0);
   const std::string place = (folder_ / "a.jsonl") + ", line 1: ";
   const auto refuses = [&](const char* name, auto read, const std::string& what) {
@@ -88,10 +89,10 @@ TEST_F(Records, OfJsonKeepTheirTypes) {
   const auto text = [](const Record& r, const char* name) { r.text(name); };
   refuses("number", text, "is 1, not a text");
   refuses("yes", text, "is true, not a text");
-  refuses("object", text, "is 'an object', not a text");
+  refuses("object", text, "is an object, not a text");
   const auto value = [](const Record& r, const char* name) { r.value(name); };
-  refuses("object", value, "is 'an object', not a text or a number");
-  refuses("list", value, "is 'a list', not a text or a number");
+  refuses("object", value, "is an object, not a text or a number");
+  refuses("list", value, "is a list, not a text or a number");
   const auto number = [](const Record& r, const char* name) { r.number(name); };
   refuses("text", number, "is the text '0.5', not a number");
   refuses("yes", number, "is true, not a number");
@@ -100,6 +101,9 @@ TEST_F(Records, OfJsonKeepTheirTypes) {
   refuses("text", texts, "is the text '0.5', not a list");
   const auto values = [](const Record& r, const char* name) { r.values(name); };
   refuses("list", values, "holds a list, not a text or a number");
+  refuses("two", values, "holds 0 and true, not values of one type");
+  refuses("half", values, "holds 0 and 1.0, not values of one type");
+  refuses("words", values, "holds a and 1, not values of one type");
   EXPECT_EQ(row.find_text("number"), nullptr);
   EXPECT_EQ(row.find_value("object"), nullptr);
   EXPECT_EQ(*row.find_value("number"), "1");

@@ -34,6 +34,21 @@ std::optional<std::int32_t> class_of(const std::string& label, const LabelSet& l
   return number ? labels.find(*number) : std::nullopt;
 }
 
+// For rows of which none has a label. Names the first row that has something else.
+[[noreturn]] void refuse_labels(const RecordFile& rows, const std::string& column) {
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    const Record record = rows.get(i);
+    if (record.has(column) && record.value(column).empty())  // value() refuses lists and objects
+      throw_error(ErrorCode::corrupt_data, "{}: the label in '{}' is empty, and no row has one",
+                  record.place(), shortened(column));
+  }
+  if (rows.size() == 0)
+    throw_error(ErrorCode::corrupt_data, "{}: there is no row{}{}", rows.path(),
+                rows.skipped() > 0 ? " that can be used; the first: " : "", rows.first_skipped());
+  throw_error(ErrorCode::corrupt_data, "{}: no row has a label in '{}'", rows.path(),
+              shortened(column));
+}
+
 }  // namespace
 
 TextColumns default_columns(const RecordFile& rows) {
@@ -52,8 +67,8 @@ TextColumns default_columns(const RecordFile& rows) {
   SHOAL_CHECK(!texts.empty(), "{}: no column but 'label'", rows.path());
   if (texts.size() > 1 && rows.format() == RecordFormat::json)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: '{}' and {} more fields could be the text", rows.path(), texts[0],
-                            texts.size() - 1),
+                fmt::format("{}: '{}' and {} more fields could be the text", rows.path(),
+                            shortened(texts[0]), texts.size() - 1),
                 "name the columns, or call them sentence1 and sentence2");
   columns.first = texts[0];
   if (texts.size() > 1) columns.second = texts[1];
@@ -77,7 +92,7 @@ LabelSet discover_labels(const RecordFile& rows, const std::string& column) {
     texts.push_back(*label);
     if (auto number = whole_number_text(texts.back())) numbers.push_back(std::move(*number));
   }
-  SHOAL_CHECK(!texts.empty(), "{}: no row has a label in '{}'", rows.path(), column);
+  if (texts.empty()) refuse_labels(rows, column);
   if (kind == Record::Kind::text) return LabelSet::discover_by_code_point(std::move(texts));
   if (numbers.size() == texts.size()) return LabelSet::discover(std::move(numbers));
   if (std::all_of(texts.begin(), texts.end(), is_number)) return {};

@@ -133,22 +133,32 @@ std::vector<std::string> split_at_spaces(std::string_view text) {
   return words;
 }
 
-TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options) {
+// `type`: of the tags before it, and then of its own. run_ner cannot sort tags of several types.
+TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options,
+                           Record::Item& type) {
   const auto split = [&](const std::string& name) {
     return split_at_spaces(without_blanks_behind(record.text(name)));
   };
   const std::string &words = options.words_field, &tags = options.tags_field;
   TaggedSentence sentence{lists ? record.texts(words) : split(words), {}, record.place()};
   if (!options.has_tags) return sentence;
-  sentence.tags = lists ? record.values(tags) : split(tags);
+  Record::Item own = Record::Item::none;
+  sentence.tags = lists ? record.values(tags, &own) : split(tags);
   if (sentence.words.size() != sentence.tags.size())
     throw_error(ErrorCode::corrupt_data, "{}: {} words but {} tags", record.place(),
                 sentence.words.size(), sentence.tags.size());
   for (std::string& tag : sentence.tags) {
     tag.resize(without_blanks_behind(tag).size());
     if (tag.empty())
-      throw_error(ErrorCode::corrupt_data, "{}: '{}' holds an empty tag", record.place(), tags);
+      throw_error(ErrorCode::corrupt_data, "{}: '{}' holds an empty tag", record.place(),
+                  shortened(tags));
   }
+  if (own == Record::Item::none) return sentence;
+  if (type != Record::Item::none && own != type)
+    throw_error(ErrorCode::corrupt_data,
+                "{}: '{}' holds {}, which is of another type than the tags before it",
+                record.place(), shortened(tags), shortened(sentence.tags[0]));
+  type = own;
   return sentence;
 }
 
@@ -157,6 +167,7 @@ void read_rows(const RecordFile& rows, const TaggedTextOptions& options, TaggedT
   text.first_skipped = rows.first_skipped();
   const bool lists = rows.format() == RecordFormat::json;
   text.sentences.reserve(static_cast<std::size_t>(rows.size()));
+  Record::Item type = Record::Item::none;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     progress::made_of();
     try {
@@ -165,7 +176,7 @@ void read_rows(const RecordFile& rows, const TaggedTextOptions& options, TaggedT
       if (text.skipped > 0 && !record.has(options.words_field))
         ++text.skipped;
       else
-        text.sentences.push_back(sentence_of(record, lists, options));
+        text.sentences.push_back(sentence_of(record, lists, options, type));
     } catch (const Error& error) {
       if (options.bad == BadRecords::stop) throw;
       if (text.skipped++ == 0) text.first_skipped = error.message();
@@ -183,6 +194,7 @@ void need_sentences(const TaggedText& text, const std::string& path) {
 
 TaggedText read_tagged_rows(const RecordFile& rows, const TaggedTextOptions& options) {
   rows.need_rows();
+  if (rows.is_plain()) rows.need_column(options.words_field, "");
   TaggedText text;
   read_rows(rows, options, text);
   need_sentences(text, rows.path());

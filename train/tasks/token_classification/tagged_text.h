@@ -36,8 +36,8 @@ struct TaggedText {
 // a tab or spaces. A blank line or -DOCSTART- ends a sentence. Blanks after a tag are ignored.
 //
 // A sentence is bad if a line has no tag or an empty one, the lists differ in length or hold a
-// value of another type (words are texts; tags are texts or numbers), or the text is not UTF-8. Bad
-// sentences throw corrupt_data with file and line, or are skipped and counted.
+// value of another type (words are texts; tags are texts or numbers, all of one type), or the text
+// is not UTF-8. Bad sentences throw corrupt_data with file and line, or are skipped and counted.
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options = {});
 // The same for rows that are open already; their own bad rows are counted.
 TaggedText read_tagged_rows(const RecordFile& rows, const TaggedTextOptions& options = {});

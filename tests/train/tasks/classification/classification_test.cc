@@ -5,6 +5,7 @@
 #include "support/budget.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -344,6 +345,35 @@ TEST_F(Classification, SaysWhichLabelIsNone) {
                 HasSubstr(std::string("s.csv, line 3: the score is ") + score +
                           ", which no model can learn"));
   }
+}
+
+TEST_F(Classification, SaysWhatIsThereWhereNoRowHasALabel) {
+  const auto problem = [&](const char* name, const std::string& text, RecordOptions options = {}) {
+    const std::string path = file(name, text);
+    return error_of([&] { discover_labels(RecordFile(path, options), "label"); })
+        .substr(path.size() - std::string(name).size());
+  };
+  const auto record = [](const char* label) {
+    return fmt::format("{{\"sentence\": \"a\", \"label\": {}}}\n", label);
+  };
+  EXPECT_EQ(problem("a.jsonl", record("{\"x\": 1}") + record("{\"x\": 1}")),
+            "a.jsonl, line 1: 'label' is an object, not a text or a number");
+  EXPECT_EQ(problem("a.jsonl", record("null") + record("[1]")),
+            "a.jsonl, line 2: 'label' is a list, not a text or a number");
+  EXPECT_EQ(problem("a.csv", "sentence,label\na,\nb,\n"),
+            "a.csv, line 2: the label in 'label' is empty, and no row has one");
+  EXPECT_EQ(problem("a.csv", "sentence,label\n"), "a.csv: there is no row");
+  EXPECT_THAT(problem("a.csv", "sentence,label\n1\n", {.bad = BadRecords::skip}),
+              HasSubstr("a.csv: there is no row that can be used; the first: "));
+}
+
+TEST_F(Classification, SaysThatRecordsAreObjects) {
+  const RecordFile plain(file("a.json", "[[1, 2]]")), other(file("b.json", "[{\"mood\": 1}]"));
+  EXPECT_THAT(error_of([&] { plain.need_column("label", ""); }),
+              HasSubstr("a.json: its records are no objects, so that none has the field 'label'; "
+                        "write each record as an object"));
+  EXPECT_THAT(error_of([&] { other.need_column("label", "give it"); }),
+              HasSubstr("b.json: there is no column 'label'; there are mood; give it"));
 }
 
 // pandas reads 01, +1 and 1 as one number.

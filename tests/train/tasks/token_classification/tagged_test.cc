@@ -112,9 +112,9 @@ TEST_F(TaggedTest, BlanksBehindATagAreNotPartOfIt) {
 TEST_F(TaggedTest, ReadsJsonLines) {
   const TaggedText text = read("a.jsonl", R"({"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]})"
                                           "\n"
-                                          R"({"tokens": ["c"], "ner_tags": [10]})"
+                                          R"({"tokens": ["c"], "ner_tags": ["10"]})"
                                           "\n"
-                                          R"({"tokens": ["c"], "ner_tags": [9]})");
+                                          R"({"tokens": ["c"], "ner_tags": ["9"]})");
   ASSERT_EQ(text.sentences.size(), 3u);
   EXPECT_EQ(text.sentences[0].tags, Words({"O", "B-X"}));
   EXPECT_EQ(discover_tags(text).names(), Words({"10", "9", "B-X", "O"}));
@@ -152,6 +152,28 @@ TEST_F(TaggedTest, TakesWordsAndTagsAsRunNer) {
   EXPECT_THAT(error_of("a.jsonl", R"({"tokens": ["a"], "ner_tags": [""]})"),
               HasSubstr("a.jsonl, line 1: 'ner_tags' holds an empty tag"));
   EXPECT_THAT(error_of("a.jsonl", ""), HasSubstr("a.jsonl is empty: it has no record"));
+}
+
+// `datasets` makes floating-point numbers of [0, 1.0], and run_ner sorts 0 and true as one class.
+TEST_F(TaggedTest, TagsAreOfOneType) {
+  const auto record = [](const std::string& tags) {
+    return R"({"tokens": ["a", "b"], "ner_tags": [)" + tags + "]}\n";
+  };
+  EXPECT_THAT(error_of("a.jsonl", record("0, true")),
+              HasSubstr("a.jsonl, line 1: 'ner_tags' holds 0 and true, not values of one type"));
+  EXPECT_THAT(error_of("a.jsonl", record("0, 1.0")), HasSubstr("holds 0 and 1.0"));
+  for (const char* other : {"false, true", "0.0, 1.0", "\"0\", \"1\""})
+    EXPECT_THAT(error_of("a.jsonl", record("0, 1") + record(other)),
+                HasSubstr("a.jsonl, line 2: 'ner_tags' holds "));
+  const TaggedText text = read("a.jsonl", record("0, 1") + record("0, true") + record("1, 2.0"),
+                               {.bad = BadRecords::skip});
+  EXPECT_EQ(text.skipped, 2);
+  EXPECT_EQ(discover_tags(text).names(), Words({"0", "1"}));
+}
+
+TEST_F(TaggedTest, AnArrayOfListsIsRefusedAsSuch) {
+  EXPECT_THAT(error_of("a.json", "[[1, 2]]"),
+              HasSubstr("a.json: its records are no objects, so that none has the field 'tokens'"));
 }
 
 TEST_F(TaggedTest, RecordsWithoutWordsStayWithinTheBudget) {
