@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/text_encoding.h"
 
 namespace shoal {
 namespace {
@@ -148,21 +149,11 @@ class DocumentBuilder {
   std::vector<std::set<string_t, std::less<>>> keys_;  // keys of open objects, if they are ordered
 };
 
-// Without a mark at its start, every other byte of UTF-16's first characters is zero.
-bool is_utf16(std::string_view text) {
-  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return true;
-  if (text.size() < 4 || text.size() % 2 != 0) return false;
-  return (text[0] == '\0') != (text[1] == '\0') && (text[2] == '\0') == (text[0] == '\0') &&
-         (text[3] == '\0') == (text[1] == '\0');
-}
-
 void check_text(std::string_view text, std::string_view name) {
   if (text.find_first_not_of(" \t\r\n") == text.npos)
     throw_error(ErrorCode::corrupt_data, "{} is empty, where a JSON document is expected", name);
-  using namespace std::string_view_literals;
-  const bool utf32 = text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv);
-  if (!utf32 && !is_utf16(text)) return;
-  const std::string_view encoding = utf32 ? "UTF-32" : "UTF-16";
+  const std::string_view encoding = wide_encoding(text);
+  if (encoding.empty()) return;
   throw Error(ErrorCode::corrupt_data, fmt::format("{} is {}, and JSON is UTF-8", name, encoding),
               fmt::format("convert the file: iconv -f {} -t UTF-8", encoding));
 }

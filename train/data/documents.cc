@@ -5,6 +5,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/text_encoding.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/json_records.h"
 #include "shoal/train/data/tokenizer/utf8.h"
@@ -33,6 +34,7 @@ DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& op
       document_(options.document) {
   text_ = {reinterpret_cast<const char*>(source_.bytes.data()), source_.bytes.size()};
   touch(text_);
+  refuse_unmarked_utf16(text_, source_.name);
   is_json_ = is_json_path(path);
   if (is_json_) {
     const JsonRecords records(text_, source_.name);

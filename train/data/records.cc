@@ -15,6 +15,7 @@
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/text_encoding.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/csv.h"
 #include "shoal/train/data/json_records.h"
@@ -273,6 +274,7 @@ class RecordFile::Reader {
         is_csv_(file.format_ == RecordFormat::csv),
         at_(text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0),
         lines_(text_, at_) {
+    refuse_unmarked_utf16(text_, file.path());
     if (file.format_ == RecordFormat::json) json_.emplace(text_, file.path());
   }
 

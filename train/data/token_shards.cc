@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
+#include "shoal/runtime/io/text_encoding.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/token_file.h"
@@ -34,6 +35,7 @@ bool is_description(std::string_view name) {
 std::vector<std::string> names_in_list(const std::string& file, const SourceRegistry& sources) {
   const WholeSource list = open_whole(file, sources);
   const std::string_view text(reinterpret_cast<const char*>(list.bytes.data()), list.bytes.size());
+  refuse_unmarked_utf16(text, list.name);
   std::vector<std::string> names;
   std::string_view line;
   for (TextLines lines(text); lines.next(line);) {

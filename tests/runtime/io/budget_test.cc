@@ -256,9 +256,14 @@ TEST(Json, RefusesANulByteAfterTheDocument) {
 
 TEST(Json, OfNoUtf8SaysHowToConvertIt) {
   using namespace std::string_literals;
-  for (const std::string& text : {"\xff\xfe{\0}\0"s, "\xfe\xff\0{\0}"s, "{\0}\0"s, "\0{\0}"s})
-    EXPECT_EQ(within_budget(text.size(), "UTF-16", [&] { (void)parse_json(text, "f.json"); }),
-              "f.json is UTF-16, and JSON is UTF-8; convert the file: iconv -f UTF-16 -t UTF-8");
+  for (const auto& [text, encoding] : {std::pair{"\xff\xfe{\0}\0"s, "UTF-16"},
+                                       {"\xfe\xff\0{\0}"s, "UTF-16"},
+                                       {"{\0}\0"s, "UTF-16LE"},
+                                       {"\0{\0}"s, "UTF-16BE"}})
+    EXPECT_EQ(
+        within_budget(text.size(), "UTF-16", [&] { (void)parse_json(text, "f.json"); }),
+        fmt::format("f.json is {0}, and JSON is UTF-8; convert the file: iconv -f {0} -t UTF-8",
+                    encoding));
   EXPECT_THAT(within_budget(8, "UTF-32", [&] { (void)parse_json("\xff\xfe\0\0{\0\0\0"s, "f"); }),
               HasSubstr("iconv -f UTF-32 -t UTF-8"));
   EXPECT_THAT(within_budget(10, "ISO-8859-1", [&] { (void)parse_json("\"caf\xe9 \"", "f.json"); }),

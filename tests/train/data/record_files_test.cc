@@ -18,6 +18,8 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/records.h"
+#include "shoal/train/data/token_shards.h"
+#include "shoal/train/data/tokenizer/bpe_trainer.h"
 #include "shoal/train/data/tokenizer/characters.h"
 
 namespace shoal {
@@ -246,6 +248,46 @@ TEST_F(RecordFiles, OfTextHaveTheLinesOfDatasets) {
     });
     EXPECT_EQ(lines, one["lines"].get<Texts>()) << one;
   }
+}
+
+// Their bytes are UTF-8 with a NUL in each character.
+TEST_F(RecordFiles, OfUtf16WithoutAMarkSayHowToConvertThem) {
+  const auto wide = [](std::u16string_view text, bool little) {
+    std::string bytes;
+    for (const char16_t c : text) {
+      const char low = static_cast<char>(c & 0xFF), high = static_cast<char>(c >> 8);
+      bytes += little ? low : high;
+      bytes += little ? high : low;
+    }
+    return bytes;
+  };
+  const std::u16string russian =
+      u"\u0442\u0435\u043a\u0441\u0442,\u0438\n\u043e\u0434\u0438\u043d \u0434\u0432\u0430,1\n"
+      u"\u0442\u0440\u0438 \u0438 "
+      u"\u0447\u0435\u0442\u044b\u0440\u0435,0\n\u043e\u0434\u0438\u043d,1\n";
+  for (const auto& [name, text] : {std::pair{"a.csv", std::u16string(u"t,label\nx,1\n")},
+                                   {"a.tsv", u"t\tlabel\nx\t1\n"},
+                                   {"a.jsonl", u"{\"text\": \"x\"}\n"},
+                                   {"a.json", u"[{\"text\": \"x\"}]"},
+                                   {"a.txt", u"some text\n"},
+                                   {"b.csv", russian}})
+    for (const bool little : {true, false}) {
+      const std::string path = file(name, wide(text, little));
+      const std::string remedy = fmt::format(
+          "{}: it looks like UTF-16{}; convert the file: iconv -f UTF-16{} -t UTF-8",
+          "zero bytes among its characters", little ? "LE" : "BE", little ? "LE" : "BE");
+      EXPECT_THAT(test::error_text([&] { DocumentSource source(path, {}); }), HasSubstr(remedy));
+      for (const BadRecords bad : {BadRecords::stop, BadRecords::skip})
+        EXPECT_THAT(test::error_text([&] { RecordFile rows(path, {.bad = bad}); }),
+                    HasSubstr(remedy));
+      EXPECT_THAT(test::error_text([&] { BpeTrainer({}).add_file(path); }), HasSubstr(remedy));
+      EXPECT_THAT(test::error_text([&] { expand_shards({"@" + path}); }), HasSubstr(remedy));
+    }
+  // A NUL here and there is text.
+  using namespace std::string_literals;
+  const RecordFile rows(file("c.csv", "t,label\na\0b\0,1\nlonger,0\n"s));
+  EXPECT_EQ(rows.get(0).text("t"), "a\0b\0"s);
+  EXPECT_EQ(DocumentSource(file("c.txt", "a\0bc\0d\0e\0fgh\0\n"s), {}).bytes(), 14);
 }
 
 TEST_F(RecordFiles, OfJsonTextsAreLinesOrAnArray) {

@@ -9,6 +9,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/text_encoding.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
@@ -283,6 +284,7 @@ void BpeTrainer::add_file(const std::string& path) {
   const auto file = MappedFile::open(path);
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               file->bytes().size());
+  refuse_unmarked_utf16(text, path);
   check_utf8(text, path);
   // Split at line starts; each thread counts into its own map.
   const BpeTrainerOptions& options = impl_->options;

@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/white_space.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/text_encoding.h"
 #include "shoal/runtime/io/text_lines.h"
 #include "shoal/train/data/json_records.h"
 #include "shoal/train/data/tokenizer/utf8.h"
@@ -40,6 +41,7 @@ std::string_view without_blanks_behind(std::string_view text) {
 std::string_view text_of(const MappedFile& map) {
   const auto bytes = map.bytes();
   std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  refuse_unmarked_utf16(all, map.path());
   if (all.starts_with("\xEF\xBB\xBF")) all.remove_prefix(3);
   return all;
 }

@@ -207,6 +207,8 @@ TEST_F(TaggedTest, NamesTheBadLineOrLeavesItsSentenceOut) {
   EXPECT_THAT(error_of("a.jsonl", R"({"tokens": "a b", "ner_tags": ["O", "O"]})"),
               HasSubstr("not a list"));
   EXPECT_THAT(error_of("a.txt", "\n\n"), HasSubstr("no sentence that can be used"));
+  using namespace std::string_literals;
+  EXPECT_THAT(error_of("a.txt", "a\0 \0O\0\n\0"s), HasSubstr("iconv -f UTF-16LE -t UTF-8"));
   const TaggedText text = read("a.txt", "a O\nb\nc O\n\nd O\n\ne\n", {.bad = BadRecords::skip});
   ASSERT_EQ(text.sentences.size(), 1u);
   EXPECT_EQ(text.sentences[0].words, Words({"d"}));
