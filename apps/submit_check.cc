@@ -190,9 +190,12 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
   if (job.code && !job.code->git && job.code->entry_point.ends_with(".json")) {
     const std::string file =
         (std::filesystem::path(directory) / job.code->source_dir / job.code->entry_point).string();
-    if (is_regular_file(file)) {  // otherwise check_source() reports it
-      words.push_back(file);
-      file_options = ordered_json_if_valid(read_text_file(file));
+    try {
+      if (is_regular_file(file)) {
+        words.push_back(file);
+        file_options = ordered_json_if_valid(read_text_file(file));
+      }
+    } catch (const Error&) {  // check_source() or check_train_words() reports it
     }
     is_whole = file_options.has_value() && file_options->is_object();
   } else if (entry.ends_with(".json")) {
@@ -244,11 +247,7 @@ sagemaker::TrainingJob checked_job(const SubmitWords& words) {
                                     .now = std::chrono::system_clock::now()},
                                    problems);
   const std::string directory = directory_of(words.path);
-  if (job.code) try {
-      sagemaker::check_source(*job.code, directory);
-    } catch (const Error& error) {
-      problems.add("", error.what());
-    }
+  if (job.code) sagemaker::check_source(*job.code, directory, problems);
   check_run(job, directory, problems);
   problems.check();
   for (const std::string& notice : job.notices)

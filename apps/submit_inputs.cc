@@ -63,8 +63,7 @@ class Inputs {
   void check() {
     for (const auto& path : needs_.models) check_path(path, /*is_model=*/true);
     for (const auto& path : needs_.files) check_file(path);
-    if (!needs_.resume.empty())
-      check_path({"resume_from_checkpoint", needs_.resume}, /*is_model=*/false);
+    if (!needs_.resume.empty()) check_path({"resume_from_checkpoint", needs_.resume}, false);
     if (!is_whole_) return;
     check_model();
     check_data();
@@ -73,7 +72,8 @@ class Inputs {
  private:
   // "train, validation", for messages.
   std::string channels() const {
-    return channels_.empty() ? "none" : fmt::format("{}", fmt::join(channels_, ", "));
+    return channels_.empty() ? "none"
+                             : shortened(fmt::format("{}", fmt::join(channels_, ", ")), 1000);
   }
   bool has(std::string_view channel) const {
     return std::ranges::find(channels_, channel) != channels_.end();
@@ -121,6 +121,16 @@ class Inputs {
     const std::string folder = fs::path(sure).parent_path().string();
     return folder.empty() || code_file(folder).has_value();
   }
+  // Something else than a file or a directory can be there, and nothing reads that.
+  void check_kind(const command::TrainNeeds::Path& path, const std::string& name) {
+    if (!job_.code || job_.code->git) return;
+    const auto file = code_file(name);
+    const FileKind kind = file ? file_kind(file->string()) : FileKind::absent;
+    if (kind == FileKind::other)
+      add(path, "which is a pipe or a device in the job's code: give a file");
+    else if (kind == FileKind::directory && is_one_file(path))
+      add(path, several(path.option));
+  }
   // True if the environment places Hugging Face's cache, for example in a channel.
   bool has_cache() const {
     const Json* const environment = find_field(job_.request, "Environment");
@@ -153,12 +163,14 @@ class Inputs {
                ? "which names several files: give streaming true and max_steps, or one file"
                : "which names several files: give one file";
   }
+  bool is_one_file(const command::TrainNeeds::Path& path) const {
+    return path.option.ends_with("_file") && !(needs_.streams && path.option == "train_file");
+  }
   // Only streaming reads "@LIST" and "a.txt,b.txt"; without it they would be one file's
   // name.
   bool is_of_stream(const command::TrainNeeds::Path& path) const {
     const std::string& value = path.value;
-    if (!path.option.ends_with("_file") || (needs_.streams && path.option == "train_file"))
-      return false;
+    if (!is_one_file(path)) return false;
     const auto comma = value.find(',');
     const std::string second = comma == value.npos ? "" : value.substr(comma + 1);
     return value.starts_with("@/") || second.starts_with('/') || second.find("://") != value.npos;
@@ -167,15 +179,16 @@ class Inputs {
   void check_file(const command::TrainNeeds::Path& path) {
     if (is_of_stream(path)) return add(path, several(path.option));
     check_path(path, /*is_model=*/false);
+  }
+  // What a list of the job's code names.
+  void check_listed(const command::TrainNeeds::Path& path) {
     if (!path.is_list || !job_.code || job_.code->git) return;
     const std::string where = place_of(path.value);
     if (!is_within(where, kCode)) return;
-    if (const auto file = code_file(fs::path(where).lexically_relative(kCode).string())) try {
-        for (const std::string& name : names_in_list(file->string()))
-          check_path({path.option, name}, /*is_model=*/false);
-      } catch (const Error& error) {
-        problems_.add(place(path.option), error.what());
-      }
+    const auto file = code_file(fs::path(where).lexically_relative(kCode).string());
+    if (!file || !is_regular_file(file->string())) return;  // look_for() reports it
+    for (const std::string& name : names_in_list(file->string()))
+      check_path({path.option, name}, /*is_model=*/false);
   }
 
   // As the run sees it, which starts where the code is; without "..".
@@ -192,6 +205,15 @@ class Inputs {
   }
 
   void check_path(const command::TrainNeeds::Path& path, bool is_model) {
+    try {
+      look_for(path, is_model);
+      check_listed(path);
+    } catch (const Error& error) {  // the file system's
+      problems_.add(place(path.option), error.what());
+    }
+  }
+
+  void look_for(const command::TrainNeeds::Path& path, bool is_model) {
     if (!is_local(path.value)) {
       const bool is_file = !is_model && path.option.ends_with("_file");
       return check_remote(path, is_file);
@@ -200,8 +222,10 @@ class Inputs {
     if (is_within(where, kCode)) {
       const std::string rest = fs::path(where).lexically_relative(kCode).string();
       if (!value.starts_with('/')) return check_name({path.option, rest, path.is_list}, is_model);
-      if (where != kCode && !in_code(rest))
+      if (where == kCode) return;
+      if (!in_code(rest))
         add(path, "but the job's code (source_dir, dependencies) has no such file");
+      check_kind(path, rest);
     } else if (is_within(where, kChannels)) {
       check_channel(path, where);
     } else if (is_within(where, checkpoints()) || is_within(where, kCheckpoints)) {
@@ -221,16 +245,15 @@ class Inputs {
     const std::string rest = where.substr(kChannels.size() + 1);
     const std::string channel = rest.substr(0, rest.find('/'));
     if (!has(channel))
-      add(path,
-          fmt::format("but the job has no channel {} (inputs); it has {}", channel, channels()));
-    else if (rest == channel && path.option.ends_with("_file") &&
-             !(needs_.streams && path.option == "train_file"))
+      add(path, fmt::format("but the job has no channel {} (inputs); it has {}", shortened(channel),
+                            channels()));
+    else if (rest == channel && is_one_file(path))
       add(path, several(path.option));
   }
 
   // A relative path, or a name to search for.
   void check_name(const command::TrainNeeds::Path& path, bool is_model) {
-    if (in_code(path.value)) return;
+    if (in_code(path.value)) return check_kind(path, path.value);
     if (path.option == "config_name" && path.value.starts_with("gpt2")) return;  // a preset
     const bool is_looked_for = is_model || path.option == "dataset_name";
     const std::string last = fs::path(path.value).filename().string();

@@ -203,7 +203,7 @@ void OptionSet::add_arguments(std::span<const std::string> arguments) {
     const auto equals = argument.find('=');
     const bool has_value = equals != argument.npos;
     const std::string written = underscored(argument.substr(2, has_value ? equals - 2 : equals));
-    const std::string source = "command line --" + written;
+    const std::string source = "command line --" + shortened(written, 100);
     Option* option = impl_->find(written);
     bool negated = false;
     if (!option && written.starts_with("no_") && !has_value) {

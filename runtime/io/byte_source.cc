@@ -15,6 +15,7 @@
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/shown_path.h"
 
 namespace shoal {
 namespace {
@@ -42,7 +43,8 @@ class LocalFile final : public ByteSource {
           ::pread(descriptor_, destination.data(), std::min(destination.size(), kPart), offset);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0)
-        throw_error(ErrorCode::io, "cannot read {} at {}: {}", path_, offset, std::strerror(errno));
+        throw_error(ErrorCode::io, "cannot read {} at {}: {}", shown_path(path_), offset,
+                    std::strerror(errno));
       if (count == 0)
         throw_error(ErrorCode::corrupt_data, "{} became shorter while it was read: no byte at {}",
                     path_, offset);
@@ -82,7 +84,7 @@ std::shared_ptr<ByteSource> open_file(const std::string& path) {
   if (::fstat(descriptor, &status) != 0) {
     const int error = errno;
     ::close(descriptor);
-    throw_error(ErrorCode::io, "cannot look at {}: {}", path, std::strerror(error));
+    throw_error(ErrorCode::io, "cannot look at {}: {}", shown_path(path), std::strerror(error));
   }
   return std::make_shared<LocalFile>(path, descriptor, status.st_size);
 }
@@ -122,7 +124,7 @@ std::vector<std::string> local_matches(const std::string& pattern) {
       },
       &found);
   if (result != 0 && result != GLOB_NOMATCH)
-    throw_error(ErrorCode::io, "cannot list {}: {}", pattern,
+    throw_error(ErrorCode::io, "cannot list {}: {}", shown_path(pattern),
                 unreadable.empty() ? "out of memory" : unreadable);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < found.gl_pathc; ++i)
@@ -145,8 +147,8 @@ const SourceRegistry::Scheme* SourceRegistry::find(const std::string& uri) const
   if (scheme == "file") return nullptr;
   std::string known = "file";
   for (const auto& [name, with] : schemes_) known += ", " + name;
-  throw_error(ErrorCode::unavailable, "cannot open {}: this program reads the schemes {}", uri,
-              known);
+  throw_error(ErrorCode::unavailable, "cannot open {}: this program reads the schemes {}",
+              shown_path(uri), known);
 }
 
 std::shared_ptr<ByteSource> SourceRegistry::open(const std::string& uri) const {
@@ -175,13 +177,14 @@ std::vector<std::string> SourceRegistry::match(const std::string& pattern) const
   } else {
     if (!scheme->list)
       throw Error(ErrorCode::unavailable,
-                  fmt::format("cannot list {}: this program reads such names, one by one", pattern),
+                  fmt::format("cannot list {}: this program reads such names, one by one",
+                              shown_path(pattern)),
                   "give each file by its whole name");
     for (std::string& name : scheme->list(wanted.substr(0, wanted.find_first_of("*?["))))
       if (!name.ends_with('/') && ::fnmatch(wanted.c_str(), name.c_str(), FNM_PATHNAME) == 0)
         names.push_back(std::move(name));
   }
-  if (names.empty()) throw_error(ErrorCode::not_found, "nothing matches {}", pattern);
+  if (names.empty()) throw_error(ErrorCode::not_found, "nothing matches {}", shown_path(pattern));
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -9,6 +9,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/io/shown_path.h"
 
 namespace shoal {
 namespace fs = std::filesystem;
@@ -19,7 +20,8 @@ bool says_absent(const std::error_code& error) {
 }
 
 void check(const std::error_code& error, std::string_view step, const std::string& path) {
-  if (error) throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, error.message());
+  if (error)
+    throw_error(ErrorCode::io, "cannot {} {}: {}", step, shown_path(path), error.message());
 }
 
 FileKind kind_of(const fs::file_status& status) {
@@ -100,7 +102,7 @@ std::optional<std::string> link_target(const std::string& path) {
 std::optional<std::int64_t> file_bytes(const std::string& path) {
   const FileKind kind = file_kind(path);
   if (kind == FileKind::absent) return std::nullopt;
-  SHOAL_CHECK(kind == FileKind::regular, "{} is not a regular file", path);
+  SHOAL_CHECK(kind == FileKind::regular, "{} is not a regular file", shown_path(path));
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   if (says_absent(error)) return std::nullopt;
@@ -119,7 +121,7 @@ std::optional<fs::file_time_type> modification_time(const std::string& path) {
 std::vector<DirectoryEntry> list_directory(const std::string& directory) {
   std::vector<DirectoryEntry> entries;
   if (!read_directory(directory, entries))
-    throw_error(ErrorCode::not_found, "there is no directory {}", directory);
+    throw_error(ErrorCode::not_found, "there is no directory {}", shown_path(directory));
   sort_by_name(entries);
   return entries;
 }
@@ -145,7 +147,7 @@ std::vector<std::string> names_in_if_there(const std::string& directory, const N
 
 std::vector<DirectoryEntry> list_tree(const std::string& directory) {
   if (!path_exists(directory))
-    throw_error(ErrorCode::not_found, "there is no directory {}", directory);
+    throw_error(ErrorCode::not_found, "there is no directory {}", shown_path(directory));
   std::vector<DirectoryEntry> all;
   add_below(directory, "", all);
   return all;
@@ -159,11 +161,13 @@ std::optional<std::string> reason_not_made(const std::string& path) {
 
 void make_directories(const std::string& path, std::string remedy) {
   if (path.find("://") != path.npos)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("cannot make the directory {}: it is not on this machine", path),
-                "give a local directory, and copy it there afterwards");
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("cannot make the directory {}: it is not on this machine", shown_path(path)),
+        "give a local directory, and copy it there afterwards");
   if (const auto reason = reason_not_made(path))
-    throw Error(ErrorCode::io, fmt::format("cannot make the directory {}: {}", path, *reason),
+    throw Error(ErrorCode::io,
+                fmt::format("cannot make the directory {}: {}", shown_path(path), *reason),
                 std::move(remedy));
 }
 
@@ -186,7 +190,9 @@ bool remove_tree(const std::string& path) {
 void rename_path(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
-  if (error) throw_error(ErrorCode::io, "cannot rename {} to {}: {}", from, to, error.message());
+  if (error)
+    throw_error(ErrorCode::io, "cannot rename {} to {}: {}", shown_path(from), shown_path(to),
+                error.message());
 }
 
 void write_file(const std::string& path, std::string_view bytes) {
@@ -195,14 +201,16 @@ void write_file(const std::string& path, std::string_view bytes) {
   file << bytes;
   file.close();
   if (!file)
-    throw_error(ErrorCode::io, "cannot write {}: {}", path,
+    throw_error(ErrorCode::io, "cannot write {}: {}", shown_path(path),
                 std::generic_category().message(errno != 0 ? errno : EIO));
 }
 
 void copy_file(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  if (error) throw_error(ErrorCode::io, "cannot copy {} to {}: {}", from, to, error.message());
+  if (error)
+    throw_error(ErrorCode::io, "cannot copy {} to {}: {}", shown_path(from), shown_path(to),
+                error.message());
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -210,7 +218,9 @@ bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   const bool same = fs::equivalent(a, b, error);
   if (says_absent(error)) return false;
-  if (error) throw_error(ErrorCode::io, "cannot compare {} with {}: {}", a, b, error.message());
+  if (error)
+    throw_error(ErrorCode::io, "cannot compare {} with {}: {}", shown_path(a), shown_path(b),
+                error.message());
   return same;
 }
 

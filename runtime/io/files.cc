@@ -16,6 +16,7 @@
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/mapped_files.h"
+#include "shoal/runtime/io/shown_path.h"
 
 namespace shoal {
 namespace {
@@ -59,16 +60,18 @@ int open_regular_file(const std::string& path, int flags) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
   if (descriptor < 0)
     throw Error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
-                fmt::format("cannot open {}: {}", path, std::strerror(errno)), remedy_for(path));
+                fmt::format("cannot open {}: {}", shown_path(path), std::strerror(errno)),
+                remedy_for(path));
   struct stat status{};
   const int failed = ::fstat(descriptor, &status) != 0 ? errno : 0;
   if (failed == 0 && S_ISREG(status.st_mode)) return descriptor;
   ::close(descriptor);
-  if (failed != 0) throw_error(ErrorCode::io, "cannot look at {}: {}", path, std::strerror(failed));
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("cannot open {}: it is not a regular file but {}", path, kind_of(status.st_mode)),
-      "give a file");
+  if (failed != 0)
+    throw_error(ErrorCode::io, "cannot look at {}: {}", shown_path(path), std::strerror(failed));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("cannot open {}: it is not a regular file but {}", shown_path(path),
+                          kind_of(status.st_mode)),
+              "give a file");
 }
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
@@ -77,7 +80,7 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   if (::fstat(descriptor, &status) != 0) {
     const int error = errno;
     ::close(descriptor);
-    throw_error(ErrorCode::io, "cannot look at {}: {}", path, std::strerror(error));
+    throw_error(ErrorCode::io, "cannot look at {}: {}", shown_path(path), std::strerror(error));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = nullptr;
@@ -85,7 +88,7 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   const int error = errno;
   ::close(descriptor);
   if (data == MAP_FAILED)
-    throw_error(ErrorCode::io, "cannot map the {} bytes of {}: {}", size, path,
+    throw_error(ErrorCode::io, "cannot map the {} bytes of {}: {}", size, shown_path(path),
                 std::strerror(error));
   std::shared_ptr<MappedFile> file(new MappedFile(path, static_cast<const std::byte*>(data), size));
   if (data) note_mapped(data, size, file->path().c_str());
@@ -157,9 +160,10 @@ void AtomicFile::fail(const char* step, int error) {
                 [&] { free = fmt::format(", {} are free", free_bytes(directory_of(path_))); });
     room = fmt::format(" ({} bytes were to be written{})", std::max(expected_, written_), free);
   }
-  throw Error(ErrorCode::io,
-              fmt::format("cannot {} {}: {}{}", step, path_, std::strerror(error), room),
-              room.empty() ? std::string() : "make room, or write to another directory");
+  throw Error(
+      ErrorCode::io,
+      fmt::format("cannot {} {}: {}{}", step, shown_path(path_), std::strerror(error), room),
+      room.empty() ? std::string() : "make room, or write to another directory");
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -202,18 +206,21 @@ void write_file_atomically(const std::string& path, std::string_view text) {
 void sync_directory(const std::string& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0)
-    throw_error(ErrorCode::io, "cannot open the directory {}: {}", directory, std::strerror(errno));
+    throw_error(ErrorCode::io, "cannot open the directory {}: {}", shown_path(directory),
+                std::strerror(errno));
   const int result = ::fsync(descriptor);
   const int error = errno;
   ::close(descriptor);
   // EINVAL: a file system whose directories need no sync.
   if (result != 0 && error != EINVAL)
-    throw_error(ErrorCode::io, "cannot sync the directory {}: {}", directory, std::strerror(error));
+    throw_error(ErrorCode::io, "cannot sync the directory {}: {}", shown_path(directory),
+                std::strerror(error));
 }
 
 void rename_and_sync(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
-    throw_error(ErrorCode::io, "cannot rename {} to {}: {}", from, to, std::strerror(errno));
+    throw_error(ErrorCode::io, "cannot rename {} to {}: {}", shown_path(from), shown_path(to),
+                std::strerror(errno));
   std::string plain = to;
   while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
   sync_directory(directory_of(plain));

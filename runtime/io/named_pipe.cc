@@ -13,6 +13,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/shown_path.h"
 
 namespace shoal {
 namespace {
@@ -31,7 +32,7 @@ NamedPipe::NamedPipe(std::string path, const std::atomic<bool>& stop, double wai
   // Without O_NONBLOCK, open() would wait for a writer and ignore `stop`.
   while ((descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
     if (errno != ENOENT && errno != EINTR)
-      throw_error(ErrorCode::io, "cannot open {}: {}", path_, std::strerror(errno));
+      throw_error(ErrorCode::io, "cannot open {}: {}", shown_path(path_), std::strerror(errno));
     if (stop_) give_up(path_);
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
@@ -57,7 +58,7 @@ std::size_t NamedPipe::read(std::span<std::byte> into) {
     const ssize_t count = ::read(descriptor_, into.data(), into.size());
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno != EINTR && errno != EAGAIN)
-      throw_error(ErrorCode::io, "cannot read {}: {}", path_, std::strerror(errno));
+      throw_error(ErrorCode::io, "cannot read {}: {}", shown_path(path_), std::strerror(errno));
   }
 }
 

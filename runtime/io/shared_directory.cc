@@ -22,6 +22,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/descriptor.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/shown_path.h"
 
 namespace shoal {
 namespace {
@@ -31,7 +32,8 @@ constexpr std::string_view kMark = "shoal";  // the first word of each line of `
 std::string file_in(const std::string& directory) { return directory + "/alive"; }
 
 [[noreturn]] void fail(std::string_view step, const std::string& path) {
-  throw Error(ErrorCode::io, fmt::format("cannot {} {}: {}", step, path, std::strerror(errno)),
+  throw Error(ErrorCode::io,
+              fmt::format("cannot {} {}: {}", step, shown_path(path), std::strerror(errno)),
               "set TMPDIR to a directory that can be written to");
 }
 

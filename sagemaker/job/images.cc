@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/base/shortened.h"
+
 namespace shoal::sagemaker {
 namespace {
 
@@ -146,8 +148,8 @@ std::string framework_image(const FrameworkVersions& versions, const std::string
     for (const Image& image : images)
       if (matches(get(image), given)) left.push_back(image);
     if (left.empty())
-      problems.add(
-          path, fmt::format("there is no image for {}; there are {}", given, listed(images, get)));
+      problems.add(path, fmt::format("there is no image for {}; there are {}", shortened(given),
+                                     listed(images, get)));
     images = std::move(left);
     return !images.empty();
   };

@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/scratch_directory.h"
+#include "shoal/runtime/io/shown_path.h"
 #include "shoal/sagemaker/process/process.h"
 
 namespace shoal::sagemaker {
@@ -92,18 +92,42 @@ void check_links(const std::string& clone) {
   }
 }
 
-void check_paths(const SourceCode& code, const std::string& directory) {
+// Reports a path that is absent, cannot be looked at, or is none of these kinds: a pipe or a device
+// is never wanted.
+bool check_path(std::string_view field, const std::string& path,
+                std::initializer_list<FileKind> kinds, Problems& problems) {
+  const bool file = std::ranges::find(kinds, FileKind::regular) != kinds.end();
+  const bool folder = std::ranges::find(kinds, FileKind::directory) != kinds.end();
+  const std::string shown = shown_path(path);
+  try {
+    const FileKind kind = file_kind(path);
+    if (std::ranges::find(kinds, kind) != kinds.end()) return true;
+    if (kind == FileKind::absent)
+      problems.add(field, fmt::format("there is no {} {}",
+                                      !folder ? "file"
+                                      : !file ? "directory"
+                                              : "file or directory",
+                                      shown));
+    else
+      problems.add(field, fmt::format("{} is {}", shown,
+                                      !folder ? "not a regular file"
+                                      : !file ? "not a directory"
+                                              : "neither a regular file nor a directory"));
+  } catch (const Error& error) {
+    problems.add(field, error.what());
+  }
+  return false;
+}
+
+void check_paths(const SourceCode& code, const std::string& directory, Problems& problems) {
   const std::string source = joined(directory, code.source_dir);
-  if (!code.source_dir.empty() && !is_directory(source))
-    throw Error(ErrorCode::not_found, fmt::format("source_dir: there is no directory {}", source));
-  const std::string entry = joined(code.source_dir.empty() ? directory : source, code.entry_point);
-  if (!is_regular_file(entry))
-    throw Error(ErrorCode::not_found,
-                fmt::format("entry_point: there is no file {}", shortened(entry, 1000)));
+  if (code.source_dir.empty() || check_path("/source_dir", source, {FileKind::directory}, problems))
+    check_path("/entry_point",
+               joined(code.source_dir.empty() ? directory : source, code.entry_point),
+               {FileKind::regular}, problems);
   for (const std::string& path : code.dependencies)
-    if (!path_exists(joined(directory, path)))
-      throw Error(ErrorCode::not_found,
-                  fmt::format("dependencies: there is no {}", joined(directory, path)));
+    check_path("/dependencies", joined(directory, path), {FileKind::regular, FileKind::directory},
+               problems);
 }
 
 }  // namespace
@@ -117,8 +141,8 @@ std::string without_secrets(std::string text, const SourceCode& code) {
   return text;
 }
 
-void check_source(const SourceCode& code, const std::string& directory) {
-  if (!code.git) check_paths(code, directory);
+void check_source(const SourceCode& code, const std::string& directory, Problems& problems) {
+  if (!code.git) check_paths(code, directory, problems);
 }
 
 void pack_source(const SourceCode& code, const std::string& directory, const std::string& archive) {
@@ -129,7 +153,9 @@ void pack_source(const SourceCode& code, const std::string& directory, const std
     clone(code, from);
     check_links(from);
   }
-  check_paths(code, from);
+  Problems problems;
+  check_paths(code, from, problems);
+  problems.check();
   // Entries as {parent directory, name}; the archive contains the name.
   std::vector<std::pair<std::string, std::string>> entries;
   if (code.source_dir.empty()) {

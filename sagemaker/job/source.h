@@ -9,17 +9,17 @@
 
 namespace shoal::sagemaker {
 
-// Throws not_found, naming the missing file, before anything costs money. entry_point and
-// source_dir are relative to `directory` unless absolute. Does nothing if the code is in git.
-void check_source(const SourceCode& code, const std::string& directory);
+// Adds a problem for each path that is not there, or is a pipe or a device, before anything costs
+// money. Paths are relative to `directory` unless absolute. Does nothing if the code is in git.
+void check_source(const SourceCode& code, const std::string& directory, Problems& problems);
 
 // Packs the code into `archive`, from `directory` or, with git_config, from a fresh clone in a
 // temporary directory. The bytes depend only on the files: sorted names, no times, no owners, no
 // .git.
 //
 // Runs git, tar and gzip. Throws unavailable if one is missing, and io with its last line if it
-// fails. git gets credentials through its environment, so they appear in no command line, message
-// or file.
+// fails; throws invalid_argument for what check_source() reports. git gets credentials through its
+// environment, so they appear in no command line, message or file.
 void pack_source(const SourceCode& code, const std::string& directory, const std::string& archive);
 
 // Replaces the secrets of git_config in a message.

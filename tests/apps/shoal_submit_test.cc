@@ -1,12 +1,17 @@
 // shoal submit: what a job file becomes, or what is wrong with it.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
 
 #include "apps/program.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 namespace shoal {
 namespace {
@@ -280,6 +285,67 @@ TEST_F(Submit, LooksForTheCode) {
   EXPECT_EQ(
       dry_run({{"entry_point", "other.json"}, {"git_config", {{"repo", "https://host/x"}}}}).status,
       0);
+}
+
+// Nothing waits for a pipe's writer or reads a device without end, and each is named for what it
+// is.
+TEST_F(Submit, TakesFilesAndDirectoriesAlone) {
+  ASSERT_EQ(::mkfifo((root_ / "code/fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", root_ / "code/zero");
+  std::filesystem::create_directory(root_ / "code/texts");
+  const auto refused = [&](const nlohmann::json& changes, const std::string& where,
+                           const std::string& why) {
+    const auto result = dry_run(changes);
+    EXPECT_EQ(result.status, 1) << changes;
+    EXPECT_THAT(result.err, HasSubstr("shoal submit: " + where)) << changes;
+    EXPECT_THAT(result.err, HasSubstr(why)) << changes;
+    EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+  };
+  for (const std::string name : {"fifo", "zero"}) {
+    std::filesystem::create_symlink(name, root_ / ("code/" + name + ".json"));
+    refused({{"entry_point", name + ".json"}}, "/entry_point: ", "is not a regular file");
+    refused({{"source_dir", "code/" + name}}, "/source_dir: ", "is not a directory");
+    refused({{"dependencies", nlohmann::json::array({"code/" + name})}},
+            "/dependencies: ", "is neither a regular file");
+    refused({{"hyperparameters", {{"train_file", name}}}},
+            "/hyperparameters/train_file: ", "which is a pipe or a device in the job's code");
+    refused({{"hyperparameters",
+              {{"train_file", "@/opt/ml/code/" + name}, {"streaming", true}, {"max_steps", 3}}}},
+            "/hyperparameters/train_file: ", "which is a pipe or a device in the job's code");
+    refused({{"hyperparameters", {{"model_name_or_path", name}}}},
+            "/hyperparameters/model_name_or_path: ", "which is a pipe or a device");
+  }
+  refused({{"entry_point", "texts"}}, "/entry_point: ", "is not a regular file");
+  refused({{"source_dir", "code/run.json"}}, "/source_dir: ", "is not a directory");
+  refused({{"hyperparameters", {{"train_file", "texts"}}}},
+          "/hyperparameters/train_file: ", "names several files");
+}
+
+TEST_F(Submit, ShowsLongNamesInPart) {
+  const std::string name(20000, 'a');
+  struct Case {
+    nlohmann::json changes;
+    std::string where;
+  };
+  const auto option = [](const std::string& of, const nlohmann::json& value) {
+    return nlohmann::json{{"hyperparameters", {{of, value}}}};
+  };
+  const std::vector<Case> cases = {
+      {{{"entry_point", name + ".json"}}, "/entry_point: cannot look at"},
+      {{{"source_dir", name}}, "/source_dir: cannot look at"},
+      {{{"dependencies", nlohmann::json::array({name})}}, "/dependencies: cannot look at"},
+      {{{"inputs", {{name, "s3://b/x"}}}}, "/inputs: nothing brings a model"},
+      {option(name, 1), "there is no option 'aaa"},
+      {option("train_file", name), "cannot look at"},
+      {option("train_file", "/opt/ml/input/data/" + name), "no channel"},
+      {option("model_name_or_path", name), "cannot look at"}};
+  for (const auto& [changes, where] : cases) {
+    const auto result = dry_run(changes);
+    EXPECT_EQ(result.status, 1) << where;
+    EXPECT_THAT(result.err, HasSubstr(where));
+    std::istringstream lines(result.err);
+    for (std::string line; std::getline(lines, line);) EXPECT_LT(line.size(), 1500U) << where;
+  }
 }
 
 TEST_F(Submit, NeedsItsWords) {

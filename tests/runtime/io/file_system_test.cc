@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/files.h"
 
 namespace shoal {
 namespace {
@@ -27,6 +29,20 @@ std::vector<std::string> names(const std::vector<DirectoryEntry>& entries) {
 }
 
 void touch(const std::string& path) { std::ofstream(path) << "text"; }
+
+// Such a path is not one that the user reads, and a line break in it would make two lines of one.
+TEST(FileSystem, LongPathsAreShownInPart) {
+  const std::string path = "/" + std::string(20000, 'a') + "\n";
+  for (const std::string& text :
+       {error_text([&] { file_kind(path); }), error_text([&] { list_directory(path); }),
+        error_text([&] { make_directories(path); }), error_text([&] { write_file(path, ""); }),
+        error_text([&] { rename_path(path, path); }), error_text([&] { copy_file(path, path); }),
+        error_text([&] { read_text_file(path); }), error_text([&] { MappedFile::open(path); })}) {
+    EXPECT_THAT(text, HasSubstr("File name too long"));
+    EXPECT_LT(text.size(), 2500U);
+  }
+  EXPECT_THAT(error_text([&] { list_directory("/no\nwhere"); }), HasSubstr("/no\\nwhere"));
+}
 
 TEST(FileSystem, KindsAreToldApart) {
   const TemporaryDirectory directory;

@@ -95,8 +95,10 @@ TEST_F(Source, IsTheEntryPointAloneWithoutADirectory) {
 
 TEST_F(Source, NamesWhatIsMissing) {
   const auto refused = [&](const SourceCode& code) {
+    Problems problems;
+    check_source(code, root_.path(), problems);
     try {
-      check_source(code, root_.path());
+      problems.check();
     } catch (const Error& error) {
       return std::string(error.what());
     }
@@ -116,6 +118,9 @@ TEST_F(Source, NamesWhatIsMissing) {
   code.entry_point = "run.json";
   code.dependencies = {"nothing"};
   EXPECT_THAT(refused(code), HasSubstr("dependencies: there is no"));
+  code.entry_point = "train.json";
+  EXPECT_THAT(refused(code),
+              ::testing::AllOf(HasSubstr("/entry_point: "), HasSubstr("\n/dependencies: ")));
 }
 
 TEST_F(Source, IsClonedAtABranchOrCommit) {
