@@ -1,4 +1,5 @@
 // shoal checkpoint inspect|convert
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -7,9 +8,12 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/huggingface.h"
+#include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/convert.h"
 #include "shoal/train/checkpoint/inspect.h"
@@ -42,9 +46,27 @@ std::string checkpoint_in(const std::string& directory) {
   return newest->path;
 }
 
-// Returns exit status 1 if something is missing, for scripts.
+// Why training and generation refuse config.json; empty if they take it, or know no such model.
+std::string config_problem(const std::string& directory) {
+  const std::string source = directory + "/config.json";
+  try {
+    if (!path_exists(source)) return {};  // inspect_checkpoint() says so where it is needed
+    const nlohmann::json config = read_json_file(source);
+    if (!config.is_object() || nn::is_known_type(nn::model_type_of(config)))
+      nn::check_sizes(config, source, directory);
+  } catch (const Error& problem) {
+    return problem.what();
+  }
+  return {};
+}
+
+// Returns exit status 1 if something is missing or no model, for scripts.
 int inspect(const InspectOptions& o) {
-  const CheckpointContents contents = inspect_checkpoint(checkpoint_in(o.directory), o.verify);
+  CheckpointContents contents = inspect_checkpoint(checkpoint_in(o.directory), o.verify);
+  const std::string problem = config_problem(contents.path);
+  // The weights may be at fault, which is known then.
+  if (!problem.empty() && std::ranges::find(contents.problems, problem) == contents.problems.end())
+    contents.problems.push_back(problem);
   if (o.json)
     print_json(to_json(contents));
   else

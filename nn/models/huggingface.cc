@@ -61,13 +61,13 @@ std::string describe(const LoadReport& report) {
 
 void check_sizes(const nlohmann::json& config, const std::string& source,
                  const std::string& directory) {
-  if (!path_exists(directory + "/model.safetensors") &&
-      !path_exists(directory + "/model.safetensors.index.json"))
-    return;
   const std::string type = model_type_of(config, source);
   const double parameters = std::ranges::count(causal_lm_types(), type) > 0
                                 ? decoder_trunk_parameters(config, source)
                                 : EncoderConfig::from_json(config, source).trunk_parameters();
+  if (!path_exists(directory + "/model.safetensors") &&
+      !path_exists(directory + "/model.safetensors.index.json"))
+    return;
   double bytes = 0;  // a parameter takes at least one byte
   const ShardedSafetensors weights = ShardedSafetensors::open(directory);
   for (const auto& file : weights.files())

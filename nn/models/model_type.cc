@@ -53,6 +53,10 @@ std::string model_type_of(const nlohmann::json& config) {
   return std::string(found);
 }
 
+bool is_known_type(std::string_view model_type) {
+  return std::ranges::find(kFamilies, model_type, &Family::model_type) != kFamilies.end();
+}
+
 std::string model_type_of(const nlohmann::json& config, std::string_view source) {
   const ConfigReader read(config, source);
   std::string type = model_type_of(config);

@@ -12,7 +12,10 @@ namespace shoal::nn {
 // (LlamaForCausalLM: "llama"). Empty if these are of no family that Shoal knows, or of several.
 std::string model_type_of(const nlohmann::json& config);
 
-// The same, but never empty: throws invalid_argument, naming `source`.
+// Whether Shoal has a model for it.
+bool is_known_type(std::string_view model_type);
+
+// model_type_of(), but never empty: throws invalid_argument, naming `source`.
 std::string model_type_of(const nlohmann::json& config, std::string_view source);
 
 // The config with model_type_of() as its model_type.

@@ -123,6 +123,36 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// What generation refuses is no sound model to an inspection either, and for the same reason.
+TEST_P(DirectoriesOf, AreInspectedWithTheirConfiguration) {
+  prepare(GetParam().golden);
+  const auto inspected = [&] { return shoal({"checkpoint", "inspect", model()}); };
+  EXPECT_EQ(inspected().status, 0) << inspected().out;
+  for (const auto& [field, size] :
+       std::map<std::string, std::int64_t>{{"head_dim", std::int64_t{1} << 31},
+                                           {"vocab_size", std::int64_t{1} << 40},
+                                           {"n_layer", 99'999},
+                                           {"num_hidden_layers", 99'999},
+                                           {"n_layers", 99'999}}) {
+    if (!config_.contains(field)) continue;
+    json changed = config_;
+    changed[field] = size;
+    write("config.json", changed.dump());
+    const auto refused = inspected();
+    EXPECT_EQ(refused.status, 1) << field;
+    EXPECT_THAT(refused.out, HasSubstr("beyond reason")) << field;
+    if (std::string(GetParam().golden).find("encoders") != std::string::npos) continue;
+    const auto generated = shoal({"generate", "-m", model(), "-p", "the"});
+    const auto at = generated.err.find("config.json"), end = generated.err.find('\n', at);
+    ASSERT_NE(at, std::string::npos) << generated.err;
+    EXPECT_THAT(refused.out, HasSubstr(generated.err.substr(at, end - at))) << field;
+  }
+  write("config.json", "{\"model_type\": ");
+  EXPECT_THAT(inspected().out, HasSubstr("config.json: parse error"));
+  write("config.json", R"({"model_type": "mamba", "state_size": 9999999999})");
+  EXPECT_EQ(inspected().status, 0) << "not Shoal's to judge";
+}
+
 // A rank holds a part of each tensor, or of the layers; checkpoints are in parts.
 TEST_F(Directories, AreKeptByRanksThatShareAModel) {
   prepare("llama/tied");
