@@ -1,6 +1,7 @@
 #include "shoal/runtime/rendezvous/world.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -253,19 +254,56 @@ bool is_slurm_step(const Variables& variables) {
   return false;
 }
 
-// A process that srun did not start is one process: an error where the job asks for more.
-void check_slurm_job(const Variables& variables) {
-  for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
-                           "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
-    const int count = variables.integer(name).value_or(1);
-    if (count <= 1) continue;
+// Variables by which a launcher says that a process is one of several, and what they are at most in
+// a process that is alone: ranks 0, sizes 1.
+constexpr std::array<std::pair<const char*, int>, 16> kOneOfSeveral = {{
+    {"SLURM_NTASKS", 1},
+    {"SLURM_NPROCS", 1},
+    {"SLURM_STEP_NUM_TASKS", 1},
+    {"SLURM_NTASKS_PER_NODE", 1},
+    {"SLURM_JOB_NUM_NODES", 1},
+    {"SLURM_NNODES", 1},
+    {"SLURM_PROCID", 0},
+    {"LOCAL_WORLD_SIZE", 1},
+    {"LOCAL_RANK", 0},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE", 1},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", 0},
+    {"PMIX_RANK", 0},
+    {"PMI_SIZE", 1},  // MPICH, Intel MPI
+    {"PMI_RANK", 0},
+    {"MV2_COMM_WORLD_SIZE", 1},  // MVAPICH
+    {"MV2_COMM_WORLD_RANK", 0},
+}};
+
+// Why discover_world() took none of these for a launcher's, and what to do.
+std::pair<std::string, std::string> why_alone(std::string_view name, const Variables& variables) {
+  const auto lacks = [](const char* other) { return fmt::format("{} is not set", other); };
+  const std::string unset = fmt::format("; unset {} to train with one rank", name);
+  if (name.starts_with("SLURM_") && !is_slurm_step(variables))
+    return {fmt::format("srun did not start this process ({})",
+                        is_shell_step(variables) ? "SLURM_STEP_ID is that of a shell"
+                                                 : "there is no SLURM_STEP_ID"),
+            "put srun before the command in the batch script, which starts every rank; srun -n 1 "
+            "-N 1 trains with one"};
+  if (name.starts_with("SLURM_"))
+    return {lacks("SLURM_PROCID"), "start it with srun, and keep srun's variables" + unset};
+  if (name.starts_with("LOCAL_"))
+    return {lacks("RANK"), "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, too" + unset};
+  if (name.starts_with("OMPI_") || name.starts_with("PMIX_"))
+    return {lacks("OMPI_COMM_WORLD_RANK"), "start it with Open MPI's mpirun" + unset};
+  return {"Shoal does not know the launcher that sets it",
+          "start the ranks with Open MPI's mpirun, with torchrun's variables or with srun" + unset};
+}
+
+// Nothing said which rank this process is: an error where something says that there are several.
+void check_alone(const Variables& variables) {
+  for (const auto& [name, most] : kOneOfSeveral) {
+    const int value = variables.integer(name).value_or(most);
+    if (value <= most) continue;
+    auto [why, remedy] = why_alone(name, variables);
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}={}, but srun did not start this process ({}): it would train alone",
-                            name, count,
-                            is_shell_step(variables) ? "SLURM_STEP_ID is that of a shell"
-                                                     : "there is no SLURM_STEP_ID"),
-                "put srun before the command in the batch script, which starts every rank; srun -n "
-                "1 -N 1 trains with one");
+                fmt::format("{}={}, but {}: it would train alone", name, value, why),
+                std::move(remedy));
   }
 }
 
@@ -386,8 +424,7 @@ World discover_world(const EnvironmentReader& environment, const DiscoveryPaths&
     world.master_port = variables.port("MASTER_PORT", kDefaultPort);
     world.job_id = "sagemaker-" + variables.text("TRAINING_JOB_NAME").value_or("job");
   } else {
-    const bool in_job = variables.has("SLURM_JOB_ID") || variables.has("SLURM_JOBID");
-    if (in_job && !is_slurm_step(variables)) check_slurm_job(variables);
+    check_alone(variables);
     world.job_id = fmt::format("single-{}", ::getpid());
   }
   world.store_dir = variables.text(env::kStoreDir.name).value_or("");

@@ -47,14 +47,16 @@ struct DiscoveryPaths {
 //   torchrun    RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK] MASTER_ADDR MASTER_PORT
 //   Open MPI    OMPI_COMM_WORLD_RANK/SIZE/LOCAL_RANK/LOCAL_SIZE, PMIX_NAMESPACE; several hosts:
 //               MASTER_ADDR, else SageMaker's first host, else mpirun's address
-//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE
+//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE, in a
+//               step that srun started
 //   SageMaker   SM_HOSTS SM_CURRENT_HOST, else resourceconfig.json: one process a host
-//   otherwise   one process
+//   otherwise   one process; invalid_argument if a launcher's variable says that there are several
+//               (a SLURM job without srun, MPICH)
 //
 // With torchrun, rank 0 serves on the port after MASTER_PORT, which its agent uses. Throws
-// invalid_argument, naming the variable, if variables are partial or contradict each other, or if
-// SLURM's are a job's with several tasks but no step. Does not use the network. If the launcher
-// does not place ranks on hosts, assumes whole hosts of local_size until settle_nodes().
+// invalid_argument, naming the variable, if variables are partial or contradict each other. Does
+// not use the network. If the launcher does not place ranks on hosts, assumes whole hosts of
+// local_size until settle_nodes().
 World discover_world(const EnvironmentReader& environment = process_environment(),
                      const DiscoveryPaths& paths = {});
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -254,6 +255,38 @@ TEST(World, SlurmBatchScriptWithoutSrun) {
   EXPECT_EQ(discover(with(kMpi, kBatch)).launcher, Launcher::open_mpi);
   EXPECT_EQ(discover(with(kTorchrun, kBatch)).launcher, Launcher::torchrun);
   EXPECT_EQ(discover(with(kBatch, {{"SLURM_STEP_ID", "0"}})).launcher, Launcher::slurm);
+}
+
+// A size or a rank alone: a process that trains alone would be one of several that do.
+TEST(World, RefusesALaunchersVariablesWithoutItsRank) {
+  for (const auto& [name, alone, several, remedy] :
+       {std::tuple{"SLURM_NTASKS", "1", "4", "put srun before the command"},
+        {"SLURM_NPROCS", "1", "4", "put srun before the command"},
+        {"SLURM_JOB_NUM_NODES", "1", "2", "put srun before the command"},
+        {"SLURM_PROCID", "0", "3", "put srun before the command"},
+        {"SLURM_STEP_NUM_TASKS", "1", "4", "start it with srun"},
+        {"LOCAL_WORLD_SIZE", "1", "2", "set RANK, WORLD_SIZE"},
+        {"LOCAL_RANK", "0", "1", "set RANK, WORLD_SIZE"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "1", "2", "Open MPI's mpirun"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "0", "1", "Open MPI's mpirun"},
+        {"PMIX_RANK", "0", "1", "Open MPI's mpirun"},
+        {"PMI_SIZE", "1", "4", "Open MPI's mpirun"},
+        {"PMI_RANK", "0", "3", "Open MPI's mpirun"},
+        {"MV2_COMM_WORLD_SIZE", "1", "4", "Open MPI's mpirun"}}) {
+    EXPECT_EQ(discover({{name, alone}}).size, 1) << name;
+    EXPECT_EQ(discover({{name, ""}}).size, 1) << name;
+    const std::string text = refusal({{name, several}});
+    EXPECT_THAT(text, HasSubstr(std::string(name) + "=" + several + ", but "));
+    EXPECT_THAT(text, HasSubstr(remedy)) << name;
+    EXPECT_EQ(text.find('\n'), text.npos) << text;
+  }
+  // A step of srun whose SLURM_PROCID did not come through, into a container for example.
+  EXPECT_THAT(refusal({{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "4"}}),
+              HasSubstr("SLURM_NTASKS=4, but SLURM_PROCID is not set"));
+  const Fake pmi = {{"PMI_SIZE", "6"}, {"PMI_RANK", "4"}, {"PMIX_RANK", "4"}};
+  EXPECT_EQ(discover(with(kSlurm, pmi)).launcher, Launcher::slurm);  // srun --mpi=pmi2
+  EXPECT_EQ(discover(with(kMpi, pmi)).launcher, Launcher::open_mpi);
+  EXPECT_EQ(discover(with(kTorchrun, pmi)).launcher, Launcher::torchrun);
 }
 
 TEST(World, SageMakerFromVariables) {
