@@ -6,6 +6,7 @@
 
 #include "aws_words.h"
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/sagemaker/rest/logs.h"
 #include "shoal/sagemaker/rest/session.h"
 
@@ -25,7 +26,7 @@ void print_log(const std::vector<sagemaker::LogEvent>& events, bool json);
 struct WatchOptions {
   bool status = true, logs = true, json = false;
   double interval_seconds = 10;  // between requests
-  double patience_seconds = 600;
+  double patience_seconds = deadlines::kAwsBack;
 };
 int watch_job(const sagemaker::Session& session, const std::string& name,
               const WatchOptions& options);

@@ -113,5 +113,13 @@ inline constexpr double kSaveGrace = 110;
 inline constexpr double kGivenUp = 10;
 // A channel's pipe appears within this time.
 inline constexpr double kFirstPipe = 600;
+// A host's SSH server greets within this time, or is asked again.
+inline constexpr double kGreeting = 2;
+
+// ---- AWS ----
+// One attempt to connect, and the time after which a request without data fails.
+inline constexpr double kAwsConnect = 10, kAwsStall = 60;
+// How long AWS may be out of reach while a job is followed.
+inline constexpr double kAwsBack = 600;
 
 }  // namespace shoal::deadlines

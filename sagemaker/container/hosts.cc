@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
@@ -27,8 +28,6 @@
 
 namespace shoal::sagemaker {
 namespace {
-
-constexpr int kAnswerMilliseconds = 2000;
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
@@ -43,7 +42,7 @@ struct Socket {
   Socket& operator=(const Socket&) = delete;
   bool is_ready(short events) const {
     pollfd watched{number, events, 0};
-    return ::poll(&watched, 1, kAnswerMilliseconds) == 1;
+    return ::poll(&watched, 1, static_cast<int>(deadlines::kGreeting * 1000)) == 1;
   }
   int number;
 };

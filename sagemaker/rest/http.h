@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::sagemaker {
@@ -82,9 +83,9 @@ class Transport {
 };
 
 struct CurlOptions {
-  double connect_seconds = 10;
-  double stall_seconds = 60;           // a request without data for so long fails; whole seconds
-  std::string ca_bundle = {};          // file of certificates; empty: the system's
+  double connect_seconds = deadlines::kAwsConnect;
+  double stall_seconds = deadlines::kAwsStall;  // rounded up to whole seconds
+  std::string ca_bundle = {};                   // file of certificates; empty: the system's
   std::size_t max_body = 64UL << 20U;  // limit of a body that does not go to `into`, in bytes
 };
 // libcurl, keeping connections for later requests. Takes proxies from https_proxy and no_proxy.
