@@ -1,6 +1,7 @@
 #include "shoal/train/data/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -28,7 +29,9 @@ std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t
     const std::uint64_t bits = std::uint64_t{words[pair + 1]} << 32 | words[pair];
     __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(bits) * choices;
-    if (static_cast<std::uint64_t>(product) >= (0 - choices) % choices)
+    const auto low = static_cast<std::uint64_t>(product);
+    // The remainder is below `choices`, and a division takes longer than the rest.
+    if (low >= choices || low >= (0 - choices) % choices)
       return static_cast<std::uint64_t>(product >> 64);
   }
 }
@@ -36,11 +39,20 @@ std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
   std::vector<std::int64_t> list(static_cast<std::size_t>(size));
   std::iota(list.begin(), list.end(), std::int64_t{0});
-  for (std::int64_t k = 0; k + 1 < size; ++k)
-    std::swap(list[static_cast<std::size_t>(k)],
-              list[static_cast<std::size_t>(k) +
-                   static_cast<std::size_t>(
-                       draw_below(static_cast<std::uint64_t>(size - k), seed, epoch, k, 0))]);
+  // Draws some partners ahead of the exchanges, since a large list is not in the cache.
+  constexpr std::int64_t kAhead = 32;
+  std::array<std::int64_t*, kAhead> partners{};
+  for (std::int64_t first = 0; first + 1 < size; first += kAhead) {
+    const std::int64_t end = std::min(first + kAhead, size - 1);
+    for (std::int64_t k = first; k < end; ++k) {
+      const auto draw = draw_below(static_cast<std::uint64_t>(size - k), seed, epoch, k, 0);
+      std::int64_t* const partner = list.data() + k + draw;
+      __builtin_prefetch(partner, 1);
+      partners[static_cast<std::size_t>(k - first)] = partner;
+    }
+    for (std::int64_t k = first; k < end; ++k)
+      std::swap(list[static_cast<std::size_t>(k)], *partners[static_cast<std::size_t>(k - first)]);
+  }
   return list;
 }
 
