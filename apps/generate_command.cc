@@ -46,9 +46,10 @@ void load_parts(const std::string& directory, nn::CausalLm& model) {
     checkpoint.read(whole_tensor(parameter->name(), parameter->shape(), parameter->value.dtype()),
                     parameter->value.view());
   }
+  nn::LoadReport report;
   for (const auto& [name, description] : checkpoint.tensors())
-    if (!is_state_name(name) && !wanted.contains(name))
-      log::warn("{} holds '{}', which the model has no place for", directory, name);
+    if (!is_state_name(name) && !wanted.contains(name)) report.unexpected.push_back(name);
+  if (!report.unexpected.empty()) log::warn("{}: {}", directory, nn::describe(report));
 }
 
 std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
@@ -85,8 +86,7 @@ struct LoadedModel {
           ErrorCode::not_found,
           fmt::format("{} has no weights for {}", directory, fmt::join(report.missing, ", ")),
           "train it for causal-lm first");
-    for (const std::string& name : report.unexpected)
-      log::warn("{} holds '{}', which the model has no place for", directory, name);
+    if (!report.unexpected.empty()) log::warn("{}: {}", directory, nn::describe(report));
   }
   std::unique_ptr<MemoryResource> host;
   PoolMemory pool;

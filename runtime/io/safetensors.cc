@@ -257,13 +257,14 @@ std::string lay_out(const std::string& path, std::vector<SafetensorsEntry>& entr
   std::set<std::string_view> names;
   for (SafetensorsEntry& entry : entries) {
     SHOAL_CHECK(entry.name != "__metadata__" && names.insert(entry.name).second,
-                "{}: the tensor name '{}' is taken", path, entry.name);
+                "{}: the tensor name '{}' is taken", path, shortened(entry.name));
     const Word* word = find_word(entry.dtype);
-    SHOAL_CHECK(word, "{}: tensor '{}' has the unknown dtype '{}'", path, entry.name, entry.dtype);
+    SHOAL_CHECK(word, "{}: tensor '{}' has the unknown dtype '{}'", path, shortened(entry.name),
+                shortened(entry.dtype));
     entry.bytes = word->bytes;
     for (const std::int64_t size : entry.sizes)
       SHOAL_CHECK(size >= 0 && !__builtin_mul_overflow(entry.bytes, size, &entry.bytes),
-                  "{}: tensor '{}' has a bad size {}", path, entry.name, size);
+                  "{}: tensor '{}' has a bad size {}", path, shortened(entry.name), size);
   }
   // Holes are not allowed, so wide elements come first: then all are aligned.
   std::ranges::stable_sort(entries, std::ranges::greater{}, [](const SafetensorsEntry& entry) {
@@ -320,13 +321,13 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
     current_bytes_ = 0;
   }
   SHOAL_CHECK(current_ < entries_.size(), "{}: all tensors are written; '{}' is one too many",
-              file_.path(), name);
+              file_.path(), shortened(name));
   const SafetensorsEntry& entry = entries_[current_];
   SHOAL_CHECK(entry.name == name, "{}: '{}' was appended while '{}' has {} of {} bytes",
-              file_.path(), name, entry.name, current_bytes_, entry.bytes);
+              file_.path(), shortened(name), shortened(entry.name), current_bytes_, entry.bytes);
   SHOAL_CHECK(std::ssize(piece) <= entry.bytes - current_bytes_,
-              "{}: {} bytes more for '{}', which has {} of {}", file_.path(), piece.size(), name,
-              current_bytes_, entry.bytes);
+              "{}: {} bytes more for '{}', which has {} of {}", file_.path(), piece.size(),
+              shortened(name), current_bytes_, entry.bytes);
   file_.write(piece);
   current_bytes_ += std::ssize(piece);
 }
@@ -337,7 +338,7 @@ void SafetensorsWriter::commit() {
     current_bytes_ = 0;
   }
   SHOAL_CHECK(current_ == entries_.size(), "{}: tensor '{}' has {} of {} bytes", file_.path(),
-              entries_[current_].name, current_bytes_, entries_[current_].bytes);
+              shortened(entries_[current_].name), current_bytes_, entries_[current_].bytes);
   file_.commit();
 }
 
@@ -347,7 +348,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedView>& te
   std::map<std::string_view, const ConstView*> views;
   for (const NamedView& tensor : tensors) {
     SHOAL_CHECK(tensor.view.device.is_cpu(), "{}: tensor '{}' is not in host memory", path,
-                tensor.name);
+                shortened(tensor.name));
     entries.push_back(make_entry(tensor.name, tensor.view.dtype, tensor.view.shape));
     views.emplace(tensor.name, &tensor.view);
   }

@@ -67,10 +67,11 @@ void write_values(const std::string& path, std::vector<SafetensorsEntry> entries
   SafetensorsWriter writer(path, std::move(entries));
   for (const SafetensorsEntry& entry : std::vector(writer.order())) {
     const ConstView view = value(entry.name);
-    SHOAL_CHECK(view.device.is_cpu(), "{}: tensor '{}' is not in host memory", path, entry.name);
+    SHOAL_CHECK(view.device.is_cpu(), "{}: tensor '{}' is not in host memory", path,
+                shortened(entry.name));
     SHOAL_CHECK(view.shape.count() * static_cast<std::int64_t>(size_of(view.dtype)) == entry.bytes,
                 "{}: {} {} are given for tensor '{}' of {} bytes", path, view.shape.count(),
-                to_string(view.dtype), entry.name, entry.bytes);
+                to_string(view.dtype), shortened(entry.name), entry.bytes);
     writer.append(entry.name, {static_cast<const std::byte*>(view.data),
                                static_cast<std::size_t>(entry.bytes)});
   }
@@ -135,7 +136,7 @@ ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
     if (!set.files_[place->second]->contains(tensor)) {
       if (is_old_buffer(tensor)) continue;
       throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is not in {}", file, shortened(tensor),
-                  shard);
+                  shortened(shard));
     }
     set.where_.emplace(tensor, place->second);
   }
@@ -145,10 +146,10 @@ ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
       if (listed == set.where_.end() && is_old_buffer(entry.name)) continue;
       if (listed == set.where_.end())
         throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' of {} is not listed", file,
-                    shortened(entry.name), shard);
+                    shortened(entry.name), shortened(shard));
       if (listed->second != number)
         throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in {} and in {}", file,
-                    shortened(entry.name), shard, weight_map.at(entry.name));
+                    shortened(entry.name), shortened(shard), shortened(weight_map.at(entry.name)));
     }
   return set;
 }
@@ -167,7 +168,8 @@ const SafetensorsFile& ShardedSafetensors::file_of(std::string_view name) const 
   const auto known = names();
   throw Error(ErrorCode::not_found,
               fmt::format("{} has no tensor '{}'",
-                          files_.empty() ? std::string("the checkpoint") : files_[0]->path(), name),
+                          files_.empty() ? std::string("the checkpoint") : files_[0]->path(),
+                          shortened(name)),
               did_you_mean(name, known));
 }
 
@@ -202,7 +204,7 @@ std::vector<std::string> write_sharded_safetensors(
   std::int64_t total = 0;
   for (SafetensorsEntry& entry : entries) {
     SHOAL_CHECK(unique.insert(entry.name).second, "{}: the tensor name '{}' is taken", directory,
-                entry.name);
+                shortened(entry.name));
     entry.bytes = bytes_of(entry);
     total += entry.bytes;
   }

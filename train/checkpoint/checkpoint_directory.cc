@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
@@ -73,7 +74,8 @@ Marker read_marker(const std::string& path) {
   const JsonFields fields(content, its);
   std::string format;
   fields.text("format", format);
-  SHOAL_CHECK(format == kFormat, "its format is '{}'; this build reads '{}'", format, kFormat);
+  SHOAL_CHECK(format == kFormat, "its format is '{}'; this build reads '{}'", shortened(format),
+              kFormat);
   Marker marker{.step = -1, .files = {}};
   fields.integer("step", marker.step);
   if (marker.step < 0) fields.fail("has no step");
@@ -88,7 +90,7 @@ Marker read_marker(const std::string& path) {
     if (file.name.empty() || file.bytes < 0 || file.sha256.empty())
       of_file.wrong("files", entry, "a name, bytes and sha256");
     if (file.name.find("..") != std::string::npos || file.name.starts_with('/'))
-      of_file.fail(fmt::format("names a file outside, '{}'", file.name));
+      of_file.fail(fmt::format("names a file outside, '{}'", shortened(file.name)));
     marker.files.push_back(std::move(file));
   }
   return marker;
@@ -96,8 +98,9 @@ Marker read_marker(const std::string& path) {
 
 void check_size(const std::string& directory, const ListedFile& file) {
   const std::optional<std::int64_t> size = file_bytes(directory + "/" + file.name);
-  SHOAL_CHECK(size, "{} is missing", file.name);
-  SHOAL_CHECK(*size == file.bytes, "{} has {} bytes instead of {}", file.name, *size, file.bytes);
+  SHOAL_CHECK(size, "{} is missing", shortened(file.name));
+  SHOAL_CHECK(*size == file.bytes, "{} has {} bytes instead of {}", shortened(file.name), *size,
+              file.bytes);
 }
 
 // The step of a run's checkpoint is stored in three places, which must agree.
@@ -137,7 +140,7 @@ void check_sums(const std::string& directory, const std::vector<ListedFile>& fil
   for (std::size_t i = 0; i < mine.size(); ++i)
     if (mine[i])
       SHOAL_CHECK(to_hex(sha256_of_file(directory + "/" + files[i].name)) == files[i].sha256,
-                  "{} does not match its checksum", files[i].name);
+                  "{} does not match its checksum", shortened(files[i].name));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
@@ -209,7 +210,7 @@ class Converter {
     std::vector<std::string> tensors;
     for (const auto& [name, overflow] : overflows_)
       if (tensors.size() < kShown)
-        tensors.push_back(fmt::format("{} ({} of its numbers, up to {:.4g})", name,
+        tensors.push_back(fmt::format("{} ({} of its numbers, up to {:.4g})", shortened(name),
                                       overflow.numbers, overflow.largest));
     if (overflows_.size() > kShown)
       tensors.push_back(fmt::format("{} more", overflows_.size() - kShown));

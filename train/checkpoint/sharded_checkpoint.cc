@@ -232,7 +232,8 @@ void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
   if (found == parts_.end()) {
     std::vector<std::string> names;
     for (const auto& [name, description] : tensors_) names.push_back(name);
-    throw Error(ErrorCode::not_found, fmt::format("{} has no {}", directory_, wanted.name),
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} has no {}", directory_, shortened(wanted.name)),
                 names_there_are(wanted.name, names));
   }
   const Description& there = tensors_.at(wanted.name);

@@ -4,6 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/text_encoding.h"
 #include "shoal/runtime/io/text_lines.h"
@@ -102,7 +103,7 @@ std::string DocumentSource::text_of(std::string_view raw, std::int64_t number) c
     return record.get<std::string>();
   if (!record.is_object() || !record.contains(field_) || !record[field_].is_string())
     throw Error(ErrorCode::corrupt_data,
-                fmt::format("{}: not an object with the string '{}'", place, field_),
+                fmt::format("{}: not an object with the string '{}'", place, shortened(field_)),
                 "name the right text field");
   return record[field_].get<std::string>();
 }

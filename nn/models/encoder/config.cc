@@ -101,11 +101,12 @@ EncoderConfig EncoderConfig::from_json(const nlohmann::json& json, std::string_v
   std::string positions = "absolute";
   read.text("position_embedding_type", positions);
   if (positions != "absolute")
-    read.fail(fmt::format("has position_embedding_type {}, where absolute is known", positions));
+    read.fail(fmt::format("has position_embedding_type {}, where absolute is known",
+                          shortened(positions)));
   try {
     config.check();
   } catch (const Error& error) {
-    read.fail(fmt::format("does not describe a {}: {}", type, error.message()));
+    read.fail(fmt::format("does not describe a {}: {}", shortened(type), error.message()));
   }
   config.source = json.dump();
   return config;

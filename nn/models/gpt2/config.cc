@@ -31,7 +31,8 @@ Gpt2Config Gpt2Config::from_json(const nlohmann::json& object, std::string_view 
   const ConfigReader read(object, name);
   std::string type = "gpt2";
   read.text("model_type", type);
-  if (type != "gpt2") read.fail(fmt::format("has model_type {}, where gpt2 is expected", type));
+  if (type != "gpt2")
+    read.fail(fmt::format("has model_type {}, where gpt2 is expected", shortened(type)));
   Gpt2Config config;
   read.integer("vocab_size", config.vocab_size);
   read.integer("n_positions", config.n_positions);

@@ -39,7 +39,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   const ConfigReader read(object, name);
   std::string type = "llama", act = "silu";
   read.text("model_type", type);
-  if (type != "llama") read.fail(fmt::format("has model_type {}, where llama is expected", type));
+  if (type != "llama")
+    read.fail(fmt::format("has model_type {}, where llama is expected", shortened(type)));
   LlamaConfig config;
   read.integer("vocab_size", config.vocab_size);
   read.integer("hidden_size", config.hidden_size);
@@ -68,7 +69,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
     if (const auto* found = read.find(key))
       read_rotary(*found, fmt::format("{}, {}", name, key), config);
   read.text("hidden_act", act);
-  if (act != "silu") read.fail(fmt::format("has hidden_act {}; silu is supported", act));
+  if (act != "silu") read.fail(fmt::format("has hidden_act {}; silu is supported", shortened(act)));
   read.refuse_true("is_encoder_decoder");
   read.refuse_true("add_cross_attention");
   read.refuse_filled("quantization_config");

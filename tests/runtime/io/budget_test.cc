@@ -254,6 +254,33 @@ TEST(Json, RefusesANulByteAfterTheDocument) {
   EXPECT_TRUE(parse_safetensors_header(spaces, std::ssize(spaces), "f").entries.empty());
 }
 
+// A message shows the beginning of a long name.
+TEST(SafetensorsNames, AreShortenedInMessages) {
+  const testing::TemporaryDirectory directory;
+  const std::string name(1'000'000, 'n');
+  const auto problem = [](const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const SafetensorsEntry entry{.name = name, .dtype = "F32", .sizes = {0}, .bytes = 0};
+  const std::string path = directory / "model.safetensors";
+  {
+    SafetensorsWriter writer(path, {entry}, {});
+    writer.append(name, {});
+    writer.commit();
+  }
+  for (const std::string& text :
+       {problem([&] { (void)ShardedSafetensors::open(directory.path()).entry(name + "x"); }),
+        problem([&] { SafetensorsWriter(path, {entry, entry}, {}); })}) {
+    EXPECT_THAT(text, HasSubstr("nnn...'"));
+    EXPECT_LT(text.size(), 2'000U);
+  }
+}
+
 TEST(Json, OfNoUtf8SaysHowToConvertIt) {
   using namespace std::string_literals;
   for (const auto& [text, encoding] : {std::pair{"\xff\xfe{\0}\0"s, "UTF-16"},

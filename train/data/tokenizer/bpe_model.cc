@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
 namespace shoal {
@@ -89,7 +90,7 @@ BpeModel::BpeModel(std::vector<std::optional<std::string>> tokens,
     ++size_;
     if (!ids_.emplace(*tokens_[id], static_cast<TokenId>(id)).second)
       throw_error(ErrorCode::corrupt_data, "{}: the token '{}' stands twice in the vocabulary",
-                  source, *tokens_[id]);
+                  source, shortened(*tokens_[id]));
   }
   if (merges.size() >= MergeTable::kNone)
     throw_error(ErrorCode::corrupt_data, "{}: {} merges are too many", source, merges.size());
@@ -102,7 +103,7 @@ BpeModel::BpeModel(std::vector<std::optional<std::string>> tokens,
       if (found == ids_.end())
         throw_error(ErrorCode::corrupt_data,
                     "{}: merge {} ('{}' '{}') needs the token '{}', which the vocabulary lacks",
-                    source, rank, left, right, token);
+                    source, rank, shortened(left), shortened(right), shortened(token));
       return found->second;
     };
     const TokenId a = need(left), b = need(right), merged = need(left + right);
@@ -117,7 +118,7 @@ BpeModel::BpeModel(std::vector<std::optional<std::string>> tokens,
     const auto found = ids_.find(*options_.unk_token);
     if (found == ids_.end())
       throw_error(ErrorCode::corrupt_data, "{}: the vocabulary lacks the unk_token '{}'", source,
-                  *options_.unk_token);
+                  shortened(*options_.unk_token));
     unk_ = found->second;
   }
   if (!options_.characters) return;

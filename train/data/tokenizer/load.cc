@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
@@ -85,11 +86,11 @@ std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory,
   if (name.empty() || type == SpieceModel::Type::bpe ||
       (family && *family != SpieceOptions::Family::gemma))
     return family;
-  throw Error(
-      ErrorCode::unavailable,
-      fmt::format("{}: a unigram model for '{}' is not supported", directory.string(), name),
-      "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
-      "that transformers saves");
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{}: a unigram model for '{}' is not supported", directory.string(),
+                          shortened(name)),
+              "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
+              "that transformers saves");
 }
 
 // Whether the file holds ranks of OpenAI's tiktoken, as Llama 3's tokenizer.model does: base64,
@@ -207,10 +208,10 @@ std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory
     return std::ranges::any_of(families, [&](std::string_view f) { return name.starts_with(f); });
   };
   if (is({"Qwen", "qwen", "Deberta", "deberta", "CLIP", "clip"}))
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("{}: vocab.json and merges.txt of '{}' are not supported", source, name),
-        "give the tokenizer.json that transformers saves");
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{}: vocab.json and merges.txt of '{}' are not supported", source,
+                            shortened(name)),
+                "give the tokenizer.json that transformers saves");
   // transformers opens the files of these families as RobertaTokenizer.
   const bool roberta =
       is({"Roberta", "roberta", "Bart", "bart", "Longformer", "longformer", "LED", "led"});

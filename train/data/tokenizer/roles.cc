@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal {
 
@@ -50,7 +51,7 @@ TokenRoles find_roles(const Tokenizer& tokenizer, const RoleNames& names, const 
       const auto id = tokenizer.token_to_id(named->second);
       if (!id)
         throw_error(ErrorCode::corrupt_data, "{}: {} is '{}', which the tokenizer lacks", source,
-                    key, named->second);
+                    key, shortened(named->second));
       return id;
     }
     for (const char* token : candidates)

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/added_vocabulary.h"
 #include "shoal/train/data/tokenizer/definition.h"
@@ -95,7 +96,7 @@ WordPiece::Impl::Impl(WordPieceDefinition definition_in, const std::string& sour
   const auto unknown = find(definition_.unk_token);
   if (!unknown)
     throw_error(ErrorCode::corrupt_data, "{}: the vocabulary lacks its unk_token '{}'", source,
-                definition_.unk_token);
+                shortened(definition_.unk_token));
   unknown_ = *unknown;
 }
 

@@ -34,6 +34,29 @@ struct Change {
   const char* text;
 };
 
+// A message shows the beginning of a long name.
+TEST(TokenizerJson, LongNamesAreShortened) {
+  const std::string name(1'000'000, 'n');
+  const auto problem = [](const json& file) {
+    try {
+      tokenizer_from_json(file.dump(), "t.json");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  json merge = plain(), unknown = plain(),
+       word_piece = json::parse(read_text_file(testing::golden_path("tokenizer/word_piece.json")));
+  merge["model"]["merges"].push_back("a " + name);
+  unknown["model"]["unk_token"] = name;
+  word_piece["model"]["unk_token"] = name;
+  for (const json& file : {merge, unknown, word_piece}) {
+    const std::string text = problem(file);
+    EXPECT_THAT(text, ::testing::HasSubstr("nnn...'"));
+    EXPECT_LT(text.size(), 2'000U);
+  }
+}
+
 TEST(TokenizerJson, ChangedFilesAreRefusedByName) {
   constexpr auto kNo = ErrorCode::unavailable;
   constexpr auto kBad = ErrorCode::corrupt_data;
