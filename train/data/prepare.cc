@@ -27,6 +27,7 @@
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/sha256.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 namespace {
@@ -194,11 +195,14 @@ std::string_view without_line_end(std::string_view line) {
 // Tokenizes chunks of documents in parallel and passes on the ids in order.
 class Tokenization {
  public:
-  Tokenization(const Tokenizer& tokenizer, const PrepareOptions& options)
+  // `total`: bytes of all sources.
+  Tokenization(const Tokenizer& tokenizer, const PrepareOptions& options, std::int64_t total)
       : tokenizer_(tokenizer),
         options_(options),
         cuts_lines_(!options.keep_line_ends && options.document == PrepareOptions::Document::line),
-        eos_(appended_eos(tokenizer, options)) {}
+        eos_(appended_eos(tokenizer, options)),
+        total_(total),
+        work_(total) {}
 
   // Calls sink(ids) for each document of `sources`, in order.
   void run(const Sources& sources, const std::function<void(std::span<const TokenId>)>& sink) {
@@ -214,7 +218,6 @@ class Tokenization {
       tell(0);
     }
   }
-  void set_total(std::int64_t bytes) { total_ = bytes; }
 
  private:
   static constexpr std::int64_t kBatch = 8 << 20;    // bytes to tokenize between writes
@@ -262,12 +265,14 @@ class Tokenization {
     std::atomic<std::int64_t> tokenized{0};
     parallel_for(options_.threads, static_cast<std::int64_t>(chunks.size()), 1,
                  [&](std::int64_t begin, std::int64_t end) {
+                   const CorpusWork::Scope scope(work_);
                    for (std::int64_t i = begin; i < end && !cancelled_; ++i) {
                      tokenize(source, chunks[static_cast<std::size_t>(i)]);
                      tokenized += bytes_of(chunks[static_cast<std::size_t>(i)]);
                      if (begin == 0) tell(tokenized);  // in the calling thread
                    }
                  });
+    work_.check();
     for (const Chunk& chunk : chunks) {
       std::size_t start = 0;
       for (const std::size_t end : chunk.ends) {
@@ -303,7 +308,8 @@ class Tokenization {
   bool cuts_lines_;
   std::optional<TokenId> eos_;
   std::vector<Pending> pending_;
-  std::int64_t pending_bytes_ = 0, done_ = 0, total_ = 0;
+  std::int64_t pending_bytes_ = 0, done_ = 0, total_;
+  CorpusWork work_;
   std::atomic<bool> cancelled_{false};
 };
 
@@ -383,8 +389,7 @@ void write_splits(const Tokenizer& tokenizer, const PrepareOptions& options, con
   std::int64_t ordinal = 0, held_out = 0;
   const SplitRule rule(options,
                        options.validation_fraction > 0 ? documents_of(inputs, options) : 0);
-  Tokenization tokenization(tokenizer, options);
-  tokenization.set_total(bytes_of(inputs) + bytes_of(validation_inputs));
+  Tokenization tokenization(tokenizer, options, bytes_of(inputs) + bytes_of(validation_inputs));
   tokenization.run(inputs, [&](std::span<const TokenId> ids) {
     if (rule.is_validation(ordinal++)) {
       validation->append_document(ids);

@@ -2,16 +2,19 @@
 
 #include <set>
 
+#include "support/budget.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
 
 namespace shoal {
 namespace {
@@ -196,6 +199,31 @@ TEST_F(PrepareTest, ThreadsChangeNothing) {
   options.overwrite_cache = true;
   options.threads = 4;
   EXPECT_TRUE(read_text_file(prepare_data(*tokenizer_, options).train.path) == one);
+}
+
+// Each document could once take 8 ms for a pattern that backtracks, 16 s for these.
+TEST_F(PrepareTest, ManyShortDocumentsStayWithinTheBudgetOfTheFile) {
+  nlohmann::json file =
+      nlohmann::json::parse(read_text_file(testing::golden_path("tokenizer/plain.json")));
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"},
+         {"pattern", {{"Regex", "(?:a+)+b"}}},
+         {"behavior", "Isolated"},
+         {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  tokenizer_ = tokenizer_from_json(file.dump(), "t.json");
+  std::string text;
+  for (int i = 0; i < 2'000; ++i) text += std::string(15, 'a') + '\n';
+  PrepareOptions options = with("a.txt", text);
+  for (const int threads : {1, 3}) {
+    options.threads = threads;
+    EXPECT_THAT(testing::within_budget(text.size(), "documents",
+                                       [&] { prepare_data(*tokenizer_, options); }),
+                HasSubstr("takes too many steps on texts of 32000 bytes together"));
+  }
+  EXPECT_EQ(prepare_data(*tokenizer_, with("b.txt", text.substr(0, 16))).train.documents, 1);
 }
 
 TEST_F(PrepareTest, IllFormedTextIsRefusedOrRepaired) {

@@ -16,6 +16,9 @@
 namespace shoal {
 namespace {
 
+// Of Work, for a step.
+constexpr std::size_t kUnitsOfAToken = 6, kUnitsToClean = 20;
+
 std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
   std::string result;
   std::size_t done = 0;
@@ -170,8 +173,11 @@ std::string word_piece_text(std::string token, bool is_first, const std::string&
 
 std::string decode_tokens(const std::vector<DecoderStep>& steps, std::vector<std::string> tokens) {
   const std::size_t given = bytes_of(tokens);
-  const Work work(given);
+  const Work work(given + tokens.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
+    const bool cleans = steps[i].kind == DecoderStep::Kind::word_piece && steps[i].cleanup;
+    const std::size_t units = (cleans ? kUnitsToClean : kUnitsOfAToken) * tokens.size() + given / 4;
+    Work::spend(static_cast<std::int64_t>(units), steps[i].name, given);
     if (!apply(steps[i], tokens, most_bytes_of(given))) made_too_much(steps[i].name, given);
     if (steps[i].kind == DecoderStep::Kind::byte_level && i + 1 < steps.size())
       tokens[0] = repair_utf8(tokens[0]);

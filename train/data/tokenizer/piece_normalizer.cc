@@ -9,6 +9,7 @@
 #include "shoal/train/data/tokenizer/graphemes.h"
 #include "shoal/train/data/tokenizer/growth.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 namespace {
@@ -19,6 +20,22 @@ constexpr std::uint32_t kMark = 0x2581;  // SentencePiece's mark for a space
 
 bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
+}
+
+// Of Work, for a character.
+std::int64_t units_of(Kind kind) {
+  switch (kind) {
+    case Kind::nfc:
+    case Kind::nfkc:
+      return 14;
+    case Kind::nfd:
+    case Kind::nfkd:
+      return 8;
+    case Kind::precompiled:
+      return 4;
+    default:
+      return 2;
+  }
 }
 
 // Maximum length of a byte's replacement in a table. Text of such bytes cannot grow too much.
@@ -401,7 +418,9 @@ bool PieceNormalizer::append_slowly(std::string_view text, std::size_t of, std::
   // Each character may need four bytes.
   const std::size_t most = std::max(most_bytes_of(of), result.text.size()) - result.text.size();
   bool whole = true;
+  const Work work(of);
   for (const NormalizerStep& step : steps_) {
+    Work::spend(units_of(step.kind) * std::ssize(characters), step.name, of);
     const Outcome outcome = run_step(step, characters, most / 4);
     if (outcome == Outcome::too_long) made_too_much(step.name, of);
     whole &= outcome == Outcome::whole;

@@ -3,11 +3,14 @@
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
 #include "shoal/train/data/tokenizer/growth.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 namespace {
 
 using Kind = PreTokenizerStep::Kind;
+
+constexpr std::size_t kUnitsOfAWord = 4;  // of Work, for a step
 
 // Treats each character that `matches` as a separate match, as Hugging Face does for predicates.
 template <typename Matches>
@@ -140,8 +143,11 @@ const NormalizedText& PreTokenizer::cut(std::string_view part, const NormalizedT
                                         std::size_t of, Workspace& workspace) const {
   const NormalizedText* text = &from;
   workspace.words.assign(1, part);
+  const Work work(of);
   for (const PreTokenizerStep& step : steps_) {
     workspace.finer.clear();
+    Work::spend(static_cast<std::int64_t>(kUnitsOfAWord * workspace.words.size() + part.size() / 2),
+                step.name, of);
     if (changes_text(step)) {
       NormalizedText& next = workspace.texts[text == &workspace.texts[0] ? 1 : 0];
       next.text.clear();

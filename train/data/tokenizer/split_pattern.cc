@@ -189,12 +189,12 @@ void watch(icu::RegexMatcher& matcher, const PatternCosts& costs, UErrorCode& st
                           UErrorCode status) {
   const bool late = status == U_REGEX_STOPPED_BY_CALLER, deep = status == U_REGEX_STACK_OVERFLOW;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}: the pattern '{}' {} on a text of {} bytes", compiled.source,
+              fmt::format("{}: the pattern '{}' {} on {}", compiled.source,
                           compiled.text.substr(0, kShownPattern),
                           late   ? "takes too many steps"
                           : deep ? "needs too much memory"
                                  : fmt::format("failed ({})", u_errorName(status)),
-                          text.size()),
+                          Work::place(text.size())),
               late || deep
                   ? "simplify the pattern: repetitions within repetitions take time without bound"
                   : "");
@@ -267,17 +267,6 @@ std::vector<Range> merged(const std::vector<Range>& ranges, SplitBehavior behavi
 }
 
 }  // namespace
-
-constinit thread_local Work* Work::current_ = nullptr;
-
-Work::Work(std::size_t bytes)
-    : left_(kUnitsAtLeast + kUnitsOfAByte * static_cast<std::int64_t>(bytes)),
-      outermost_(current_ == nullptr) {
-  if (outermost_) current_ = this;
-}
-Work::~Work() {
-  if (outermost_) current_ = nullptr;
-}
 
 void append_pieces(std::string_view text, const std::vector<SplitRange>& ranges,
                    SplitBehavior behavior, std::vector<std::string_view>& pieces) {

@@ -5,6 +5,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 
@@ -61,9 +62,13 @@ std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                                    std::span<const std::string_view> texts,
                                    const EncodeOptions& options, int threads) {
   std::vector<Encoding> result(texts.size());
+  std::size_t bytes = 0;
+  for (const std::string_view text : texts) bytes += text.size();
+  CorpusWork work(static_cast<std::int64_t>(bytes));
   constexpr std::int64_t kGrain = 8;  // texts; below that, a thread costs more than it gains
   parallel_for(threads, static_cast<std::int64_t>(texts.size()), kGrain,
                [&](std::int64_t begin, std::int64_t end) {
+                 const CorpusWork::Scope scope(work);
                  for (std::int64_t i = begin; i < end; ++i) {
                    const auto at = static_cast<std::size_t>(i);
                    progress::made_of(texts[at].size());  // heard in the calling thread only
@@ -75,6 +80,7 @@ std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                    }
                  }
                });
+  work.check();
   return result;
 }
 

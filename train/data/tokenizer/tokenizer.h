@@ -113,7 +113,7 @@ class Tokenizer {
 };
 
 // Encodes texts[i] into result[i] on at most `threads` threads, whose number does not affect the
-// result. An error names the index of its text.
+// result. An error names the index of its text. The texts share an allowance of work (work.h).
 std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                                    std::span<const std::string_view> texts,
                                    const EncodeOptions& options, int threads);

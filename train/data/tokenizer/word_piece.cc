@@ -32,6 +32,10 @@ struct TextHash {
   }
 };
 
+// Look-ups of up to 64 bytes that a byte of a word may take, on average. A word of 100 characters,
+// BERT's longest, takes 58 at most. Each word has its own limit, because cached words take none.
+constexpr std::size_t kStepsOfAByte = 64;
+
 std::size_t characters_of(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return !unicode::is_continuation(c); }));
@@ -80,13 +84,15 @@ struct WordPiece::Impl final : TokenizerImpl {
   std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>> ids_;  // the model's tokens
   std::size_t longest_token_ = 0;                                            // in bytes
   TokenId unknown_ = 0;
+  std::string source_;  // for messages
   mutable WorkspacePool<Workspace> pool_;
 };
 
 WordPiece::Impl::Impl(WordPieceDefinition definition_in, const std::string& source)
     : TokenizerImpl(definition_in, source, by_normalizer(BertNormalizer(definition_in.normalize))),
       definition_(std::move(definition_in)),
-      normalizer_(definition_.normalize) {
+      normalizer_(definition_.normalize),
+      source_(source) {
   for (std::size_t id = 0; id < definition_.tokens.size(); ++id) {
     const auto& token = definition_.tokens[id];
     if (!token) continue;
@@ -103,6 +109,7 @@ WordPiece::Impl::Impl(WordPieceDefinition definition_in, const std::string& sour
 void WordPiece::Impl::pieces_of(std::string_view word, std::string& key, std::vector<TokenId>& ids,
                                 std::vector<std::size_t>* bytes) const {
   const std::size_t before = ids.size();
+  std::size_t left = kStepsOfAByte * word.size();
   const auto give_up = [&] {
     ids.resize(before);
     ids.push_back(unknown_);
@@ -119,6 +126,13 @@ void WordPiece::Impl::pieces_of(std::string_view word, std::string& key, std::ve
     for (key.append(word, begin, length); length > 0; --length) {
       // Cut only at character boundaries.
       if (begin + length < word.size() && unicode::is_continuation(word[begin + length])) continue;
+      const std::size_t steps = 1 + (prefix + length) / 64;
+      if (steps > left)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{}: WordPiece takes too many steps on '{}', a word of {} bytes",
+                                source_, shortened(word, 80), word.size()),
+                    "set max_input_chars_per_word to 100");
+      left -= steps;
       found = find(std::string_view(key).substr(0, prefix + length));
       if (found) break;
     }

@@ -6,6 +6,7 @@
 #include "shoal/runtime/base/progress.h"
 #include "shoal/train/data/model_input.h"
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/work.h"
 
 namespace shoal {
 namespace {
@@ -52,6 +53,10 @@ TaggedDataset::Pieces TaggedDataset::pieces_of(std::int64_t index) const {
   const TaggedSentence& sentence = text_->sentences[static_cast<std::size_t>(index)];
   Pieces pieces;
   std::vector<TokenId>& ids = pieces.text.ids;
+  std::int64_t bytes = 0;
+  for (const std::string& word : sentence.words) bytes += std::ssize(word);
+  CorpusWork work(bytes);
+  const CorpusWork::Scope scope(work);
   for (const std::string& word : sentence.words) {
     if (std::ssize(ids) >= room_) break;
     TextSpan span{.begin = std::ssize(ids)};

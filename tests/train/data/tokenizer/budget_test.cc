@@ -173,6 +173,34 @@ TEST(TokenizerBudget, ManySteps) {
   EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "steps"), "");
 }
 
+// Each step goes over the whole text.
+TEST(TokenizerBudget, ManyStepsOnAText) {
+  json plain = golden("sentence_piece/t5.json");
+  plain["normalizer"] = plain["decoder"] = nullptr;
+  const auto problem = [&](const char* part, const json& steps, const std::string& text) {
+    json file = plain;
+    file[part] = steps;
+    const auto tokenizer = tokenizer_from_json(file.dump(), "f");
+    return within_budget(text.size(), part, [&] {
+      std::vector<TokenId> ids;
+      tokenizer->append_ids(text, ids);
+      (void)tokenizer->decode(ids);
+    });
+  };
+  std::string accents, letters;
+  for (int i = 0; i < 20'000; ++i) accents += "\u00e9", letters += "a ";
+  EXPECT_THAT(problem("normalizer", sequence("normalizers", {{"type", "NFC"}}, 300), accents),
+              HasSubstr("(NFC): the steps up to this one are too many for a text of 40000 bytes"));
+  EXPECT_THAT(
+      problem("pre_tokenizer",
+              sequence("pretokenizers", {{"type", "Digits"}, {"individual_digits", true}}, 300),
+              std::string(40'000, '1')),
+      HasSubstr("(Digits): the steps up to this one are too many"));
+  const json strip = {{"type", "Strip"}, {"content", "q"}, {"start", 1}, {"stop", 1}};
+  EXPECT_THAT(problem("decoder", sequence("decoders", strip, 1'000), letters),
+              HasSubstr("(Strip): the steps up to this one are too many"));
+}
+
 TEST(TokenizerBudget, ManyMerges) {
   json file = golden("plain.json");
   const json one = file["model"]["merges"][0];
@@ -220,6 +248,34 @@ TEST(TokenizerBudget, ATextOfLongUnigramTokens) {
   EXPECT_EQ(problem(64, ""), "");  // SentencePiece's longest
   for (const char* end : {"", "b"})
     EXPECT_THAT(problem(1'000, end), HasSubstr("f: the unigram model takes too many steps on "));
+}
+
+// Each position of a word was looked up with each length.
+TEST(TokenizerBudget, LongWordsOfWordPiece) {
+  json file = golden("word_piece.json");
+  file["added_tokens"] = json::array();
+  file["post_processor"] = nullptr;
+  json& vocab = file["model"]["vocab"];
+  const auto add = [&](const std::string& token) {
+    if (!vocab.contains(token)) vocab[token] = vocab.size();
+  };
+  for (const char* prefix : {"", "##"})
+    for (const char letter : {'a', 'b'}) add(prefix + std::string(1, letter));
+  add(std::string(1'000, 'a') + 'c');
+  const auto problem = [&](std::size_t letters) {
+    file["model"]["max_input_chars_per_word"] = letters;
+    const auto tokenizer = tokenizer_from_json(file.dump(), "f");
+    std::string text;  // no word twice
+    for (std::uint32_t seed = 1; text.size() < 100'000; text += ' ')
+      for (std::size_t i = 0; i < letters; ++i)
+        text += ((seed = seed * 1'664'525 + 1'013'904'223) >> 31) != 0 ? 'a' : 'b';
+    return within_budget(text.size() + 50'000, fmt::format("words of {}", letters), [&] {
+      std::vector<TokenId> ids;
+      tokenizer->append_ids(text, ids);
+    });
+  };
+  EXPECT_EQ(problem(100), "");  // BERT's longest
+  EXPECT_THAT(problem(1'000), HasSubstr("f: WordPiece takes too many steps on "));
 }
 
 TEST(TokenizerBudget, ATemplateOfAMillionTokens) {

@@ -60,6 +60,18 @@ TEST_P(Family, SurvivesItsOwnJson) {
   EXPECT_EQ(tokenizer_of(again)->hash(), first->hash());
 }
 
+// Many short texts need no loan.
+TEST_P(Family, ReadsManyShortTexts) {
+  const auto tokenizer = tokenizer_of(file_of(GetParam()));
+  std::vector<std::string> texts;
+  for (const json& one : golden("texts")) texts.push_back(one.get<std::string>());
+  for (const char* unit : {"a", "1", "\n", "12\n", "a.\n", "\u4e2d\n", "e\u0301", " x", "--"})
+    texts.insert(texts.end(), 200, unit);
+  std::vector<std::string_view> views;
+  for (int round = 0; round < 10; ++round) views.insert(views.end(), texts.begin(), texts.end());
+  EXPECT_NO_THROW(encode_batch(*tokenizer, views, {}, 1));
+}
+
 // Texts made to hurt, each many times as long as a word: what takes time quadratic in their length
 // takes minutes.
 TEST_P(Family, TakesLinearTime) {

@@ -77,7 +77,7 @@ TEST(PatternBudget, ManyShortPiecesShareIt) {
     }
 }
 
-// Each document of a file has its own allowance, which its bytes determine.
+// A text has an allowance that its bytes determine.
 TEST(PatternBudget, EachOfManyShortDocuments) {
   for (const char* pattern : kHostile)
     for (const std::size_t letters : {1U, 3U, 6U, 10U, 15U, 40U}) {
@@ -90,13 +90,40 @@ TEST(PatternBudget, EachOfManyShortDocuments) {
     }
 }
 
+// Each of the documents could once take 8 ms: 2,000 of 16 bytes took 8 s.
+TEST(PatternBudget, ManyShortDocumentsShareALoan) {
+  const auto documents = [](const std::string& text, std::size_t bytes) {
+    std::vector<std::string_view> parts;
+    for (std::size_t at = 0; at < text.size(); at += bytes)
+      parts.push_back(std::string_view(text).substr(at, bytes));
+    return parts;
+  };
+  const auto tokenizer = cutting_by({"(?:a+)+b"});
+  const std::string hostile(30'000, 'a');
+  EXPECT_THAT(within_budget(hostile.size(), "documents",
+                            [&] { encode_batch(*tokenizer, documents(hostile, 15), {}, 1); }),
+              HasSubstr("takes too many steps on texts of 30000 bytes together"));
+  EXPECT_THROW(encode_batch(*tokenizer, documents(hostile, 15), {}, 3), Error);
+  EXPECT_NO_THROW(encode_batch(*tokenizer, documents(hostile.substr(0, 15), 15), {}, 1));
+  // Numbers of 60 digits alone, and of 100 digits in text.
+  const std::string numbers(60'000, '7');
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += repeated("of ", 50) + std::string(100, '7');
+  for (const char* pattern :
+       {R"((?=(\d{3})+(?!\d)))", R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$)))"}) {
+    const auto by_digits = cutting_by({pattern});
+    EXPECT_NO_THROW(encode_batch(*by_digits, documents(numbers, 60), {}, 1)) << pattern;
+    EXPECT_NO_THROW(encode_batch(*by_digits, documents(text, 250), {}, 1)) << pattern;
+  }
+}
+
 // Patterns that group digits from the right look ahead past each digit. They take quadratic time,
 // and must cope with the longest numbers of ordinary texts.
 TEST(PatternBudget, LetsDigitsBeGroupedFromTheRight) {
   for (const char* pattern :
        {R"((?=(\d{3})+(?!\d)))", R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$)))"}) {
     const auto tokenizer = cutting_by({pattern});
-    for (const std::size_t digits : {20U, 100U, 300U}) {
+    for (const std::size_t digits : {20U, 100U, 300U, 617U}) {  // RSA-2048 has 617
       std::vector<TokenId> ids;
       EXPECT_NO_THROW(tokenizer->append_ids(std::string(digits, '7'), ids)) << pattern << digits;
     }
