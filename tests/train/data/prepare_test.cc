@@ -219,7 +219,7 @@ TEST_F(PrepareTest, ManyShortDocumentsStayWithinTheBudgetOfTheFile) {
   PrepareOptions options = with("a.txt", text);
   for (const int threads : {1, 3}) {
     options.threads = threads;
-    EXPECT_THAT(testing::within_budget(text.size(), "documents",
+    EXPECT_THAT(testing::within_budget(text.size() + 10'000, "documents",
                                        [&] { prepare_data(*tokenizer_, options); }),
                 HasSubstr("takes too many steps on texts of 32000 bytes together"));
   }
