@@ -195,7 +195,8 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
         words.push_back(file);
         file_options = ordered_json_if_valid(read_text_file(file));
       }
-    } catch (const Error&) {  // check_source() or check_train_words() reports it
+    } catch (const Error&) {
+      file_options = std::nullopt;  // check_source() or check_train_words() reports it
     }
     is_whole = file_options.has_value() && file_options->is_object();
   } else if (entry.ends_with(".json")) {

@@ -292,7 +292,8 @@ TEST_F(Submit, LooksForTheCode) {
 TEST_F(Submit, TakesFilesAndDirectoriesAlone) {
   ASSERT_EQ(::mkfifo((root_ / "code/fifo").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/zero", root_ / "code/zero");
-  std::filesystem::create_directory(root_ / "code/texts");
+  for (const char* name : {"code/texts", "code/texts.json"})
+    std::filesystem::create_directory(root_ / name);
   const auto refused = [&](const nlohmann::json& changes, const std::string& where,
                            const std::string& why) {
     const auto result = dry_run(changes);
@@ -315,7 +316,7 @@ TEST_F(Submit, TakesFilesAndDirectoriesAlone) {
     refused({{"hyperparameters", {{"model_name_or_path", name}}}},
             "/hyperparameters/model_name_or_path: ", "which is a pipe or a device");
   }
-  refused({{"entry_point", "texts"}}, "/entry_point: ", "is not a regular file");
+  refused({{"entry_point", "texts.json"}}, "/entry_point: ", "is not a regular file");
   refused({{"source_dir", "code/run.json"}}, "/source_dir: ", "is not a directory");
   refused({{"hyperparameters", {{"train_file", "texts"}}}},
           "/hyperparameters/train_file: ", "names several files");
