@@ -26,14 +26,19 @@ std::int64_t targets_beyond_the_limit() { return 0; }
 
 }  // namespace
 
-void limit_instruction_set() {
-  static const bool done = [] {
-    if (const std::int64_t beyond = targets_beyond_the_limit(); beyond != 0)
-      hwy::DisableTargets(beyond);
-    return true;
+const char* instruction_set() {
+  static const char* const name = [] {
+    const std::int64_t beyond = targets_beyond_the_limit();
+    if (beyond != 0) hwy::DisableTargets(beyond);
+    const std::int64_t targets = hwy::SupportedTargets();
+    // SupportedTargets() makes Highway dispatch to the processor's targets, whatever is disabled.
+    if (beyond != 0) hwy::DisableTargets(beyond);
+    return hwy::TargetName(targets & -targets);
   }();
-  static_cast<void>(done);
+  return name;
 }
+
+void limit_instruction_set() { (void)instruction_set(); }
 
 bool allows_avx512_bf16() {
 #if defined(__x86_64__)

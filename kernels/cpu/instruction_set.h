@@ -9,6 +9,10 @@ namespace shoal::kernels {
 // once a process.
 void limit_instruction_set();
 
+// "AVX2": Highway's name of the best target within the limit. Ask it, not hwy::SupportedTargets(),
+// which ends the limit.
+const char* instruction_set();
+
 // The processor has AVX-512 with bf16, and the limit allows it.
 bool allows_avx512_bf16();
 

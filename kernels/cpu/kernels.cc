@@ -1,6 +1,5 @@
 #include "shoal/kernels/kernels.h"
 
-#include <hwy/targets.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "shoal/kernels/cpu/families.h"
@@ -66,8 +65,7 @@ class CpuKernels final : public Kernels, public Emulates {
   std::string describe() const override {
     const dnnl_version_t* version = dnnl_version();
     OneDnnGemm gemm(room_, 2);
-    return fmt::format("{} (bf16 products {}), oneDNN {}.{}.{}, {} thread{}",
-                       hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()),
+    return fmt::format("{} (bf16 products {}), oneDNN {}.{}.{}, {} thread{}", instruction_set(),
                        gemm.implementation(DType::bf16), version->major, version->minor,
                        version->patch, room_.threads, room_.threads == 1 ? "" : "s");
   }
