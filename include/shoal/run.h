@@ -79,7 +79,8 @@ int run(int argc, char** argv, const std::vector<Option>& options,
 // Trains, evaluates and predicts as the program `shoal train` does. `words` are its arguments:
 // {"run.json", "--max_steps", "100"}. Returns its exit status: 0 done, 1 failed, 2 wrong options or
 // data, 128 + N stopped by signal N. If ranks fail, one line on standard error says why. Data lie
-// on this machine; the program also reads s3://. Every rank calls it, outside run(). Blocks.
+// on this machine; the program also reads s3://. Every rank calls it first in main, outside run().
+// Blocks.
 int train(const std::vector<std::string>& words);
 
 }  // namespace shoal

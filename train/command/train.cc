@@ -15,6 +15,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
@@ -188,6 +189,7 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
       print_help();
       return 0;
     }
+  stop_signal = 0;  // of a run before this one
   const SignalThread takes_signals(StopSignals::kNumbers);
   World found = discover_world();
   log::set_rank(found.rank, found.size);
@@ -250,5 +252,6 @@ TrainNeeds check_train_words(const std::vector<std::string>& words) {
 }  // namespace shoal::command
 
 int shoal::train(const std::vector<std::string>& words) {
+  take_back_signals();
   return command::train(words, [](SourceRegistry&) {});
 }
