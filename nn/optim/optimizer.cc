@@ -167,7 +167,8 @@ bool Optimizer::update_segment(std::size_t segment, Stream stream) {
 }
 
 double Optimizer::end() {
-  SHOAL_ASSERT(std::exchange(state_, nullptr) != nullptr);
+  SHOAL_ASSERT(state_ != nullptr);
+  state_ = nullptr;
   double sum = 0;  // in the order of segments, as queue_step() adds them
   for (const double squares : segment_squares_) sum += squares;
   return std::sqrt(sum) * scale_;
