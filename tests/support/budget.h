@@ -51,7 +51,7 @@ std::string within_budget(std::size_t input_bytes, const std::string& name, cons
   std::string problem;
   double seconds = 0;
   std::int64_t bytes = 0;
-  constexpr int kTries = 3;
+  constexpr int kTries = 9;
   for (int i = 0; i < kTries; ++i) {
     HeapUse& use = heap_use();
     const std::int64_t before = use.now;

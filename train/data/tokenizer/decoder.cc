@@ -17,7 +17,7 @@ namespace shoal {
 namespace {
 
 // Of Work, for a step.
-constexpr std::size_t kUnitsOfAToken = 6, kUnitsToClean = 20;
+constexpr std::size_t kUnitsOfAToken = 10, kUnitsToClean = 32;
 
 std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
   std::string result;

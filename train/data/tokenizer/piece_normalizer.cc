@@ -27,14 +27,14 @@ std::int64_t units_of(Kind kind) {
   switch (kind) {
     case Kind::nfc:
     case Kind::nfkc:
-      return 14;
+      return 22;
     case Kind::nfd:
     case Kind::nfkd:
-      return 8;
+      return 13;
     case Kind::precompiled:
-      return 4;
+      return 7;
     default:
-      return 2;
+      return 4;
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
-constexpr std::size_t kUnitsOfAWord = 4;  // of Work, for a step
+constexpr std::size_t kUnitsOfAWord = 8;  // of Work, for a step
 
 // Treats each character that `matches` as a separate match, as Hugging Face does for predicates.
 template <typename Matches>
