@@ -13,11 +13,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "shoal/collectives/reduction.h"
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/collectives/work.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/tensor/dtype.h"
@@ -29,18 +31,11 @@ struct World;
 
 namespace shoal::collectives {
 
-// Counters since the communicator was made. No fallback is silent (decision 5).
-struct CommunicatorStatistics {
-  std::int64_t operations = 0;     // completed
-  std::int64_t inlined = 0;        // of these: small ones carried inside the control message
-  std::int64_t zero_copy = 0;      // in the ranks' own buffers: mapped, or copied by the kernel
-  std::int64_t bounced = 0;        // through bounce slots, because a pointer was not symmetric
-  std::int64_t bounced_bytes = 0;  // this rank's bytes copied into bounce slots
-  std::int64_t ring = 0;
-  std::int64_t by_progress_thread = 0;  // operations that the progress thread completed
-  std::string transport;       // what carries the bytes: "shm", "tcp;ofi_rxm", "shm + efa", "mpi"
-  std::string_view algorithm;  // of the last collective, named as in the table; or empty
-};
+struct Call;
+struct CommunicatorOptions;
+struct CommunicatorStatistics;
+struct OuterCall;
+struct PlainCall;
 
 // Keeps user memory registered with the transports while it lives. This is a hint: it affects only
 // speed.
@@ -53,7 +48,9 @@ using Counts = std::span<const std::int64_t>;  // elements, one number for each 
 
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -72,59 +69,59 @@ class Communicator {
   // The first call is collective.
   virtual Communicator& host() { return *this; }
 
-  virtual WorkPtr all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
-                             Reduction op, Stream stream = {}) = 0;
+  WorkPtr all_reduce(const void* send, void* recv, std::int64_t count, DType dtype, Reduction op,
+                     Stream stream = {});
   // send holds size() × recv_count elements; rank r receives the r-th part.
-  virtual WorkPtr reduce_scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
-                                 Reduction op, Stream stream = {}) = 0;
-  virtual WorkPtr all_gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
-                             Stream stream = {}) = 0;
+  WorkPtr reduce_scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
+                         Reduction op, Stream stream = {});
+  WorkPtr all_gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
+                     Stream stream = {});
   // Parts of unequal length, packed in rank order. Every rank passes the same counts; a count may
   // be 0. In-place rules are those of the equal-sized forms.
-  virtual WorkPtr reduce_scatter_v(const void* send, void* recv, Counts counts, DType dtype,
-                                   Reduction op, Stream stream = {}) = 0;
-  virtual WorkPtr all_gather_v(const void* send, void* recv, Counts counts, DType dtype,
-                               Stream stream = {}) = 0;
+  WorkPtr reduce_scatter_v(const void* send, void* recv, Counts counts, DType dtype, Reduction op,
+                           Stream stream = {});
+  WorkPtr all_gather_v(const void* send, void* recv, Counts counts, DType dtype,
+                       Stream stream = {});
 
-  virtual WorkPtr broadcast(void* data, std::int64_t count, DType dtype, int root,
-                            Stream stream = {}) = 0;
+  WorkPtr broadcast(void* data, std::int64_t count, DType dtype, int root, Stream stream = {});
   // recv is used at the root only; in place there: send == recv.
-  virtual WorkPtr reduce(const void* send, void* recv, std::int64_t count, DType dtype,
-                         Reduction op, int root, Stream stream = {}) = 0;
+  WorkPtr reduce(const void* send, void* recv, std::int64_t count, DType dtype, Reduction op,
+                 int root, Stream stream = {});
   // The root's recv holds size() × send_count elements in rank order; in place at the root: send is
   // its part of recv. recv may be null elsewhere.
-  virtual WorkPtr gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
-                         int root, Stream stream = {}) = 0;
+  WorkPtr gather(const void* send, void* recv, std::int64_t send_count, DType dtype, int root,
+                 Stream stream = {});
   // The root's send holds size() × recv_count elements; in place at the root: recv is its part of
   // send. send may be null elsewhere.
-  virtual WorkPtr scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
-                          int root, Stream stream = {}) = 0;
+  WorkPtr scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype, int root,
+                  Stream stream = {});
   // Part p of send goes to rank p, part p of recv comes from rank p; send and recv must differ.
-  virtual WorkPtr all_to_all(const void* send, void* recv, std::int64_t count, DType dtype,
-                             Stream stream = {}) = 0;
+  WorkPtr all_to_all(const void* send, void* recv, std::int64_t count, DType dtype,
+                     Stream stream = {});
   // The same with unequal parts, packed in rank order. The count that rank a sends to b must equal
   // the count that b receives from a (checked).
-  virtual WorkPtr all_to_all_v(const void* send, Counts send_counts, void* recv, Counts recv_counts,
-                               DType dtype, Stream stream = {}) = 0;
-  virtual WorkPtr barrier(Stream stream = {}) = 0;
+  WorkPtr all_to_all_v(const void* send, Counts send_counts, void* recv, Counts recv_counts,
+                       DType dtype, Stream stream = {});
+  WorkPtr barrier(Stream stream = {});
 
   // Point to point: the k-th send from a to b matches the k-th recv of b from a, independently of
   // collectives in between. A rank cannot send to itself. Counts and dtypes must agree (checked).
-  virtual WorkPtr send(const void* data, std::int64_t count, DType dtype, int peer,
-                       Stream stream = {}) = 0;
-  virtual WorkPtr recv(void* data, std::int64_t count, DType dtype, int peer,
-                       Stream stream = {}) = 0;
+  WorkPtr send(const void* data, std::int64_t count, DType dtype, int peer, Stream stream = {});
+  WorkPtr recv(void* data, std::int64_t count, DType dtype, int peer, Stream stream = {});
+
+  // Any of the above from its record.
+  WorkPtr call(Call call);
 
   // Coalesces calls: nothing starts before end_group(), whose Work is done when all of them are.
   // Calls inside return null. They must not depend on each other: they run concurrently, in any
   // order, or fused into one. Groups nest as in NCCL: an inner end_group() returns null. A refused
   // call throws and discards the whole group.
-  virtual void begin_group() = 0;
-  virtual WorkPtr end_group() = 0;
+  void begin_group();
+  WorkPtr end_group();
 
   // Ranks of one color form a new group, ordered by (key, rank); null for color < 0. Collective and
   // blocking; not allowed inside a group. This Communicator may be destroyed before the new one.
-  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  virtual std::unique_ptr<Communicator> split(int color, int key);
 
   // Whether calls may be made on a stream that is being captured (DeviceBackend::begin_capture).
   // Each launch of the graph then runs them; every rank must launch a graph of the same calls.
@@ -142,38 +139,59 @@ class Communicator {
   // and child communicators (split) may be aborted too: native groups over several hosts share one
   // transport and end together.
   virtual void abort(std::string_view reason) = 0;
+
+  // Of every wait.
+  virtual double deadline_seconds() const = 0;
+  // The kind of memory that buffers are in.
+  virtual DeviceType device_type() const { return DeviceType::cpu; }
+  // Later calls are steps of that call of another Communicator; nullopt: calls are its own again.
+  void on_behalf_of(std::optional<OuterCall> outer);
+
+ protected:
+  Communicator();
+  // Submits a checked call outside a group.
+  virtual WorkPtr submit(Call&& call) = 0;
+  // Submits an unchecked call if it equals an earlier one, which makes it valid. Null if the
+  // backend cannot tell.
+  virtual WorkPtr repeat(const PlainCall& /*call*/) { return nullptr; }
+  // For a Communicator that passes its calls on.
+  static WorkPtr repeat_in(Communicator& inner, const PlainCall& call) { return inner.again(call); }
+  // Submits the calls of a group in order; never empty. The default submits one after the other.
+  virtual WorkPtr submit_group(std::vector<Call> calls);
+
+  // Gathers every rank's color and key, in rank order. Blocking and collective.
+  struct Place {
+    std::int64_t color = 0, key = 0;
+  };
+  virtual std::vector<Place> exchange_places(Place own);
+  // The ranks of this rank's color in their new order. `ordinal` counts the splits of this
+  // Communicator; `color` is that of the new group. With empty `ranks` the rank still takes part if
+  // the backend needs every rank, and gets null.
+  struct SplitPlan {
+    std::int64_t ordinal = 0;
+    int color = 0;
+    std::vector<int> ranks;  // of this Communicator
+    int rank = -1;           // this rank in the new group
+  };
+  virtual std::unique_ptr<Communicator> make_split(const SplitPlan& plan);
+
+ private:
+  WorkPtr again(const PlainCall& call);
+  WorkPtr make(const PlainCall& plain, const Stream& stream, double factor = 1);
+  WorkPtr take(Call&& call);
+
+  struct Calls;  // the group that is being made, and whose step the calls are
+  std::unique_ptr<Calls> calls_;
 };
 
-struct CommunicatorOptions {
-  std::string backend = "native";  // auto (native or nccl), native, mpi, nccl; others are refused
-  std::string algorithm;  // forces this algorithm, named as in the selection table; empty: by table
-  // Selection rules (select/algorithm_selector.h) appended after SHOAL_COLLECTIVES; equal on all
-  // ranks.
-  std::string collectives;
-  // native: shm, tcp, udp, efa, or the name of a libfabric provider. Empty: shared memory inside a
-  // host, the best provider between hosts.
-  std::string transport;
-  // Decision 6: results are bit-identical whatever the algorithm, slicing or ranks per host.
-  bool fixed_order = false;
-  // Buffers are in the memory of this stream's device; a call without a stream is ordered on it
-  // (Kernels::stream()). Host stream: buffers are in host memory, and an operation is done when its
-  // Work is.
-  Stream stream{};
-  // Set by make_communicator only: the device whose hosts this communicator connects. The transport
-  // is asked to reach that device's memory too.
-  Device wired_device{};
-  double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
-  // Where failures are recorded for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if set.
-  std::string flight_directory;
-  CountingMemory* counted_by = nullptr;  // counts symmetric memory; may be null
-  // Pinned host memory for staging slices of device buffers through the host. It must outlive the
-  // Communicator and all its splits. Null: each communicator allocates its own, uncounted.
-  MemoryResource* pinned = nullptr;
-};
+// A Work that is done when all are; `works` may be empty.
+WorkPtr make_group_work(std::vector<WorkPtr> works, double deadline_seconds);
 
 // Builds the group of all ranks of `world`; collective. `store` must outlive the result.
 // A single rank needs no store traffic and works with every backend name.
 std::unique_ptr<Communicator> make_communicator(const World& world, Store& store,
-                                                const CommunicatorOptions& options = {});
+                                                const CommunicatorOptions& options);
+// With the default options.
+std::unique_ptr<Communicator> make_communicator(const World& world, Store& store);
 
 }  // namespace shoal::collectives

@@ -6,6 +6,7 @@
 #include <Python.h>
 #include <fmt/ranges.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"

@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "shoal/collectives/reduction.h"
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::pytorch {

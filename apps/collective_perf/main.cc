@@ -8,6 +8,7 @@
 #include "print.h"
 #include <CLI/CLI.hpp>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/own_signals.h"

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/verifiable/verifiable.h"
 #include "shoal/runtime/base/clock.h"
 
@@ -18,16 +20,9 @@ using collectives::Verifiable;
 
 // Number of `count`-sized parts in a call's larger buffer.
 int parts(Operation operation, int ranks) {
-  switch (operation) {
-    case Operation::reduce_scatter:
-    case Operation::all_gather:
-    case Operation::gather:
-    case Operation::scatter:
-    case Operation::all_to_all:
-      return ranks;
-    default:
-      return 1;
-  }
+  const collectives::OperationTraits& is = collectives::traits(operation);
+  const auto all = collectives::Extent::ranks;
+  return is.send == all || is.recv == all ? ranks : 1;
 }
 
 Verifiable inputs(const Options& options, int ranks) {

@@ -7,6 +7,7 @@
 
 #include "options.h"
 
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::perf {

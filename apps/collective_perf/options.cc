@@ -30,10 +30,12 @@ constexpr std::array kOperations{std::pair{"all_reduce", Operation::all_reduce},
                                  std::pair{"barrier", Operation::barrier},
                                  std::pair{"send_recv", Operation::send}};
 
-constexpr std::array kReductions{
-    std::pair{"sum", ReduceOp::sum}, std::pair{"prod", ReduceOp::prod},
-    std::pair{"min", ReduceOp::min}, std::pair{"max", ReduceOp::max},
-    std::pair{"avg", ReduceOp::avg}, std::pair{"premultiplied_sum", ReduceOp::premultiplied_sum}};
+constexpr auto kReductions = [] {
+  std::array<std::pair<std::string_view, ReduceOp>, collectives::kReduceTraits.size()> named{};
+  for (std::size_t op = 0; op < named.size(); ++op)
+    named.at(op) = {collectives::kReduceTraits.at(op).name, static_cast<ReduceOp>(op)};
+  return named;
+}();
 
 template <typename Table>
 auto look_up(const Table& table, const std::string& text, const char* what) {

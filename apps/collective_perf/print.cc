@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/base/terminal.h"
 
 namespace shoal::perf {

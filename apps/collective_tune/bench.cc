@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/transport/control.h"
 #include "shoal/runtime/base/clock.h"
 

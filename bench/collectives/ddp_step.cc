@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"

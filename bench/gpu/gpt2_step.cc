@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"

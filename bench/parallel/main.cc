@@ -6,6 +6,7 @@
 #include "bench.h"
 #include <CLI/CLI.hpp>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/rendezvous/world.h"

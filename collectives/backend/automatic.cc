@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/device/identity.h"

@@ -4,8 +4,9 @@
 #include <optional>
 
 #include "shoal/collectives/backend/backends.h"
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -44,7 +45,7 @@ class CountedHostMemory final : public MemoryResource {
   CountingMemory* books_;
 };
 
-class SingleCommunicator final : public CallCommunicator {
+class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator(std::string name, const CommunicatorOptions& options, int member)
       : name_(std::move(name)),

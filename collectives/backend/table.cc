@@ -84,6 +84,10 @@ std::string job_name(Store& store) {
 
 std::span<const Backend> backends() { return kBackends; }
 
+std::unique_ptr<Communicator> make_communicator(const World& world, Store& store) {
+  return make_communicator(world, store, {});
+}
+
 std::unique_ptr<Communicator> make_communicator(const World& world, Store& store,
                                                 const CommunicatorOptions& options) {
   SHOAL_CHECK(world.size > 0 && world.rank >= 0 && world.rank < world.size,

@@ -7,7 +7,8 @@
 // PeerAccess::flush_cards_writes() has returned after the Work.
 #pragma once
 
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator.h"
 #include "shoal/collectives/work.h"
 #include "shoal/runtime/device/device.h"
 

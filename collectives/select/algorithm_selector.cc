@@ -90,7 +90,8 @@ Selection AlgorithmSelector::select(const SelectionFacts& facts,
   if (!best)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("no algorithm is left for {} of {} bytes, {} ranks, {} nodes: {}",
-                            table_name(facts.operation), facts.bytes, facts.ranks, facts.nodes,
+                            to_string(base_operation(facts.operation)), facts.bytes, facts.ranks,
+                            facts.nodes,
                             exclusions.empty() ? "no rule speaks of one"
                                                : fmt::format("{}", fmt::join(exclusions, ", "))),
                 "allow one in SHOAL_COLLECTIVES");

@@ -16,15 +16,15 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr std::array kOperations{std::pair{"all_reduce", Operation::all_reduce},
-                                 std::pair{"reduce_scatter", Operation::reduce_scatter},
-                                 std::pair{"all_gather", Operation::all_gather},
-                                 std::pair{"broadcast", Operation::broadcast},
-                                 std::pair{"reduce", Operation::reduce},
-                                 std::pair{"gather", Operation::gather},
-                                 std::pair{"scatter", Operation::scatter},
-                                 std::pair{"all_to_all", Operation::all_to_all},
-                                 std::pair{"barrier", Operation::barrier}};
+// The operations that have algorithms, and their names.
+constexpr auto kOperations = [] {
+  std::array<std::pair<std::string_view, Operation>, 9> named{};
+  std::size_t known = 0;
+  for (const OperationTraits& row : kOperationTraits)
+    if (row.name == to_string(row.base) && !is_message(row.base) && row.base != Operation::split)
+      named.at(known++) = {row.name, row.base};
+  return named;
+}();
 constexpr std::array kMemory{std::pair{"host", MemoryKind::host},
                              std::pair{"symmetric", MemoryKind::symmetric},
                              std::pair{"cuda", MemoryKind::cuda}};
@@ -247,25 +247,6 @@ std::string to_string(const Rule& rule) {
                          ? fmt::format("@{}/{}", to_string(rule.algorithm), in_bytes(rule.slice))
                          : fmt::format("@{}", to_string(rule.algorithm)));
   return fmt::format("{}", fmt::join(fields, ":"));
-}
-
-Operation base_operation(Operation operation) {
-  switch (operation) {
-    case Operation::reduce_scatter_v:
-      return Operation::reduce_scatter;
-    case Operation::all_gather_v:
-      return Operation::all_gather;
-    case Operation::all_to_all_v:
-      return Operation::all_to_all;
-    default:
-      return operation;
-  }
-}
-
-std::string_view table_name(Operation operation) {
-  for (const auto& [name, value] : kOperations)
-    if (value == base_operation(operation)) return name;
-  return "message";
 }
 
 }  // namespace shoal::collectives

@@ -38,8 +38,4 @@ struct Rule {
 std::vector<Rule> parse_rules(std::string_view text, std::string_view source);
 std::string to_string(const Rule& rule);  // parse_rules() reads it back
 
-// The operation without _v, and its name in a table.
-Operation base_operation(Operation operation);
-std::string_view table_name(Operation operation);
-
 }  // namespace shoal::collectives

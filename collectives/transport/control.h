@@ -64,10 +64,10 @@ struct alignas(64) FirstLine {
   std::byte payload[kPayloadBytes];  // of an inline exchange that fits, else unused
 };
 constexpr std::uint64_t hash_of(const Signature& s) {
-  const std::uint64_t kind = static_cast<std::uint64_t>(s.operation) |
-                             static_cast<std::uint64_t>(s.dtype) << 8 |
-                             std::uint64_t{s.reduce} << 16 | std::uint64_t{s.algorithm} << 24 |
-                             std::uint64_t{static_cast<std::uint32_t>(s.root)} << 32;
+  const std::uint64_t kind =
+      static_cast<std::uint64_t>(s.operation) | static_cast<std::uint64_t>(s.dtype) << 8 |
+      static_cast<std::uint64_t>(s.reduce) << 16 | std::uint64_t{s.algorithm} << 24 |
+      std::uint64_t{static_cast<std::uint32_t>(s.root)} << 32;
   std::uint64_t hash = kind * 0x9e3779b97f4a7c15;
   hash = ((hash ^ hash >> 32) + static_cast<std::uint64_t>(s.count)) * 0xbf58476d1ce4e5b9;
   hash = ((hash ^ hash >> 32) + s.counts) * 0x94d049bb133111eb;

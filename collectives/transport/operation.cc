@@ -1,52 +1,8 @@
 #include "shoal/collectives/transport/operation.h"
 
-#include <array>
-
 #include <fmt/format.h>
 
 namespace shoal::collectives {
-
-std::string_view to_string(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::reduce:
-      return "reduce";
-    case Operation::gather:
-      return "gather";
-    case Operation::scatter:
-      return "scatter";
-    case Operation::all_to_all:
-      return "all_to_all";
-    case Operation::reduce_scatter_v:
-      return "reduce_scatter_v";
-    case Operation::all_gather_v:
-      return "all_gather_v";
-    case Operation::all_to_all_v:
-      return "all_to_all_v";
-    case Operation::send:
-      return "send";
-    case Operation::recv:
-      return "recv";
-    case Operation::barrier:
-      return "barrier";
-    case Operation::split:
-      return "split";
-  }
-  return "?";
-}
-
-std::string_view reduce_name(std::uint8_t reduce) {
-  constexpr std::array<std::string_view, 6> kNames{"sum", "prod", "min",
-                                                   "max", "avg",  "premultiplied_sum"};
-  return reduce < kNames.size() ? kNames[reduce] : "?";
-}
 
 std::string describe(const Signature& s) {
   if (s.operation == Operation::barrier || s.operation == Operation::split)
@@ -55,7 +11,7 @@ std::string describe(const Signature& s) {
       s.operation == Operation::all_to_all_v
           ? fmt::format("all_to_all_v of {}", to_string(s.dtype))
           : fmt::format("{} of {} {}", to_string(s.operation), s.count, to_string(s.dtype));
-  if (reduces(s.operation)) text += fmt::format(", {}", reduce_name(s.reduce));
+  if (reduces(s.operation)) text += fmt::format(", {}", to_string(s.reduce));
   if (has_root(s.operation)) text += fmt::format(", root {}", s.root);
   if (s.operation == Operation::send) text += fmt::format(" to rank {}", s.root);
   if (s.operation == Operation::recv) text += fmt::format(" from rank {}", s.root);

@@ -1,7 +1,8 @@
-// The signature of an operation: the values that ranks must agree on before data moves (decision
-// 5).
+// The operations, the reductions, and the signature of a call: the values that ranks must agree on
+// before data moves (decision 5).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,29 +29,103 @@ enum class Operation : std::uint8_t {
   barrier,
   split  // ranks exchange color and key
 };
-std::string_view to_string(Operation operation);
 
-constexpr bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce_scatter ||
-         operation == Operation::reduce || operation == Operation::reduce_scatter_v;
+// The elements of a rank's whole buffer.
+enum class Extent : std::uint8_t {
+  none,
+  count,       // `count`
+  ranks,       // `count` for each rank
+  own,         // this rank's one of `counts`
+  counts,      // all of `counts`
+  recv_counts  // all of `recv_counts`
+};
+
+struct OperationTraits {
+  std::string_view name;
+  Operation base;  // the operation without _v, which selection tables name
+  Extent send, recv;
+  bool reduces = false;
+  bool has_root = false;
+  bool only_root_sends = false, only_root_receives = false;  // other ranks have no such buffer
+};
+
+// By Operation. Sizes, checks, names and signatures follow from this table.
+inline constexpr std::array kOperationTraits{
+    OperationTraits{"all_reduce", Operation::all_reduce, Extent::count, Extent::count, true},
+    OperationTraits{"reduce_scatter", Operation::reduce_scatter, Extent::ranks, Extent::count,
+                    true},
+    OperationTraits{"all_gather", Operation::all_gather, Extent::count, Extent::ranks},
+    OperationTraits{"broadcast", Operation::broadcast, Extent::count, Extent::count, false, true},
+    OperationTraits{"reduce", Operation::reduce, Extent::count, Extent::count, true, true, false,
+                    true},
+    OperationTraits{"gather", Operation::gather, Extent::count, Extent::ranks, false, true, false,
+                    true},
+    OperationTraits{"scatter", Operation::scatter, Extent::ranks, Extent::count, false, true, true},
+    OperationTraits{"all_to_all", Operation::all_to_all, Extent::ranks, Extent::ranks},
+    OperationTraits{"reduce_scatter_v", Operation::reduce_scatter, Extent::counts, Extent::own,
+                    true},
+    OperationTraits{"all_gather_v", Operation::all_gather, Extent::own, Extent::counts},
+    OperationTraits{"all_to_all_v", Operation::all_to_all, Extent::counts, Extent::recv_counts},
+    OperationTraits{"send", Operation::send, Extent::count, Extent::none},
+    OperationTraits{"recv", Operation::recv, Extent::none, Extent::count},
+    OperationTraits{"barrier", Operation::barrier, Extent::none, Extent::none},
+    OperationTraits{"split", Operation::split, Extent::count, Extent::ranks}};
+
+static_assert(kOperationTraits.size() == static_cast<std::size_t>(Operation::split) + 1);
+inline constexpr OperationTraits kUnknownOperation{"?", Operation::split, Extent::none,
+                                                   Extent::none};
+
+// A number that came from another rank may name no operation.
+constexpr const OperationTraits& traits(Operation operation) {
+  const auto row = static_cast<std::size_t>(operation);
+  return row < kOperationTraits.size() ? kOperationTraits[row] : kUnknownOperation;
 }
-constexpr bool has_root(Operation operation) {
-  return operation == Operation::broadcast || operation == Operation::reduce ||
-         operation == Operation::gather || operation == Operation::scatter;
-}
-constexpr bool has_counts(Operation operation) {
-  return operation == Operation::reduce_scatter_v || operation == Operation::all_gather_v ||
-         operation == Operation::all_to_all_v;
-}
+constexpr std::string_view to_string(Operation operation) { return traits(operation).name; }
+constexpr bool reduces(Operation operation) { return traits(operation).reduces; }
+constexpr bool has_root(Operation operation) { return traits(operation).has_root; }
+constexpr Operation base_operation(Operation operation) { return traits(operation).base; }
+constexpr bool has_counts(Operation operation) { return base_operation(operation) != operation; }
 constexpr bool is_message(Operation operation) {
   return operation == Operation::send || operation == Operation::recv;
 }
+
+// avg of integers is refused; min and max propagate NaN; 16-bit floats accumulate in f32.
+enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premultiplied_sum };
+struct ReduceTraits {
+  std::string_view name;
+  std::string_view no_integers{};  // why integers are refused; empty: they are not
+};
+// By ReduceOp.
+inline constexpr std::array kReduceTraits{
+    ReduceTraits{"sum"},
+    ReduceTraits{"prod"},
+    ReduceTraits{"min"},
+    ReduceTraits{"max"},
+    ReduceTraits{"avg", "take the sum and divide as you need"},
+    ReduceTraits{"premultiplied_sum", "only floating dtypes can be scaled"}};
+constexpr std::string_view to_string(ReduceOp op) {
+  const auto row = static_cast<std::size_t>(op);
+  return row < kReduceTraits.size() ? kReduceTraits[row].name : "?";
+}
+
+// premultiplied_sum scales each rank's elements by that rank's own factor before the sum
+// (ncclRedOpCreatePreMulSum); floating dtypes only.
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  double factor = 1;
+  constexpr Reduction(ReduceOp kind) : op(kind) {}  // NOLINT(google-explicit-constructor)
+  static constexpr Reduction premultiplied_sum(double factor) {
+    Reduction reduction(ReduceOp::premultiplied_sum);
+    reduction.factor = factor;
+    return reduction;
+  }
+};
 
 // Travels with every control message and every data message between hosts.
 struct Signature {
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
-  std::uint8_t reduce = 0;     // ReduceOp
+  ReduceOp reduce = ReduceOp::sum;
   std::uint8_t algorithm = 0;  // chosen by this rank or forced by the options; 0: neither
   std::int32_t root = -1;      // or the receiver of a message
   // As passed to the call; the sum if there are several. 0 for all_to_all_v, whose counts differ
@@ -65,8 +140,5 @@ std::string describe(const Signature& signature);
 
 // FNV-1a; never 0.
 std::uint64_t hash_counts(std::span<const std::int64_t> counts);
-
-// The name of a ReduceOp's number.
-std::string_view reduce_name(std::uint8_t reduce);
 
 }  // namespace shoal::collectives

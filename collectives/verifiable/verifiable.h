@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "shoal/collectives/reduction.h"
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::collectives {

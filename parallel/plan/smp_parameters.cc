@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/parallel/plan/smp_keys.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"

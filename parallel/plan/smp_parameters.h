@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/parallel/plan/parallel_plan.h"
 
 namespace shoal::parallel {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/collectives/call.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/runtime/base/error.h"

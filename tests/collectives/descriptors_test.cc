@@ -14,6 +14,7 @@
 
 #include "shoal/collectives/backend/native/symmetric_memory.h"
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/memory_resource.h"
 

@@ -14,8 +14,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/device/device_communicator.h"
+#include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -33,7 +33,7 @@ struct Between {
 };
 
 // Passes on what an engine calls while ranks find each other, meet and send.
-class Host final : public CallCommunicator {
+class Host final : public Communicator {
  public:
   Host(std::unique_ptr<Communicator> inner, std::shared_ptr<const Between> between)
       : inner_(std::move(inner)), between_(std::move(between)) {}
@@ -48,7 +48,7 @@ class Host final : public CallCommunicator {
   double deadline_seconds() const override { return 20; }
   WorkPtr submit(Call&& call) override {
     if (between_->before) between_->before(call);
-    WorkPtr work = pass_on(call);
+    WorkPtr work = inner_->call(call);
     return between_->after ? between_->after(call, std::move(work)) : std::move(work);
   }
   std::vector<Place> exchange_places(Place own) override {
@@ -62,23 +62,6 @@ class Host final : public CallCommunicator {
   }
 
  private:
-  WorkPtr pass_on(const Call& call) {
-    switch (call.operation) {
-      case Operation::all_gather:
-        return inner_->all_gather(call.send, call.recv, call.count, call.dtype);
-      case Operation::all_reduce:
-        return inner_->all_reduce(call.send, call.recv, call.count, call.dtype, call.op);
-      case Operation::barrier:
-        return inner_->barrier();
-      case Operation::send:
-        return inner_->send(call.send, call.count, call.dtype, call.root);
-      case Operation::recv:
-        return inner_->recv(call.recv, call.count, call.dtype, call.root);
-      default:
-        throw_error(ErrorCode::internal, "the test expects no {}", describe(call));
-    }
-  }
-
   std::unique_ptr<Communicator> inner_;
   std::shared_ptr<const Between> between_;
 };

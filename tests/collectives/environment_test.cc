@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 
 namespace {
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"

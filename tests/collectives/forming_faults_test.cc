@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/forwarding_store.h"

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/transport/shm_endpoint.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/memory_resource.h"
@@ -232,7 +233,7 @@ TEST(Messages, OutliveTheirSendersCommunicator) {
 // The endpoint alone.
 
 constexpr transport::OperationKey kKey{7, 1};
-const Signature kSignature{Operation::all_reduce, DType::u8, 0, 0, -1, 10, 0};
+const Signature kSignature{Operation::all_reduce, DType::u8, ReduceOp::sum, 0, -1, 10, 0};
 
 std::unique_ptr<transport::Endpoint> connected(const World& world, Store& store) {
   return transport::connect_shm_endpoint(world.rank, world.size, store, "endpoint",

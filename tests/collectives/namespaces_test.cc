@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/transport/control_connection.h"
 #include "shoal/collectives/transport/control_links.h"
 #include "shoal/collectives/transport/host_identity.h"

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
 

@@ -20,6 +20,7 @@
 
 #include "shoal/collectives/backend/native/group.h"
 #include "shoal/collectives/backend/native/thresholds.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/transport/process_memory.h"
 #include "shoal/runtime/base/error.h"
 

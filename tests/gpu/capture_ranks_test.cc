@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/capture/staged_inputs.h"

@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/memory/memory_resource.h"
 

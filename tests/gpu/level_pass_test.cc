@@ -33,7 +33,7 @@ std::atomic<int> copies[4];
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Says that what it was asked for is done when the test has let it.
-class Rail final : public CallCommunicator {
+class Rail final : public Communicator {
  public:
   struct Asked {
     Call call;

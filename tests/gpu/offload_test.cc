@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/models/gpt2/model.h"

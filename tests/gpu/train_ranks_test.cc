@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/autograd/dispatcher.h"

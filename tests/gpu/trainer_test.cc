@@ -15,6 +15,7 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 
 namespace shoal::test {
 

@@ -6,7 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "shoal/collectives/call.h"
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/clock.h"
 
 namespace shoal::test {
@@ -14,8 +16,6 @@ namespace shoal::test {
 class IdleCommunicator final : public collectives::Communicator {
  public:
   using WorkPtr = collectives::WorkPtr;
-  using Counts = collectives::Counts;
-  using Reduction = collectives::Reduction;
 
   // `done` is asked by each Work::test(). Both outlive the Communicator.
   IdleCommunicator(int rank, int size, MemoryResource& memory, const std::function<bool()>& done)
@@ -26,32 +26,8 @@ class IdleCommunicator final : public collectives::Communicator {
   std::string backend() const override { return "idle"; }
   MemoryResource& memory_resource() override { return memory_; }
   collectives::CommunicatorStatistics statistics() const override { return {}; }
-  WorkPtr all_reduce(const void*, void*, std::int64_t, DType, Reduction, Stream) override {
-    return begun();
-  }
-  WorkPtr reduce_scatter(const void*, void*, std::int64_t, DType, Reduction, Stream) override {
-    return begun();
-  }
-  WorkPtr all_gather(const void*, void*, std::int64_t, DType, Stream) override { return begun(); }
-  WorkPtr reduce_scatter_v(const void*, void*, Counts, DType, Reduction, Stream) override {
-    return begun();
-  }
-  WorkPtr all_gather_v(const void*, void*, Counts, DType, Stream) override { return begun(); }
-  WorkPtr broadcast(void*, std::int64_t, DType, int, Stream) override { return begun(); }
-  WorkPtr reduce(const void*, void*, std::int64_t, DType, Reduction, int, Stream) override {
-    return begun();
-  }
-  WorkPtr gather(const void*, void*, std::int64_t, DType, int, Stream) override { return begun(); }
-  WorkPtr scatter(const void*, void*, std::int64_t, DType, int, Stream) override { return begun(); }
-  WorkPtr all_to_all(const void*, void*, std::int64_t, DType, Stream) override { return begun(); }
-  WorkPtr all_to_all_v(const void*, Counts, void*, Counts, DType, Stream) override {
-    return begun();
-  }
-  WorkPtr barrier(Stream) override { return begun(); }
-  WorkPtr send(const void*, std::int64_t, DType, int, Stream) override { return begun(); }
-  WorkPtr recv(void*, std::int64_t, DType, int, Stream) override { return begun(); }
-  void begin_group() override {}
-  WorkPtr end_group() override { return begun(); }
+  double deadline_seconds() const override { return 1; }
+  DeviceType device_type() const override { return memory_.device().type; }
   // Color 0 is the others' too, any other one its own alone, as those of a mesh's last rank are.
   std::unique_ptr<Communicator> split(int color, int) override {
     if (color < 0) return nullptr;
@@ -61,6 +37,11 @@ class IdleCommunicator final : public collectives::Communicator {
   void abort(std::string_view) override {}
 
  private:
+  WorkPtr submit(collectives::Call&&) override { return std::make_unique<Begun>(done_); }
+  WorkPtr submit_group(std::vector<collectives::Call>) override {
+    return std::make_unique<Begun>(done_);
+  }
+
   class Begun final : public collectives::Work {
    public:
     explicit Begun(const std::function<bool()>& done) : done_(done) {}
@@ -72,8 +53,6 @@ class IdleCommunicator final : public collectives::Communicator {
    private:
     const std::function<bool()>& done_;
   };
-  WorkPtr begun() const { return std::make_unique<Begun>(done_); }
-
   const int rank_, size_;
   MemoryResource& memory_;
   const std::function<bool()>& done_;

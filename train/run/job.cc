@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
 

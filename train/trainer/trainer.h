@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/capture/planned_memory.h"
 #include "shoal/parallel/activation/offload.h"

@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "shoal/collectives/reduction.h"
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"

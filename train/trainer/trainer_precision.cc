@@ -1,7 +1,7 @@
 #include <optional>
 #include <string>
 
-#include "shoal/collectives/reduction.h"
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/kernels/emulation.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"

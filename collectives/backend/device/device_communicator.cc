@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"
@@ -96,7 +97,7 @@ WorkPtr DeviceCommunicator::submit(Call&& call) {
 
 WorkPtr DeviceCommunicator::submit_group(std::vector<Call> calls) {
   if (size() == 1 || calls.size() == 1 || !engine_->may_join(calls))
-    return CallCommunicator::submit_group(std::move(calls));
+    return Communicator::submit_group(std::move(calls));
   auto operation = engine_->submit(std::move(calls));
   return std::make_unique<DeviceWork>(engine_, std::move(operation));
 }
@@ -116,7 +117,7 @@ WorkPtr DeviceCommunicator::alone(const Call& call) {
   return std::make_unique<QueuedWork>(call.stream, deadline_seconds());
 }
 
-std::vector<CallCommunicator::Place> DeviceCommunicator::exchange_places(Place own) {
+std::vector<Communicator::Place> DeviceCommunicator::exchange_places(Place own) {
   std::vector<Place> places(static_cast<std::size_t>(size()));
   const std::array<std::int64_t, 2> mine{own.color, own.key};
   std::vector<std::int64_t> all(2 * places.size());

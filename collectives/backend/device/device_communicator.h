@@ -28,11 +28,12 @@
 #pragma once
 
 #include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::collectives::device {
 
-class DeviceCommunicator final : public CallCommunicator {
+class DeviceCommunicator final : public Communicator {
  public:
   struct Options {
     Stream stream;     // of calls without a stream; its device is the ranks'

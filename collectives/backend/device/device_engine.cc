@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
 
@@ -18,7 +19,8 @@ Signature signature_of_all(const std::vector<Call>& calls) {
     const Signature s = signature_of(call);
     numbers.insert(numbers.end(),
                    {static_cast<std::int64_t>(s.operation), static_cast<std::int64_t>(s.dtype),
-                    s.reduce, s.root, s.count, static_cast<std::int64_t>(s.counts)});
+                    static_cast<std::int64_t>(s.reduce), s.root, s.count,
+                    static_cast<std::int64_t>(s.counts)});
   }
   first.counts = hash_counts(numbers);
   return first;
@@ -58,7 +60,6 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup)
       size_(inner->size()),
       backend_(device_backend(device().type)),
       inner_(std::move(inner)),
-      steps_(dynamic_cast<CallCommunicator*>(inner_.get())),
       access_(make_peer_access(device())),
       memory_(access_, setup_.stream, setup_.counted_by),
       own_pinned_(device().is_cpu() ? make_host_memory()
@@ -253,7 +254,7 @@ void DeviceEngine::run() {
 
 void DeviceEngine::step_of(std::optional<OuterCall> outer) {
   step_of_ = outer;
-  if (steps_) steps_->on_behalf_of(outer);
+  inner_->on_behalf_of(outer);
 }
 
 void DeviceEngine::until(const Call& call, const std::function<bool()>& condition) {

@@ -10,13 +10,14 @@
 #include <set>
 #include <thread>
 
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/device/device_family.h"
 #include "shoal/collectives/backend/device/direct_messages.h"
 #include "shoal/collectives/backend/device/level_pass.h"
 #include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/device/wired_memory.h"
+#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -192,7 +193,6 @@ class DeviceEngine {
   const int rank_, size_;
   DeviceBackend& backend_;
   const std::shared_ptr<Communicator> inner_;
-  CallCommunicator* steps_;  // inner_, if it accepts outer calls (on_behalf_of); else null
   std::optional<OuterCall> step_of_;
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
@@ -228,9 +228,6 @@ class DeviceEngine {
   std::unique_ptr<DirectMessages> direct_messages_;  // if ranks reach each other's memory
   std::thread thread_;
 };
-
-// Makes the call as a method of `communicator`.
-WorkPtr issue(Communicator& communicator, const Call& call);
 
 // Pause between two polls of something that another thread or a device advances.
 class Backoff {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives::device {

@@ -13,8 +13,8 @@
 #include <memory>
 #include <optional>
 
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
+#include "shoal/collectives/communicator.h"
 
 namespace shoal::collectives::device {
 

@@ -4,6 +4,7 @@
 
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/partial_sums.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 
 namespace shoal::collectives::device {
 namespace {
@@ -148,7 +149,7 @@ void LevelPass::fold(std::int64_t slice, Slot& slot) {
 
 void LevelPass::start_on_rail(std::int64_t slice, Slot& slot) {
   slot.work =
-      issue(*setup_.rail, sliced(*plan_.rail, slicing_, slice, slot.send.data(), slot.recv.data()));
+      setup_.rail->call(sliced(*plan_.rail, slicing_, slice, slot.send.data(), slot.recv.data()));
 }
 
 // Converts the rail's result to the user's elements.

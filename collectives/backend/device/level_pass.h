@@ -14,6 +14,7 @@
 
 #include "shoal/collectives/backend/device/level_plan.h"
 #include "shoal/collectives/backend/device/parts.h"
+#include "shoal/collectives/communicator.h"
 #include "shoal/kernels/reduction.h"
 #include "shoal/runtime/memory/memory_resource.h"
 

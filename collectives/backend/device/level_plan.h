@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
+#include "shoal/collectives/call.h"
 
 namespace shoal::collectives::device {
 

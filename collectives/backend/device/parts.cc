@@ -2,59 +2,46 @@
 
 #include <algorithm>
 
+#include "shoal/runtime/base/error.h"
+
 namespace shoal::collectives::device {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-Numbers equal(int parts, std::int64_t count) {
-  return Numbers(static_cast<std::size_t>(parts), count);
+Numbers parts(const Call& call, Extent extent, int rank, int size) {
+  switch (extent) {
+    case Extent::none:
+      return {};
+    case Extent::count:
+      return {call.count};
+    case Extent::ranks:
+      return Numbers(static_cast<std::size_t>(size), call.count);
+    case Extent::own:
+      return {call.counts[static_cast<std::size_t>(rank)]};
+    case Extent::counts:
+      return call.counts;
+    case Extent::recv_counts:
+      return call.recv_counts;
+  }
+  SHOAL_ASSERT(false);
 }
 
 // Whether buffers are not divided into one part for each rank.
 bool is_whole(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::broadcast ||
-         operation == Operation::reduce || is_message(operation);
+  const auto one = [](Extent extent) { return extent == Extent::count || extent == Extent::none; };
+  return one(traits(operation).send) && one(traits(operation).recv);
 }
 
 }  // namespace
 
 Parts parts_of(const Call& call, int rank, int size) {
-  const bool root = rank == call.root;
-  const std::int64_t count = call.count;
-  const auto own = static_cast<std::size_t>(rank);
-  switch (call.operation) {
-    case Operation::all_reduce:
-      return {{count}, {count}};
-    case Operation::broadcast:
-      return {root ? Numbers{count} : Numbers{}, root ? Numbers{} : Numbers{count}};
-    case Operation::reduce:
-      return {{count}, root ? Numbers{count} : Numbers{}};
-    case Operation::reduce_scatter:
-      return {equal(size, count), {count}};
-    case Operation::all_gather:
-      return {{count}, equal(size, count)};
-    case Operation::gather:
-      return {{count}, root ? equal(size, count) : Numbers{}};
-    case Operation::scatter:
-      return {root ? equal(size, count) : Numbers{}, {count}};
-    case Operation::all_to_all:
-      return {equal(size, count), equal(size, count)};
-    case Operation::reduce_scatter_v:
-      return {call.counts, {call.counts[own]}};
-    case Operation::all_gather_v:
-      return {{call.counts[own]}, call.counts};
-    case Operation::all_to_all_v:
-      return {call.counts, call.recv_counts};
-    case Operation::send:
-      return {{count}, {}};
-    case Operation::recv:
-      return {{}, {count}};
-    case Operation::barrier:
-    case Operation::split:
-      break;
-  }
-  return {};
+  const OperationTraits& is = traits(call.operation);
+  const bool root = rank == call.root, broadcasts = call.operation == Operation::broadcast;
+  const bool sends = root || !(is.only_root_sends || broadcasts);
+  const bool receives = broadcasts ? !root : root || !is.only_root_receives;
+  return {sends ? parts(call, is.send, rank, size) : Numbers{},
+          receives ? parts(call, is.recv, rank, size) : Numbers{}};
 }
 
 Slicing slicing_of(const Call& call, int size, std::int64_t bytes) {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
 
 namespace shoal::collectives::device {
 

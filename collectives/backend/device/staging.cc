@@ -5,11 +5,6 @@
 namespace shoal::collectives::device {
 namespace {
 
-Reduction reduction_of(const Call& call) {
-  return call.op == ReduceOp::premultiplied_sum ? Reduction::premultiplied_sum(call.factor)
-                                                : Reduction(call.op);
-}
-
 std::int64_t total(const std::vector<std::int64_t>& parts, const Slicing& slicing, std::int64_t s) {
   std::int64_t sum = 0;
   for (const std::int64_t part : parts) sum += slice_count(part, slicing, s);
@@ -17,46 +12,6 @@ std::int64_t total(const std::vector<std::int64_t>& parts, const Slicing& slicin
 }
 
 }  // namespace
-
-WorkPtr issue(Communicator& c, const Call& call) {
-  const void* send = call.send;
-  void* recv = call.recv;
-  const DType dtype = call.dtype;
-  switch (call.operation) {
-    case Operation::all_reduce:
-      return c.all_reduce(send, recv, call.count, dtype, reduction_of(call));
-    case Operation::reduce_scatter:
-      return c.reduce_scatter(send, recv, call.count, dtype, reduction_of(call));
-    case Operation::all_gather:
-      return c.all_gather(send, recv, call.count, dtype);
-    case Operation::reduce_scatter_v:
-      return c.reduce_scatter_v(send, recv, call.counts, dtype, reduction_of(call));
-    case Operation::all_gather_v:
-      return c.all_gather_v(send, recv, call.counts, dtype);
-    case Operation::broadcast:
-      return c.broadcast(c.rank() == call.root ? const_cast<void*>(send) : recv, call.count, dtype,
-                         call.root);
-    case Operation::reduce:
-      return c.reduce(send, recv, call.count, dtype, reduction_of(call), call.root);
-    case Operation::gather:
-      return c.gather(send, recv, call.count, dtype, call.root);
-    case Operation::scatter:
-      return c.scatter(send, recv, call.count, dtype, call.root);
-    case Operation::all_to_all:
-      return c.all_to_all(send, recv, call.count, dtype);
-    case Operation::all_to_all_v:
-      return c.all_to_all_v(send, call.counts, recv, call.recv_counts, dtype);
-    case Operation::send:
-      return c.send(send, call.count, dtype, call.root);
-    case Operation::recv:
-      return c.recv(recv, call.count, dtype, call.root);
-    case Operation::barrier:
-      return c.barrier();
-    case Operation::split:
-      break;
-  }
-  SHOAL_ASSERT(false);
-}
 
 void DeviceEngine::copy_in(const Call& call, const Parts& parts, const Slicing& slicing,
                            std::int64_t s, Slot& slot) {
@@ -102,8 +57,7 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   for (std::int64_t s = 0; s < slicing.number; ++s) {
     Slot& slot = slot_of(s);
     until(call, [&] { return slot.copied_in.query(); });
-    const WorkPtr work =
-        issue(*inner_, sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
+    const WorkPtr work = inner_->call(sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
     if (s + 1 < slicing.number) {
       Slot& next = slot_of(s + 1);
       // Its send buffer is free, because the previous slice has been moved. The host writes its
@@ -182,8 +136,8 @@ bool DeviceEngine::progress(Message& message) {
       [[fallthrough]];
     case Message::Stage::copying_in:
       if (!message.copied.query()) return false;
-      message.work = issue(*inner_, sliced(call, {1, std::max<std::int64_t>(call.count, 1)}, 0,
-                                           message.place, message.place));
+      message.work = inner_->call(sliced(call, {1, std::max<std::int64_t>(call.count, 1)}, 0,
+                                         message.place, message.place));
       message.stage = Message::Stage::posted;
       return true;
     case Message::Stage::posted:

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "shoal/collectives/algorithm/programs.h"
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 

@@ -9,6 +9,7 @@
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
 #include "shoal/collectives/backend/wires.h"
+#include "shoal/collectives/call.h"
 
 namespace shoal::collectives::device {
 

@@ -10,6 +10,7 @@
 #include "shoal/collectives/backend/hierarchical/block_exchange.h"
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 #include "shoal/collectives/backend/partial_sums.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 
 namespace shoal::collectives::hierarchical {
 namespace {

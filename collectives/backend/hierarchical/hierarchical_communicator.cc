@@ -38,9 +38,6 @@ std::shared_ptr<Levels> make_levels(const net::NetGroup& flat, std::uint32_t fir
     if (auto* face = dynamic_cast<NodeFace*>(lane.get())) face->drive_by_hand();
   const std::uint32_t end = first_id + net::EngineCommunicator::ids_of(where.size());
   for (std::uint32_t lane = 0; lane < 2; ++lane) {
-    // Every factory returns a CallCommunicator.
-    levels->node_calls[lane] = dynamic_cast<CallCommunicator*>(levels->nodes[lane].get());
-    SHOAL_ASSERT(levels->node_calls[lane]);
     levels->exchanges[lane] = std::make_unique<net::NetGroup>(flat.engine(), end - 2 + lane,
                                                               flat.members(), flat.rank(), inner);
   }

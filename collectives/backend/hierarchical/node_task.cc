@@ -77,10 +77,10 @@ bool NodeTask::advance_node(Lane lane) {
 
 // Ranks of the host compare the user's call, and errors name it.
 WorkPtr NodeTask::start_for_caller(Lane lane, int step) {
-  CallCommunicator& node = *levels_->node_calls[static_cast<std::size_t>(lane)];
+  Communicator& node = this->node(lane);
   node.on_behalf_of(outer());
   struct Reset {
-    CallCommunicator& node;
+    Communicator& node;
     ~Reset() { node.on_behalf_of({}); }
   } const reset{node};
   return start(lane, step);

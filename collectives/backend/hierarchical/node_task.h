@@ -16,10 +16,10 @@
 #include <memory>
 #include <string>
 
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend/net/scratch_memory.h"
+#include "shoal/collectives/communicator.h"
 
 namespace shoal::collectives::hierarchical {
 
@@ -30,8 +30,7 @@ struct Levels {
   int member = 0;  // the same rank in the job; Errors name it
   // This host's ranks, by lane. Both share the first one's symmetric memory.
   std::array<std::unique_ptr<Communicator>, 2> nodes;
-  std::array<CallCommunicator*, 2> node_calls{};  // the same
-  std::unique_ptr<net::NetGroup> rail;            // null if this rank has none
+  std::unique_ptr<net::NetGroup> rail;  // null if this rank has none
   // All ranks, for programs of Tasks, by the lane that submits them in the same order.
   std::array<std::unique_ptr<net::NetGroup>, 2> exchanges;
   // For Tasks' partial sums: node memory that is registered once. Use only within Task::advance().

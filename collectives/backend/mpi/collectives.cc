@@ -3,6 +3,7 @@
 
 #include "shoal/collectives/backend/mpi/engine.h"
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives::mpi {

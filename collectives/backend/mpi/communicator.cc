@@ -1,11 +1,13 @@
 // The mpi backend: collectives by MPI (Open MPI).
+#include "shoal/collectives/communicator.h"
+
 #include <numeric>
 
 #include <fmt/ranges.h>
 
 #include "shoal/collectives/backend/backends.h"
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/mpi/engine.h"
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives::mpi {
@@ -24,7 +26,7 @@ class MpiWork final : public Work {
   std::shared_ptr<MpiOperation> operation_;
 };
 
-class MpiCommunicator final : public CallCommunicator {
+class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiEngine> engine, const CommunicatorOptions& options)
       : engine_(std::move(engine)),

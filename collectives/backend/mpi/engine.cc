@@ -8,6 +8,8 @@
 #include <sched.h>
 
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/store.h"

@@ -18,8 +18,11 @@
 #include <vector>
 
 #include "shoal/collectives/algorithm/shard.h"
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
+#include "shoal/kernels/reduction.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/store.h"

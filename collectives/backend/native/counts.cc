@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives::native {

@@ -4,8 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/native/group.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator.h"
 
 namespace shoal::collectives::native {
 

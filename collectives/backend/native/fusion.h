@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::collectives::native {

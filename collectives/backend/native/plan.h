@@ -5,9 +5,9 @@
 #include <span>
 
 #include "shoal/collectives/algorithm/choice.h"
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/native/group.h"
 #include "shoal/collectives/backend/native/plan_choice.h"
+#include "shoal/collectives/call.h"
 #include "shoal/kernels/reduction.h"
 
 namespace shoal::collectives::native {

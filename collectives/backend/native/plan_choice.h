@@ -1,7 +1,8 @@
 // Chooses the plan of an operation on one host: forced by the options, else by the table.
 #pragma once
 
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/select/choices.h"
 
 namespace shoal::collectives::native {

@@ -47,7 +47,7 @@ WorkPtr Engine::repeat(const PlainCall& call) {
                     group_->slot(rank, sequence));
     group_->publish(transport::place_of(sequence, 0));
     // With a root, no rank waits for the root's next write, nor reads what the others write.
-    if (call.kind.root < 0 && spins_ > 0)
+    if (call.kind.root() < 0 && spins_ > 0)
       take_for_writing(group_->slot(rank, sequence + 1), repeated_.layout());
     QueuedOperation& operation = pool_.take();
     work.reset(&operation.work);

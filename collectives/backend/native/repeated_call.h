@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/call.h"
 #include "shoal/collectives/transport/control.h"
 
 namespace shoal::collectives::native {

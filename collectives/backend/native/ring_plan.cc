@@ -10,6 +10,7 @@
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/partial_sums.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 
 namespace shoal::collectives::native {
 namespace {

@@ -1,4 +1,6 @@
 // The nccl backend: NCCL's collectives on the caller's CUDA streams.
+#include "shoal/collectives/communicator.h"
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -7,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "shoal/collectives/backend/backends.h"
-#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
@@ -109,7 +110,7 @@ class NcclRegistration final : public Registration {
   void* handle_ = nullptr;
 };
 
-class NcclCommunicator final : public CallCommunicator {
+class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options,
                    std::string host_name)

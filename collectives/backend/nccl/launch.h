@@ -1,8 +1,8 @@
 // Turns one call into NCCL calls on its stream.
 #pragma once
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/nccl/comm.h"
+#include "shoal/collectives/call.h"
 
 namespace shoal::collectives::nccl {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/net/compiled_program.h"
+#include "shoal/collectives/call.h"
 #include "shoal/collectives/transport/endpoint.h"
 #include "shoal/kernels/reduction.h"
 #include "shoal/runtime/base/clock.h"

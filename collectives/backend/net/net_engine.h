@@ -27,6 +27,7 @@
 #include "shoal/collectives/backend/net/blame.h"
 #include "shoal/collectives/backend/net/execution.h"
 #include "shoal/collectives/backend/net/patience.h"
+#include "shoal/collectives/communicator.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/control_links.h"
 #include "shoal/runtime/base/deadlines.h"

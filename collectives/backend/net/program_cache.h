@@ -5,8 +5,9 @@
 #include <list>
 #include <memory>
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/net/compiled_program.h"
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/select/algorithm_selector.h"
 
 namespace shoal::collectives::net {

@@ -7,6 +7,8 @@
 #include "support/error_text.h"
 #include <fmt/format.h>
 
+#include "shoal/collectives/communicator_options.h"
+
 namespace shoal::parallel {
 namespace {
 

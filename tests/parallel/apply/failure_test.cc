@@ -4,6 +4,7 @@
 
 #include "rig.h"
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"

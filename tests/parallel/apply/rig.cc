@@ -8,6 +8,7 @@
 
 #include "support/one_core.h"
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/capture/late_numbers.h"
 
 namespace shoal::parallel {

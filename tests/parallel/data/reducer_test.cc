@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {

@@ -5,6 +5,8 @@
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
+#include "shoal/collectives/communicator_options.h"
+
 namespace shoal::parallel {
 namespace {
 

@@ -10,6 +10,7 @@
 #include "support/ranks.h"
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"

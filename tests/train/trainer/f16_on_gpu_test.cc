@@ -11,6 +11,7 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/rendezvous/store.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/tasks/encoder.h"

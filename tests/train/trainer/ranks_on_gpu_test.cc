@@ -10,6 +10,7 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal {

@@ -9,6 +9,7 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/memory/limited_memory.h"
 
 namespace shoal::test {

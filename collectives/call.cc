@@ -1,7 +1,9 @@
-#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/call.h"
 
 #include <array>
 #include <numeric>
+
+#include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
 
@@ -20,42 +22,21 @@ std::int64_t sum_before(const std::vector<std::int64_t>& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
 }
 
-// Number of elements in a rank's whole send and recv buffers.
-std::int64_t sent(const Call& call, int rank, int size) {
-  switch (call.operation) {
-    case Operation::reduce_scatter:
-    case Operation::all_to_all:
-      return call.count * size;
-    case Operation::scatter:
-      return rank == call.root ? call.count * size : 0;
-    case Operation::all_gather_v:
-      return call.counts[static_cast<std::size_t>(rank)];
-    case Operation::recv:
+std::int64_t elements(const Call& call, Extent extent, int rank, int size) {
+  switch (extent) {
+    case Extent::none:
       return 0;
-    default:
+    case Extent::count:
+    case Extent::counts:
       return call.count;
-  }
-}
-
-std::int64_t received(const Call& call, int rank, int size) {
-  switch (call.operation) {
-    case Operation::all_gather:
-    case Operation::all_to_all:
-    case Operation::split:
+    case Extent::ranks:
       return call.count * size;
-    case Operation::gather:
-      return rank == call.root ? call.count * size : 0;
-    case Operation::reduce:
-      return rank == call.root ? call.count : 0;
-    case Operation::reduce_scatter_v:
+    case Extent::own:
       return call.counts[static_cast<std::size_t>(rank)];
-    case Operation::all_to_all_v:
+    case Extent::recv_counts:
       return sum_before(call.recv_counts, size);
-    case Operation::send:
-      return 0;
-    default:
-      return call.count;
   }
+  SHOAL_ASSERT(false);
 }
 
 void check_counts(const char* what, const std::vector<std::int64_t>& counts, int size,
@@ -88,35 +69,23 @@ void check_numbers(const Call& call, int rank, int size) {
     SHOAL_CHECK(call.root != rank, "{}: rank {} to itself", name, rank);
   }
   if (!call.reduces()) return;
-  SHOAL_CHECK(call.op != ReduceOp::avg || is_floating(call.dtype),
-              "{}: avg of {}; take the sum and divide as you need", name, to_string(call.dtype));
-  SHOAL_CHECK(call.op != ReduceOp::premultiplied_sum || is_floating(call.dtype),
-              "{}: premultiplied_sum of {}; only floating dtypes can be scaled", name,
-              to_string(call.dtype));
+  const ReduceTraits& reduction = kReduceTraits.at(static_cast<std::size_t>(call.op));
+  SHOAL_CHECK(reduction.no_integers.empty() || is_floating(call.dtype), "{}: {} of {}; {}", name,
+              reduction.name, to_string(call.dtype), reduction.no_integers);
 }
 
+// The buffers are one, or the smaller is this rank's part of the larger.
 bool in_place(const Call& call, int rank) {
-  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  const OperationTraits& is = traits(call.operation);
+  if (is.recv == Extent::recv_counts) return false;
+  if (is.send == is.recv) return is.send == Extent::count && call.send == call.recv;
+  const std::int64_t before =
+      has_counts(call.operation) ? sum_before(call.counts, rank) : rank * call.count;
+  const auto part = before * static_cast<std::int64_t>(size_of(call.dtype));
   const auto* send = static_cast<const std::byte*>(call.send);
   const auto* recv = static_cast<const std::byte*>(call.recv);
-  switch (call.operation) {
-    case Operation::all_reduce:
-    case Operation::broadcast:
-    case Operation::reduce:
-      return send == recv;
-    case Operation::all_gather:
-    case Operation::gather:
-      return send == recv + rank * call.count * element;
-    case Operation::reduce_scatter:
-    case Operation::scatter:
-      return recv == send + rank * call.count * element;
-    case Operation::all_gather_v:
-      return send == recv + sum_before(call.counts, rank) * element;
-    case Operation::reduce_scatter_v:
-      return recv == send + sum_before(call.counts, rank) * element;
-    default:
-      return false;
-  }
+  const bool gathers = is.recv == Extent::ranks || is.recv == Extent::counts;
+  return gathers ? send == recv + part : recv == send + part;
 }
 
 // A few instructions that accept most calls: the full checks would take as long as a small
@@ -130,11 +99,15 @@ bool plainly_right(const Call& call, int size, DeviceType device) {
 }  // namespace
 
 std::int64_t Call::send_bytes(int rank, int size) const {
-  return sent(*this, rank, size) * static_cast<std::int64_t>(size_of(dtype));
+  const OperationTraits& is = traits(operation);
+  if (is.only_root_sends && rank != root) return 0;
+  return elements(*this, is.send, rank, size) * static_cast<std::int64_t>(size_of(dtype));
 }
 
 std::int64_t Call::recv_bytes(int rank, int size) const {
-  return received(*this, rank, size) * static_cast<std::int64_t>(size_of(dtype));
+  const OperationTraits& is = traits(operation);
+  if (is.only_root_receives && rank != root) return 0;
+  return elements(*this, is.recv, rank, size) * static_cast<std::int64_t>(size_of(dtype));
 }
 
 void check_call(const Call& call, int rank, int size, DeviceType device) {
@@ -161,23 +134,11 @@ void check_call(const Call& call, int rank, int size, DeviceType device) {
 }
 
 std::int64_t table_bytes(const Call& call, int size) {
-  const auto whole = call.count * static_cast<std::int64_t>(size_of(call.dtype));
-  switch (call.operation) {
-    case Operation::reduce_scatter:
-    case Operation::all_gather:
-    case Operation::gather:
-    case Operation::scatter:
-    case Operation::all_to_all:
-    case Operation::split:
-      return size * whole;
-    case Operation::all_to_all_v:
-      return 0;
-    default:
-      return whole;
-  }
+  const OperationTraits& is = traits(call.operation);
+  if (is.recv == Extent::recv_counts) return 0;
+  const bool of_ranks = is.send == Extent::ranks || is.recv == Extent::ranks;
+  return (of_ranks ? size : 1) * call.count * static_cast<std::int64_t>(size_of(call.dtype));
 }
-
-std::string_view to_string(ReduceOp op) { return reduce_name(static_cast<std::uint8_t>(op)); }
 
 namespace {
 
@@ -185,7 +146,7 @@ Signature own_signature(const Call& call) {
   Signature s;
   s.operation = call.operation;
   s.dtype = call.dtype;
-  if (call.reduces()) s.reduce = static_cast<std::uint8_t>(call.op);
+  if (call.reduces()) s.reduce = call.op;
   s.root = call.root;
   if (call.operation != Operation::all_to_all_v) {
     s.count = call.count;
@@ -202,7 +163,7 @@ Signature signature_of(const Call& call) {
   Signature outer = call.outer->signature;
   const std::array step{static_cast<std::int64_t>(own.operation),
                         static_cast<std::int64_t>(own.dtype),
-                        std::int64_t{own.reduce},
+                        static_cast<std::int64_t>(own.reduce),
                         std::int64_t{own.root},
                         own.count,
                         static_cast<std::int64_t>(own.counts),
@@ -212,21 +173,5 @@ Signature signature_of(const Call& call) {
 }
 
 std::string describe(const Call& call) { return describe(signature_of(call)); }
-
-kernels::Reduce kernel_operation(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::prod:
-      return kernels::Reduce::prod;
-    case ReduceOp::min:
-      return kernels::Reduce::min;
-    case ReduceOp::max:
-      return kernels::Reduce::max;
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-    case ReduceOp::premultiplied_sum:
-      return kernels::Reduce::sum;
-  }
-  SHOAL_ASSERT(false);
-}
 
 }  // namespace shoal::collectives

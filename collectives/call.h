@@ -1,13 +1,12 @@
-// Checks that every backend makes on a call before data moves.
+// The record of one call of a Communicator, and the checks before data moves.
 #pragma once
 
-#include <bit>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "shoal/collectives/communicator.h"
 #include "shoal/collectives/transport/operation.h"
-#include "shoal/kernels/reduction.h"
+#include "shoal/runtime/device/device.h"
 
 namespace shoal::collectives {
 
@@ -20,16 +19,26 @@ struct OuterCall {
 
 // The arguments of a call without counts and factors, enough to recognise a repeated call.
 struct PlainCall {
-  // Packed into one word for a single comparison.
-  struct Kind {
-    Operation operation;
-    DType dtype;
-    ReduceOp op;
-    DeviceType device;
-    std::int32_t root;
-    friend bool operator==(const Kind& a, const Kind& b) {
-      return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+  // One word, written and compared at once: a load of single bytes just written would stall.
+  class Kind {
+   public:
+    constexpr Kind() = default;
+    constexpr Kind(Operation operation, DType dtype, ReduceOp op, DeviceType device,
+                   std::int32_t root)
+        : word_(byte(operation) | byte(dtype) << 8 | byte(op) << 16 | byte(device) << 24 |
+                std::uint64_t{static_cast<std::uint32_t>(root)} << 32) {}
+    Operation operation() const { return static_cast<Operation>(word_ & 0xff); }
+    DType dtype() const { return static_cast<DType>(word_ >> 8 & 0xff); }
+    ReduceOp op() const { return static_cast<ReduceOp>(word_ >> 16 & 0xff); }
+    std::int32_t root() const { return static_cast<std::int32_t>(word_ >> 32); }
+    friend bool operator==(const Kind&, const Kind&) = default;
+
+   private:
+    template <typename Enum>
+    static constexpr std::uint64_t byte(Enum value) {
+      return static_cast<std::uint8_t>(value);
     }
+    std::uint64_t word_ = 0;
   };
   Kind kind;
   const void* send;
@@ -37,7 +46,6 @@ struct PlainCall {
   std::int64_t count;
 };
 
-// One call, as a backend queues it.
 struct Call {
   Operation operation = Operation::barrier;
   const void* send = nullptr;  // null if unused on this rank
@@ -74,7 +82,5 @@ std::int64_t table_bytes(const Call& call, int size);
 Signature signature_of(const Call& call);
 // "all_reduce of 16 f32, sum"
 std::string describe(const Call& call);
-
-kernels::Reduce kernel_operation(ReduceOp op);  // avg is a sum that is scaled afterwards
 
 }  // namespace shoal::collectives
