@@ -12,17 +12,6 @@
 namespace shoal::collectives {
 namespace {
 
-class DoneWork final : public Work {
- public:
-  explicit DoneWork(double deadline_seconds) : deadline_seconds_(deadline_seconds) {}
-  bool test() override { return true; }
-  void wait(Deadline) override {}
-  double default_deadline_seconds() const override { return deadline_seconds_; }
-
- private:
-  double deadline_seconds_;
-};
-
 // Allocates host memory and counts it in the caller's CountingMemory.
 class CountedHostMemory final : public MemoryResource {
  public:
@@ -82,7 +71,7 @@ class SingleCommunicator final : public Communicator {
     else if (bytes > 0 && call.recv != call.send)
       std::memcpy(call.recv, call.send, static_cast<std::size_t>(bytes));
     ++statistics_.operations;
-    return std::make_unique<DoneWork>(options_.deadline_seconds);
+    return make_group_work({}, options_.deadline_seconds);
   }
   double deadline_seconds() const override { return options_.deadline_seconds; }
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {

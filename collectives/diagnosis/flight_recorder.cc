@@ -44,7 +44,7 @@ std::string_view to_string(Blame::Kind kind) {
 
 FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> members,
                                std::string directory)
-    : group_(std::move(group)),
+    : group_(group.starts_with("shoal/") ? group.substr(6) : std::move(group)),
       directory_(std::move(directory)),
       rank_(rank),
       members_(std::move(members)),

@@ -34,8 +34,9 @@ class FlightRecorder {
   // Number of operations, and of messages, remembered; a power of two.
   static constexpr std::size_t kCapacity = 512;
 
-  // `members`: the group's ranks, numbered as in the job; `rank`: this rank's index among them.
-  // `directory`: where failed() writes; empty: nowhere.
+  // `group`: its name, without the leading "shoal/" of store keys. `members`: the group's ranks,
+  // numbered as in the job; `rank`: this rank's index among them. `directory`: where failed()
+  // writes; empty: nowhere.
   FlightRecorder(std::string group, int rank, std::vector<int> members, std::string directory = {});
 
   // Nanoseconds of a clock with millisecond resolution, which suffices to see which rank waited.

@@ -15,9 +15,9 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/backend/backends.h"
-#include "shoal/collectives/backend/native/naps.h"
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/collectives/backend/node_face.h"
+#include "shoal/collectives/backend/progress_thread.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -76,21 +76,38 @@ TEST(Native, AfterManyCallsThatWaitTheProgressThreadStillTakesWhatNobodyDrives) 
   });
 }
 
-// An interruption that comes before the thread parks is not lost.
-TEST(Naps, WakingEndsAParkWheneverItComes) {
-  native::Naps naps;
-  naps.announce_park();
-  EXPECT_TRUE(naps.parked());
-  naps.wake_up();
-  naps.park();  // would never end
-  EXPECT_FALSE(naps.parked());
-  naps.announce_park();
-  std::thread thread([&] { naps.park(); });
-  while (naps.parked()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    naps.wake_up();
+// It drives what no caller drives, whenever that comes: while the thread naps, parks or is parked.
+TEST(ProgressThread, DrivesWhatIsSubmittedWheneverThatComes) {
+  struct Steps final : ProgressThread::Steps {
+    bool drive() override {
+      progress->none_in_flight();
+      ++drives;
+      return true;
+    }
+    void if_unlocked(const std::function<void()>& body) override {
+      const std::lock_guard lock(mutex);
+      body();
+    }
+    std::mutex mutex;
+    ProgressThread* progress = nullptr;
+    std::atomic<int> drives{0};
+  } steps;
+  ProgressThread progress(steps);
+  steps.progress = &progress;
+  progress.start();
+  for (int round = 0; round < 6; ++round) {
+    while (round % 2 == 1 && !progress.parked())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    {
+      const std::lock_guard lock(steps.mutex);
+      progress.count_in_flight(1);
+      progress.driven();
+    }
+    progress.submitted(round % 3 == 0);
+    while (steps.drives.load() <= round) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  thread.join();
+  while (!progress.parked()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  progress.end();
 }
 
 // What hierarchical does with its host's groups: nobody else drives, and sleeps end with the bell.

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "shoal/collectives/backend/engine_base.h"
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
@@ -12,19 +13,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-class DeviceWork final : public Work {
- public:
-  DeviceWork(std::shared_ptr<DeviceEngine> engine, std::shared_ptr<DeviceOperation> operation)
-      : engine_(std::move(engine)), operation_(std::move(operation)) {}
-  bool test() override { return DeviceEngine::test(*operation_); }
-  void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
-  double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
-  void block_stream(Stream stream) override { engine_->block_stream(*operation_, stream); }
-
- private:
-  std::shared_ptr<DeviceEngine> engine_;
-  std::shared_ptr<DeviceOperation> operation_;
-};
+using DeviceWork = EngineWork<DeviceEngine, DeviceOperation>;
 
 // The Work of copies that a rank alone has queued on the call's stream.
 class QueuedWork final : public Work {

@@ -13,19 +13,6 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-class MpiWork final : public Work {
- public:
-  MpiWork(std::shared_ptr<MpiEngine> engine, std::shared_ptr<MpiOperation> operation)
-      : engine_(std::move(engine)), operation_(std::move(operation)) {}
-  bool test() override { return engine_->test(*operation_); }
-  void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
-  double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
-
- private:
-  std::shared_ptr<MpiEngine> engine_;
-  std::shared_ptr<MpiOperation> operation_;
-};
-
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiEngine> engine, const CommunicatorOptions& options)
@@ -43,7 +30,8 @@ class MpiCommunicator final : public Communicator {
 
  private:
   WorkPtr submit(Call&& call) override {
-    return std::make_unique<MpiWork>(engine_, engine_->submit(std::move(call)));
+    return std::make_unique<EngineWork<MpiEngine, MpiOperation>>(engine_,
+                                                                 engine_->submit(std::move(call)));
   }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
   // Every rank arrives here: exchange_places() has returned on it, or will.

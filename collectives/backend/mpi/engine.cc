@@ -17,13 +17,9 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-constexpr auto kTakeOverAfter = std::chrono::microseconds(300);
-constexpr auto kNap = std::chrono::microseconds(500);
+constexpr auto kNap = std::chrono::microseconds(500);  // between two polls in the background
+constexpr std::chrono::microseconds kLongestNap{2000};
 constexpr auto kLookEvery = std::chrono::milliseconds(250);  // polls the store for an abort
-
-std::string flight_name(const std::string& prefix) {
-  return prefix.starts_with("shoal/") ? prefix.substr(6) : prefix;
-}
 
 int place_in(MPI_Comm comm) {
   const std::lock_guard lock(MpiRuntime::instance().mutex);
@@ -66,38 +62,29 @@ bool all_done(std::vector<MPI_Request>& requests) {
 
 MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix,
                      const CommunicatorOptions& options, std::vector<int> members)
-    : store_(store),
+    : EngineBase("mpi", options.deadline_seconds, kLongestNap),
+      store_(store),
       prefix_(std::move(prefix)),
-      deadline_seconds_(options.deadline_seconds),
       fixed_order_(options.fixed_order),
       members_(std::move(members)),
       runtime_(MpiRuntime::instance()),
       reduction_(make_rank_reduction(options.fixed_order)),
-      flight_(flight_name(prefix_), place_in(parent), members_, options.flight_directory) {
+      flight_(prefix_, place_in(parent), members_, options.flight_directory) {
   {
     const std::lock_guard lock(runtime_.mutex);
     MPI_Comm_rank(parent, &rank_);
     MPI_Comm_size(parent, &size_);
   }
   for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) *comm = duplicate(parent);
-  thread_ = std::thread([this] { progress_loop(); });
-}
-
-template <typename Body>
-void MpiEngine::guarded(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    fail(error);
-  } catch (const std::exception& problem) {  // such as bad_alloc; the other ranks must learn of it
-    fail(Error(ErrorCode::internal, fmt::format("mpi: {}", problem.what())).at_rank(member(rank_)));
-  }
+  next_look_ = Clock::now() + kLookEvery;
+  progress_.start();
 }
 
 void MpiEngine::fail(const Error& error) {
   if (!failure_) {
     failure_ = error;
-    flight_.failed(error.what());
+    if (error.rank() < 0) failure_->at_rank(member(rank_));
+    flight_.failed(failure_->what());
   }
   abandon();
   if (error.code() != ErrorCode::aborted) try {
@@ -150,6 +137,7 @@ void MpiEngine::abandon() {
   };
   keep(queue_);
   keep(messages_);
+  progress_.none_in_flight();
 }
 
 bool MpiEngine::is_over(MpiOperation& o) const {
@@ -183,19 +171,23 @@ std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
   check_length(call);
   auto operation = std::make_shared<MpiOperation>();
   operation->call = std::move(call);
-  const std::lock_guard lock(runtime_.mutex);
-  throw_if_failed(operation->call);
-  touch();
-  if (is_message(operation->call.operation)) {
-    messages_.push_back(operation);
-    guarded([&] { post_message(*operation); });
-  } else {
-    operation->sequence = next_sequence_++;
-    flight_.submitted(static_cast<std::uint32_t>(operation->sequence),
-                      signature_of(operation->call));
-    queue_.push_back(operation);
+  {
+    const std::lock_guard lock(runtime_.mutex);
+    throw_if_failed(operation->call);
+    progress_.driven();
+    progress_.count_in_flight(1);
+    if (is_message(operation->call.operation)) {
+      messages_.push_back(operation);
+      guarded([&] { post_message(*operation); });
+    } else {
+      operation->sequence = next_sequence_++;
+      flight_.submitted(static_cast<std::uint32_t>(operation->sequence),
+                        signature_of(operation->call));
+      queue_.push_back(operation);
+    }
+    guarded([&] { advance(); });
   }
-  guarded([&] { advance(); });
+  progress_.submitted();
   return operation;
 }
 
@@ -204,12 +196,11 @@ bool MpiEngine::test(MpiOperation& operation) {
   const std::lock_guard lock(runtime_.mutex);
   if (operation.finished) return true;
   throw_if_failed(operation.call);
-  touch();
+  progress_.driven();
   guarded([&] {
     advance();
     if (operation.finished) return;
-    if (!operation.first_test) operation.first_test = Clock::now();
-    const double waited = seconds_since(*operation.first_test);
+    const double waited = seconds_since_first(operation.first_test);
     if (waited > deadline_seconds_) throw_timeout(operation, waited);
   });
   return operation.finished;
@@ -217,17 +208,17 @@ bool MpiEngine::test(MpiOperation& operation) {
 
 void MpiEngine::wait(MpiOperation& operation, Deadline deadline) {
   const auto start = Clock::now();
-  waiters_.fetch_add(1);
+  progress_.waiters.fetch_add(1);
   struct Leave {
     std::atomic<int>& waiters;
     ~Leave() { waiters.fetch_sub(1); }
-  } const leave{waiters_};
+  } const leave{progress_.waiters};
   while (!operation.finished) {
     {
       const std::lock_guard lock(runtime_.mutex);
       if (operation.finished) break;
       throw_if_failed(operation.call);
-      touch();
+      progress_.driven();
       bool moved = false;
       guarded([&] { moved = advance(); });
       if (moved) continue;
@@ -253,7 +244,7 @@ void MpiEngine::hear(std::string text) {
 
 void MpiEngine::stop() {
   if (stopping_.exchange(true)) return;
-  if (thread_.joinable()) thread_.join();
+  progress_.end();
   const std::lock_guard lock(runtime_.mutex);
   if (queue_.empty() && messages_.empty() && !failure_) {
     for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) MPI_Comm_free(comm);
@@ -284,7 +275,7 @@ MPI_Comm MpiEngine::split(int color, int rank, Deadline deadline) {
 }
 
 void MpiEngine::throw_if_failed(const Call& call) {
-  if (failure_) throw Error(*failure_);
+  EngineBase::throw_if_failed();
   if (!aborted_) return;
   guarded([&] {
     throw Error(ErrorCode::aborted, abort_text_)
@@ -416,6 +407,7 @@ void MpiEngine::finish(MpiOperation& o) {
   o.stage = MpiOperation::Stage::done;
   ++statistics_.operations;
   statistics_.by_progress_thread += background_;
+  progress_.count_in_flight(-1);
   o.finished = true;
   if (is_message(c.operation)) return flight_.message_finished(o.ticket);
   flight_.finished(static_cast<std::uint32_t>(o.sequence));
@@ -447,24 +439,26 @@ void MpiEngine::throw_timeout(MpiOperation& waited_for, double waited) {
       .in_operation(words(signature_of(waited_for.call)));
 }
 
-void MpiEngine::progress_loop() {
-  auto next_look = Clock::now() + kLookEvery;
-  bool looks = true;
-  while (!stopping_) {
-    std::this_thread::sleep_for(kNap);
-    if (looks && Clock::now() >= next_look) {
-      looks = look_for_abort();
-      next_look = Clock::now() + kLookEvery;
-    }
-    const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
-    if (waiters_ > 0 || undriven < kTakeOverAfter) continue;
+void MpiEngine::if_unlocked(const std::function<void()>& body) {
+  const std::unique_lock lock(runtime_.mutex, std::try_to_lock);
+  if (lock) body();
+}
+
+void MpiEngine::look() {
+  if (!looks_ || Clock::now() < next_look_) return;
+  looks_ = look_for_abort();
+  next_look_ = Clock::now() + kLookEvery;
+}
+
+bool MpiEngine::drive() {
+  for (; progress_.undisturbed(); look(), std::this_thread::sleep_for(kNap)) {
     const std::unique_lock lock(runtime_.mutex, std::try_to_lock);
-    if (!lock || (queue_.empty() && messages_.empty()) || failure_) continue;
+    if (!lock || (queue_.empty() && messages_.empty()) || failure_) return false;
     background_ = true;
     try {
       throw_if_failed((queue_.empty() ? messages_.front() : queue_.front())->call);
       guarded([&] {
-        while (waiters_ == 0 && advance()) {
+        while (progress_.waiters == 0 && advance()) {
         }
       });
     } catch (const std::exception& problem) {
@@ -473,6 +467,7 @@ void MpiEngine::progress_loop() {
     }
     background_ = false;
   }
+  return true;
 }
 
 }  // namespace shoal::collectives::mpi

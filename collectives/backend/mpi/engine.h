@@ -14,17 +14,15 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/engine_base.h"
 #include "shoal/collectives/call.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/kernels/reduction.h"
-#include "shoal/runtime/base/clock.h"
-#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/store.h"
 
 namespace shoal::collectives::mpi {
@@ -54,17 +52,17 @@ struct MpiOperation {
   std::atomic<bool> finished{false};
 };
 
-class MpiEngine {
+class MpiEngine final : private EngineBase {
  public:
   // Duplicates `parent`. Collective over its ranks and blocking; throws timeout if ranks do not
   // come. `members`: their ranks in the job.
   MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options,
             std::vector<int> members);
-  ~MpiEngine() { stop(); }
+  ~MpiEngine() override { stop(); }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  double deadline_seconds() const { return deadline_seconds_; }
+  using EngineBase::deadline_seconds;
   Store& store() const { return store_; }
   const std::string& prefix() const { return prefix_; }
   int member(int peer) const { return members_[static_cast<std::size_t>(peer)]; }
@@ -86,12 +84,9 @@ class MpiEngine {
 
  private:
   // All below: call with runtime_.mutex held.
-  template <typename Body>
-  void guarded(Body&& body);  // an exception fails everything
-  [[noreturn]] void fail(const Error& error);
+  [[noreturn]] void fail(const Error& error) override;
   void abandon();  // moves operations in flight to memory that outlives the engine
   bool is_over(MpiOperation& o) const;  // cancels receives; true if MPI uses none of its memory
-  void touch() { last_driven_ = Clock::now().time_since_epoch().count(); }
   // With ranks numbered as in the job, also a call's root and peer.
   std::string words(Signature signature) const;
   std::string named(const MpiOperation& o) const;
@@ -124,12 +119,13 @@ class MpiEngine {
   MPI_Comm duplicate(MPI_Comm parent);
   void hear(std::string text);
   bool look_for_abort();
-  void progress_loop();
+  bool drive() override;
+  void look() override;
+  void if_unlocked(const std::function<void()>& body) override;
 
   int rank_ = 0, size_ = 1;
   Store& store_;
   const std::string prefix_;
-  const double deadline_seconds_;
   const bool fixed_order_;
   const std::vector<int> members_;
   MpiRuntime& runtime_;
@@ -140,19 +136,17 @@ class MpiEngine {
   std::vector<std::shared_ptr<MpiOperation>> messages_;
   std::uint64_t next_sequence_ = 1;
   std::map<std::pair<int, int>, std::uint64_t> message_sequences_;  // by (from, to)
-  std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
   FlightRecorder flight_;  // of collectives
-  bool background_ = false;
 
   std::mutex abort_mutex_;  // innermost
   std::string abort_text_;  // never changes once aborted_
   std::atomic<bool> aborted_{false};
 
-  std::atomic<int> waiters_{0};
-  std::atomic<Clock::rep> last_driven_{0};
   std::atomic<bool> stopping_{false};
-  std::thread thread_;
+  // The progress thread's:
+  Clock::time_point next_look_;
+  bool looks_ = true;
 };
 
 // True once all requests are complete.

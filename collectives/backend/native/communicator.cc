@@ -25,8 +25,8 @@ class NativeCommunicator final : public Communicator, public NodeFace {
         memory_(group, options.counted_by, options.deadline_seconds),
         engine_(new Engine(
             group, PlanChoice(options, group->size()), options.deadline_seconds,
-            FlightRecorder(prefix_.substr(prefix_.starts_with("shoal/") ? 6 : 0), group->rank(),
-                           members_of(*group), options.flight_directory))) {}
+            FlightRecorder(prefix_, group->rank(), members_of(*group), options.flight_directory))) {
+  }
   ~NativeCommunicator() override { engine_->stop(); }
 
   int rank() const override { return group_->rank(); }

@@ -13,7 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kNapsBeforeParking = 6;   // after the last operation: about 20 ms in total
 constexpr int kSleepMilliseconds = 20;  // interval of looking at links, aborts and deadlines
 constexpr int kYieldsBeforeDozing = 8;  // the awaited rank may be next on this core
 constexpr auto kCheckEvery = milliseconds(5);
@@ -27,9 +26,9 @@ int sleep_milliseconds(Deadline deadline) {
 
 Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
                FlightRecorder flight, std::uint32_t first_sequence)
-    : group_(std::move(group)),
+    : EngineBase("native", deadline_seconds),
+      group_(std::move(group)),
       choice_(std::move(choice)),
-      deadline_seconds_(deadline_seconds),
       spins_(transport::suitable_spins(group_->size(), group_->cores())),
       reduction_(make_rank_reduction(choice_.fixed_order())),
       buffers_(static_cast<std::size_t>(group_->size())),
@@ -37,14 +36,15 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
       messages_(std::make_unique<Messages>(group_, flight_)),
       next_sequence_(first_sequence),
       agreed_(first_sequence - 1),
-      flight_(std::move(flight)),
-      thread_([this] { progress_loop(); }) {}
+      flight_(std::move(flight)) {
+  progress_.start();
+}
 
 Engine::~Engine() { stop(); }
 
 WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
   WorkPtr work;  // on a throw, destroyed after the lock is released
-  bool parked, peers_need_more;
+  bool peers_need_more;
   {
     const std::lock_guard lock(lock_);
     throw_if_failed();
@@ -55,8 +55,8 @@ WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
     operation.repeats = 0;
     operation.fusion = std::move(fusion);
     check_aborted(operation);
-    count_in_flight(1);
-    drive_begins();
+    progress_.count_in_flight(1);
+    progress_.driven();
     if (is_message(operation.call.operation)) {
       guarded([&] {
         messages_->post(operation);
@@ -68,26 +68,20 @@ WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
       queue_.push_back(operation);
       if (is_head) advance();
     }
-    parked = naps_.parked();
     peers_need_more = !operation.exchanged_inline;  // or not yet known
   }
-  if (parked)
-    naps_.wake_up();
-  else if (peers_need_more)
-    naps_.interrupt();
+  progress_.submitted(peers_need_more);
   return work;
 }
 
 bool Engine::test(QueuedOperation& operation) {
-  // A caller that never waits is subject to the deadline too.
-  if (!operation.first_test) operation.first_test = Clock::now();
-  const double waited = seconds_since(*operation.first_test);
+  const double waited = seconds_since_first(operation.first_test);
   const bool late = waited > deadline_seconds_;
   const auto lock = late ? std::unique_lock(lock_) : std::unique_lock(lock_, std::try_to_lock);
   if (!lock) return false;  // the progress thread is driving
   if (operation.done.load()) return true;
   throw_if_failed();
-  drive_begins();
+  progress_.driven();
   Progress progress = Progress::step;
   // Bounded, because a caller of test() has other work.
   for (int steps = 0; steps < 8 && progress != Progress::none && !operation.done.load(); ++steps)
@@ -99,13 +93,13 @@ bool Engine::test(QueuedOperation& operation) {
 }
 
 void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) {
-  waiters_.store(1, std::memory_order_relaxed);
+  progress_.waiters.store(1, std::memory_order_relaxed);
   const std::lock_guard lock(lock_);
   struct Leave {
     Engine& engine;
     ~Leave() {
-      engine.drive_begins();
-      engine.waiters_.store(0, std::memory_order_relaxed);
+      engine.progress_.driven();
+      engine.progress_.waiters.store(0, std::memory_order_relaxed);
     }
   } const leave{*this};
   if (spins_ > 0 && exchange_soon(operation)) return;
@@ -148,10 +142,7 @@ void Engine::abort(std::string_view reason) {
 }
 
 void Engine::end_thread() {
-  thread_ends_ = true;
-  transport::wake_always(group_->own_page());
-  naps_.wake_up();
-  if (thread_.joinable()) thread_.join();
+  progress_.end([this] { transport::wake_always(group_->own_page()); });
 }
 
 void Engine::stop() {
@@ -220,7 +211,7 @@ bool Engine::drive_messages() {
   for (QueuedOperation* message : finished) {
     ++statistics_.operations;
     statistics_.by_progress_thread += background_;
-    count_in_flight(-1);
+    progress_.count_in_flight(-1);
     message->done.store(true);
     pool_.put_back(*message);
   }
@@ -433,13 +424,9 @@ void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
 void Engine::retire_head() {
   QueuedOperation& head = queue_.front();
   queue_.pop_front();
-  count_in_flight(-1);
+  progress_.count_in_flight(-1);
   head.done.store(true, std::memory_order_release);
   pool_.put_back(head);
-}
-
-void Engine::throw_if_failed() const {
-  if (failure_) throw Error(*failure_);
 }
 
 // A Work may outlive the Communicator, which owns the memory of a fusion.
@@ -462,7 +449,7 @@ void Engine::fail(const Error& error, const Blame& blame) {
     group_->close_memory();
     drop_queue();
     messages_->clear();
-    in_flight_ = 0;
+    progress_.none_in_flight();
   }
   throw Error(*failure_);
 }
@@ -509,43 +496,18 @@ void Engine::check_peers(const QueuedOperation& head) {
   }
 }
 
-// Drives operations that no caller has driven between two looks. A caller that submits and then
-// waits at once never meets this thread, and callers need not read the clock.
-void Engine::progress_loop() {
-  std::uint64_t seen = 0;
-  for (int idle = 0; !thread_ends_.load();) {
-    const std::uint64_t driven = driven_.load();
-    const bool undriven = driven == seen;
-    seen = driven;
-    const bool in_flight = in_flight_.load() > 0;
-    idle = in_flight || !undriven ? 0 : idle + 1;
-    if (idle > kNapsBeforeParking) {
-      park();
-    } else if (in_flight && undriven && waiters_.load() == 0 && drive_in_background()) {
-      naps_.was_useful();
-    } else {
-      naps_.nap();
-    }
-  }
+void Engine::if_unlocked(const std::function<void()>& body) {
+  if (!lock_.try_lock_as_guest()) return;
+  const std::lock_guard lock(lock_, std::adopt_lock);
+  body();
 }
 
-void Engine::park() {
-  {
-    // Either submit() sees the parked flag, or this thread sees the submitted operation.
-    if (!lock_.try_lock_as_guest()) return;
-    const std::lock_guard lock(lock_, std::adopt_lock);
-    if (in_flight_.load() > 0 || thread_ends_.load()) return;
-    naps_.announce_park();
-  }
-  naps_.park();
-}
-
-// False if another thread drives. Retrying at once would take the core from it: if ranks outnumber
+// Retrying at once when another thread drives would take the core from it: if ranks outnumber
 // cores, it may hold the lock without running.
-bool Engine::drive_in_background() {
+bool Engine::drive() {
   transport::Backoff backoff(0, group_->sleepers_fence(), true);
   std::uint32_t moves = 0;
-  while (waiters_.load() == 0 && in_flight_.load() > 0 && !thread_ends_.load()) {
+  while (progress_.undisturbed()) {
     {
       if (!lock_.try_lock_as_guest()) return false;
       const std::lock_guard lock(lock_, std::adopt_lock);
@@ -563,9 +525,10 @@ bool Engine::drive_in_background() {
       if (!stuck) continue;
     }
     backoff.pause(group_->own_page(), kSleepMilliseconds, [this] {
-      if (!lock_.try_lock_as_guest()) return true;
-      const std::lock_guard lock(lock_, std::adopt_lock);
-      return waiters_.load() > 0 || thread_ends_.load() || may_progress();
+      bool ready = true;  // or another thread drives
+      if_unlocked(
+          [&] { ready = progress_.waiters.load() > 0 || progress_.ends() || may_progress(); });
+      return ready;
     });
   }
   return true;

@@ -2,36 +2,32 @@
 //
 // Collectives run strictly in the order of submission, one at a time; messages run beside them. A
 // thread that submits, tests or waits drives the head operation. The progress thread takes over,
-// one step at a time, if something is in flight that no caller has driven for a while (naps.h). It
-// sleeps instead of spinning (decision 3).
+// one step at a time (progress_thread.h). It sleeps instead of spinning (decision 3).
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
-#include "shoal/collectives/backend/native/naps.h"
+#include "shoal/collectives/backend/engine_base.h"
 #include "shoal/collectives/backend/native/owner_lock.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/native/queued_operation.h"
 #include "shoal/collectives/backend/native/repeated_call.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/doorbell.h"
-#include "shoal/runtime/base/clock.h"
-#include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives::native {
 
 class Messages;
 
-class Engine {
+class Engine final : private EngineBase {
  public:
   // `first_sequence`: equal on all ranks; tests start just before the wrap.
   Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
          FlightRecorder flight, std::uint32_t first_sequence = 1);
-  ~Engine();
+  ~Engine() override;
   // Called when the Communicator ends: stops the engine. The engine is deleted now, or with the
   // last Work that a caller still holds.
   static void leave(Engine* engine);
@@ -57,7 +53,7 @@ class Engine {
   // Called when the Work of `operation` is destroyed.
   void release(QueuedOperation& operation);
 
-  double deadline_seconds() const { return deadline_seconds_; }
+  using EngineBase::deadline_seconds;
   CommunicatorStatistics statistics() const;
 
  private:
@@ -66,8 +62,6 @@ class Engine {
   Progress advance();  // messages, and the head operation by at most one step
   Progress advance_head();
   bool drive_messages();  // true if there was progress
-  template <typename Body>
-  void guarded(Body&& body);  // an exception fails everything
   void run_step(QueuedOperation& head);
   void publish_descriptor(QueuedOperation& operation);
   // Returns the time of submission.
@@ -89,14 +83,8 @@ class Engine {
   void finish_head(Route route, std::int64_t bounced_bytes);
   void finish_exchange(std::int64_t when);  // by the flight recorder's clock
   void retire_head();
-  void drive_begins() { add(driven_, std::uint64_t{1}); }
-  void count_in_flight(int change) { add(in_flight_, change); }
-  template <typename T>
-  static void add(std::atomic<T>& hint, T change) {
-    hint.store(hint.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
-  }
-  void throw_if_failed() const;
-  [[noreturn]] void fail(const Error& error, const Blame& blame = {});
+  [[noreturn]] void fail(const Error& error) override { fail(error, {}); }
+  [[noreturn]] void fail(const Error& error, const Blame& blame);
   void drop_queue();
   // Fails if something can no longer arrive: a rank aborted, or a peer died. Looks at most once
   // every few milliseconds.
@@ -117,13 +105,11 @@ class Engine {
   Error timeout_error(const QueuedOperation& operation, double waited) const;
   Error message_timeout(const QueuedOperation& operation, double waited) const;
 
-  void progress_loop();
-  void park();
-  bool drive_in_background();
+  bool drive() override;
+  void if_unlocked(const std::function<void()>& body) override;
 
   const std::shared_ptr<Group> group_;
   const PlanChoice choice_;
-  const double deadline_seconds_;
   const std::uint32_t spins_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
 
@@ -148,36 +134,17 @@ class Engine {
   std::unique_ptr<Messages> messages_;
   OperationList queue_;
   std::uint32_t next_sequence_;
-  std::uint32_t agreed_;  // up to here every rank has published the same calls
-  std::optional<Error> failure_;
+  std::uint32_t agreed_;               // up to here every rank has published the same calls
   CommunicatorStatistics statistics_;  // all but `algorithm`, which follows from:
   std::optional<Route> last_route_;
   FlightRecorder flight_;
   // A rank that has published the head operation but not its descriptor or memory; -1: none.
   int waits_for_ = -1;
   RepeatedCall repeated_;
-  bool background_ = false;  // the progress thread holds lock_
   Clock::time_point next_check_{};
 
-  // Hints for the progress thread, which only has to see them soon: written under lock_ with plain
-  // stores (`waiters_` just before).
-  std::atomic<int> in_flight_{0}, waiters_{0};
-  std::atomic<std::uint64_t> driven_{0};  // counts submits, tests and waits
-  std::atomic<bool> stopping_{false}, thread_ends_{false};
+  std::atomic<bool> stopping_{false};
   std::atomic<int> orphans_{0};  // operations whose Works outlive the Communicator
-  Naps naps_;
-  std::thread thread_;
 };
-
-template <typename Body>
-void Engine::guarded(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    fail(error);
-  } catch (const std::exception& problem) {  // such as bad_alloc; the peers must learn of it too
-    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
-  }
-}
 
 }  // namespace shoal::collectives::native

@@ -34,7 +34,7 @@ void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& la
 
 WorkPtr Engine::repeat(const PlainCall& call) {
   WorkPtr work;  // on a throw, destroyed after the lock is released
-  bool parked = false;
+  bool waits = false;
   {
     const std::lock_guard lock(lock_);
     if (failure_ || !queue_.empty() || !repeated_.is_like(call) || group_->aborted_by() ||
@@ -53,15 +53,15 @@ WorkPtr Engine::repeat(const PlainCall& call) {
     work.reset(&operation.work);
     operation.sequence = sequence;
     const std::int64_t now = describe_repeated(operation, call);
-    count_in_flight(1);
-    drive_begins();
+    progress_.count_in_flight(1);
+    progress_.driven();
     queue_.push_back(operation);
     guarded([&] {
       if (exchange_when_matched(operation)) finish_exchange(now);
     });
-    parked = !queue_.empty() && naps_.parked();
+    waits = !queue_.empty();
   }
-  if (parked) naps_.wake_up();
+  if (waits) progress_.submitted(false);
   return work;
 }
 

@@ -14,18 +14,7 @@
 
 namespace shoal::collectives::net {
 
-class NetWork final : public Work {
- public:
-  NetWork(std::shared_ptr<NetEngine> engine, std::shared_ptr<InFlight> what)
-      : engine_(std::move(engine)), what_(std::move(what)) {}
-  bool test() override { return engine_->test(*what_); }
-  void wait(Deadline deadline) override { engine_->wait(*what_, deadline); }
-  double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
-
- private:
-  std::shared_ptr<NetEngine> engine_;  // outlives the Communicator, so that a later wait can throw
-  std::shared_ptr<InFlight> what_;
-};
+using NetWork = EngineWork<NetEngine, InFlight>;
 
 // Memory of `upstream`; larger allocations are registered with the engine's Endpoint.
 class RegisteredMemory final : public MemoryResource {

@@ -15,12 +15,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// As in the node's engine: a caller that waits at once never meets the progress thread.
-constexpr auto kTakeOverAfter = microseconds(300);
-// Naps grow while callers do all the driving, because ranks may outnumber cores.
-constexpr auto kNap = microseconds(500), kLongestNap = microseconds(2000);
-constexpr auto kParkAfter = milliseconds(20);
-constexpr auto kIdlePoll = milliseconds(5);  // for the other ranks
+constexpr microseconds kLongestNap{2000}, kIdlePoll{5000};
 constexpr auto kCheckEvery = milliseconds(5);
 // A poll is a system call or two with most providers, so there is a yield between polls.
 constexpr auto kLookRoomy = microseconds(200), kLookCrowded = microseconds(50);
@@ -62,7 +57,9 @@ void NetOperation::note_finished() {
 
 NetEngine::NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
                      std::unique_ptr<transport::ControlLinks> control, const Options& options)
-    : options_(options),
+    : EngineBase("native", options.deadline_seconds, kLongestNap,
+                 endpoint->must_be_polled() ? kIdlePoll : microseconds{}),
+      options_(options),
       rank_(endpoint->rank()),
       size_(endpoint->size()),
       names_{rank_, size_, options.hosts},
@@ -76,8 +73,9 @@ NetEngine::NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
       reduction_(kernels::make_cpu_reduction()),
       control_(std::move(control)),
       endpoint_(std::move(endpoint)),
-      patience_(transport::suitable_spins(options.ranks_on_host) > 0 ? kLookRoomy : kLookCrowded),
-      thread_([this] { progress_loop(); }) {}
+      patience_(transport::suitable_spins(options.ranks_on_host) > 0 ? kLookRoomy : kLookCrowded) {
+  progress_.start();
+}
 
 NetEngine::~NetEngine() {
   stop();
@@ -107,7 +105,7 @@ void NetEngine::submit(const std::shared_ptr<Channel>& channel,
     const auto lock = enter();
     submit_locked(channel, std::move(operation));
   }
-  wake_thread();
+  progress_.submitted();
 }
 
 void NetEngine::submit_locked(const std::shared_ptr<Channel>& channel,
@@ -117,19 +115,13 @@ void NetEngine::submit_locked(const std::shared_ptr<Channel>& channel,
   fail_on_news([&] { return operation->name(); });
   note_call(*operation);
   channel->waiting.push_back(std::move(operation));
-  in_flight_.fetch_add(1);
-  last_driven_ = Clock::now().time_since_epoch().count();
+  progress_.count_in_flight(1);
+  progress_.driven();
   if (!channel->active) {
     channel->active = true;
     active_.push_back(channel);
   }
-  try {
-    start_waiting(*channel);
-  } catch (const Error& error) {
-    fail(with_cause(error));
-  } catch (const std::exception& problem) {
-    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
-  }
+  guarded([&] { start_waiting(*channel); });
 }
 
 void NetEngine::submit(std::shared_ptr<Task> task) {
@@ -139,16 +131,13 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
     drop_retired();
     fail_on_news([&] { return task->name(); });
     note_call(*task);
-    try {
-      endpoint_->begin(task->key, task->signature);
-    } catch (const Error& error) {  // an earlier message belongs to another operation
-      fail(with_cause(error));
-    }
-    in_flight_.fetch_add(1);
-    last_driven_ = Clock::now().time_since_epoch().count();
+    // Throws if an earlier message belongs to another operation.
+    guarded([&] { endpoint_->begin(task->key, task->signature); });
+    progress_.count_in_flight(1);
+    progress_.driven();
     tasks_.push_back(std::move(task));
   }
-  wake_thread();
+  progress_.submitted();
 }
 
 void NetEngine::note_call(InFlight& what) {
@@ -159,15 +148,13 @@ void NetEngine::note_call(InFlight& what) {
 
 bool NetEngine::test(InFlight& what) {
   if (what.done()) return true;
-  // A caller that never waits is subject to the deadline too.
-  if (!what.first_test_) what.first_test_ = Clock::now();
-  const double waited = seconds_since(*what.first_test_);
-  const bool late = waited > options_.deadline_seconds;
+  const double waited = seconds_since_first(what.first_test_);
+  const bool late = waited > deadline_seconds_;
   const auto lock = late ? enter() : std::unique_lock(mutex_, std::try_to_lock);
   if (!lock) return false;  // another thread is driving
   if (what.done()) return true;
   throw_if_failed();
-  last_driven_ = Clock::now().time_since_epoch().count();
+  progress_.driven();
   bool moved = true;
   // Bounded, because a caller of test() has other work.
   for (int steps = 0; steps < 4 && moved && !what.done(); ++steps) moved = advance();
@@ -192,15 +179,15 @@ class NetEngine::Awaiting {
 void NetEngine::wait(InFlight& what, Deadline deadline) {
   if (what.done()) return;
   const auto start = Clock::now();
-  waiters_.fetch_add(1);
-  struct Leave {
-    NetEngine& engine;
-    ~Leave() {
-      engine.last_driven_ = Clock::now().time_since_epoch().count();
-      engine.waiters_.fetch_sub(1);
-    }
-  } const leave{*this};
+  progress_.waiters.fetch_add(1);
   auto lock = enter();
+  struct Leave {
+    ProgressThread& progress;
+    ~Leave() {
+      progress.driven();
+      progress.waiters.fetch_sub(1);
+    }
+  } const leave{progress_};
   for (std::uint32_t looks = 0, sleeps = 0; !what.done(); ++looks) {
     throw_if_failed();
     const Awaiting awaiting(awaited_, what);
@@ -272,12 +259,7 @@ void NetEngine::leave() {
 
 void NetEngine::stop() {
   if (stopping_.exchange(true)) return;
-  {
-    const std::lock_guard lock(park_mutex_);
-    parked_ = false;
-    unpark_.notify_one();
-  }
-  if (thread_.joinable()) thread_.join();
+  progress_.end();
   auto lock = enter();
   linger();
   if (!failure_) close(Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(rank_));
@@ -289,8 +271,8 @@ void NetEngine::stop() {
 void NetEngine::linger() {
   if (!control_ || failure_) return;
   control_->leave();
-  if (in_flight_.load() > 0) return;
-  const auto until = Deadline::in_seconds(std::min(deadlines::kLinger, options_.deadline_seconds));
+  if (progress_.in_flight() > 0) return;
+  const auto until = Deadline::in_seconds(std::min(deadlines::kLinger, deadline_seconds_));
   try {
     while (!control_->everybody_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
@@ -367,8 +349,9 @@ void NetEngine::set_next_group(std::uint32_t next) {
 
 bool NetEngine::advance() {
   if (!endpoint_) return false;
-  try {
-    bool moved = endpoint_->progress();
+  bool moved = false;
+  guarded([&] {
+    moved = endpoint_->progress();
     std::int64_t budget = kBudgetBytes;
     for (std::size_t i = 0; i < active_.size();) {
       const std::shared_ptr<Channel> channel = active_[i];
@@ -386,19 +369,14 @@ bool NetEngine::advance() {
         endpoint_->end(tasks_[i]->key);
         if (tasks_[i]->flight) tasks_[i]->note_finished();
         tasks_.erase(tasks_.begin() + static_cast<std::ptrdiff_t>(i));
-        in_flight_.fetch_sub(1);
+        progress_.count_in_flight(-1);
       } else {
         ++i;
       }
     }
     if (moved) peer_left_since_ = {};
-    return moved;
-  } catch (const Error& error) {
-    if (failure_) throw;
-    fail(with_cause(error));
-  } catch (const std::exception& problem) {  // such as bad_alloc; the other ranks must learn of it
-    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
-  }
+  });
+  return moved;
 }
 
 bool NetEngine::run_channel(Channel& channel, std::int64_t& budget) {
@@ -461,16 +439,13 @@ void NetEngine::finish(Channel& channel, NetOperation& operation) {
     channel.completed.fetch_add(1);
     if (background_) channel.by_progress_thread.fetch_add(1);
   }
-  in_flight_.fetch_sub(1);
+  progress_.count_in_flight(-1);
   operation.finish();
 }
 
-void NetEngine::throw_if_failed() const {
-  if (failure_) throw Error(*failure_);
-}
-
-void NetEngine::fail(Error error) {
+void NetEngine::fail(const Error& first) {
   if (!failure_) {
+    Error error(first);
     if (error.rank() < 0) error.at_rank(rank_);
     if (control_ && error.code() != ErrorCode::aborted)
       control_->tell(transport::ControlNews::Kind::failed, error.what(),
@@ -501,7 +476,7 @@ void NetEngine::close(const Error& error) {
   active_.clear();
   for (const auto& task : tasks_) task->cancel(error.message());
   tasks_.clear();
-  in_flight_ = 0;
+  progress_.none_in_flight();
 }
 
 void NetEngine::check_news() {
@@ -531,86 +506,46 @@ void NetEngine::check_news() {
            .in_operation(name));
 }
 
-void NetEngine::wake_thread() {
-  if (!parked_.load()) return;
-  const std::lock_guard lock(park_mutex_);
-  parked_ = false;
-  unpark_.notify_one();
-}
-
-void NetEngine::progress_loop() {
-  auto nap = kNap;
-  const auto take_nap = [&nap] {
-    std::this_thread::sleep_for(nap);
-    nap = std::min(2 * nap, kLongestNap);
-  };
-  while (!stopping_.load()) {
-    if (in_flight_.load() == 0) {
-      const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
-      const bool pushing = idle > kTakeOverAfter && still_sending();
-      if (pushing) nap = kNap;
-      if (pushing || idle < kParkAfter) {
-        take_nap();
-        continue;
-      }
-      std::unique_lock lock(park_mutex_);
-      parked_.store(true);
-      // Either submit() sees the parked flag, or this thread sees the submitted operation.
-      if (in_flight_.load() == 0 && !stopping_.load()) {
-        const auto woken = [this] { return !parked_.load(); };
-        if (polled_)
-          unpark_.wait_for(lock, kIdlePoll, woken);
-        else
-          unpark_.wait(lock, woken);
-      }
-      parked_.store(false);
-      continue;
-    }
-    const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
-    if (waiters_.load() > 0 || undriven < kTakeOverAfter) {
-      take_nap();
-      continue;
-    }
-    nap = kNap;
-    drive_in_background();
-  }
-}
-
-// Sends of completed operations may still need progress: EFA and others move data only while
-// polled, and the ranks that wait for it cannot poll this rank's transport. The same holds for
-// acknowledging data received from them.
-bool NetEngine::still_sending() {
+void NetEngine::if_unlocked(const std::function<void()>& body) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return true;
-  if (!endpoint_ || failure_ || (!polled_ && !endpoint_->sending())) return false;
+  if (lock) body();
+}
+
+template <typename Body>
+void NetEngine::in_background(Body&& body) {
   background_ = true;
   try {
-    advance();
+    body();
   } catch (const std::exception& error) {
     // Kept in failure_: the next call on any thread throws it.
     log::debug("rank {}, progress thread: {}", rank_, error.what());
   }
   background_ = false;
+}
+
+// Sends of completed operations may still need progress: EFA and others move data only while
+// polled, and the ranks that wait for it cannot poll this rank's transport. The same holds for
+// acknowledging data received from them.
+bool NetEngine::idle() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return true;
+  if (!endpoint_ || failure_ || (!polled_ && !endpoint_->sending())) return false;
+  in_background([&] { advance(); });
   return endpoint_ && endpoint_->sending();
 }
 
-void NetEngine::drive_in_background() {
+bool NetEngine::drive() {
   std::uint32_t idle = 0, moves = 0;
-  while (waiters_.load() == 0 && entering_.load() == 0 && in_flight_.load() > 0 &&
-         !stopping_.load()) {
+  while (progress_.undisturbed() && entering_.load() == 0) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || !endpoint_) break;
-    background_ = true;
-    try {
+    if (!lock || !endpoint_) return false;
+    in_background([&] {
       idle = advance() ? 0 : idle + 1;
       if (idle > 0 || ++moves % 64 == 0) check_news();
       if (idle > 0) sleep(idle);
-    } catch (const std::exception& error) {
-      // Kept in failure_: the next call on any thread throws it.
-      log::debug("rank {}, progress thread: {}", rank_, error.what());
-    }
-    background_ = false;
+    });
   }
+  return true;
 }
 
 }  // namespace shoal::collectives::net

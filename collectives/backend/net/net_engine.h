@@ -4,10 +4,9 @@
 // start in the order of submission; several are in flight at once. A thread that submits, tests or
 // waits drives all of them.
 //
-// The progress thread takes over, in bounded slices, if something is in flight that no caller has
-// driven for a moment; it sleeps in the Endpoint (decision 3). If the Endpoint must be polled, it
-// also polls every few milliseconds while idle, because other ranks' messages may depend on this
-// rank's transport.
+// The progress thread (progress_thread.h) sleeps in the Endpoint (decision 3). If the Endpoint must
+// be polled, it also polls every few milliseconds while idle, because other ranks' messages may
+// depend on this rank's transport.
 //
 // A failure ends the engine and every group on it. The Endpoint is closed, so that no buffer is
 // touched any more; the other ranks are told why; every wait and later call throws the error.
@@ -16,14 +15,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
+#include "shoal/collectives/backend/engine_base.h"
 #include "shoal/collectives/backend/net/blame.h"
 #include "shoal/collectives/backend/net/execution.h"
 #include "shoal/collectives/backend/net/patience.h"
@@ -108,7 +106,7 @@ struct Channel {
   bool active = false;
 };
 
-class NetEngine : public std::enable_shared_from_this<NetEngine> {
+class NetEngine final : private EngineBase, public std::enable_shared_from_this<NetEngine> {
  public:
   struct Options {
     double deadline_seconds = deadlines::seconds();
@@ -118,10 +116,10 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   // `control` may be null: failures are then neither sent to other ranks nor received from them.
   NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
             std::unique_ptr<transport::ControlLinks> control, const Options& options);
-  ~NetEngine();
+  ~NetEngine() override;
 
   int rank() const { return rank_; }
-  double deadline_seconds() const { return options_.deadline_seconds; }
+  using EngineBase::deadline_seconds;
 
   // All but the operation's `execution` must be set. Does not block.
   void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
@@ -173,8 +171,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void note_call(InFlight& what);
   void start(Channel& channel, const std::shared_ptr<NetOperation>& operation);
   void finish(Channel& channel, NetOperation& operation);
-  void throw_if_failed() const;
-  [[noreturn]] void fail(Error error);
+  [[noreturn]] void fail(const Error& error) override;
   void close(const Error& error);
   void write_down(const Error& error);
   // Fails on news from the control links. Looks at most once every few milliseconds.
@@ -182,7 +179,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   template <typename Name>
   void fail_on_news(Name&& name);
   void drop_retired();
-  Error with_cause(const Error& error);
+  Error with_cause(const Error& error) override;
   Error timeout_error(const InFlight& what, double waited);
   Error with_silent_ranks(const Error& timeout);
   // `sleeps`: number of consecutive sleeps without progress.
@@ -190,10 +187,12 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
 
   void stop();
   void linger();
-  void wake_thread();
-  void progress_loop();
-  void drive_in_background();
-  bool still_sending();  // also drives progress; called by the progress thread
+  bool drive() override;
+  bool idle() override;
+  void if_unlocked(const std::function<void()>& body) override;
+  // On the progress thread, with the lock held: calls `body` and keeps its Error for later calls.
+  template <typename Body>
+  void in_background(Body&& body);
   std::unique_lock<std::mutex> enter();
 
   const Options options_;
@@ -220,23 +219,17 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::mutex retired_mutex_;  // innermost
   std::vector<std::uint64_t> retired_;
   std::atomic<bool> any_retired_{false};
-  std::optional<Error> failure_;
   Blame blame_;  // for failure_
   std::vector<std::weak_ptr<FlightRecorder>> recorders_;
   transport::EndpointStatistics last_statistics_;
   std::uint32_t next_group_ = 1;
   Clock::time_point next_check_{};
   Clock::time_point peer_left_since_{};
-  bool background_ = false;
   Patience patience_;
   const InFlight* awaited_ = nullptr;  // operation whose wait() holds the lock
 
-  std::atomic<int> users_{0}, in_flight_{0}, waiters_{0};
-  std::atomic<Clock::rep> last_driven_{0};
-  std::atomic<bool> stopping_{false}, parked_{false};
-  std::mutex park_mutex_;  // never taken together with mutex_
-  std::condition_variable unpark_;
-  std::thread thread_;
+  std::atomic<int> users_{0};
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace shoal::collectives::net
