@@ -47,6 +47,7 @@ struct CommunicatorStatistics {
   std::int64_t by_progress_thread = 0;  // operations that the progress thread completed
   std::string transport;       // what carries the bytes: "shm", "tcp;ofi_rxm", "shm + efa", "mpi"
   std::string_view algorithm;  // of the last collective, named as in the table; or empty
+  std::string why;             // the rule or option that chose it; or empty
 };
 
 }  // namespace shoal::collectives

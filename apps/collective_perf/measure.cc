@@ -249,9 +249,10 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
     const auto begin = Clock::now();
     for (std::int64_t i = 0; i < times; ++i) start(call)->wait();
     const double seconds = seconds_since(begin) / static_cast<double>(times);
-    timing.algorithm = options_.operation == Operation::send
-                           ? "message"
-                           : std::string(communicator_.statistics().algorithm);
+    const collectives::CommunicatorStatistics statistics = communicator_.statistics();
+    timing.algorithm =
+        options_.operation == Operation::send ? "message" : std::string(statistics.algorithm);
+    timing.why = statistics.why;
     return agree(seconds, ReduceOp::sum) / communicator_.size();
   };
   // Ranks that have just started may share a core until the kernel moves them. By default, the

@@ -19,6 +19,7 @@ struct Timing {
   std::int64_t iterations = 0;
   std::int64_t wrong = 0;  // wrong elements over all ranks; -1: not checked
   std::string algorithm;   // the algorithm used, as in the selection table
+  std::string why;         // the rule or option that chose it
 };
 
 struct Result {

@@ -112,6 +112,8 @@ void declare(CLI::App& app, Words& words, Options& options) {
          "the share of it that is reached")
       ->default_val(env::get_real(env::kGoodput));
   app.add_flag("--json", options.json, "one JSON line a row instead of a table");
+  app.add_flag("--explain", options.explain,
+               "after each size: the algorithm and the rule or option that chose it");
 }
 
 void check(const Options& options, const Words& words) {

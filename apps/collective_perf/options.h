@@ -28,7 +28,7 @@ struct Options {
   Memory memory = Memory::symmetric;
   bool out_of_place = true, in_place = true;
   bool check = true;
-  bool json = false;
+  bool json = false, explain = false;
   double goodput = 0;  // bytes per second that can leave a host; 0: unknown
   collectives::CommunicatorOptions communicator;
 };

@@ -53,12 +53,13 @@ std::string bound_cells(const Result& result, double bound) {
 }
 
 nlohmann::ordered_json json_of(const Result& result, const Timing& timing, double factor,
-                               double bound) {
+                               double bound, bool explain) {
   const double bandwidth = algbw(result, timing);
   nlohmann::ordered_json json{{"algorithm", timing.algorithm}, {"iterations", timing.iterations},
                               {"seconds", timing.mean},        {"min_us", timing.minimum * 1e6},
                               {"p50_us", timing.p50 * 1e6},    {"p99_us", timing.p99 * 1e6},
                               {"algbw_GBps", bandwidth},       {"busbw_GBps", bandwidth * factor}};
+  if (explain) json["why"] = timing.why;
   if (bound > 0) json["of_bound"] = reached(result, timing, bound);
   if (timing.wrong >= 0) json["wrong"] = timing.wrong;
   return json;
@@ -96,6 +97,10 @@ void print_row(const Options& options, const collectives::Communicator& communic
     terminal::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}{}\n", result.bytes, result.count,
                     to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),
                     cells(result, result.in_place, factor), bound_cells(result, bound));
+    const auto& timing = result.in_place ? result.in_place : result.out_of_place;
+    if (options.explain && timing)
+      terminal::print("#   {}: {}\n", timing->algorithm,
+                      timing->why.empty() ? "the backend's own choice" : timing->why);
     std::fflush(stdout);
     return;
   }
@@ -115,8 +120,9 @@ void print_row(const Options& options, const collectives::Communicator& communic
       {"memory", options.memory == Memory::symmetric ? "symmetric" : "user"}};
   if (bound > 0) row["bound_us"] = bound * static_cast<double>(result.bytes) * 1e6;
   if (result.out_of_place)
-    row["out_of_place"] = json_of(result, *result.out_of_place, factor, bound);
-  if (result.in_place) row["in_place"] = json_of(result, *result.in_place, factor, bound);
+    row["out_of_place"] = json_of(result, *result.out_of_place, factor, bound, options.explain);
+  if (result.in_place)
+    row["in_place"] = json_of(result, *result.in_place, factor, bound, options.explain);
   row["machine"] = machine;
   row["version"] = SHOAL_VERSION;
   row["commit"] = SHOAL_COMMIT;

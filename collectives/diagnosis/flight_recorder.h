@@ -44,6 +44,7 @@ class FlightRecorder {
   static std::int64_t now();
   // Sequences grow by one from call to call and may wrap. Returns now().
   std::int64_t submitted(std::uint32_t sequence, const Signature& signature);
+  const Signature& newest() const { return entries_[newest_ % kCapacity].signature; }
   void matched(std::uint32_t sequence);  // every rank that this one needs has made the same call
   void finished(std::uint32_t sequence, std::int64_t when = now());
   // Records a send or recv whose peer is `signature.root`. `number` counts the messages from the
@@ -55,7 +56,7 @@ class FlightRecorder {
 
   // {"format": "shoal-flight-1", "group", "rank", "members", "host", "process", "written_at" (Unix
   // seconds), "failure" (text or null), "blame": {"kind", "ranks"} or null, "notices":
-  // [fallbacks of this process, as text], "operations":
+  // [fallbacks and choices of algorithms of this process, as text], "operations":
   // [{"sequence", "operation", "text", "submitted_s_ago", "matched", "finished_s_ago" (null: not)},
   // oldest first], "messages": [{"number", "sends", "peer" (rank in the group), "text",
   // "submitted_s_ago", "finished_s_ago"}, oldest first]}

@@ -1,6 +1,7 @@
 #include "shoal/collectives/select/choices.h"
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 
@@ -19,8 +20,14 @@ Choices::Choices(const AlgorithmSelector& selector, int ranks, int nodes, Memory
         selection.why = nothing_left.message();
       }
       auto& stretches = stretches_[o];
-      if (stretches.empty() || stretches.back().selection != selection)
+      if (stretches.empty() || stretches.back().selection != selection) {
+        const std::string text =
+            fmt::format("{} of {} ranks on {} from {} bytes: {} ({})", to_string(operation), ranks,
+                        nodes == 1 ? "one host" : fmt::format("{} hosts", nodes), begin,
+                        to_string(selection.algorithm), selection.why);
+        log::once(log::Level::debug, text, text);
         stretches.push_back({begin, std::move(selection)});
+      }
     }
   }
 }

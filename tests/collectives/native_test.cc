@@ -13,11 +13,13 @@
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/collectives/backend/node_face.h"
 #include "shoal/collectives/backend/progress_thread.h"
+#include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -148,12 +150,20 @@ TEST(Native, TheTableOverridesThePlans) {
     const auto before = sum(plain.data(), 10);  // 40 bytes: the table has taken inline away
     EXPECT_EQ(before.inlined, 0);
     EXPECT_EQ(before.bounced, 1);
-    EXPECT_EQ(sum(plain.data(), 100).inlined, 1);
-    EXPECT_EQ(sum(plain.data(), 20000).ring, 1);
+    EXPECT_THAT(before.why, HasSubstr("option collectives: all_reduce:0-256"));
+    const auto inlined = sum(plain.data(), 100);
+    EXPECT_EQ(inlined.inlined, 1);
+    EXPECT_THAT(inlined.why, HasSubstr("built-in: all_reduce"));
+    const auto ring = sum(plain.data(), 20000);
+    EXPECT_EQ(ring.ring, 1);
+    EXPECT_THAT(ring.why, AllOf(HasSubstr("option collectives"), HasSubstr("@ring")));
     EXPECT_EQ(plain[0], 8.0f);
     EXPECT_EQ(sum(symmetric.data(), 20000).ring, 1);  // the rule is of the other memory
     communicator->broadcast(plain.data(), 1, DType::f32, 0)->wait();
     EXPECT_EQ(communicator->statistics().inlined, 1);
+    const std::string written = FlightRecorder("any", 0, {0}).to_json()["notices"].dump();
+    EXPECT_THAT(written, HasSubstr("all_reduce of 2 ranks on one host from 0 bytes: direct "
+                                   "(option collectives: all_reduce:0-256"));
   });
 }
 

@@ -92,7 +92,7 @@ void HierarchicalCommunicator::log_fixed_order() const {
 
 WorkPtr HierarchicalCommunicator::submit(Call&& call) {
   auto task = task_of(call);
-  last_by_levels_ = task != nullptr;
+  last_levels_ = task ? &chosen(call) : nullptr;
   if (task) {
     flat_->submit(task, call);
     return std::make_unique<net::NetWork>(engine_, std::move(task));
@@ -107,8 +107,7 @@ std::shared_ptr<net::Task> HierarchicalCommunicator::task_of(const Call& call) {
   // Integers give the same result in any order.
   if (options_.fixed_order && call.reduces() && is_floating(call.dtype) && !by_subtrees_)
     return nullptr;
-  const Selection& selection =
-      choices_.at(base_operation(call.operation), table_bytes(call, size()));
+  const Selection& selection = chosen(call);
   if (!forced && selection.algorithm != Algorithm::hierarchical) return nullptr;
   switch (call.operation) {
     case Operation::all_reduce:
@@ -140,7 +139,10 @@ bool HierarchicalCommunicator::in_blocks(const Call& call) const {
 CommunicatorStatistics HierarchicalCommunicator::statistics() const {
   CommunicatorStatistics sum = flat_->statistics();
   sum.transport = "shm + " + sum.transport;
-  if (last_by_levels_) sum.algorithm = to_string(Algorithm::hierarchical);
+  if (last_levels_) {
+    sum.algorithm = to_string(Algorithm::hierarchical);
+    sum.why = options_.algorithm.empty() ? last_levels_->why : "forced";
+  }
   sum.operations += levels_->completed.load();
   sum.by_progress_thread += levels_->by_progress_thread.load();
   sum.zero_copy = sum.bounced = sum.bounced_bytes = 0;

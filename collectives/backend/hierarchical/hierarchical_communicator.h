@@ -39,6 +39,9 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
  private:
   WorkPtr submit(Call&& call) override;
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
+  const Selection& chosen(const Call& call) const {
+    return choices_.at(base_operation(call.operation), table_bytes(call, size()));
+  }
   std::shared_ptr<net::Task> task_of(const Call& call);
   bool in_blocks(const Call& call) const;
   void log_fixed_order() const;
@@ -49,7 +52,7 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
   std::shared_ptr<Levels> levels_;
   const bool by_subtrees_;  // fixed order may go by levels
   const Choices choices_;
-  bool last_by_levels_ = false;  // whether the last operation used levels
+  const Selection* last_levels_ = nullptr;  // of the last operation, if it used levels
   net::RegisteredMemory memory_;
 };
 

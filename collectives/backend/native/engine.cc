@@ -186,10 +186,12 @@ void Engine::release(QueuedOperation& operation) {
 CommunicatorStatistics Engine::statistics() const {
   const std::lock_guard lock(lock_);
   CommunicatorStatistics statistics = statistics_;
-  if (last_route_)
-    statistics.algorithm = to_string(*last_route_ == Route::inlined ? Algorithm::inlined
-                                     : *last_route_ == Route::ring  ? Algorithm::ring
-                                                                    : Algorithm::direct);
+  if (!last_route_) return statistics;
+  const Algorithm algorithm = *last_route_ == Route::inlined ? Algorithm::inlined
+                              : *last_route_ == Route::ring  ? Algorithm::ring
+                                                             : Algorithm::direct;
+  statistics.algorithm = to_string(algorithm);
+  statistics.why = choice_.why(flight_.newest(), algorithm, *last_route_ == Route::zero_copy);
   return statistics;
 }
 

@@ -88,6 +88,22 @@ Algorithm PlanChoice::plan(const Call& call, bool symmetric) const {
   return selection.algorithm == Algorithm::ring ? Algorithm::ring : Algorithm::direct;
 }
 
+std::string PlanChoice::why(const Signature& signature, Algorithm algorithm, bool symmetric) const {
+  Call call;
+  call.operation = signature.operation;
+  call.dtype = signature.dtype;
+  call.count = signature.count;
+  if (call.operation == Operation::all_reduce && forced_ == algorithm) return "forced";
+  for (const Choices* choices : {algorithm == Algorithm::inlined ? &unknown_
+                                 : symmetric                     ? &symmetric_
+                                                                 : &host_,
+                                 &symmetric_}) {
+    const Selection& selection = choices->at(asked(call), table_bytes(call, ranks_));
+    if (selection.algorithm == algorithm) return selection.why;
+  }
+  return "the one way for such a call";
+}
+
 Algorithm PlanChoice::told(const Call& call, bool inlined) const {
   if (call.operation == Operation::all_to_all_v) return Algorithm::automatic;
   return inlined ? Algorithm::inlined : plan(call, true);

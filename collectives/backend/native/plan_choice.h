@@ -22,6 +22,8 @@ class PlanChoice {
   // The algorithm that ranks compare: that of this call as far as it does not depend on the
   // buffers.
   Algorithm told(const Call& call, bool inlined) const;
+  // The rule or option that chose `algorithm` for a call of this signature.
+  std::string why(const Signature& signature, Algorithm algorithm, bool symmetric) const;
 
  private:
   Algorithm forced_;  // for all_reduce

@@ -4,8 +4,8 @@
 
 namespace shoal::collectives::net {
 
-CompiledProgram::CompiledProgram(algorithm::Program program, Algorithm algorithm)
-    : program_(std::move(program)), algorithm_(algorithm) {
+CompiledProgram::CompiledProgram(algorithm::Program program, Selection selection)
+    : program_(std::move(program)), selection_(std::move(selection)) {
   const auto n = program_.instructions.size();
   predecessors_.resize(n);
   first_.assign(n + 1, 0);

@@ -6,18 +6,19 @@
 #include <span>
 #include <vector>
 
-#include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/algorithm/program.h"
+#include "shoal/collectives/select/algorithm_selector.h"
 
 namespace shoal::collectives::net {
 
 class CompiledProgram {
  public:
   // Throws internal if an instruction waits for one that does not precede it.
-  explicit CompiledProgram(algorithm::Program program, Algorithm algorithm = Algorithm::automatic);
+  explicit CompiledProgram(algorithm::Program program,
+                           Selection selection = {Algorithm::automatic, 0, ""});
 
   const algorithm::Program& program() const { return program_; }
-  Algorithm algorithm() const { return algorithm_; }  // that the program is for
+  const Selection& selection() const { return selection_; }  // that the program is for
   int size() const { return static_cast<int>(program_.instructions.size()); }
   const algorithm::Instruction& at(int index) const {
     return program_.instructions[static_cast<std::size_t>(index)];
@@ -33,7 +34,7 @@ class CompiledProgram {
 
  private:
   algorithm::Program program_;
-  Algorithm algorithm_;
+  Selection selection_;
   std::vector<int> predecessors_, first_, successors_;
 };
 

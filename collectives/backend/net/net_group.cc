@@ -133,8 +133,8 @@ std::shared_ptr<NetOperation> NetGroup::prepared(Call call, bool acknowledged) {
 std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
   auto operation = prepared(std::move(call), false);
   operation->signature = signature_of(operation->call);
-  algorithm_ = operation->program->algorithm();
-  operation->signature.algorithm = static_cast<std::uint8_t>(algorithm_);
+  last_ = operation->program;
+  operation->signature.algorithm = static_cast<std::uint8_t>(last_->selection().algorithm);
   number(*operation);
   return operation;
 }
@@ -159,7 +159,10 @@ std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
 CommunicatorStatistics NetGroup::statistics() const {
   CommunicatorStatistics sum;
   sum.transport = engine_->endpoint_name();
-  if (algorithm_ != Algorithm::automatic) sum.algorithm = to_string(algorithm_);
+  if (last_ && last_->selection().algorithm != Algorithm::automatic) {
+    sum.algorithm = to_string(last_->selection().algorithm);
+    sum.why = last_->selection().why;
+  }
   const auto add = [&](const Channel& channel) {
     sum.operations += channel.completed.load();
     sum.by_progress_thread += channel.by_progress_thread.load();

@@ -79,7 +79,7 @@ class NetGroup {
   std::shared_ptr<Channel> channel_;
   std::map<std::pair<int, bool>, Lane> lanes_;  // by peer; true: messages from this rank
   ProgramCache programs_;
-  Algorithm algorithm_ = Algorithm::automatic;  // of the last collective
+  std::shared_ptr<const CompiledProgram> last_;  // of the last collective
 };
 
 }  // namespace shoal::collectives::net

@@ -65,8 +65,7 @@ std::shared_ptr<const CompiledProgram> ProgramCache::get(const Call& call, bool 
   const bool is_call = !is_message(call.operation);
   const Selection selection = is_call ? select(call) : Selection{Algorithm::automatic, 0, ""};
   auto compiled = std::make_shared<const CompiledProgram>(
-      is_call ? generate(call, selection) : message_program(call, acknowledged),
-      selection.algorithm);
+      is_call ? generate(call, selection) : message_program(call, acknowledged), selection);
   instructions_ += compiled->size();
   entries_.emplace_front(
       Shape{call.operation, acknowledged, static_cast<std::int64_t>(size_of(call.dtype)),
@@ -103,8 +102,10 @@ Selection ProgramCache::select(const Call& call) const {
   facts.ranks = size_;
   facts.nodes = nodes_;
   Selection selection = selector_.select(facts, offered);
-  log::debug("{} of {} bytes, {} ranks: {} ({})", to_string(call.operation), facts.bytes, size_,
-             to_string(selection.algorithm), selection.why);
+  const std::string chosen =
+      fmt::format("{} ranks: {} ({})", size_, to_string(selection.algorithm), selection.why);
+  log::once(log::Level::debug, fmt::format("net-{}-{}", to_string(call.operation), chosen),
+            fmt::format("{} of {} bytes, {}", to_string(call.operation), facts.bytes, chosen));
   return selection;
 }
 
