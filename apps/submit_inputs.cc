@@ -63,6 +63,7 @@ class Inputs {
   void check() {
     for (const auto& path : needs_.models) check_path(path, /*is_model=*/true);
     for (const auto& path : needs_.files) check_file(path);
+    for (const auto& path : needs_.others) check_path(path, /*is_model=*/false);
     if (!needs_.resume.empty()) check_path({"resume_from_checkpoint", needs_.resume}, false);
     if (!is_whole_) return;
     check_model();

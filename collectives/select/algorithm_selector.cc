@@ -35,8 +35,9 @@ std::string read(const std::string& path, const std::string& source) {
   }
 }
 
-// The FILE in "@FILE"; "" if `rules` are rules.
-std::string file_of(std::string_view rules) {
+}  // namespace
+
+std::string rules_file(std::string_view rules) {
   if (!rules.starts_with('@') || rules.starts_with("@^") ||
       rules.find(':') != std::string_view::npos ||
       rules.find_first_of("#\n") != std::string_view::npos)
@@ -48,17 +49,15 @@ std::string file_of(std::string_view rules) {
   return std::string(rules.substr(1));
 }
 
-}  // namespace
-
 std::string rules_text(std::string_view option, const std::string& source) {
-  const std::string path = file_of(option);
+  const std::string path = rules_file(option);
   return path.empty() ? std::string(option) : read(path, source);
 }
 
 AlgorithmSelector::AlgorithmSelector() { add(default_table(), "built-in"); }
 
 void AlgorithmSelector::add(std::string_view rules, std::string source) {
-  const std::string path = file_of(rules);
+  const std::string path = rules_file(rules);
   const std::string text = path.empty() ? std::string(rules) : read(path, source);
   if (!path.empty()) source = path;
   for (Rule& rule : parse_rules(text, source)) rules_.push_back({std::move(rule), source});

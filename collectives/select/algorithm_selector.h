@@ -72,6 +72,8 @@ class AlgorithmSelector {
 AlgorithmSelector make_selector(std::string_view option, int ranks_on_host = 0);
 // The text of the rules, read from the file if `option` names one; `source` is used in errors.
 std::string rules_text(std::string_view option, const std::string& source);
+// The FILE of "@FILE"; empty if `option` holds the rules themselves.
+std::string rules_file(std::string_view option);
 
 // Algorithms offered for an operation by messages between hosts (programs.h), by shared memory
 // (direct: the plan that the buffers allow), and by a group of several ranks on several hosts.

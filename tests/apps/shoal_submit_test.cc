@@ -156,6 +156,12 @@ TEST_F(Submit, LooksForEachNameOfTheData) {
            {with({{"train_file", train + "a.txt," + train + "b.txt"}}), "give streaming true"},
            {with({{"train_file", "@" + train + "list"}}), "give streaming true and max_steps"},
            {with({{"train_file", train}}), "names several files"},
+           {with({{"collectives", "@rules.txt"}}),
+            "/hyperparameters/collectives: is rules.txt, but"},
+           {with({{"pipeline_parallel_degree", 2},
+                  {"load_partition", true},
+                  {"partition_file", "/opt/ml/input/data/zz/p.json"}}),
+            "has no channel zz"},
            {with({{"resume_from_checkpoint", "/nowhere/c"}}),
             "is /nowhere/c, but nothing brings it"},
            {with({{"resume_from_checkpoint", "/opt/ml/checkpoints/checkpoint-5"}}),
@@ -165,6 +171,9 @@ TEST_F(Submit, LooksForEachNameOfTheData) {
     EXPECT_EQ(result.status, 1) << wrong;
     EXPECT_THAT(result.err, HasSubstr(text)) << wrong;
   }
+  std::ofstream(root_ / "code/rules.txt") << "all_reduce:@ring\n";
+  const auto ruled = dry_run(with({{"collectives", "@rules.txt"}}));
+  EXPECT_EQ(ruled.status, 0) << ruled.err;
   const auto broken = dry_run({{"entry_point", "run2.json"}, {"inputs", {{"train", "s3://b/t"}}}});
   EXPECT_EQ(broken.status, 1);
   EXPECT_THAT(broken.err, HasSubstr("run2.json"));

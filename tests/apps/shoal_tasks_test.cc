@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/train/checkpoint/run_lock.h"
+
 namespace shoal {
 namespace {
 
@@ -72,6 +74,28 @@ TEST_F(ShoalTasks, LearnsToClassifyAndPredicts) {
   EXPECT_EQ(json_of(mine_ / "again" + "/eval_results.json")["eval_accuracy"], 1.0);
   EXPECT_EQ(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"],
             json_of(out() + "/eval_results.json")["eval_loss"]);
+}
+
+TEST_F(ShoalTasks, EvaluatesInTheDirectoryOfTheTraining) {
+  const auto trained = shoal(
+      classify(tiny_bert(), {"--max_steps", "1", "--do_eval", "false", "--output_dir", out()}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const std::vector<std::string> evaluate = {
+      "train",           "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
+      mine_ / "dev.tsv", "--output_dir",         out()};
+  {
+    const RunLock training(out());
+    const auto refused = shoal(evaluate);
+    EXPECT_NE(refused.status, 0);
+    EXPECT_THAT(refused.err, HasSubstr(" is in use by process "));
+    EXPECT_FALSE(std::filesystem::exists(out() + "/eval_results.json"));
+  }
+  const nlohmann::json before = json_of(out() + "/all_results.json");
+  const auto evaluated = shoal(evaluate);
+  ASSERT_EQ(evaluated.status, 0) << evaluated.err;
+  const nlohmann::json all = json_of(out() + "/all_results.json");
+  EXPECT_EQ(all["train_loss"], before.at("train_loss"));
+  EXPECT_EQ(all["eval_loss"], json_of(out() + "/eval_results.json").at("eval_loss"));
 }
 
 TEST_F(ShoalTasks, RanksPredictAsOne) {

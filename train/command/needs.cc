@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/collectives/select/algorithm_selector.h"
+#include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
@@ -65,6 +67,11 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   put(needs.files, "data", arguments.named.data);
   if (arguments.named.data.empty())  // otherwise it is a directory in `data`, or not needed
     put(needs.files, "dataset_name", arguments.named.dataset_name);
+  put(needs.others, "collectives", collectives::rules_file(training.collectives));
+  if (training.model_parallel) {
+    const auto& partition = training.model_parallel->plan.pipeline.partition;
+    if (partition.load) put(needs.others, "partition_file", partition.file);
+  }
   if (names_checkpoint(training.resume_from_checkpoint))
     needs.resume = training.resume_from_checkpoint;
   return needs;
@@ -78,6 +85,7 @@ void check_paths(const TrainNeeds& needs) {
   };
   for (const auto& path : needs.models) check(path, true);
   for (const auto& path : needs.files) check(path, path.option == "dataset_name");
+  for (const auto& path : needs.others) check(path, false);
   if (!problems.empty())
     throw Error(ErrorCode::not_found, problems, "look at the names, which are relative to here");
 }

@@ -15,6 +15,7 @@ struct TrainNeeds {
   bool new_model = false;    // config_name or model_type, without an initial model
   std::vector<Path> models;  // model_name_or_path, config_name and tokenizer_name, if given
   std::vector<Path> files;   // train_file, test_file and the like, data and dataset_name, if given
+  std::vector<Path> others;  // further files: partition_file that is read, @FILE of collectives
   std::string resume;        // the checkpoint that resume_from_checkpoint names; empty: none
   bool streams = false;      // reads the names of train_file one after the other
   bool reads_rows = false;   // a task that is given and reads files of its machine alone

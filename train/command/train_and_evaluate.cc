@@ -11,8 +11,11 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/command/console_of_rank.h"
@@ -156,7 +159,7 @@ class RankRun {
   }
 
   int run() {
-    if (!a_.do_train) say_notices();  // evaluation sets may have skipped rows, too
+    if (!a_.do_train) prepare_evaluation();
     const int stopped_by = a_.do_train ? train() : 0;
     if (stopped_by == 0 && a_.do_eval && rank_.setup.eval_dataset) {
       const nlohmann::ordered_json metrics = evaluate(rank_, *trainer_, asked_);
@@ -166,7 +169,7 @@ class RankRun {
       }
     }
     if (stopped_by == 0 && a_.do_predict) predict_sets();
-    if (main_rank_ && stopped_by == 0) output_.write_results("all", results_);
+    if (main_rank_ && stopped_by == 0) output_.write_results("all", all_results());
     if (const std::string line = validation_summary(trainer_->state(), results_, unigram_);
         !line.empty())
       say(line);
@@ -239,6 +242,24 @@ class RankRun {
     });
     say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
                     unigram_));
+  }
+
+  // Its results join those of the run that trained the model, perhaps into the same directory.
+  void prepare_evaluation() {
+    say_notices();  // evaluation sets may have skipped rows, too
+    trainer_->take_output_dir();
+  }
+  // As transformers' save_metrics(combined=True), but a run that trains replaces the older results.
+  nlohmann::ordered_json all_results() const {
+    const std::string path = a_.output_dir + "/all_results.json";
+    if (a_.do_train || !path_exists(path)) return results_;
+    auto all = ordered_json_if_valid(read_text_file(path));
+    if (!all || !all->is_object()) {
+      log::warn("{} is no JSON object and is replaced", path);
+      return results_;
+    }
+    all->update(results_);
+    return *std::move(all);
   }
 
   // Returns the signal that stopped the run; 0: none.

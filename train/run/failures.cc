@@ -174,9 +174,8 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     all = words_of_all(world, store, label, mine, deadline, is_gone);
     all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
-    if (!own) report_error(program, gone.what());
-    // The rank that aborted the job reports the reason.
-    if (own && own->code() != ErrorCode::aborted) report_error(program, own->what());
+    // Also if another rank aborted the job: its reason may be in the log of another host.
+    report_error(program, own ? own->what() : gone.what());
     return own ? mine.status : kFailed;
   }
   int status = 0;

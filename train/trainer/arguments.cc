@@ -11,6 +11,7 @@ namespace shoal {
 namespace {
 
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;
+constexpr double kMostMebibytes = 1e9;
 
 void declare_batches(OptionSet& options, TrainingArguments& a) {
   options.section("training", "Steps and batches")
@@ -40,7 +41,9 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
       .real("num_train_epochs", &a.num_train_epochs,
             {.min = 0, .help = "passes over the training set", .aliases = {"epochs"}})
       .integer("max_steps", &a.max_steps,
-               {.min = -1, .help = "updates, instead of num_train_epochs; -1: go by epochs"})
+               {.min = -1,
+                .max = kMostSteps,
+                .help = "updates, instead of num_train_epochs; -1: go by epochs"})
       .real("max_train_minutes", &a.max_train_minutes,
             {.min = 0,
              .open_min = true,
@@ -90,7 +93,7 @@ void declare_precision_and_memory(OptionSet& options, TrainingArguments& a) {
       .real(
           "memory_limit_mb", &a.memory_limit_mb,
           {.min = 0,
-           .max = 1e9,
+           .max = kMostMebibytes,
            .open_min = true,
            .help = "MiB that the tensors of a rank may take; null: on a CPU its share of what the "
                    "machine or the container has free, on a GPU what it has"})
@@ -233,9 +236,13 @@ void declare_loading_and_ranks(OptionSet& options, TrainingArguments& a) {
       .boolean("fixed_order", &a.fixed_order,
                {.help = "sums over ranks have the same bits whatever the ranks per host"})
       .real("ddp_bucket_cap_mb", &a.ddp_bucket_cap_mb,
-            {.min = 0, .open_min = true, .help = "MiB of gradients reduced at once"})
+            {.min = 0,
+             .max = kMostMebibytes,
+             .open_min = true,
+             .help = "MiB of gradients reduced at once"})
       .real("ddp_first_bucket_cap_mb", &a.ddp_first_bucket_cap_mb,
             {.min = 0,
+             .max = kMostMebibytes,
              .open_min = true,
              .help = "MiB of the first bucket: small, so that reduction starts early"})
       .integer("ddp_buckets_in_flight", &a.ddp_buckets_in_flight,

@@ -32,6 +32,9 @@ std::string_view to_string(Sampling sampling);  // as the option spells it
 // a GPU.
 enum class StepCaptureMode { automatic, on, off };
 
+// Updates of one run. A double holds each whole number up to it, so shares of it are exact.
+inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
 struct TrainingArguments {
   std::string output_dir = "trainer_output";
   bool overwrite_output_dir = false;

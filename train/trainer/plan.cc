@@ -2,16 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
 namespace {
 
-// A count of steps; below 1, a share of all steps.
+// `option` stands for `steps` steps. A double counts no further than kMostSteps one by one.
+std::int64_t whole(double steps, std::string_view option, double value) {
+  SHOAL_CHECK(steps <= static_cast<double>(kMostSteps),
+              "{} {:g} is {:.3g} steps, and a run counts {} at most; give fewer", option, value,
+              steps, kMostSteps);
+  return static_cast<std::int64_t>(steps);
+}
+
+// A count of steps; below 1, a share of all steps. An interval that no run reaches is allowed.
 std::int64_t resolve(double steps, std::int64_t total) {
   const double count = steps < 1 ? std::ceil(steps * static_cast<double>(total)) : steps;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(count));
+  return static_cast<std::int64_t>(std::clamp(count, 1.0, static_cast<double>(kMostSteps)));
 }
 
 // The run's last step ends an epoch, complete or not.
@@ -36,12 +45,13 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
     plan.total_steps = a.max_steps;
     plan.epochs = static_cast<double>(a.max_steps) / per_epoch;
   } else {
-    plan.total_steps = static_cast<std::int64_t>(std::ceil(a.num_train_epochs * per_epoch));
+    plan.total_steps =
+        whole(std::ceil(a.num_train_epochs * per_epoch), "num_train_epochs", a.num_train_epochs);
     plan.epochs = a.num_train_epochs;
   }
   plan.warmup_steps =
       a.warmup_steps >= 1
-          ? static_cast<std::int64_t>(a.warmup_steps)
+          ? whole(a.warmup_steps, "warmup_steps", a.warmup_steps)
           : static_cast<std::int64_t>(std::ceil(std::max(a.warmup_steps, a.warmup_ratio) *
                                                 static_cast<double>(plan.total_steps)));
   plan.logging_steps = resolve(a.logging_steps, plan.total_steps);

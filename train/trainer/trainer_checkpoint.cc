@@ -228,6 +228,9 @@ std::string Trainer::Impl::will_continue() const {
 }
 
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
+  // Also for a run that begins anew: the next step removes unfinished checkpoints.
+  if (is_main()) restore_replaced_checkpoints(args.output_dir);
+  agree_on_step(0);  // no rank looks before rank 0 is done
   const std::string& asked = args.resume_from_checkpoint;
   if (wants_newest(asked)) return newest_to_resume();
   if (begins_anew(asked)) {
@@ -254,8 +257,6 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
 }
 
 std::optional<std::string> Trainer::Impl::newest_to_resume() {
-  if (is_main()) restore_replaced_checkpoints(args.output_dir);
-  agree_on_step(0);  // no rank looks before rank 0 is done
   std::vector<DamagedCheckpoint> damaged;
   const auto say_damaged = [&] {
     for (const DamagedCheckpoint& one : damaged)

@@ -155,6 +155,19 @@ TEST(Failures, OfSurvivorsAreSaidWithoutTheRankThatIsGone) {
   EXPECT_THAT(lines, ElementsAre("rank 2 died [rank 0]"));
 }
 
+// Rank 1 was stopped while rank 0 aborted the job and ended: its own log has the reason.
+TEST(Failures, ARankThatWasAbortedSpeaksIfRank0IsGone) {
+  lines.clear();
+  const Error aborted(ErrorCode::aborted, "rank 0: all_reduce did not finish within 5.0 s");
+  test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    if (world.rank == 0) return;
+    EXPECT_EQ(tell_failures(world, store, "test", aborted, Deadline::in_seconds(20),
+                            [](int rank) { return rank == 0; }),
+              kFailed);
+  });
+  EXPECT_THAT(lines, ElementsAre("rank 0: all_reduce did not finish within 5.0 s"));
+}
+
 // It spoke before it ended.
 TEST(Failures, OfARankThatIsGoneAreRead) {
   lines.clear();

@@ -1,5 +1,9 @@
 #include "shoal/train/trainer/plan.h"
 
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
@@ -23,6 +27,32 @@ TEST(Plan, FractionsOfAnEpochRoundUp) {
   EXPECT_EQ(plan_steps(a, 10, 1).total_steps, 3);
   a.num_train_epochs = 0;
   EXPECT_EQ(plan_steps(a, 10, 1).total_steps, 0);
+}
+
+// A cast of such a double was negative: no step, and a model as it began.
+TEST(Plan, RefusesMoreStepsThanItCounts) {
+  const auto problem = [](const TrainingArguments& a) -> std::string {
+    try {
+      plan_steps(a, 35, 1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  TrainingArguments a;
+  for (const double epochs : {3e17, 1e18, 9223372036854775807.0, 1e308}) {
+    a.num_train_epochs = epochs;
+    EXPECT_THAT(problem(a), testing::HasSubstr(fmt::format("num_train_epochs {:g} is", epochs)));
+  }
+  a.num_train_epochs = 1e14;
+  a.logging_steps = a.save_steps = 1e300;  // never
+  a.eval_steps = 1e300;
+  const StepPlan plan = plan_steps(a, 35, 1);
+  EXPECT_EQ(plan.total_steps, 3'500'000'000'000'000);
+  EXPECT_EQ(plan.save_steps, kMostSteps);
+  EXPECT_FALSE(plan.save_at(a, 35, true));
+  a.warmup_steps = 1e300;
+  EXPECT_THAT(problem(a), testing::HasSubstr("warmup_steps 1e+300 is"));
 }
 
 TEST(Plan, MaxStepsWinsOverEpochs) {

@@ -104,6 +104,15 @@ TEST_F(TwoRuns, ARunThatLostItsDirectoryCommitsNothingThere) {
   }
 }
 
+// A writer died while it replaced the only whole checkpoint by another of the same step.
+TEST_F(TwoRuns, ABeginningRunRemovesNoCheckpointThatWasSetAside) {
+  run(arguments, {});
+  fs::remove_all(output / "checkpoint-2");
+  fs::rename(output / "checkpoint-4", output / "tmp-checkpoint-4.0.replaced");
+  EXPECT_THAT(error_of(arguments), HasSubstr("holds 1 checkpoint already"));
+  EXPECT_TRUE(fs::exists(output / "checkpoint-4/COMPLETE"));
+}
+
 // The model, the results and the predictions come after the last step. They are the run's too.
 TEST_F(TwoRuns, TheSecondIsRefusedUntilTheFirstHasWrittenEverything) {
   TrainingArguments second = arguments;

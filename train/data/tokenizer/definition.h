@@ -53,8 +53,8 @@ struct WordPieceDefinition : TokenizerDefinition {
   BertNormalizerOptions normalize;
   std::string unk_token = "[UNK]", prefix = "##";  // prefix: marks all but a word's first piece
   std::int64_t longest_word = 100;                 // in characters; a longer word becomes unk_token
-  std::string decoder_prefix = "##";
-  bool cleanup = true;  // decode() removes spaces before punctuation
+  std::optional<std::string> decoder_prefix = "##";  // absent: decode() puts a space between tokens
+  bool cleanup = true;                               // decode() removes spaces before punctuation
 };
 
 // Any sequence of normalizers, pre-tokenizers and decoders around a model.

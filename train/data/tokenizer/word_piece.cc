@@ -215,7 +215,12 @@ std::string WordPiece::Impl::decode_bytes(std::span<const TokenId> ids, bool ski
   bool first = true;
   for (const TokenId id : ids) {
     if (!exists(id) || (skip_special && is_skipped(id))) continue;
-    text += word_piece_text(decoded(id), first, definition_.decoder_prefix, definition_.cleanup);
+    if (!definition_.decoder_prefix) {
+      if (!first) text += ' ';
+      text += decoded(id);
+    } else {
+      text += word_piece_text(decoded(id), first, *definition_.decoder_prefix, definition_.cleanup);
+    }
     first = false;
   }
   return text;

@@ -69,7 +69,7 @@ void read_normalizer(const json* value, const std::string& source,
 Section section_of(const Member& member, const char* part, const char* wanted,
                    const std::string& source) {
   if (member.value == nullptr)
-    unsupported_tokenizer(source, fmt::format("WordPiece without {}", wanted));
+    unsupported_tokenizer(source, fmt::format("WordPiece without the {} '{}'", part, wanted));
   Section section(*member.value, member.where, source);
   if (const std::string type = section.text("type"); type != wanted)
     unsupported_tokenizer(source, fmt::format("the {} '{}' with WordPiece", part, type));
@@ -84,6 +84,10 @@ void read_pre_tokenizer(const json* value, const std::string& source,
 }
 
 void read_decoder(const json* value, const std::string& source, WordPieceDefinition& definition) {
+  if (value == nullptr || value->is_null()) {
+    definition.decoder_prefix.reset();
+    return;
+  }
   const Member member = only_member(value, "decoder", "decoders", source);
   Section section = section_of(member, "decoder", "WordPiece", source);
   definition.decoder_prefix = section.text("prefix");

@@ -84,6 +84,18 @@ TEST(WordPieceBert, EqualsHuggingFaceOnEveryText) {
   }
 }
 
+// The text is that of Hugging Face's tokenizers 0.23.3.
+TEST(WordPiece, WithoutADecoderPutsSpacesBetweenTokens) {
+  json file = json::parse(read_text_file(testing::golden_path("tokenizer/word_piece.json")));
+  file["decoder"] = nullptr;
+  const auto tokenizer = tokenizer_from_json(file.dump(), "t.json");
+  std::vector<TokenId> ids;
+  tokenizer->append_ids("Hello unbelievable, worlds!", ids);
+  const std::string text = "he ##ll ##o u ##n ##b ##e ##l ##i ##e ##v ##a ##b ##le , wor ##ld ##s";
+  EXPECT_EQ(tokenizer->decode(ids, true), text);
+  EXPECT_EQ(tokenizer_from_json(tokenizer->to_json(), "own.json")->decode(ids, true), text);
+}
+
 TEST(WordPiece, RefusesWhatItCannotDo) {
   const std::string path = testing::golden_path("tokenizer/word_piece.json");
   const json good = json::parse(read_text_file(path));
@@ -107,7 +119,8 @@ TEST(WordPiece, RefusesWhatItCannotDo) {
   expect([](json& f) { f["normalizer"]["type"] = "NFC"; }, "the normalizer 'NFC'");
   expect([](json& f) { f["pre_tokenizer"]["type"] = "Whitespace"; },
          "the pre_tokenizer 'Whitespace'");
-  expect([](json& f) { f["decoder"] = nullptr; }, "WordPiece without WordPiece");
+  expect([](json& f) { f["pre_tokenizer"] = nullptr; },
+         "WordPiece without the pre_tokenizer 'BertPreTokenizer'");
   expect([](json& f) { f["model"]["novelty"] = 1; }, "'novelty' in model");
   expect(
       [](json& f) {
