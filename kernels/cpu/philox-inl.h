@@ -44,8 +44,8 @@ class RandomRows {
   std::uint64_t schedule_[2 * kRounds] = {};
 };
 
-// Each 64-bit lane computes one block of four elements. Its counter words are in the lower halves,
-// the only part that a widening multiply reads.
+// Each 64-bit lane computes one block of four elements. Each of the four counter words has a vector
+// of its own and is in the lower half of its lane: a widening multiply reads only that half.
 HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint64_t first,
                                                 std::size_t count,
                                                 std::uint32_t* HWY_RESTRICT room) const {

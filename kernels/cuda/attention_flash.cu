@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     largest[m][0] = largest[m][1] = -kInfinity;
     sum[m][0] = sum[m][1] = 0;
   }
-  // The scores below are negated if the scale is negative. With a scale of 0 all scores are equal.
+  // softmax_tile() needs a positive scale. The sign of a negative one goes into the scores below,
+  // and instead of 0 it gets a scale so small that all scores count as equal.
   const float scale = fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
   for (int step = begin; step < steps; ++step) {
     fetch(step + 1);

@@ -310,8 +310,9 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   return true;
 }
 
-// Decides whether cuBLASLt sums, if it can tell; otherwise uses up one trial. `args` must overwrite
-// its sums, which must be aligned.
+// Decides whether cuBLASLt computes the bias's gradient within the product. An attempt that decides
+// nothing uses up one trial, except while the stream is captured. `args` must overwrite the bias's
+// gradient, which must be aligned.
 void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& args,
                        const Queue& queue) {
   const std::string text = to_string(key);

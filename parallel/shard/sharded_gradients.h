@@ -41,8 +41,9 @@ class ShardedGradients {
   virtual void begin_step() = 0;
   // Call after the step's last forward, before its backward.
   virtual void arm() = 0;
-  // Call after the last backward. Blocks until parts are sums; on a device the kernels' stream
-  // waits and not the host. Throws the communicators' Errors.
+  // Call after the last backward; parts are sums afterwards. With host memory it blocks until they
+  // are. On a device the kernels' stream waits and the host goes on. Throws the communicators'
+  // Errors.
   virtual void finish() = 0;
   // Replaces finish() for a step whose capture failed, so that nothing it handed over has begun.
   // Forgets the step.

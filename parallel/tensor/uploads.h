@@ -19,8 +19,8 @@ class Uploads {
   // Queued on context.stream; the caller may free the values when it returns.
   Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data);
-  // The same into memory that the tensor owns and that outlives the context: for tensors that a
-  // layer keeps beside its parameters. Device memory allocated here is not counted.
+  // As upload(), but the tensor owns its memory and may outlive the context: for tensors that a
+  // layer keeps beside its parameters. On a device, limits and statistics do not include it.
   Tensor keep(const nn::Context& context, std::span<const std::int32_t> values);
   // Returns `tensor` itself if kernels can read it.
   Tensor to_device(const nn::Context& context, const Tensor& tensor);

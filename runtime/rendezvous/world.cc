@@ -235,8 +235,8 @@ void read_open_mpi(World& world, const Variables& variables, const DiscoveryPath
   }
 }
 
-// SLURM runs the script of sbatch and the shell of an interactive salloc as steps of the job, too,
-// under the highest ids: 0xfffffffa (interactive) to 0xfffffffd.
+// SLURM also runs the script of sbatch and the shell of an interactive salloc as steps of the job.
+// It gives them reserved ids, which begin at 0xfffffffa (interactive).
 bool is_shell_step(const Variables& variables) {
   for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"})
     if (const auto id = variables.text(name))

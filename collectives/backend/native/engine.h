@@ -94,7 +94,8 @@ class Engine final : private EngineBase {
   void check_before_step(const QueuedOperation& head);
   // For a call that needs no data of others: fails if a rank that has not reached it has given up.
   void check_before_running_ahead(const QueuedOperation& head);
-  // The peer is gone or has given up: reports a mismatch with it if there was one.
+  // Fails because `peer` is gone or has given up. If the peer's call did not match this rank's, the
+  // error names that mismatch instead.
   [[noreturn]] void fail_with(int peer, transport::LinkState state, const QueuedOperation& head);
   Error lost(int peer, transport::LinkState state, const QueuedOperation& head) const;
   void check_aborted(const QueuedOperation& operation);

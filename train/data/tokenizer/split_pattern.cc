@@ -74,8 +74,9 @@ const char* icu_anchor(char c) {
   }
 }
 
-// A search may enter all groups, and a saved position holds a copy of them. After a position, up to
-// `straight` characters are compared before the next is saved.
+// A search may enter all groups, so its cost grows with them. A saved position costs a copy of the
+// groups, and the comparisons until the next position is saved: at most the longest run of
+// characters without | * + ? { (.
 PatternCosts costs_of(std::string_view pattern, const std::string& source) {
   std::int64_t groups = 0, straight = 0, longest = 0;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
