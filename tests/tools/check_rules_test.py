@@ -135,6 +135,12 @@ class CheckRules(unittest.TestCase):
         for line in lines_of(DEADLINES):
             self.assertEqual(rules_that_find(line, "runtime/base/deadlines.h"), [])
 
+    def test_finds_files_that_no_readme_lists(self) -> None:
+        readmes = {"nn": "| `autograd/` |", "nn/optim": "| `update_rule.h`, `steps/` |"}
+        found = check_rules.unlisted_files(
+            readmes, ["nn/optim/update_rule.cc", "nn/optim/rule.h", "nn/optim/steps/a.cc", "nn/autograd/tape.h", "apps/main.cc"])
+        self.assertEqual(list(found), ["nn/optim/rule.h:1: a file that no README lists: add it to nn/optim/README.md"])
+
     def test_finds_no_more(self) -> None:
         for line in lines_of(RIGHT):
             with self.subTest(line):
