@@ -1,4 +1,4 @@
-# find_package(Shoal): Shoal::Shoal, which is every room, and the public headers, which are all that is
+# find_package(Shoal): Shoal::Shoal, which is every library, and the public headers, which are all that is
 # installed: include/shoal and what it includes. At most 30.
 set(public_headers
   collectives/communicator.h collectives/transport/operation.h collectives/work.h

@@ -25,7 +25,7 @@ if(SHOAL_CCACHE)
 endif()
 file(RELATIVE_PATH shoal_source_from_build ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 
-# Linked privately by every room, test and program; never exported.
+# Linked privately by every library, test and program; never exported.
 add_library(shoal_settings INTERFACE)
 target_compile_options(shoal_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow>

@@ -1,9 +1,9 @@
 include(GNUInstallDirs)
 
 # shoal_library(NAME [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
-# A room: the folder <NAME>, the target shoal_<name with underscores>, the alias
+# A library: the folder <NAME>, the target shoal_<name with underscores>, the alias
 # Shoal::<name with underscores>. Its headers are included as "shoal/<NAME>/x.h",
-# and only by targets that link it: each room has an include directory of its own.
+# and only by targets that link it: each library has an include directory of its own.
 function(shoal_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(NOT CMAKE_CURRENT_SOURCE_DIR STREQUAL "${PROJECT_SOURCE_DIR}/${name}")
@@ -33,24 +33,24 @@ function(shoal_library name)
   install(TARGETS ${target} EXPORT ShoalTargets)
 endfunction()
 
-# shoal_check_rooms(DIRECTORY): an error if a target below DIRECTORY links a room that is not there,
+# shoal_check_libraries(DIRECTORY): an error if a target below DIRECTORY links a library that is not there,
 # which CMake would pass to the linker as -lshoal_name.
-function(shoal_check_rooms directory)
+function(shoal_check_libraries directory)
   get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
-    get_target_property(rooms ${target} LINK_LIBRARIES)
+    get_target_property(libraries ${target} LINK_LIBRARIES)
     get_target_property(interface ${target} INTERFACE_LINK_LIBRARIES)
-    list(APPEND rooms ${interface})
-    list(REMOVE_DUPLICATES rooms)
-    foreach(room IN LISTS rooms)
-      if(room MATCHES "^shoal_" AND NOT TARGET ${room})
-        message(SEND_ERROR "${directory}/CMakeLists.txt: ${target} links ${room}, and there is no such room")
+    list(APPEND libraries ${interface})
+    list(REMOVE_DUPLICATES libraries)
+    foreach(library IN LISTS libraries)
+      if(library MATCHES "^shoal_" AND NOT TARGET ${library})
+        message(SEND_ERROR "${directory}/CMakeLists.txt: ${target} links ${library}, and there is no such library")
       endif()
     endforeach()
   endforeach()
   get_property(folders DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
   foreach(folder IN LISTS folders)
-    shoal_check_rooms(${folder})
+    shoal_check_libraries(${folder})
   endforeach()
 endfunction()
 
@@ -65,7 +65,7 @@ endfunction()
 
 # shoal_common_headers(NAME HEADERS... LIBRARIES ...): headers that many sources of programs include,
 # compiled once (up to half of a source's compilation). Sources still include what they use: clang-tidy
-# reads them without (tools/lint.sh). Not for rooms: GCC 12 warns differently of what it inlines then.
+# reads them without (tools/lint.sh). Not for libraries: GCC 12 warns differently of what it inlines then.
 function(shoal_common_headers name)
   cmake_parse_arguments(ARG "" "" "HEADERS;LIBRARIES" ${ARGN})
   # A program, so that it is compiled as those are that reuse it.
@@ -82,7 +82,7 @@ function(shoal_common_headers name)
 endfunction()
 
 # shoal_program(TARGET): a command-line program. Its own code reads words and prints; what has to be
-# fast lies in the rooms, so it is compiled for the wait it costs.
+# fast lies in the libraries, so it is compiled for the wait it costs.
 function(shoal_program target)
   if(NOT TARGET shoal_program_headers)
     shoal_common_headers(shoal_program_headers HEADERS CLI/CLI.hpp LIBRARIES CLI11::CLI11)
@@ -93,7 +93,7 @@ function(shoal_program target)
 endfunction()
 
 # shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])
-# One GoogleTest program a room. Multi-rank tests spawn their own threads or processes
+# One GoogleTest program a library. Multi-rank tests spawn their own threads or processes
 # (tests/support), so that killing and failing ranks can be tested too. With LAUNCHER it is one
 # test of ctest, not one a case, and that program, which is given this one's path, runs it: cases
 # that share something dear. Status 77 means skipped.

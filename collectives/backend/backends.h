@@ -38,7 +38,7 @@ std::unique_ptr<Communicator> make_single_communicator(std::string name,
 // Ordinary memory as symmetric memory; counted in `counted_by` unless null.
 std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);
 
-// The factories, each in the namespace of its room.
+// The factories, each in the namespace of its library.
 namespace hierarchical {
 std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
                                                        const CommunicatorOptions& options);

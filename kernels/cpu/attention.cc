@@ -329,8 +329,10 @@ void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, He
 
 class CpuAttention final : public AttentionKernels {
  public:
-  CpuAttention(const CpuRoom& room, bool bf16_pairs)
-      : room_(room), bf16_pairs_(bf16_pairs && has_bf16_pairs()), scratch_(*room.memory) {}
+  CpuAttention(const CpuResources& resources, bool bf16_pairs)
+      : resources_(resources),
+        bf16_pairs_(bf16_pairs && has_bf16_pairs()),
+        scratch_(*resources.memory) {}
 
   std::int64_t kept_bytes(const AttentionShape& s) const override {
     return s.dropout > 0 ? s.batch * s.heads * s.query_length * kept_row_bytes(s.key_length) : 0;
@@ -345,7 +347,7 @@ class CpuAttention final : public AttentionKernels {
     if (heads == 0 || blocks == 0 || shape.head_dim == 0) return;
     // With few heads, several threads share one head, and each packs the keys for itself.
     const std::int64_t splits =
-        std::clamp<std::int64_t>((room_.threads + heads - 1) / heads, 1, blocks);
+        std::clamp<std::int64_t>((resources_.threads + heads - 1) / heads, 1, blocks);
     float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;
     run(shape, heads * splits, false,
         [&](const TileProduct& product, const Workspace& work, std::int64_t task) {
@@ -396,9 +398,9 @@ class CpuAttention final : public AttentionKernels {
     const TileProduct& product = pairs ? pairs_ : floats_;
     Carver count(nullptr);
     (void)Workspace(count, shape, product, backward);
-    const std::int64_t pieces = std::min<std::int64_t>(tasks, room_.threads);
+    const std::int64_t pieces = std::min<std::int64_t>(tasks, resources_.threads);
     char* memory = static_cast<char*>(scratch_.bytes(pieces * count.used()));
-    parallel_for(room_.threads, pieces, 1, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(resources_.threads, pieces, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t piece = first; piece < last; ++piece) {
         Carver carve(memory + piece * count.used());
         const Workspace work(carve, shape, product, backward);
@@ -408,7 +410,7 @@ class CpuAttention final : public AttentionKernels {
     });
   }
 
-  CpuRoom room_;
+  CpuResources resources_;
   bool bf16_pairs_;
   TileProduct floats_{TileWord::f32}, pairs_{TileWord::bf16_pair};
   Scratch scratch_;
@@ -416,8 +418,9 @@ class CpuAttention final : public AttentionKernels {
 
 }  // namespace
 
-std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room, bool bf16_pairs) {
-  return std::make_unique<CpuAttention>(room, bf16_pairs);
+std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuResources& resources,
+                                                     bool bf16_pairs) {
+  return std::make_unique<CpuAttention>(resources, bf16_pairs);
 }
 
 }  // namespace shoal::kernels

@@ -51,7 +51,7 @@ void transpose_rows(const Word* x, Word* out, std::int64_t rows, std::int64_t co
 
 class CpuElementwise final : public ElementwiseKernels {
  public:
-  explicit CpuElementwise(const CpuRoom& room) : threads_(room.threads) {}
+  explicit CpuElementwise(const CpuResources& resources) : threads_(resources.threads) {}
 
   void add(ConstView a, ConstView b, View out, Stream) override {
     check::same("add", a, b);
@@ -261,8 +261,8 @@ class CpuElementwise final : public ElementwiseKernels {
 
 }  // namespace
 
-std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuRoom& room) {
-  return std::make_unique<CpuElementwise>(room);
+std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuResources& resources) {
+  return std::make_unique<CpuElementwise>(resources);
 }
 
 }  // namespace shoal::kernels

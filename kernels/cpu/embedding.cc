@@ -15,7 +15,7 @@ constexpr std::int64_t kStrip = 64;  // columns: whole cache lines of f32, so no
 
 class CpuEmbedding final : public EmbeddingKernels {
  public:
-  explicit CpuEmbedding(const CpuRoom& room) : threads_(room.threads) {}
+  explicit CpuEmbedding(const CpuResources& resources) : threads_(resources.threads) {}
 
   void embedding(ConstView ids, ConstView table, View out, bool accumulate, Stream) override {
     check::embedding(ids, table, out);
@@ -165,8 +165,8 @@ class CpuEmbedding final : public EmbeddingKernels {
 
 }  // namespace
 
-std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room) {
-  return std::make_unique<CpuEmbedding>(room);
+std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuResources& resources) {
+  return std::make_unique<CpuEmbedding>(resources);
 }
 
 }  // namespace shoal::kernels

@@ -52,19 +52,19 @@ void widen_row(const void* from, DType dtype, std::int64_t count, float* to) {
 
 class CpuLoss final : public LossKernels {
  public:
-  CpuLoss(const CpuRoom& room, ElementwiseKernels& elementwise, std::int64_t slice_bytes)
-      : room_(room),
+  CpuLoss(const CpuResources& resources, ElementwiseKernels& elementwise, std::int64_t slice_bytes)
+      : resources_(resources),
         elementwise_(elementwise),
         slice_bytes_(slice_bytes > 0 ? slice_bytes : kSliceBytes),
-        gemm_(room),
-        logits_(*room.memory),
-        wide_x_(*room.memory),
-        x_(*room.memory),
-        weight_(*room.memory),
-        bias_(*room.memory),
-        tail_(*room.memory),
-        dx_(*room.memory),
-        sums_(*room.memory) {}
+        gemm_(resources),
+        logits_(*resources.memory),
+        wide_x_(*resources.memory),
+        x_(*resources.memory),
+        weight_(*resources.memory),
+        bias_(*resources.memory),
+        tail_(*resources.memory),
+        dx_(*resources.memory),
+        sums_(*resources.memory) {}
 
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
   void cross_entropy(const CrossEntropyArgs& args, Stream stream) override;
@@ -88,7 +88,7 @@ class CpuLoss final : public LossKernels {
   void scatter_input_gradient(const Head& head, const View& dx, std::int64_t begin,
                               std::int64_t rows, Stream stream);
 
-  CpuRoom room_;
+  CpuResources resources_;
   ElementwiseKernels& elementwise_;
   std::int64_t slice_bytes_;
   OneDnnGemm gemm_;
@@ -139,7 +139,7 @@ void CpuLoss::gather(Head& head, const LinearCrossEntropyArgs& args) {
                              std::int64_t padded_rows, const std::int64_t* index) {
     char* to = static_cast<char*>(
         scratch.bytes(std::max<std::int64_t>(padded_rows * head.ld * head.element(), 64)));
-    parallel_for(room_.threads, padded_rows, 64, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(resources_.threads, padded_rows, 64, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         char* row = to + static_cast<std::size_t>(i) * padded_bytes;
         const std::size_t have = i < rows ? row_bytes : 0;
@@ -188,7 +188,7 @@ void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, st
   const std::int32_t* target = args.targets.as<std::int32_t>();
   const auto columns = static_cast<std::size_t>(head.vocabulary),
              ld = static_cast<std::size_t>(head.logits_ld);
-  parallel_for(room_.threads, aligned(rows), 1, [&](std::int64_t first, std::int64_t last) {
+  parallel_for(resources_.threads, aligned(rows), 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       float* row = logits + i * head.logits_ld;
       if (i >= rows) {
@@ -228,11 +228,13 @@ void CpuLoss::bias_gradient(const Head& head, const LinearCrossEntropyArgs& args
   const char* gradients = reinterpret_cast<const char*>(logits_.of<float>(1));
   float* total = args.dbias.as<float>();
   float* sums = sums_.of<float>(head.vocabulary);
-  parallel_for(room_.threads, head.vocabulary, 1024, [&](std::int64_t begin, std::int64_t end) {
-    sum_of_rows(gradients + begin * head.element(), head.dtype, rows, end - begin,
-                gradient_ld(head), sums + begin);
-    for (std::int64_t j = begin; j < end; ++j) total[j] = (accumulate ? total[j] : 0) + sums[j];
-  });
+  parallel_for(resources_.threads, head.vocabulary, 1024,
+               [&](std::int64_t begin, std::int64_t end) {
+                 sum_of_rows(gradients + begin * head.element(), head.dtype, rows, end - begin,
+                             gradient_ld(head), sums + begin);
+                 for (std::int64_t j = begin; j < end; ++j)
+                   total[j] = (accumulate ? total[j] : 0) + sums[j];
+               });
 }
 
 // dx [rows, columns] = gradients · weight, K being the vocabulary. In bf16 the part beyond the last
@@ -333,7 +335,7 @@ void CpuLoss::cross_entropy(const CrossEntropyArgs& args, Stream) {
               loss_scale = whole_scale(args.loss_scale, args.state);
   check_cross_entropy(logits, targets, label_smoothing, loss_sum, dlogits);
   const std::int64_t rows = logits.shape.rows(), vocabulary = logits.shape.columns();
-  const std::int64_t pieces = std::clamp<std::int64_t>(rows / 4, 1, room_.threads);
+  const std::int64_t pieces = std::clamp<std::int64_t>(rows / 4, 1, resources_.threads);
   const DType dtype = dlogits.defined() ? dlogits.dtype : DType::f32;
   float* buffers = logits_.of<float>(std::max<std::int64_t>(pieces * vocabulary, 1));
   results_.assign(static_cast<std::size_t>(rows), {});
@@ -341,7 +343,7 @@ void CpuLoss::cross_entropy(const CrossEntropyArgs& args, Stream) {
     return static_cast<const char*>(data) +
            static_cast<std::size_t>(i * vocabulary) * size_of(type);
   };
-  parallel_for(room_.threads, pieces, 1, [&](std::int64_t first, std::int64_t last) {
+  parallel_for(resources_.threads, pieces, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t piece = first; piece < last; ++piece) {
       float* buffer = buffers + piece * vocabulary;
       for (std::int64_t i = rows * piece / pieces; i < rows * (piece + 1) / pieces; ++i) {
@@ -393,7 +395,7 @@ void CpuLoss::shard_statistics(View logits, ConstView targets, std::int64_t firs
                                View statistics, Stream) {
   check_shard_statistics(logits, targets, first_class, statistics);
   const std::int64_t rows = targets.shape.count(), columns = logits.shape[1];
-  parallel_for(room_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(resources_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const ShardRow row =
           shard_row_statistics(columns > 0 ? logits.as<float>() + i * columns : nullptr, columns,
@@ -439,7 +441,7 @@ void CpuLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) {
              scale = static_cast<double>(whole_scale(args.loss_scale, args.state)),
              n = static_cast<double>(args.classes);
   const bool backward = args.dlogits.defined() && columns > 0;
-  parallel_for(room_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(resources_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int32_t target = args.targets.as<std::int32_t>()[i];
       char* gradient = backward
@@ -473,9 +475,10 @@ void CpuLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) {
 
 }  // namespace
 
-std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise,
+std::unique_ptr<LossKernels> make_cpu_loss(const CpuResources& resources,
+                                           ElementwiseKernels& elementwise,
                                            std::int64_t slice_bytes) {
-  return std::make_unique<CpuLoss>(room, elementwise, slice_bytes);
+  return std::make_unique<CpuLoss>(resources, elementwise, slice_bytes);
 }
 
 }  // namespace shoal::kernels

@@ -24,15 +24,15 @@ std::int64_t padded_k(const GemmProblem& p) {
 
 class CpuMatmul final : public MatmulKernels {
  public:
-  CpuMatmul(const CpuRoom& room, ElementwiseKernels& elementwise)
-      : room_(room),
+  CpuMatmul(const CpuResources& resources, ElementwiseKernels& elementwise)
+      : resources_(resources),
         elementwise_(elementwise),
-        gemm_(room),
-        scratch_a_(*room.memory),
-        scratch_b_(*room.memory),
-        scratch_c_(*room.memory),
-        scratch_bias_(*room.memory),
-        sums_(*room.memory) {}
+        gemm_(resources),
+        scratch_a_(*resources.memory),
+        scratch_b_(*resources.memory),
+        scratch_c_(*resources.memory),
+        scratch_bias_(*resources.memory),
+        sums_(*resources.memory) {}
 
   void matmul(const MatmulArgs& args, Stream stream) override {
     run(args, matmul_shape(args, false), stream);
@@ -54,7 +54,7 @@ class CpuMatmul final : public MatmulKernels {
   const void* pad(Scratch& scratch, const void* from, std::int64_t groups, std::int64_t rows,
                   std::int64_t columns, std::int64_t new_rows, std::int64_t new_columns);
 
-  CpuRoom room_;
+  CpuResources resources_;
   ElementwiseKernels& elementwise_;
   OneDnnGemm gemm_;
   Scratch scratch_a_, scratch_b_, scratch_c_, scratch_bias_, sums_;
@@ -141,15 +141,17 @@ const void* CpuMatmul::pad(Scratch& scratch, const void* from, std::int64_t grou
   const auto* source = static_cast<const std::uint16_t*>(from);
   auto* destination = scratch.of<std::uint16_t>(groups * new_rows * new_columns);
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * 2; };
-  parallel_for(room_.threads, groups * new_rows, 64, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t group = i / new_rows, row = i % new_rows;
-      std::uint16_t* to = destination + i * new_columns;
-      const std::int64_t have = row < rows ? columns : 0;
-      if (have > 0) std::memcpy(to, source + (group * rows + row) * columns, bytes(have));
-      std::memset(to + have, 0, bytes(new_columns - have));
-    }
-  });
+  parallel_for(resources_.threads, groups * new_rows, 64,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t group = i / new_rows, row = i % new_rows;
+                   std::uint16_t* to = destination + i * new_columns;
+                   const std::int64_t have = row < rows ? columns : 0;
+                   if (have > 0)
+                     std::memcpy(to, source + (group * rows + row) * columns, bytes(have));
+                   std::memset(to + have, 0, bytes(new_columns - have));
+                 }
+               });
   return destination;
 }
 
@@ -181,7 +183,7 @@ void CpuMatmul::sum_rows(ConstView x, View out, bool accumulate, Stream) {
   if (!accumulate) std::fill_n(total, columns, 0.0f);
   const std::int64_t chunks = (rows + kRowsPerSum - 1) / kRowsPerSum;
   float* sums = sums_.of<float>(std::max<std::int64_t>(chunks * columns, 1));
-  parallel_for(room_.threads, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(resources_.threads, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t chunk = begin; chunk < end; ++chunk)
       sum_of_rows(static_cast<const char*>(x.data) +
                       static_cast<std::size_t>(chunk * kRowsPerSum * columns) * size_of(x.dtype),
@@ -194,9 +196,9 @@ void CpuMatmul::sum_rows(ConstView x, View out, bool accumulate, Stream) {
 
 }  // namespace
 
-std::unique_ptr<MatmulKernels> make_cpu_matmul(const CpuRoom& room,
+std::unique_ptr<MatmulKernels> make_cpu_matmul(const CpuResources& resources,
                                                ElementwiseKernels& elementwise) {
-  return std::make_unique<CpuMatmul>(room, elementwise);
+  return std::make_unique<CpuMatmul>(resources, elementwise);
 }
 
 }  // namespace shoal::kernels

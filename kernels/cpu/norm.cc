@@ -18,7 +18,8 @@ std::int64_t rows_grain(std::int64_t columns) {
 
 class CpuNorm final : public NormKernels {
  public:
-  explicit CpuNorm(const CpuRoom& room) : threads_(room.threads), scratch_(*room.memory) {}
+  explicit CpuNorm(const CpuResources& resources)
+      : threads_(resources.threads), scratch_(*resources.memory) {}
 
   void layer_norm(const LayerNormArgs& args, Stream) override {
     check::layer_norm(args);
@@ -109,8 +110,8 @@ class CpuNorm final : public NormKernels {
 
 }  // namespace
 
-std::unique_ptr<NormKernels> make_cpu_norm(const CpuRoom& room) {
-  return std::make_unique<CpuNorm>(room);
+std::unique_ptr<NormKernels> make_cpu_norm(const CpuResources& resources) {
+  return std::make_unique<CpuNorm>(resources);
 }
 
 }  // namespace shoal::kernels

@@ -81,8 +81,8 @@ std::size_t OneDnnGemm::Hash::operator()(const GemmProblem& p) const {
   return hash;
 }
 
-OneDnnGemm::OneDnnGemm(const CpuRoom& room, std::size_t primitives)
-    : room_(room), capacity_(primitives), engine_(std::make_unique<Engine>()) {}
+OneDnnGemm::OneDnnGemm(const CpuResources& resources, std::size_t primitives)
+    : resources_(resources), capacity_(primitives), engine_(std::make_unique<Engine>()) {}
 OneDnnGemm::~OneDnnGemm() = default;
 
 OneDnnGemm::Primitive& OneDnnGemm::primitive(const GemmProblem& p) {
@@ -141,11 +141,11 @@ void OneDnnGemm::run(const GemmProblem& problem, const void* a, const void* b, c
                      void* c) {
   if (prefers_narrow_product(problem)) {
     narrow_product(
-        problem, room_.threads, static_cast<const float*>(a), static_cast<const float*>(b),
+        problem, resources_.threads, static_cast<const float*>(a), static_cast<const float*>(b),
         problem.has_bias ? static_cast<const float*>(bias) : nullptr, static_cast<float*>(c));
     return;
   }
-  const Team team(room_.threads);
+  const Team team(resources_.threads);
   try {
     Primitive& p = primitive(problem);
     // oneDNN only reads these, but its handles are not const.
@@ -156,7 +156,7 @@ void OneDnnGemm::run(const GemmProblem& problem, const void* a, const void* b, c
     if (const std::size_t bytes = p.description.scratchpad_desc().get_size(); bytes > 0) {
       if (scratchpad_.size() < bytes) {
         scratchpad_.reset();
-        scratchpad_ = Buffer(*room_.memory, bytes, MemoryTag::workspace);
+        scratchpad_ = Buffer(*resources_.memory, bytes, MemoryTag::workspace);
       }
       p.scratchpad.set_data_handle(scratchpad_.data());
     }
@@ -180,7 +180,7 @@ std::string bf16_emulation() {
 
 std::string OneDnnGemm::implementation(DType dtype) {
   if (dtype == DType::bf16 && !multiplies_bf16()) return kThroughF32;
-  const Team team(room_.threads);
+  const Team team(resources_.threads);
   GemmProblem problem;
   problem.m = problem.n = problem.k = 256;
   problem.input = problem.output = dtype;

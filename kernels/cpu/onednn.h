@@ -29,7 +29,7 @@ struct GemmProblem {
 // Not thread-safe. The work runs on the calling thread's OpenMP team.
 class OneDnnGemm {
  public:
-  OneDnnGemm(const CpuRoom& room, std::size_t primitives = 512);
+  OneDnnGemm(const CpuResources& resources, std::size_t primitives = 512);
   ~OneDnnGemm();
 
   // m, n, k, groups >= 1. `bias` is read when has_bias.
@@ -54,7 +54,7 @@ class OneDnnGemm {
 
   Primitive& primitive(const GemmProblem& problem);
 
-  CpuRoom room_;
+  CpuResources resources_;
   std::size_t capacity_;
   std::unique_ptr<Engine> engine_;
   Order order_;

@@ -42,7 +42,8 @@ constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, for any 
 
 class CpuOptimizer final : public OptimizerKernels {
  public:
-  explicit CpuOptimizer(const CpuRoom& room) : threads_(room.threads), scratch_(*room.memory) {}
+  explicit CpuOptimizer(const CpuResources& resources)
+      : threads_(resources.threads), scratch_(*resources.memory) {}
 
   void adamw(const AdamWArgs& args, Stream) override {
     check::adamw("adamw", args);
@@ -146,8 +147,8 @@ class CpuOptimizer final : public OptimizerKernels {
 
 }  // namespace
 
-std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuRoom& room) {
-  return std::make_unique<CpuOptimizer>(room);
+std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuResources& resources) {
+  return std::make_unique<CpuOptimizer>(resources);
 }
 
 }  // namespace shoal::kernels

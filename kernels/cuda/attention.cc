@@ -172,14 +172,14 @@ void check_for_cuda(const AttentionShape& s, const ConstView& log_sum_exp) {
 
 class CudaAttention final : public AttentionKernels {
  public:
-  CudaAttention(CudaRoom& room, CudaGemm& gemm)
-      : room_(room),
+  CudaAttention(CudaResources& resources, CudaGemm& gemm)
+      : resources_(resources),
         choice_(choice_of_user()),
         workspace_(env::get_integer(env::kCudaAttentionWorkspace) * (std::int64_t{1} << 20)),
-        products_(room, gemm, workspace_) {
+        products_(resources, gemm, workspace_) {
     SHOAL_CHECK(workspace_ >= 0, "{} is negative", env::kCudaAttentionWorkspace.name);
     check_cuda(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                      room.device().index),
+                                      resources.device().index),
                "reading the size of shared memory");
   }
 
@@ -198,7 +198,7 @@ class CudaAttention final : public AttentionKernels {
       whole.key_heads = 0;
       return attention(whole, q, keys.copy(0, k), keys.copy(1, v), out, log_sum_exp, stream);
     }
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     if (shape.batch * shape.heads * shape.query_length * shape.head_dim == 0) return;
     Tensors t;
     t.q = q, t.k = k, t.v = v, t.out = view_of(out);
@@ -221,7 +221,7 @@ class CudaAttention final : public AttentionKernels {
       keys.fold(2, dk);
       return keys.fold(3, dv);
     }
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     if (shape.batch * shape.heads * shape.head_dim == 0) return;
     SHOAL_CHECK(log_sum_exp.defined() || shape.query_length == 0,
                 "attention_backward: no log_sum_exp");
@@ -240,14 +240,14 @@ class CudaAttention final : public AttentionKernels {
   class Expanded {
    public:
     Expanded(CudaAttention& owner, const AttentionShape& s, Stream stream, int tensors)
-        : at_{owner.room_.begin(stream), owner.room_.multiprocessors()},
+        : at_{owner.resources_.begin(stream), owner.resources_.multiprocessors()},
           shape_{s.batch, s.key_length, s.key_heads, heads_per_key_head(s), s.head_dim, 0, 0},
           dtype_(s.dtype),
           row_(s.heads * s.head_dim),
           bytes_(
               (static_cast<std::size_t>(s.batch * s.key_length * row_) * size_of(s.dtype) + 255) /
               256 * 256),
-          memory_(owner.room_.scratch(
+          memory_(owner.resources_.scratch(
               std::max<std::size_t>(bytes_, 256) * static_cast<std::size_t>(tensors), stream)) {}
     MutableHeadsView place(int index) const {
       return {static_cast<char*>(memory_.data()) + static_cast<std::size_t>(index) * bytes_,
@@ -291,7 +291,7 @@ class CudaAttention final : public AttentionKernels {
   // False: our own kernels must run the call.
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     if (choice_ == Choice::own || choice_ == Choice::products) return false;
-    if (const char* why = beyond_cudnn(s, t, room_.capability())) return declined(s, t, why);
+    if (const char* why = beyond_cudnn(s, t, resources_.capability())) return declined(s, t, why);
     if (!started()) return declined(s, t, missing_);
     const std::int64_t all = rows_of(s), rows = t.backward ? piece(s) : all;
     if (s.sequences.defined() && all > kMostPackedPieces * rows)
@@ -325,7 +325,7 @@ class CudaAttention final : public AttentionKernels {
         workspace =
             std::max(workspace, CudnnAttention::workspace_bytes(cudnn_->plan(key_of(s, t, count))));
     const Buffer scratch =
-        room_.scratch(2 * sums + (kPackedTensors + 2) * numbers + workspace, stream);
+        resources_.scratch(2 * sums + (kPackedTensors + 2) * numbers + workspace, stream);
     char* const base = static_cast<char*>(scratch.data());
     CudnnAttentionPointers p;
     p.q = t.q.data, p.k = t.k.data, p.v = t.v.data, p.out = const_cast<void*>(t.out.data);
@@ -388,7 +388,7 @@ class CudaAttention final : public AttentionKernels {
     const std::size_t counts =
         lengths ? (static_cast<std::size_t>(count) * sizeof *lengths + 255) / 256 * 256 : 0;
     const std::size_t bytes = sums + 2 * counts + CudnnAttention::workspace_bytes(plan);
-    const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
+    const Buffer scratch = bytes ? resources_.scratch(bytes, stream) : Buffer{};
     char* const base = static_cast<char*>(scratch.data());
     if (t.backward)
       p.delta = base;
@@ -406,7 +406,7 @@ class CudaAttention final : public AttentionKernels {
     if (lengths) clear_padding(s, t, p, count, native);
   }
 
-  Launch launch_on(cudaStream_t native) const { return {native, room_.multiprocessors()}; }
+  Launch launch_on(cudaStream_t native) const { return {native, resources_.multiprocessors()}; }
 
   // Runs after cuDNN, which leaves padding undefined.
   void clear_padding(const AttentionShape& s, const Tensors& t, const CudnnAttentionPointers& p,
@@ -492,10 +492,10 @@ class CudaAttention final : public AttentionKernels {
 
   // Reason why our own fused kernels cannot run the call; empty: they can.
   std::string beyond_fused(const AttentionShape& s, bool backward) const {
-    if (room_.capability() < kFusedCapability)
+    if (resources_.capability() < kFusedCapability)
       return fmt::format("fused kernels need compute capability 8.0, and {} has {}.{}",
-                         to_string(room_.device()), room_.capability() / 10,
-                         room_.capability() % 10);
+                         to_string(resources_.device()), resources_.capability() / 10,
+                         resources_.capability() % 10);
     if (s.head_dim > kFlashMaxHeadDim)
       return fmt::format("fused kernels are made for head_dim up to {}, not {}", kFlashMaxHeadDim,
                          s.head_dim);
@@ -506,7 +506,7 @@ class CudaAttention final : public AttentionKernels {
       return fmt::format(
           "the fused kernel of {} and head_dim {}{} needs {} bytes of shared memory, and {} has {}",
           to_string(s.dtype), s.head_dim, backward ? " for gradients" : "", bytes,
-          to_string(room_.device()), shared_limit_);
+          to_string(resources_.device()), shared_limit_);
     return {};
   }
 
@@ -518,7 +518,7 @@ class CudaAttention final : public AttentionKernels {
   void own(const AttentionShape& s, Tensors t, Stream stream, cudaStream_t native) {
     Buffer ranges;
     if (s.sequences.defined()) {
-      ranges = room_.scratch(
+      ranges = resources_.scratch(
           static_cast<std::size_t>(s.batch * s.query_length) * sizeof(FlashRange), stream);
       auto* const of_tokens = static_cast<FlashRange*>(ranges.data());
       check_cuda(
@@ -559,7 +559,7 @@ class CudaAttention final : public AttentionKernels {
     const auto bits = static_cast<std::size_t>(drawn_bytes(s));
     const bool keeps = bits > 0 && s.kept.defined();
     const std::size_t bytes = delta + (keeps ? 0 : bits);
-    const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
+    const Buffer scratch = bytes ? resources_.scratch(bytes, stream) : Buffer{};
     a.delta = static_cast<float*>(scratch.data());
     if (bits > 0) {
       auto* kept = static_cast<std::uint32_t*>(
@@ -582,7 +582,7 @@ class CudaAttention final : public AttentionKernels {
       check_cuda(flash_forward(flash_type(s.dtype), a, native), "attention");
   }
 
-  CudaRoom& room_;
+  CudaResources& resources_;
   Choice choice_;
   std::int64_t workspace_;  // bytes; 0: unlimited
   int shared_limit_ = 0;    // bytes of shared memory that a block may have
@@ -593,8 +593,8 @@ class CudaAttention final : public AttentionKernels {
 
 }  // namespace
 
-std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room, CudaGemm& gemm) {
-  return std::make_unique<CudaAttention>(room, gemm);
+std::unique_ptr<AttentionKernels> make_cuda_attention(CudaResources& resources, CudaGemm& gemm) {
+  return std::make_unique<CudaAttention>(resources, gemm);
 }
 
 }  // namespace shoal::kernels

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shoal/kernels/cuda/attention_cudnn_graph.h"
-#include "shoal/kernels/cuda/room.h"
+#include "shoal/kernels/cuda/resources.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
@@ -161,7 +161,7 @@ CudnnAttention::CudnnAttention(const std::string& device_json) : impl_(std::make
 
 CudnnAttention::~CudnnAttention() = default;
 
-// Makes room for one more plan: removes the least recently used one that no graph runs.
+// Makes resources for one more plan: removes the least recently used one that no graph runs.
 void CudnnAttention::Impl::make_room() {
   if (plans.size() < kMostPlans) return;
   auto oldest = plans.end();

@@ -10,15 +10,15 @@
 #include "shoal/kernels/cuda/attention_pieces.h"
 #include "shoal/kernels/cuda/attention_softmax.cuh"
 #include "shoal/kernels/cuda/gemm.h"
-#include "shoal/kernels/cuda/room.h"
+#include "shoal/kernels/cuda/resources.h"
 
 namespace shoal::kernels {
 
 class AttentionProducts {
  public:
   // Both must outlive it. `workspace`: bytes; 0: unlimited.
-  AttentionProducts(CudaRoom& room, CudaGemm& gemm, std::int64_t workspace)
-      : room_(room), gemm_(gemm), workspace_(workspace) {}
+  AttentionProducts(CudaResources& resources, CudaGemm& gemm, std::int64_t workspace)
+      : resources_(resources), gemm_(gemm), workspace_(workspace) {}
 
   // As AttentionKernels, with one key head per head. log_sum_exp may be null. sequences: as for
   // launch_softmax(), or null.
@@ -38,7 +38,7 @@ class AttentionProducts {
   template <class Piece>
   void each_piece(Call& call, std::int64_t bytes_of_score, const Piece& piece) const;
 
-  CudaRoom& room_;
+  CudaResources& resources_;
   CudaGemm& gemm_;
   std::int64_t workspace_;
 };

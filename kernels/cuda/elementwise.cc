@@ -45,7 +45,7 @@ Curve curve_of(Activation kind) {
 
 class CudaElementwise final : public ElementwiseKernels {
  public:
-  explicit CudaElementwise(CudaRoom& room) : room_(room) {}
+  explicit CudaElementwise(CudaResources& resources) : resources_(resources) {}
 
   void add(ConstView a, ConstView b, View out, Stream stream) override {
     check::same("add", a, b);
@@ -77,17 +77,17 @@ class CudaElementwise final : public ElementwiseKernels {
     const Place from = place_of(x), to = place_of(out);
     const bool same = x.dtype == out.dtype, via_host = from != Place::device && to != Place::device;
     if (via_host && (from == Place::pageable || to == Place::pageable)) {
-      room_.wait_for(at.stream);
+      resources_.wait_for(at.stream);
       convert_elements(x.dtype, x.data, out.dtype, out.data, count);
     } else if (same && !via_host) {
       copy(at, out.data, x.data, bytes_of(x));
     } else if (from == Place::pageable) {
-      const Buffer staged = room_.scratch(bytes_of(x), stream);
+      const Buffer staged = resources_.scratch(bytes_of(x), stream);
       copy(at, staged.data(), x.data, bytes_of(x));
       convert(at, x.dtype, staged.data(), out.dtype, out.data, count);
     } else if (to == Place::pageable ||
                (x.data == out.data && size_of(x.dtype) != size_of(out.dtype))) {
-      const Buffer staged = room_.scratch(bytes_of(out), stream);
+      const Buffer staged = resources_.scratch(bytes_of(out), stream);
       convert(at, x.dtype, x.data, out.dtype, staged.data(), count);
       copy(at, out.data, staged.data(), bytes_of(out));
     } else {
@@ -183,11 +183,11 @@ class CudaElementwise final : public ElementwiseKernels {
   }
 
  private:
-  Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
+  Launch begin(Stream stream) { return {resources_.begin(stream), resources_.multiprocessors()}; }
 
   // Copies between any two places; the driver knows where pointers point.
   void copy(Launch at, void* out, const void* x, std::size_t bytes) const {
-    room_.copy(out, x, bytes, at.stream);
+    resources_.copy(out, x, bytes, at.stream);
   }
   static void convert(Launch at, DType from, const void* x, DType to, void* out,
                       std::int64_t count) {
@@ -204,13 +204,13 @@ class CudaElementwise final : public ElementwiseKernels {
                "dropout");
   }
 
-  CudaRoom& room_;
+  CudaResources& resources_;
 };
 
 }  // namespace
 
-std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaRoom& room) {
-  return std::make_unique<CudaElementwise>(room);
+std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaResources& resources) {
+  return std::make_unique<CudaElementwise>(resources);
 }
 
 }  // namespace shoal::kernels

@@ -10,7 +10,7 @@ namespace {
 
 class CudaEmbedding final : public EmbeddingKernels {
  public:
-  explicit CudaEmbedding(CudaRoom& room) : room_(room) {}
+  explicit CudaEmbedding(CudaResources& resources) : resources_(resources) {}
 
   void embedding(ConstView ids, ConstView table, View out, bool accumulate,
                  Stream stream) override {
@@ -18,7 +18,7 @@ class CudaEmbedding final : public EmbeddingKernels {
     const Launch at = begin(stream);
     const EmbeddingShape shape = shape_of("embedding", ids, table);
     check_cuda(launch_embedding(at, table.dtype, shape, static_cast<const std::int32_t*>(ids.data),
-                                table.data, out.data, accumulate, room_.fault()),
+                                table.data, out.data, accumulate, resources_.fault()),
                "embedding");
   }
 
@@ -31,11 +31,11 @@ class CudaEmbedding final : public EmbeddingKernels {
     SHOAL_CHECK(shape.count < std::int64_t{1} << 31, "embedding_backward: {} ids at once",
                 shape.count);
     const EmbeddingSort sort(shape);
-    const Buffer scratch = room_.scratch(sort.bytes, stream);
-    check_cuda(launch_embedding_backward(at, dout.dtype, shape, sort,
-                                         static_cast<const std::int32_t*>(ids.data), dout.data,
-                                         static_cast<float*>(dtable.data),
-                                         static_cast<std::byte*>(scratch.data()), room_.fault()),
+    const Buffer scratch = resources_.scratch(sort.bytes, stream);
+    check_cuda(launch_embedding_backward(
+                   at, dout.dtype, shape, sort, static_cast<const std::int32_t*>(ids.data),
+                   dout.data, static_cast<float*>(dtable.data),
+                   static_cast<std::byte*>(scratch.data()), resources_.fault()),
                "embedding_backward");
   }
 
@@ -57,7 +57,7 @@ class CudaEmbedding final : public EmbeddingKernels {
                               static_cast<const float*>(args.table.data) + first * dim,
                               args.out.data, args.backward ? -1.0f : 1.0f,
                               static_cast<const std::int32_t*>(args.positions.data),
-                              args.table.shape[0], room_.fault()}),
+                              args.table.shape[0], resources_.fault()}),
                "rotary");
   }
 
@@ -98,9 +98,9 @@ class CudaEmbedding final : public EmbeddingKernels {
             rows.stride,
             rows.offset,
             check::row_limit(rows, x),
-            room_.fault()};
+            resources_.fault()};
   }
-  Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
+  Launch begin(Stream stream) { return {resources_.begin(stream), resources_.multiprocessors()}; }
 
   // An id outside the table is replaced by 0, so row 0 must exist.
   static EmbeddingShape shape_of(const char* operation, const ConstView& ids,
@@ -111,13 +111,13 @@ class CudaEmbedding final : public EmbeddingKernels {
     return shape;
   }
 
-  CudaRoom& room_;
+  CudaResources& resources_;
 };
 
 }  // namespace
 
-std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaRoom& room) {
-  return std::make_unique<CudaEmbedding>(room);
+std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaResources& resources) {
+  return std::make_unique<CudaEmbedding>(resources);
 }
 
 }  // namespace shoal::kernels

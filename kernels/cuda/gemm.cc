@@ -62,10 +62,10 @@ cuda::GemmActivation activation_of(Activation kind) {
   SHOAL_ASSERT(false);
 }
 
-std::string device_name(const CudaRoom& room) {
+std::string device_name(const CudaResources& resources) {
   cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, room.device().index), "naming the device");
-  return fmt::format("{} {} sm", properties.name, room.multiprocessors());
+  check_cuda(cudaGetDeviceProperties(&properties, resources.device().index), "naming the device");
+  return fmt::format("{} {} sm", properties.name, resources.multiprocessors());
 }
 
 bool capturing(cudaStream_t stream) {
@@ -114,11 +114,11 @@ class StreamTimer {
 
 class Gemm final : public CudaGemm {
  public:
-  Gemm(CudaRoom& room, const std::string& cache_directory)
-      : room_(room),
+  Gemm(CudaResources& resources, const std::string& cache_directory)
+      : resources_(resources),
         times_(!cache_directory.empty()),
         bias_gradient_(bias_gradient_of_user()),
-        choices_(cache_directory, device_name(room), cublasLtGetVersion()) {
+        choices_(cache_directory, device_name(resources), cublasLtGetVersion()) {
     cublasLtHandle_t handle = nullptr;
     check_cublas(cublasLtCreate(&handle), "starting");
     handle_.reset(handle);
@@ -157,7 +157,7 @@ class Gemm final : public CudaGemm {
                                      const Queue& queue);
   std::vector<float> sums_by_pass(const GemmArgs& args, const Queue& queue);
 
-  CudaRoom& room_;
+  CudaResources& resources_;
   CublasHandle handle_;
   bool times_, said_plain_ = false;
   BiasGradient bias_gradient_;
@@ -167,7 +167,7 @@ class Gemm final : public CudaGemm {
 };
 
 void Gemm::run(const GemmArgs& args, Stream stream) {
-  const Queue queue{stream, room_.begin(stream)};
+  const Queue queue{stream, resources_.begin(stream)};
   if (!args.bias_gradient) return run_alone(args, queue);
   SHOAL_CHECK(args.groups == 1 && !args.bias && !args.aux.data &&
                   args.activation == Activation::none &&
@@ -194,7 +194,7 @@ void Gemm::run_alone(GemmArgs args, const Queue& queue) {
   Buffer aligned;
   if (args.bias && args.bias_dtype == args.output && !aligned_for_epilogue(args.bias)) {
     const std::size_t bytes = static_cast<std::size_t>(args.n) * size_of(args.output);
-    aligned = room_.scratch(bytes, queue.stream);
+    aligned = resources_.scratch(bytes, queue.stream);
     check_cuda(
         cudaMemcpyAsync(aligned.data(), args.bias, bytes, cudaMemcpyDeviceToDevice, queue.native),
         "copying a bias");
@@ -207,7 +207,7 @@ void Gemm::multiply(const GemmArgs& args, const Queue& queue) {
   const GemmFusion widest = widest_fusion(args);
   if (fuses_activation(widest)) {
     GemmPlan& plan = plan_for(args, widest, queue);
-    if (plan.fused && plan.run(room_, args, queue.stream, queue.native)) return;
+    if (plan.fused && plan.run(resources_, args, queue.stream, queue.native)) return;
     if (std::exchange(plan.fused, false)) {
       const std::string text = to_string(gemm_key(args, widest));
       log::once(log::Level::info, "gemm fusion " + text,
@@ -231,19 +231,19 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   bool done = false;
   GemmFusion fusion = without_activation(args);
   if (fusion == GemmFusion::bias) {
-    done = plan_for(product, fusion, queue).run(room_, product, queue.stream, queue.native);
+    done = plan_for(product, fusion, queue).run(resources_, product, queue.stream, queue.native);
     if (!done) fusion = GemmFusion::none;
   }
   if (fusion == GemmFusion::none) {
     product.bias = nullptr;
     if (args.bias && args.output != DType::f32) {  // so that the result, bias included, is rounded
                                                    // once
-      whole =
-          room_.scratch(static_cast<std::size_t>(args.m * args.n) * sizeof(float), queue.stream);
+      whole = resources_.scratch(static_cast<std::size_t>(args.m * args.n) * sizeof(float),
+                                 queue.stream);
       product.c = {whole.data(), args.n, 0};
       product.output = DType::f32;
     }
-    done = plan_for(product, fusion, queue).run(room_, product, queue.stream, queue.native);
+    done = plan_for(product, fusion, queue).run(resources_, product, queue.stream, queue.native);
   }
   if (!done) {
     if (!std::exchange(said_plain_, true))
@@ -265,7 +265,7 @@ void Gemm::multiply_then_sum(const GemmArgs& args, const Queue& queue) {
   product.bias_gradient = nullptr;
   run_alone(product, queue);
   const SummedColumns columns(args);
-  cuda::sum_rows(room_, columns.data, args.input, args.k, columns.count, args.bias_gradient,
+  cuda::sum_rows(resources_, columns.data, args.input, args.k, columns.count, args.bias_gradient,
                  args.adds_bias_gradient, queue.stream, queue.native);
 }
 
@@ -285,7 +285,7 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   Buffer sums;
   GemmArgs within = args;
   if (apart) {
-    sums = room_.scratch(static_cast<std::size_t>(count) * sizeof(float), queue.stream);
+    sums = resources_.scratch(static_cast<std::size_t>(count) * sizeof(float), queue.stream);
     within.bias_gradient = static_cast<float*>(sums.data());
   }
   if (summing_.size() >= kMostPlans) summing_.clear();
@@ -296,7 +296,7 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   if (summing.trials > 0) choose_sums(summing, key, within, queue);
   GemmPlan& plan = summing.plan;
   if (summing.trials > 0 || !plan.fused) return false;
-  if (!plan.run_candidate(0, room_, within, queue.stream, queue.native)) {
+  if (!plan.run_candidate(0, resources_, within, queue.stream, queue.native)) {
     plan.fused = false;
     log::once(log::Level::info, "gemm sums " + to_string(key),
               fmt::format("cuBLASLt refuses its own proposal for {}: the bias's gradient is a pass "
@@ -305,7 +305,7 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
     return false;
   }
   if (apart)
-    cuda::sum_rows(room_, within.bias_gradient, DType::f32, 1, count, args.bias_gradient,
+    cuda::sum_rows(resources_, within.bias_gradient, DType::f32, 1, count, args.bias_gradient,
                    args.adds_bias_gradient, queue.stream, queue.native);
   return true;
 }
@@ -363,7 +363,7 @@ std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, Gem
   }
   if (largest == 0) return std::nullopt;
   const std::size_t bytes = expected.size() * sizeof(float);
-  Buffer sums = room_.scratch(bytes, queue.stream);
+  Buffer sums = resources_.scratch(bytes, queue.stream);
   args.bias_gradient = static_cast<float*>(sums.data());
   args.adds_bias_gradient = false;
   const Buffer instead = instead_of_c(key, args, queue);
@@ -373,11 +373,11 @@ std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, Gem
   if (!choice.fused) return choice;
   check_cuda(cudaMemsetAsync(sums.data(), 0xff, bytes, queue.native), "filling scratch");
   choice.fused =
-      plan.prefer(choice) && plan.run_candidate(0, room_, args, queue.stream, queue.native);
+      plan.prefer(choice) && plan.run_candidate(0, resources_, args, queue.stream, queue.native);
   if (!choice.fused) return choice;
   std::vector<float> got(expected.size());
-  room_.copy(got.data(), sums.data(), bytes, queue.native);
-  room_.wait_for(queue.native);
+  resources_.copy(got.data(), sums.data(), bytes, queue.native);
+  resources_.wait_for(queue.native);
   double most = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double difference =
@@ -399,11 +399,11 @@ std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, Gem
 std::vector<float> Gemm::sums_by_pass(const GemmArgs& args, const Queue& queue) {
   const SummedColumns columns(args);
   std::vector<float> sums(static_cast<std::size_t>(columns.count));
-  const Buffer there = room_.scratch(sums.size() * sizeof(float), queue.stream);
-  cuda::sum_rows(room_, columns.data, args.input, args.k, columns.count,
+  const Buffer there = resources_.scratch(sums.size() * sizeof(float), queue.stream);
+  cuda::sum_rows(resources_, columns.data, args.input, args.k, columns.count,
                  static_cast<float*>(there.data()), false, queue.stream, queue.native);
-  room_.copy(sums.data(), there.data(), there.size(), queue.native);
-  room_.wait_for(queue.native);
+  resources_.copy(sums.data(), there.data(), there.size(), queue.native);
+  resources_.wait_for(queue.native);
   return sums;
 }
 
@@ -494,7 +494,7 @@ Buffer Gemm::instead_of_c(const GemmKey& key, GemmArgs& args, const Queue& queue
   if (!key.reads_c) return {};
   const std::int64_t elements = (key.groups - 1) * key.stride_c + key.m * key.ldc;
   Buffer instead =
-      room_.scratch(static_cast<std::size_t>(elements) * size_of(args.output), queue.stream);
+      resources_.scratch(static_cast<std::size_t>(elements) * size_of(args.output), queue.stream);
   check_cuda(cudaMemsetAsync(instead.data(), 0, instead.size(), queue.native), "filling scratch");
   args.c.data = instead.data();
   return instead;
@@ -509,7 +509,7 @@ GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Q
   double first_time = 0, best_time = 0;
   for (std::size_t i = 0; i < plan.candidates(); ++i) {
     const double took = timer.measure(queue.native, repetitions, [&] {
-      return plan.run_candidate(i, room_, args, queue.stream, queue.native);
+      return plan.run_candidate(i, resources_, args, queue.stream, queue.native);
     });
     if (i == 0) first_time = best_time = took;
     if (took < kWorthChanging * first_time && took < best_time) {
@@ -544,8 +544,9 @@ GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Q
 
 }  // namespace
 
-std::unique_ptr<CudaGemm> make_cuda_gemm(CudaRoom& room, const std::string& cache_directory) {
-  return std::make_unique<Gemm>(room, cache_directory);
+std::unique_ptr<CudaGemm> make_cuda_gemm(CudaResources& resources,
+                                         const std::string& cache_directory) {
+  return std::make_unique<Gemm>(resources, cache_directory);
 }
 
 }  // namespace shoal::kernels

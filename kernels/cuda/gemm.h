@@ -21,7 +21,7 @@
 
 namespace shoal::kernels {
 
-class CudaRoom;
+class CudaResources;
 
 // A row-major matrix in device memory. Element (i, j) of group g is data[g·stride + i·leading + j].
 struct GemmMatrix {
@@ -57,12 +57,13 @@ class CudaGemm {
   virtual ~CudaGemm() = default;
 
   // Any sizes, alignments and leading dimensions. Products that cuBLASLt does not take go through a
-  // plain kernel, logged once. K = 0 gives an empty sum. Queued on `stream`; Stream{} is the room's
-  // own.
+  // plain kernel, logged once. K = 0 gives an empty sum. Queued on `stream`; Stream{} is the
+  // resources's own.
   virtual void run(const GemmArgs& args, Stream stream) = 0;
 };
 
-// cache_directory: empty for no timing. `room` must outlive the result.
-std::unique_ptr<CudaGemm> make_cuda_gemm(CudaRoom& room, const std::string& cache_directory);
+// cache_directory: empty for no timing. `resources` must outlive the result.
+std::unique_ptr<CudaGemm> make_cuda_gemm(CudaResources& resources,
+                                         const std::string& cache_directory);
 
 }  // namespace shoal::kernels

@@ -172,12 +172,12 @@ GemmChoice GemmPlan::choice(std::size_t index) const {
   return out;
 }
 
-bool GemmPlan::run_candidate(std::size_t index, CudaRoom& room, const GemmArgs& args, Stream stream,
-                             cudaStream_t native) {
+bool GemmPlan::run_candidate(std::size_t index, CudaResources& resources, const GemmArgs& args,
+                             Stream stream, cudaStream_t native) {
   const Candidate& candidate = candidates_[index];
   set_pointers(args);
   Buffer workspace;
-  if (candidate.workspace > 0) workspace = room.scratch(candidate.workspace, stream);
+  if (candidate.workspace > 0) workspace = resources.scratch(candidate.workspace, stream);
   void* const c = const_cast<void*>(args.c.data);
   const cublasStatus_t status =
       cublasLtMatmul(handle_, description_.get(), &args.alpha, args.b.data, a_.get(), args.a.data,
@@ -188,9 +188,10 @@ bool GemmPlan::run_candidate(std::size_t index, CudaRoom& room, const GemmArgs& 
   return true;
 }
 
-bool GemmPlan::run(CudaRoom& room, const GemmArgs& args, Stream stream, cudaStream_t native) {
+bool GemmPlan::run(CudaResources& resources, const GemmArgs& args, Stream stream,
+                   cudaStream_t native) {
   while (!candidates_.empty()) {
-    if (run_candidate(0, room, args, stream, native)) return true;
+    if (run_candidate(0, resources, args, stream, native)) return true;
     log::debug("cuBLASLt refuses its own proposal for {}", to_string(key_));
     candidates_.erase(candidates_.begin());
   }

@@ -8,7 +8,7 @@
 
 #include "shoal/kernels/cuda/gemm_choices.h"
 #include "shoal/kernels/cuda/gemm_key.h"
-#include "shoal/kernels/cuda/room.h"
+#include "shoal/kernels/cuda/resources.h"
 
 namespace shoal::kernels {
 
@@ -37,12 +37,12 @@ class GemmPlan {
   // accept it.
   bool prefer(const GemmChoice& choice);
 
-  // Queues the product on `native`, the native stream of `stream`, with scratch from `room`. False,
-  // with nothing queued, if there is no algorithm or the library refuses all of them.
-  bool run(CudaRoom& room, const GemmArgs& args, Stream stream, cudaStream_t native);
+  // Queues the product on `native`, the native stream of `stream`, with scratch from `resources`.
+  // False, with nothing queued, if there is no algorithm or the library refuses all of them.
+  bool run(CudaResources& resources, const GemmArgs& args, Stream stream, cudaStream_t native);
   // The same, with only the candidate at `index`.
-  bool run_candidate(std::size_t index, CudaRoom& room, const GemmArgs& args, Stream stream,
-                     cudaStream_t native);
+  bool run_candidate(std::size_t index, CudaResources& resources, const GemmArgs& args,
+                     Stream stream, cudaStream_t native);
 
   // False if timing found the fused form not worthwhile; see GemmChoice::fused.
   bool fused = true;

@@ -40,9 +40,9 @@ std::size_t bytes_of(std::int64_t count, std::size_t element) {
 
 class CudaLoss final : public LossKernels {
  public:
-  CudaLoss(CudaRoom& room, CudaGemm& gemm) : room_(room), gemm_(gemm) {
+  CudaLoss(CudaResources& resources, CudaGemm& gemm) : resources_(resources), gemm_(gemm) {
     check_cuda(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                      room.device().index),
+                                      resources.device().index),
                "reading the size of shared memory");
     shared_limit_ -= 1024;  // static shared memory
   }
@@ -63,39 +63,39 @@ class CudaLoss final : public LossKernels {
   };
   Head padded_head(const LinearCrossEntropyArgs& args, std::int64_t leading, Stream stream);
   const void* padded(const ConstView& rows, std::int64_t row_bytes, std::int64_t count,
-                     Buffer& room, Stream stream);
-  // Targets in memory that kernels can read: a host view is copied into `room`.
-  const std::int32_t* targets_of(const ConstView& targets, Buffer& room, Stream stream);
+                     Buffer& scratch, Stream stream);
+  // Targets in memory that kernels can read: a host view is copied into `scratch`.
+  const std::int32_t* targets_of(const ConstView& targets, Buffer& scratch, Stream stream);
   void products(const LinearCrossEntropyArgs& args, const Head& head, const void* gradient,
                 std::int64_t begin, std::int64_t rows, std::int64_t leading, Stream stream);
   void clear_gradients(const LinearCrossEntropyArgs& args, cudaStream_t native);
 
-  CudaRoom& room_;
+  CudaResources& resources_;
   CudaGemm& gemm_;
   int shared_limit_ = 0;
 };
 
-const std::int32_t* CudaLoss::targets_of(const ConstView& targets, Buffer& room, Stream stream) {
+const std::int32_t* CudaLoss::targets_of(const ConstView& targets, Buffer& scratch, Stream stream) {
   const std::int64_t count = targets.shape.count();
   if (!targets.device.is_cpu() || count == 0) return static_cast<const std::int32_t*>(targets.data);
   const std::size_t bytes = bytes_of(count, sizeof(std::int32_t));
-  room = room_.scratch(bytes, stream);
-  room_.copy(room.data(), targets.data, bytes, room_.begin(stream));
-  return static_cast<const std::int32_t*>(room.data());
+  scratch = resources_.scratch(bytes, stream);
+  resources_.copy(scratch.data(), targets.data, bytes, resources_.begin(stream));
+  return static_cast<const std::int32_t*>(scratch.data());
 }
 
 // Copies `rows` and appends zeros, up to `count` rows.
 const void* CudaLoss::padded(const ConstView& rows, std::int64_t row_bytes, std::int64_t count,
-                             Buffer& room, Stream stream) {
-  const cudaStream_t native = room_.begin(stream);
+                             Buffer& scratch, Stream stream) {
+  const cudaStream_t native = resources_.begin(stream);
   const auto held = static_cast<std::size_t>(rows.shape[0] * row_bytes),
              all = static_cast<std::size_t>(count * row_bytes);
-  room = room_.scratch(std::max<std::size_t>(all, 1), stream);
-  check_cuda(cudaMemcpyAsync(room.data(), rows.data, held, cudaMemcpyDeviceToDevice, native),
+  scratch = resources_.scratch(std::max<std::size_t>(all, 1), stream);
+  check_cuda(cudaMemcpyAsync(scratch.data(), rows.data, held, cudaMemcpyDeviceToDevice, native),
              "padding the head");
-  check_cuda(cudaMemsetAsync(static_cast<std::byte*>(room.data()) + held, 0, all - held, native),
+  check_cuda(cudaMemsetAsync(static_cast<std::byte*>(scratch.data()) + held, 0, all - held, native),
              "padding the head");
-  return room.data();
+  return scratch.data();
 }
 
 // With an odd vocabulary (GPT-2's 50,257) cuBLASLt uses kernels without vectors: 98 and 77 TFLOP/s
@@ -131,7 +131,7 @@ void CudaLoss::clear_gradients(const LinearCrossEntropyArgs& args, cudaStream_t 
 
 void CudaLoss::linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) {
   check_linear_cross_entropy(args);
-  const cudaStream_t native = room_.begin(stream);
+  const cudaStream_t native = resources_.begin(stream);
   const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns(),
                      vocabulary = args.weight.shape[0],
                      leading = (vocabulary + kPad - 1) / kPad * kPad;
@@ -141,18 +141,18 @@ void CudaLoss::linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream s
   const std::int32_t* targets = targets_of(args.targets, target_room, stream);
   auto* token_loss = static_cast<float*>(args.token_loss.data);
   if (!args.token_loss.defined()) {
-    loss_room = room_.scratch(bytes_of(rows, sizeof(float)), stream);
+    loss_room = resources_.scratch(bytes_of(rows, sizeof(float)), stream);
     token_loss = static_cast<float*>(loss_room.data());
   }
   std::int32_t* correct = nullptr;
   if (args.correct.defined()) {
-    correct_room = room_.scratch(bytes_of(rows, sizeof(std::int32_t)), stream);
+    correct_room = resources_.scratch(bytes_of(rows, sizeof(std::int32_t)), stream);
     correct = static_cast<std::int32_t*>(correct_room.data());
   }
   if (rows == 0) clear_gradients(args, native);
   const std::int64_t slice =
       rows > 0 ? slice_rows(rows, leading * static_cast<std::int64_t>(element)) : 0;
-  const Buffer logits_room = room_.scratch(bytes_of(slice * leading, element), stream);
+  const Buffer logits_room = resources_.scratch(bytes_of(slice * leading, element), stream);
   const Head head = rows > 0 ? padded_head(args, leading, stream) : Head{};
   for (std::int64_t begin = 0; begin < rows; begin += slice) {
     const std::int64_t some = std::min(slice, rows - begin);
@@ -180,7 +180,7 @@ void CudaLoss::linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream s
     launch.leading = leading;
     launch.targets = targets + begin;
     launch.first_row = begin;
-    launch.fault = room_.fault();
+    launch.fault = resources_.fault();
     launch.label_smoothing = args.label_smoothing;
     launch.scale = args.loss_scale;
     launch.state = args.state;
@@ -234,12 +234,12 @@ void CudaLoss::products(const LinearCrossEntropyArgs& args, const Head& head, co
   }
   if (args.dbias.defined() && vocabulary > 0) {
     const Buffer partial =
-        room_.scratch(bytes_of(column_parts(rows) * vocabulary, sizeof(float)), stream);
-    check_cuda(
-        launch_column_sums(args.x.dtype, gradient, rows, vocabulary, leading,
-                           static_cast<float*>(partial.data()),
-                           static_cast<float*>(args.dbias.data), accumulate, room_.begin(stream)),
-        "linear_cross_entropy");
+        resources_.scratch(bytes_of(column_parts(rows) * vocabulary, sizeof(float)), stream);
+    check_cuda(launch_column_sums(args.x.dtype, gradient, rows, vocabulary, leading,
+                                  static_cast<float*>(partial.data()),
+                                  static_cast<float*>(args.dbias.data), accumulate,
+                                  resources_.begin(stream)),
+               "linear_cross_entropy");
   }
 }
 
@@ -247,18 +247,18 @@ void CudaLoss::cross_entropy(const CrossEntropyArgs& args, Stream stream) {
   const ConstView& logits = args.logits;
   const View& dlogits = args.dlogits;
   check_cross_entropy(logits, args.targets, args.label_smoothing, args.loss_sum, dlogits);
-  const cudaStream_t native = room_.begin(stream);
+  const cudaStream_t native = resources_.begin(stream);
   Buffer target_room;
   CrossEntropyLaunch launch{};
   launch.rows = logits.shape.columns() > 0 ? logits.shape.rows() : 0;
-  const Buffer loss_room = room_.scratch(bytes_of(launch.rows, sizeof(float)), stream);
+  const Buffer loss_room = resources_.scratch(bytes_of(launch.rows, sizeof(float)), stream);
   launch.type = logits.dtype;
   launch.gradient_type = dlogits.dtype;
   launch.classes = launch.leading = logits.shape.columns();
   launch.logits = logits.data;
   launch.gradient = dlogits.data;
   launch.targets = targets_of(args.targets, target_room, stream);
-  launch.fault = room_.fault();
+  launch.fault = resources_.fault();
   launch.label_smoothing = args.label_smoothing;
   launch.scale = args.loss_scale;
   launch.state = args.state;
@@ -275,14 +275,14 @@ void CudaLoss::squared_error(const SquaredErrorArgs& args, Stream stream) {
   check_cuda(launch_squared_error(args.x.dtype, args.x.shape.count(), args.x.data,
                                   static_cast<const float*>(args.targets.data), args.loss_scale,
                                   args.state, static_cast<float*>(args.loss_sum.data), args.dx.data,
-                                  room_.begin(stream)),
+                                  resources_.begin(stream)),
              "squared_error");
 }
 
 void CudaLoss::shard_statistics(View logits, ConstView targets, std::int64_t first_class,
                                 View statistics, Stream stream) {
   check_shard_statistics(logits, targets, first_class, statistics);
-  const cudaStream_t native = room_.begin(stream);
+  const cudaStream_t native = resources_.begin(stream);
   if (targets.shape.count() == 0) return;
   Buffer target_room;
   check_cuda(launch_shard_statistics(static_cast<float*>(logits.data), targets.shape.count(),
@@ -293,7 +293,7 @@ void CudaLoss::shard_statistics(View logits, ConstView targets, std::int64_t fir
 
 void CudaLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) {
   check_shard_cross_entropy(args);
-  const cudaStream_t native = room_.begin(stream);
+  const cudaStream_t native = resources_.begin(stream);
   Buffer target_room;
   ShardLossLaunch launch{};
   launch.exponentials = static_cast<const float*>(args.exponentials.data);
@@ -306,7 +306,7 @@ void CudaLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream str
   launch.targets = targets_of(args.targets, target_room, stream);
   launch.first_class = args.first_class;
   launch.classes = args.classes;
-  launch.fault = room_.fault();
+  launch.fault = resources_.fault();
   launch.label_smoothing = args.label_smoothing;
   launch.scale = args.loss_scale;
   launch.state = args.state;
@@ -318,8 +318,8 @@ void CudaLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream str
 
 }  // namespace
 
-std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom& room, CudaGemm& gemm) {
-  return std::make_unique<CudaLoss>(room, gemm);
+std::unique_ptr<LossKernels> make_cuda_loss(CudaResources& resources, CudaGemm& gemm) {
+  return std::make_unique<CudaLoss>(resources, gemm);
 }
 
 }  // namespace shoal::kernels

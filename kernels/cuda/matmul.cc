@@ -10,7 +10,7 @@ namespace {
 
 class CudaMatmul final : public MatmulKernels {
  public:
-  CudaMatmul(CudaRoom& room, CudaGemm& gemm) : room_(room), gemm_(gemm) {}
+  CudaMatmul(CudaResources& resources, CudaGemm& gemm) : resources_(resources), gemm_(gemm) {}
 
   void matmul(const MatmulArgs& args, Stream stream) override {
     gemm_.run(gemm_args(args, matmul_shape(args, false)), stream);
@@ -23,7 +23,7 @@ class CudaMatmul final : public MatmulKernels {
  private:
   static GemmArgs gemm_args(const MatmulArgs& args, const MatmulShape& shape);
 
-  CudaRoom& room_;
+  CudaResources& resources_;
   CudaGemm& gemm_;
 };
 
@@ -58,14 +58,14 @@ void CudaMatmul::sum_rows(ConstView x, View out, bool accumulate, Stream stream)
                   out.dtype == DType::f32 && out.shape.count() == columns,
               "sum_rows: {} {} into {} {}", to_string(x.dtype), to_string(x.shape),
               to_string(out.dtype), to_string(out.shape));
-  cuda::sum_rows(room_, x.data, x.dtype, rows, columns, out.as<float>(), accumulate, stream,
-                 room_.begin(stream));
+  cuda::sum_rows(resources_, x.data, x.dtype, rows, columns, out.as<float>(), accumulate, stream,
+                 resources_.begin(stream));
 }
 
 }  // namespace
 
-std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom& room, CudaGemm& gemm) {
-  return std::make_unique<CudaMatmul>(room, gemm);
+std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaResources& resources, CudaGemm& gemm) {
+  return std::make_unique<CudaMatmul>(resources, gemm);
 }
 
 }  // namespace shoal::kernels

@@ -22,11 +22,11 @@ bool has_rows(const char* operation, const Shape& shape) {
 
 class CudaNorm final : public NormKernels {
  public:
-  explicit CudaNorm(CudaRoom& room) : room_(room) {}
+  explicit CudaNorm(CudaResources& resources) : resources_(resources) {}
 
   void layer_norm(const LayerNormArgs& args, Stream stream) override {
     check::layer_norm(args);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     if (!has_rows("layer_norm", args.x.shape)) return;
     LayerNormLaunch launch{};
     launch.type = args.x.dtype;
@@ -51,7 +51,7 @@ class CudaNorm final : public NormKernels {
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) override {
     if (!args.dx.defined() && !args.dx_branch.defined() && !args.dgamma.defined()) return;
     check::layer_norm_backward(args);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     const auto sums_apart = [&] {
       layer_norm_weight_gradient(args.dy, args.x, args.mean, args.rstd, args.dgamma, args.dbeta,
                                  args.accumulate, stream);
@@ -82,7 +82,7 @@ class CudaNorm final : public NormKernels {
       if (launch.parts == 0) sums_apart();
     }
     if (launch.parts > 0) {
-      partial = room_.scratch(
+      partial = resources_.scratch(
           static_cast<std::size_t>(launch.parts * 2 * launch.columns) * sizeof(float), stream);
       launch.partial = static_cast<float*>(partial.data());
     }
@@ -102,14 +102,14 @@ class CudaNorm final : public NormKernels {
                                   View dgamma, View dbeta, bool accumulate,
                                   Stream stream) override {
     check::layer_norm_weight_gradient(dy, x, mean, rstd, dgamma, dbeta);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     LayerNormWeightLaunch launch{};
     launch.type = x.dtype;
     launch.rows = x.shape.rows();
     launch.columns = x.shape.columns();
     if (launch.columns == 0) return;
     launch.parts = layer_norm_weight_parts(launch.rows, launch.columns);
-    const Buffer partial = room_.scratch(
+    const Buffer partial = resources_.scratch(
         static_cast<std::size_t>(std::max<std::int64_t>(launch.parts, 1) * 2 * launch.columns) *
             sizeof(float),
         stream);
@@ -126,7 +126,7 @@ class CudaNorm final : public NormKernels {
 
   void softmax(ConstView x, View y, Stream stream) override {
     check::same("softmax", x, y);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     if (!has_rows("softmax", x.shape)) return;
     check_cuda(launch_softmax(x.dtype, x.shape.rows(), x.shape.columns(), x.data, y.data, native),
                "softmax");
@@ -135,7 +135,7 @@ class CudaNorm final : public NormKernels {
   void softmax_backward(ConstView y, ConstView dy, View dx, Stream stream) override {
     check::same("softmax_backward", y, dy);
     check::same("softmax_backward", y, dx);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     if (!has_rows("softmax_backward", y.shape)) return;
     check_cuda(launch_softmax_backward(y.dtype, y.shape.rows(), y.shape.columns(), y.data, dy.data,
                                        dx.data, native),
@@ -143,13 +143,13 @@ class CudaNorm final : public NormKernels {
   }
 
  private:
-  CudaRoom& room_;
+  CudaResources& resources_;
 };
 
 }  // namespace
 
-std::unique_ptr<NormKernels> make_cuda_norm(CudaRoom& room) {
-  return std::make_unique<CudaNorm>(room);
+std::unique_ptr<NormKernels> make_cuda_norm(CudaResources& resources) {
+  return std::make_unique<CudaNorm>(resources);
 }
 
 }  // namespace shoal::kernels

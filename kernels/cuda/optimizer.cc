@@ -50,18 +50,18 @@ SquaresTensor tensor_of(const ConstView& x) {
 
 class CudaOptimizer final : public OptimizerKernels {
  public:
-  explicit CudaOptimizer(CudaRoom& room) : room_(room) {}
+  explicit CudaOptimizer(CudaResources& resources) : resources_(resources) {}
 
   void set_step(StepState* state, const StepNumbers& numbers, Stream stream) override {
     SHOAL_CHECK(state != nullptr, "set_step: there is no StepState");
-    check_cuda(launch_set_step(state, numbers, room_.begin(stream)), "set_step");
+    check_cuda(launch_set_step(state, numbers, resources_.begin(stream)), "set_step");
   }
 
   void begin_update(const BeginUpdateArgs& args, Stream stream) override {
     check::begin_update(args);
     check_cuda(launch_begin_update(static_cast<const double*>(args.sum_of_squares.data),
                                    args.max_norm, static_cast<double*>(args.norm.data), args.state,
-                                   args.scaling, room_.begin(stream)),
+                                   args.scaling, resources_.begin(stream)),
                "begin_update");
   }
 
@@ -70,10 +70,10 @@ class CudaOptimizer final : public OptimizerKernels {
   void adamw_many(std::span<const AdamWArgs> args, Stream stream) override {
     for (const AdamWArgs& one : args) check::adamw("adamw", one);
     check::alike("adamw_many", args);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     by_table(args, kAdamWChunk, [&](const auto& table, std::size_t) {
       if (table.chunks == 0) return;
-      check_cuda(launch_adamw(table, room_.multiprocessors(), native), "adamw");
+      check_cuda(launch_adamw(table, resources_.multiprocessors(), native), "adamw");
     });
   }
 
@@ -93,34 +93,35 @@ class CudaOptimizer final : public OptimizerKernels {
     tensor.one_minus_dampening = static_cast<float>(1 - args.dampening);
     tensor.weight_decay = static_cast<float>(args.weight_decay);
     tensor.state = args.state;
-    tensor.fault = room_.fault();
-    const cudaStream_t native = room_.begin(stream);
+    tensor.fault = resources_.fault();
+    const cudaStream_t native = resources_.begin(stream);
     if (tensor.count == 0) return;
-    check_cuda(launch_sgd(tensor, room_.multiprocessors(), native), "sgd");
+    check_cuda(launch_sgd(tensor, resources_.multiprocessors(), native), "sgd");
   }
 
   void lamb_moments(const LambArgs& args, Stream stream) override {
     check::lamb(args);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     auto* const squares = args.squares.as<double>();
     by_table(args.tensors, kLambChunk, [&](const auto& table, std::size_t first) {
-      const Buffer room =
-          room_.scratch(std::max<std::size_t>(table.chunks, 1) * 2 * sizeof(double), stream);
-      auto* const partial = static_cast<double*>(room.data());
+      const Buffer resources =
+          resources_.scratch(std::max<std::size_t>(table.chunks, 1) * 2 * sizeof(double), stream);
+      auto* const partial = static_cast<double*>(resources.data());
       if (table.chunks > 0)
-        check_cuda(launch_lamb_moments(table, partial, room_.multiprocessors(), native), "lamb");
+        check_cuda(launch_lamb_moments(table, partial, resources_.multiprocessors(), native),
+                   "lamb");
       check_cuda(launch_lamb_squares(table, partial, squares + 2 * first, native), "lamb");
     });
   }
 
   void lamb_apply(const LambArgs& args, Stream stream) override {
     check::lamb(args);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     const auto* const squares = args.squares.as<double>();
     by_table(args.tensors, kLambChunk, [&](const auto& table, std::size_t first) {
       if (table.chunks == 0) return;
       check_cuda(launch_lamb_apply(table, squares + 2 * first, args.max_trust_ratio,
-                                   room_.multiprocessors(), native),
+                                   resources_.multiprocessors(), native),
                  "lamb");
     });
   }
@@ -137,22 +138,22 @@ class CudaOptimizer final : public OptimizerKernels {
 
   bool has_non_finite(ConstView x, Stream stream) override {
     check::training_float("has_non_finite", "x", x);
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     if (x.shape.count() == 0) return false;
-    const Buffer flag = room_.scratch(sizeof(std::uint32_t), stream);
+    const Buffer flag = resources_.scratch(sizeof(std::uint32_t), stream);
     auto* found = static_cast<std::uint32_t*>(flag.data());
     check_cuda(cudaMemsetAsync(found, 0, sizeof(std::uint32_t), native), "has_non_finite");
-    check_cuda(launch_non_finite(tensor_of(x), found, room_.multiprocessors(), native),
+    check_cuda(launch_non_finite(tensor_of(x), found, resources_.multiprocessors(), native),
                "has_non_finite");
     std::uint32_t answer = 0;
-    room_.copy(&answer, found, sizeof answer, native);
-    room_.wait_for(native);
+    resources_.copy(&answer, found, sizeof answer, native);
+    resources_.wait_for(native);
     return answer != 0;
   }
 
  private:
   AdamWSettings settings_of(const AdamWArgs& args) const {
-    return {args.state, args.beta1, args.beta2, args.epsilon, room_.fault()};
+    return {args.state, args.beta1, args.beta2, args.epsilon, resources_.fault()};
   }
 
   // Calls use(table, index of its first tensor) for tables of all of `args`, in chunks of `chunk`
@@ -192,11 +193,11 @@ class CudaOptimizer final : public OptimizerKernels {
 
   // Adds each table's squares in up to kSquaresSums sums, then these; the order depends on sizes.
   void squares_of(std::span<const ConstView> xs, double* out, bool accumulate, Stream stream) {
-    const cudaStream_t native = room_.begin(stream);
+    const cudaStream_t native = resources_.begin(stream);
     const std::size_t capacity = kManySquares, tables = (xs.size() + capacity - 1) / capacity;
-    const Buffer room =
-        room_.scratch(std::max<std::size_t>(tables, 1) * kSquaresSums * sizeof(double), stream);
-    auto* partial = static_cast<double*>(room.data());
+    const Buffer resources = resources_.scratch(
+        std::max<std::size_t>(tables, 1) * kSquaresSums * sizeof(double), stream);
+    auto* partial = static_cast<double*>(resources.data());
     int sums = 0;
     while (!xs.empty()) {
       const std::size_t some = std::min(xs.size(), capacity);
@@ -224,7 +225,7 @@ class CudaOptimizer final : public OptimizerKernels {
     return squares_blocks(table.chunks);
   }
 
-  CudaRoom& room_;
+  CudaResources& resources_;
   // Launch parameters, too large for the stack.
   std::unique_ptr<FewTensors> few_ = std::make_unique<FewTensors>();
   std::unique_ptr<ManyTensors> many_ = std::make_unique<ManyTensors>();
@@ -238,8 +239,8 @@ class CudaOptimizer final : public OptimizerKernels {
 
 }  // namespace
 
-std::unique_ptr<OptimizerKernels> make_cuda_optimizer(CudaRoom& room) {
-  return std::make_unique<CudaOptimizer>(room);
+std::unique_ptr<OptimizerKernels> make_cuda_optimizer(CudaResources& resources) {
+  return std::make_unique<CudaOptimizer>(resources);
 }
 
 }  // namespace shoal::kernels

@@ -11,7 +11,7 @@ namespace {
 
 class CudaReduction final : public ReductionKernels {
  public:
-  explicit CudaReduction(CudaRoom& room) : room_(room) {}
+  explicit CudaReduction(CudaResources& resources) : resources_(resources) {}
 
   void reduce(Reduce operation, DType dtype, std::span<const void* const> sources,
               void* destination, std::int64_t count, Stream stream) override {
@@ -69,15 +69,15 @@ class CudaReduction final : public ReductionKernels {
     }
     return Fold::max;
   }
-  Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
+  Launch begin(Stream stream) { return {resources_.begin(stream), resources_.multiprocessors()}; }
 
-  CudaRoom& room_;
+  CudaResources& resources_;
 };
 
 }  // namespace
 
-std::unique_ptr<ReductionKernels> make_cuda_reduction(CudaRoom& room) {
-  return std::make_unique<CudaReduction>(room);
+std::unique_ptr<ReductionKernels> make_cuda_reduction(CudaResources& resources) {
+  return std::make_unique<CudaReduction>(resources);
 }
 
 }  // namespace shoal::kernels

@@ -250,9 +250,9 @@ void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
   below_.deallocate(pointer, bytes, tag, stream);
 }
 
-std::optional<std::int64_t> PlannedMemory::room() const {
+std::optional<std::int64_t> PlannedMemory::available_bytes() const {
   const auto* const limited = dynamic_cast<const LimitedMemory*>(&source_);
-  const DeviceBackend::Room there = device_backend(device().type).room(device());
+  const DeviceBackend::MemoryInfo there = device_backend(device().type).memory_info(device());
   if (limited == nullptr && there.total == 0) return std::nullopt;
   std::int64_t free = std::numeric_limits<std::int64_t>::max();
   if (limited != nullptr) free = limited->limit().bytes - limited->in_use();

@@ -72,7 +72,7 @@ class PlannedMemory final : public MemoryResource {
   std::int64_t arena_bytes() const;
   // Bytes available to a step: the arena, the pool's blocks, and free memory within the limit
   // (LimitedMemory) and on the device. None if neither is known.
-  std::optional<std::int64_t> room() const;
+  std::optional<std::int64_t> available_bytes() const;
 
   // Between served steps the arena is idle, and other work (a step of another shape, an evaluation)
   // allocates beside it. If the compute thread then runs out of memory, `give_back` is called. If

@@ -1,4 +1,4 @@
-// Interface between the Offloader and the storage of offloaded tensors. Not for other rooms.
+// Interface between the Offloader and the storage of offloaded tensors. Not for other libraries.
 //
 // A saved tensor keeps its memory while it leaves; at most `max_leaving` tensors may do so. Of the
 // expected tensors, the next `max_returning` are brought back. A tensor that has not left by then

@@ -1,5 +1,5 @@
 // A rank's parameters during a step: values, masters and gradients, whole or sharded. For
-// ParallelModel; not for other rooms.
+// ParallelModel; not for other libraries.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A registry of options. Each room declares its options in a table that binds names to fields of a
+// A registry of options. Each library declares its options in a table that binds names to fields of a
 // struct. Files and command lines fill the fields; all wrong values are reported together.
 //
 //   OptionSet options;

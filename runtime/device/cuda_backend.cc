@@ -293,11 +293,11 @@ class CudaBackend final : public DeviceBackend {
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
 
-  Room room(Device device) const override {
+  MemoryInfo memory_info(Device device) const override {
     const CurrentCudaDevice current(device);
-    Room room;
-    check_cuda(cudaMemGetInfo(&room.free, &room.total), "cudaMemGetInfo", device);
-    return room;
+    MemoryInfo info;
+    check_cuda(cudaMemGetInfo(&info.free, &info.total), "cudaMemGetInfo", device);
+    return info;
   }
 
   void* allocate_pinned(std::size_t bytes) override {

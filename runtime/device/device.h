@@ -102,10 +102,10 @@ class DeviceBackend {
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
   // Unused and total bytes of `device`; {0, 0}: unknown.
-  struct Room {
+  struct MemoryInfo {
     std::size_t free = 0, total = 0;
   };
-  virtual Room room(Device) const { return {}; }
+  virtual MemoryInfo memory_info(Device) const { return {}; }
   // Host memory that this kind of device copies from and to without blocking.
   virtual void* allocate_pinned(std::size_t bytes) = 0;
   virtual void deallocate_pinned(void* pointer) noexcept = 0;

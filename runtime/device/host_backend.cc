@@ -5,7 +5,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/base/memory_room.h"
+#include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/backends.h"
 
@@ -66,8 +66,8 @@ class HostBackend final : public DeviceBackend {
     return pointer;
   }
   void deallocate(Device, void* pointer, Stream) noexcept override { std::free(pointer); }
-  Room room(Device) const override {
-    const MemoryRoom now = memory_room();
+  MemoryInfo memory_info(Device) const override {
+    const FreeMemory now = free_memory();
     if (!now.known()) return {};
     return {static_cast<std::size_t>(now.free), static_cast<std::size_t>(now.total)};
   }

@@ -1,4 +1,4 @@
-// The mapped files of this process, for a signal handler. Not for other rooms.
+// The mapped files of this process, for a signal handler. Not for other libraries.
 #pragma once
 
 #include <cstddef>

@@ -24,13 +24,13 @@ class DeviceMemory final : public MemoryResource {
       return backend_.allocate(device_, bytes, stream);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::out_of_memory) throw;
-      const auto room = backend_.room(device_);
+      const auto info = backend_.memory_info(device_);
       throw Error(
           ErrorCode::out_of_memory,
           fmt::format("{} memory: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
-                      room.total == 0 ? std::string()
+                      info.total == 0 ? std::string()
                                       : fmt::format(" ({:.2f} of {:.2f} GiB are free)",
-                                                    gib(room.free), gib(room.total))),
+                                                    gib(info.free), gib(info.total))),
           "use a smaller batch or model, or more ranks");
     }
   }

@@ -1,4 +1,4 @@
-// What the tests of this room share.
+// What the tests of this library share.
 #pragma once
 
 #include "support/little_time.h"

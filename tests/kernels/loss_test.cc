@@ -289,8 +289,8 @@ TEST_F(LossTest, TheScaleMayLieInTheStepState) {
 
 // Slices of 32 rows: the gradients of the weight and of the bias go on from slice to slice.
 TEST_F(LossTest, ManySlices) {
-  CpuRoom room{2, memory_.get()};
-  if (!on_cuda()) loss_ = make_cpu_loss(room, ours_->elementwise(), 1);
+  CpuResources resources{2, memory_.get()};
+  if (!on_cuda()) loss_ = make_cpu_loss(resources, ours_->elementwise(), 1);
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (bool accumulate : {false, true})
       for (int ignored : {0, 2})

@@ -125,12 +125,12 @@ TEST(BatchSize, ItsRoomIsWhatAStepCanHave) {
   CaptureMemory memory;
   PoolMemory pool(memory.limited);
   PlannedMemory planned(pool, memory.limited);
-  EXPECT_EQ(planned.room(), 1 << 20);
+  EXPECT_EQ(planned.available_bytes(), 1 << 20);
   {
     const Buffer stays(planned, 1 << 18, MemoryTag::parameters);
-    EXPECT_EQ(planned.room(), 3 << 18);
+    EXPECT_EQ(planned.available_bytes(), 3 << 18);
     Buffer(planned, 1 << 17, MemoryTag::activations).reset();
-    EXPECT_EQ(planned.room(), 3 << 18) << "the pool keeps it";
+    EXPECT_EQ(planned.available_bytes(), 3 << 18) << "the pool keeps it";
   }
 }
 

@@ -1,5 +1,5 @@
 // A model with golden weights against what transformers computed with them. `Golden` has the model,
-// its room, the golden file (loss, "grad." and each parameter's name), and step(): loss and
+// its fixture, the golden file (loss, "grad." and each parameter's name), and step(): loss and
 // gradients of the mean.
 #pragma once
 

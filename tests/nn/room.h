@@ -1,4 +1,4 @@
-// What every test of this room needs: kernels, memory, a Context.
+// What every test of this library needs: kernels, memory, a Context.
 #pragma once
 
 #include <cstdint>

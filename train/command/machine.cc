@@ -16,7 +16,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/cpu_quota.h"
-#include "shoal/runtime/base/memory_room.h"
+#include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/device.h"
@@ -232,7 +232,7 @@ std::vector<Finding> processor_findings() {
   all.push_back(flag(flags, "AMX bf16", "amx_bf16", "bf16 products at full speed",
                      "without it bf16 products run on AVX-512 bf16, if at all"));
   const std::int64_t total = meminfo("MemTotal");
-  const MemoryRoom room = memory_room();
+  const FreeMemory room = free_memory();
   all.push_back(
       {"memory",
        fmt::format("{} free of {}{}", format_bytes(meminfo("MemAvailable")), format_bytes(total),

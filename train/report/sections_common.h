@@ -1,4 +1,4 @@
-// Helpers shared by the sections. Not for other rooms.
+// Helpers shared by the sections. Not for other libraries.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/base/memory_room.h"
+#include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/io/file_system.h"
 
 namespace shoal {
@@ -73,7 +73,7 @@ std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const Wo
         static_cast<std::int64_t>(kShareOfGpu * static_cast<double>(shared.free) / shared.ranks),
         fmt::format("{}'s memory, shared by {} ranks", to_string(device), shared.ranks)};
   }
-  const MemoryRoom room = memory_room();
+  const FreeMemory room = free_memory();
   if (!room.known()) return std::nullopt;
   // The rest is for other memory: samples under construction, thread stacks, other programs.
   constexpr double kShare = 0.95;

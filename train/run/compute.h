@@ -29,7 +29,7 @@ struct SharedGpu {
 };
 
 // Limit for a rank's tensors in device memory: `limit_mb` MiB if given. On a CPU, an equal share
-// of nearly all free memory among the host's ranks (runtime/base/memory_room.h). On a shared GPU,
+// of nearly all free memory among the host's ranks (runtime/base/free_memory.h). On a shared GPU,
 // an equal share of its free memory. On an exclusive GPU no limit, since the driver enforces one.
 std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const World& world,
                                         Device device, const SharedGpu& shared = {});

@@ -88,7 +88,7 @@ RankDevice describe_device(const World& world, const ChosenDevice& chosen) {
   DeviceBackend& backend = device_backend(own.device.type);
   own.identity = device_identity(own.device);
   own.description = backend.describe(own.device);
-  own.free = static_cast<std::int64_t>(backend.room(own.device).free);
+  own.free = static_cast<std::int64_t>(backend.memory_info(own.device).free);
   return own;
 }
 

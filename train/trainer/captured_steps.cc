@@ -206,7 +206,7 @@ std::string CapturedSteps::describe() {
   const std::span<const nn::MemorySequence> planned =
       in_line != in_line_.end() ? std::span(&in_line->second, 1) : capture_->planned();
   if (ran_beside_ && !text.empty()) text += "; gradients of weights beside backward";
-  std::optional<std::int64_t> room = parts_.trainer.planned_memory->room();
+  std::optional<std::int64_t> room = parts_.trainer.planned_memory->available_bytes();
   if (text.empty() || planned.empty() || !room) return text;
   for (const nn::PlannedMemory* memory : mesh_.planned_memories()) *room += memory->arena_bytes();
   const nn::LargestBatch largest =

@@ -1,4 +1,4 @@
-// The Trainer's parts, shared by its source files. Not for other rooms.
+// The Trainer's parts, shared by its source files. Not for other libraries.
 #pragma once
 
 #include <atomic>

@@ -292,7 +292,7 @@ TEST(Options, DumpRoundTrips) {
   EXPECT_EQ(first.dump(), second.dump());
 }
 
-TEST(Options, HelpHasEveryOptionByRoom) {
+TEST(Options, HelpHasEveryOptionByLibrary) {
   Parsed p;
   const std::string help = p.options.help();
   EXPECT_THAT(help, HasSubstr("training: How the model is trained\n"));

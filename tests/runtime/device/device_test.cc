@@ -204,8 +204,8 @@ TEST_F(OnCuda, CopiesFillsAndMeasures) {
   EXPECT_EQ(cuda_.statistics().blocking_copies, before.blocking_copies + 1);
   cuda_.deallocate_pinned(host);
   cuda_.deallocate(device_, block, stream.view());
-  const auto room = cuda_.room(device_);
-  EXPECT_GT(room.total, room.free);
+  const auto info = cuda_.memory_info(device_);
+  EXPECT_GT(info.total, info.free);
 }
 
 TEST_F(OnCuda, WhatDoesNotFitIsOutOfMemoryAndTheDeviceGoesOn) {
@@ -235,7 +235,7 @@ TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
   cuda_.synchronize(other.view());
   for (const bool abandoned : {false, true}) {
     const DeviceStatistics before = cuda_.statistics();
-    const std::size_t free = cuda_.room(device_).free;
+    const std::size_t free = cuda_.memory_info(device_).free;
     cuda_.begin_capture(captured.view());
     cuda_.fill(written, 7, kBytes, captured.view());
     std::thread([&] {
@@ -261,7 +261,7 @@ TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
     EXPECT_EQ(*seen, 3) << "freed after one wait for the device";
     cuda_.synchronize(Stream{device_, nullptr});
     for (void*& block : blocks) block = cuda_.allocate(device_, kBytes, other.view());
-    EXPECT_GE(cuda_.room(device_).free + kBytes, free) << "what was freed is there again";
+    EXPECT_GE(cuda_.memory_info(device_).free + kBytes, free) << "what was freed is there again";
   }
   for (void* const block : blocks) cuda_.deallocate(device_, block, other.view());
   cuda_.deallocate(device_, written, captured.view());

@@ -1,4 +1,4 @@
-// Each parser of this room stays within its budget on inputs made to hurt.
+// Each parser of this library stays within its budget on inputs made to hurt.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 

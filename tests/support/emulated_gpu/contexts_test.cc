@@ -114,7 +114,7 @@ TEST_F(Contexts, OfARankAreOnItsDeviceAlone) {
       [&] { graph = backend.end_capture(stream); },
       [&] { backend.launch_graph(graph, stream); },
       [&] { backend.destroy_graph(graph); },
-      [&] { EXPECT_GT(backend.room(device).total, 0u); },
+      [&] { EXPECT_GT(backend.memory_info(device).total, 0u); },
       [&] { backend.deallocate_pinned(pinned); },
       [&] { backend.deallocate(device, memory, stream); },
       [&] { backend.destroy_event(device, event); },

@@ -1,4 +1,4 @@
-# Device code: kernels/cuda compiled by g++. The headers in include/ come before the rooms' own, of
+# Device code: kernels/cuda compiled by g++. The headers in include/ come before the libraries' own, of
 # which they replace those with what C++ has no word for.
 find_package(Boost 1.74 REQUIRED COMPONENTS context)
 get_property(kernel_sources GLOBAL PROPERTY SHOAL_CUDA_KERNEL_SOURCES)

@@ -17,12 +17,12 @@ namespace shoal::kernels {
 // Throws internal (out_of_memory, unavailable) with the operation and CUDA's message.
 void check_cuda(cudaError_t status, const char* operation);
 
-class CudaRoom {
+class CudaResources {
  public:
-  CudaRoom(Device device, MemoryResource* memory);  // memory: null for an own pool
-  ~CudaRoom();
-  CudaRoom(const CudaRoom&) = delete;
-  CudaRoom& operator=(const CudaRoom&) = delete;
+  CudaResources(Device device, MemoryResource* memory);  // memory: null for an own pool
+  ~CudaResources();
+  CudaResources(const CudaResources&) = delete;
+  CudaResources& operator=(const CudaResources&) = delete;
 
   Device device() const { return device_; }
   int multiprocessors() const { return multiprocessors_; }

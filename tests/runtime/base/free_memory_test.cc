@@ -1,5 +1,5 @@
 // Against trees that look like /proc and /sys/fs/cgroup.
-#include "shoal/runtime/base/memory_room.h"
+#include "shoal/runtime/base/free_memory.h"
 
 #include <filesystem>
 #include <fstream>
@@ -43,16 +43,16 @@ class MemoryRoomTest : public ::testing::Test {
     write("sys/fs/cgroup" + path + "/memory.stat",
           "anon 5\ninactive_file " + std::to_string(file_pages * kMiB));
   }
-  MemoryRoom room() const { return memory_room(root_.path()); }
+  FreeMemory now() const { return free_memory(root_.path()); }
 
   TemporaryDirectory root_;
 };
 
 TEST_F(MemoryRoomTest, OfAMachineWithoutGroupsIsWhatIsAvailableWithItsSwap) {
   machine(3000);
-  EXPECT_EQ(room().free, 3001 * kMiB);
-  EXPECT_EQ(room().total, 8193 * kMiB);
-  EXPECT_EQ(room().bound, "the machine's memory");
+  EXPECT_EQ(now().free, 3001 * kMiB);
+  EXPECT_EQ(now().total, 8193 * kMiB);
+  EXPECT_EQ(now().bound, "the machine's memory");
 }
 
 TEST_F(MemoryRoomTest, TheTightestGroupAroundTheProcessCounts) {
@@ -61,19 +61,19 @@ TEST_F(MemoryRoomTest, TheTightestGroupAroundTheProcessCounts) {
   group("/job/step", "max", 10, 0);
   group("/job", std::to_string(500 * kMiB), 300, 100);
   group("", std::to_string(2000 * kMiB), 300, 0);
-  EXPECT_EQ(room().free, 300 * kMiB);
-  EXPECT_EQ(room().total, 500 * kMiB);
-  EXPECT_THAT(room().bound, HasSubstr("memory.max"));
+  EXPECT_EQ(now().free, 300 * kMiB);
+  EXPECT_EQ(now().total, 500 * kMiB);
+  EXPECT_THAT(now().bound, HasSubstr("memory.max"));
   machine(200);  // which others use up
-  EXPECT_EQ(room().bound, "the machine's memory");
+  EXPECT_EQ(now().bound, "the machine's memory");
 }
 
 TEST_F(MemoryRoomTest, AContainersOwnGroupIsTheMount) {
   machine(3000);
   write("proc/self/cgroup", "0::/of/the/host/only");
   group("", std::to_string(256 * kMiB), 300, 0);  // lowered below what is in use
-  EXPECT_EQ(room().free, 0);
-  EXPECT_EQ(room().total, 256 * kMiB);
+  EXPECT_EQ(now().free, 0);
+  EXPECT_EQ(now().total, 256 * kMiB);
 }
 
 TEST_F(MemoryRoomTest, Version1) {
@@ -84,18 +84,18 @@ TEST_F(MemoryRoomTest, Version1) {
   write(mine + "memory.usage_in_bytes", std::to_string(400 * kMiB));
   write(mine + "memory.stat", "total_inactive_file " + std::to_string(150 * kMiB));
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
-  EXPECT_EQ(room().free, 750 * kMiB);
-  EXPECT_THAT(room().bound, HasSubstr("memory.limit_in_bytes"));
+  EXPECT_EQ(now().free, 750 * kMiB);
+  EXPECT_THAT(now().bound, HasSubstr("memory.limit_in_bytes"));
 }
 
 TEST_F(MemoryRoomTest, NothingToReadIsNotKnown) {
-  EXPECT_FALSE(room().known());
+  EXPECT_FALSE(now().known());
   write("proc/meminfo", "MemAvailable: soon");
   write("proc/self/cgroup", "::\n0:\nnothing");
-  EXPECT_FALSE(room().known());
+  EXPECT_FALSE(now().known());
 }
 
-TEST(MemoryRoom, AddressesRunOutBeforeTheirLimit) {
+TEST(FreeMemory, AddressesRunOutBeforeTheirLimit) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
   std::int64_t pages = 0;
@@ -103,14 +103,14 @@ TEST(MemoryRoom, AddressesRunOutBeforeTheirLimit) {
   rlimit tight = before;
   tight.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + 500 * kMiB);
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &tight), 0);
-  const MemoryRoom here = memory_room();
+  const FreeMemory here = free_memory();
   ::setrlimit(RLIMIT_AS, &before);
   EXPECT_EQ(here.bound, "ulimit -v");
   EXPECT_NEAR(static_cast<double>(here.free), 300.0 * kMiB, 30.0 * kMiB);
 }
 
-TEST(MemoryRoom, OfThisProcessIsKnown) {
-  const MemoryRoom here = memory_room();
+TEST(FreeMemory, OfThisProcessIsKnown) {
+  const FreeMemory here = free_memory();
   EXPECT_GT(here.free, 0);
   EXPECT_GE(here.total, here.free);
 }

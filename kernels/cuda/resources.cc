@@ -1,4 +1,4 @@
-#include "shoal/kernels/cuda/room.h"
+#include "shoal/kernels/cuda/resources.h"
 
 #include "shoal/kernels/cuda/architectures.h"
 #include "shoal/kernels/kernels.h"
@@ -50,7 +50,7 @@ Device present(Device device) {
 }
 }  // namespace
 
-CudaRoom::CudaRoom(Device device, MemoryResource* memory)
+CudaResources::CudaResources(Device device, MemoryResource* memory)
     : device_(present(device)), stream_(device), memory_(memory) {
   check_cuda(cudaSetDevice(device.index), "choosing the device");
   check_cuda(read_capability(device.index, capability_), "reading the capability");
@@ -73,7 +73,7 @@ CudaRoom::CudaRoom(Device device, MemoryResource* memory)
       new (device_backend(DeviceType::cuda).allocate_pinned(sizeof(FaultRecord))) FaultRecord{};
 }
 
-CudaRoom::~CudaRoom() {
+CudaResources::~CudaResources() {
   DeviceBackend& cuda = device_backend(DeviceType::cuda);
   try {
     cuda.synchronize(stream_.view());
@@ -82,24 +82,24 @@ CudaRoom::~CudaRoom() {
   cuda.deallocate_pinned(fault_);
 }
 
-void CudaRoom::copy(void* to, const void* from, std::size_t bytes, cudaStream_t native) const {
+void CudaResources::copy(void* to, const void* from, std::size_t bytes, cudaStream_t native) const {
   device_backend(DeviceType::cuda).copy(to, from, bytes, {device_, native});
 }
 
-void CudaRoom::wait_for(cudaStream_t native) const {
+void CudaResources::wait_for(cudaStream_t native) const {
   device_backend(DeviceType::cuda).synchronize(Stream{device_, native});
 }
 
-cudaStream_t CudaRoom::begin(Stream stream) {
+cudaStream_t CudaResources::begin(Stream stream) {
   if (static_cast<volatile FaultRecord*>(fault_)->kind != 0) throw_fault();
   return static_cast<cudaStream_t>(stream.device.is_cpu() ? stream_.view().handle : stream.handle);
 }
 
-Buffer CudaRoom::scratch(std::size_t bytes, Stream stream) const {
+Buffer CudaResources::scratch(std::size_t bytes, Stream stream) const {
   return {*memory_, bytes, MemoryTag::workspace, stream.device.is_cpu() ? stream_.view() : stream};
 }
 
-void CudaRoom::throw_fault() {
+void CudaResources::throw_fault() {
   const FaultRecord found = *fault_;
   *fault_ = FaultRecord{};
   SHOAL_CHECK(static_cast<Fault>(found.kind) != Fault::step_is_zero,
