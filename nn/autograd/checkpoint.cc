@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include "shoal/nn/autograd/context.h"
@@ -7,62 +8,42 @@
 namespace shoal::nn {
 namespace {
 
-// The parts of a Context, other than the tape, that a forward pass reads.
-struct Coordinates {
-  explicit Coordinates(const Context& context)
-      : mode(context.mode),
-        random(context.random),
-        activation(context.activation),
-        ordinals(context.ordinals()) {}
-  Mode mode;
-  RandomCoordinates random;
-  ActivationCoordinates activation;
-  Context::Ordinals ordinals;
-};
-
-// Runs a scope with another tape and, after to(), other coordinates. The destructor restores both.
+// Runs a scope with another tape and, after to(), another state. The destructor restores both.
 class Switched {
  public:
   Switched(Context& context, Tape* tape, std::vector<Parameter*>* uses)
-      : context_(context), before_(context), tape_(context.tape), uses_(context.noted_uses) {
+      : context_(context), tape_(context.tape), uses_(context.noted_uses) {
     context.tape = tape;
     context.noted_uses = uses;
   }
-  void to(const Coordinates& coordinates) {
-    restore_ = true;
-    apply(coordinates);
+  void to(const ForwardState& state) {
+    before_ = context_;
+    static_cast<ForwardState&>(context_) = state;
   }
   ~Switched() {
     context_.tape = tape_;
     context_.noted_uses = uses_;
-    if (restore_) apply(before_);
+    if (before_) static_cast<ForwardState&>(context_) = std::move(*before_);
   }
   Switched(const Switched&) = delete;
   Switched& operator=(const Switched&) = delete;
 
  private:
-  void apply(const Coordinates& coordinates) {
-    context_.mode = coordinates.mode;
-    context_.random = coordinates.random;
-    context_.activation = coordinates.activation;
-    context_.set_ordinals(coordinates.ordinals);
-  }
   Context& context_;
-  Coordinates before_;
+  std::optional<ForwardState> before_;
   Tape* tape_;
   std::vector<Parameter*>* uses_;
-  bool restore_ = false;
 };
 
 class CheckpointFunction final : public Function {
  public:
   CheckpointFunction(std::function<Value(Context&, const Value&)> fn, SavedTensor x,
-                     bool x_needs_gradient, Coordinates coordinates,
-                     std::vector<Parameter*> parameters, Shape shape)
+                     bool x_needs_gradient, ForwardState state, std::vector<Parameter*> parameters,
+                     Shape shape)
       : fn_(std::move(fn)),
         x_(std::move(x)),
         x_needs_gradient_(x_needs_gradient),
-        coordinates_(std::move(coordinates)),
+        state_(std::move(state)),
         parameters_(std::move(parameters)),
         shape_(shape) {}
 
@@ -79,7 +60,7 @@ class CheckpointFunction final : public Function {
     Value y;
     {
       Switched switched(context, inner.get(), nullptr);
-      switched.to(coordinates_);
+      switched.to(state_);
       y = fn_(context, x);
     }
     SHOAL_CHECK(y.tensor.shape() == shape_,
@@ -99,7 +80,7 @@ class CheckpointFunction final : public Function {
   std::function<Value(Context&, const Value&)> fn_;
   SavedTensor x_;
   bool x_needs_gradient_;
-  Coordinates coordinates_;
+  ForwardState state_;
   std::vector<Parameter*> parameters_;
   Shape shape_;
 };
@@ -110,7 +91,7 @@ Value checkpoint(Context& context, const std::function<Value(Context&, const Val
                  const Value& x) {
   if (!context.tape) return fn(context, x);
   Tape& tape = *context.tape;
-  Coordinates coordinates(context);
+  ForwardState state = context;
   std::vector<Parameter*> parameters;
   Tensor y;
   {
@@ -121,9 +102,8 @@ Value checkpoint(Context& context, const std::function<Value(Context&, const Val
   }
   if (!x.needs_gradient() && parameters.empty()) return Value{y};
   const Shape shape = y.shape();
-  auto function =
-      std::make_unique<CheckpointFunction>(fn, SavedTensor(tape, x.tensor), x.needs_gradient(),
-                                           std::move(coordinates), parameters, shape);
+  auto function = std::make_unique<CheckpointFunction>(
+      fn, SavedTensor(tape, x.tensor), x.needs_gradient(), std::move(state), parameters, shape);
   return tape.record(std::move(function), {&x, 1}, parameters, {std::move(y)})[0];
 }
 

@@ -57,7 +57,7 @@ bool Context::records(std::span<const Value> inputs, std::span<Parameter* const>
 }
 
 kernels::RandomSite Context::next_site(std::uint32_t path_hash) {
-  const std::uint32_t ordinal = ordinals_[path_hash]++;
+  const std::uint32_t ordinal = ordinals[path_hash]++;
   // The kernel takes one 32-bit site, so path and ordinal are mixed. Mixing keeps sites of
   // different paths apart.
   std::uint32_t site = path_hash ^ (ordinal * 0x9e3779b9u);

@@ -1,12 +1,15 @@
 // State that a forward pass carries: kernels, memory, mode, tape, random coordinates, dispatcher.
-// It is passed explicitly; there are no thread-locals. One per rank; the tape and random
-// coordinates change between microbatches.
+// It is passed explicitly; there are no thread-locals. One per thread that computes; the tape and
+// random coordinates change between microbatches.
 #pragma once
 
+#include <any>
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <span>
+#include <typeindex>
 #include <vector>
 
 #include "shoal/nn/autograd/function.h"
@@ -30,12 +33,22 @@ struct RandomCoordinates {  // which random numbers dropout draws
   std::uint32_t sample_first = 0, sample_stride = 1;  // of the batch being computed
 };
 
-// The slice of the batch that activations between modules hold. Parallelism may split sequences.
+// The slice of the batch that activations between modules hold.
 struct ActivationCoordinates {
   std::int64_t first_position = 0;  // of row 0 of every sample
 };
 
-class Context {  // one per rank and thread
+// The state of one forward pass, besides its input and tape. checkpoint() restores it to recompute.
+struct ForwardState {
+  Mode mode = Mode::train;
+  RandomCoordinates random;
+  ActivationCoordinates activation;
+  std::map<std::uint32_t, std::uint32_t> ordinals;  // of next_site(), by path hash
+  using Cache = std::map<std::type_index, std::any>;
+  std::shared_ptr<Cache> cached = std::make_shared<Cache>();  // of Context::cache()
+};
+
+class Context : public ForwardState {
  public:
   // All arguments must outlive the context.
   Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher);
@@ -44,12 +57,9 @@ class Context {  // one per rank and thread
   MemoryResource& memory() const { return memory_; }
   Dispatcher& dispatcher() const { return dispatcher_; }
 
-  Mode mode = Mode::train;
   Stream stream;                   // the kernels' stream unless it was replaced
   Tape* tape = nullptr;            // null: no gradients
   WeightBranch* branch = nullptr;  // queue for weight gradients in backward; null: `stream`
-  RandomCoordinates random;
-  ActivationCoordinates activation;
 
   bool training() const { return mode == Mode::train; }
   // An uninitialised activation.
@@ -79,19 +89,26 @@ class Context {  // one per rank and thread
   std::vector<Parameter*>* noted_uses = nullptr;
 
   // Coordinates of the next random operation in the module with this path hash. The k-th call in a
-  // forward pass gets ordinal k. Call begin_forward() once per forward pass; checkpoint() saves and
-  // restores the ordinals around recomputation.
+  // forward pass gets ordinal k.
   kernels::RandomSite next_site(std::uint32_t path_hash);
-  void begin_forward() { ordinals_.clear(); }
-  using Ordinals = std::map<std::uint32_t, std::uint32_t>;
-  const Ordinals& ordinals() const { return ordinals_; }
-  void set_ordinals(Ordinals ordinals) { ordinals_ = std::move(ordinals); }
+  // The value of type T that modules share during a forward pass; the first call makes a T{}. A
+  // recomputation by checkpoint() gets the values of the pass that it repeats.
+  template <typename T>
+  T& cache() {
+    std::any& value = (*cached)[typeid(T)];
+    if (!value.has_value()) value.emplace<T>();
+    return *std::any_cast<T>(&value);
+  }
+  // Call once per forward pass (of one microbatch).
+  void begin_forward() {
+    ordinals.clear();
+    cached = std::make_shared<Cache>();
+  }
 
  private:
   kernels::Kernels& kernels_;
   MemoryResource& memory_;
   Dispatcher& dispatcher_;
-  Ordinals ordinals_;
 };
 
 }  // namespace shoal::nn

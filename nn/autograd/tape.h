@@ -67,8 +67,8 @@ class Tape {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs fn(context, x) and keeps only x. Backward runs fn again with the same random coordinates and
-// walks that tape (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). fn's inner
+// Runs fn(context, x) and keeps only x. Backward runs fn again with the same ForwardState and walks
+// that tape (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). fn's inner
 // activations then live only during its backward, at the cost of one more forward pass. Between the
 // two runs nothing that fn reads may change, and everything it refers to must outlive the tape.
 // Calls may be nested. Parameters used inside become ready when the recomputation has been walked.

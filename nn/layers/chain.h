@@ -25,7 +25,7 @@ struct ResidualStream {
   Value norm(Context& context, NormLike& norm);
 };
 
-// One microbatch. Every rank of a pipeline has all of it.
+// One microbatch.
 struct ChainInput {
   Tensor ids;  // i32 [B, T]
   // Targets of the head: i32 [B, T] shifted by the task (language models), or as the head's header
@@ -46,8 +46,6 @@ struct ChainInput {
   // Optional i32 [n], for chains with reads_target_rows(): the positions with a target, as rows of
   // [B·T], each once. Negative entries are padding. The head then computes only these rows.
   Tensor target_rows{};
-  // AttentionInput::of_group for all layers.
-  std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
   // The tensors with a leading dimension B, for callers that slice or copy inputs.
   std::array<Tensor*, 7> tensors() {
     return {&ids, &targets, &key_mask, &token_types, &ends, &sequences, &positions};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "shoal/nn/layers/functional.h"
 #include "shoal/nn/layers/module.h"
@@ -37,20 +36,12 @@ struct KeyValueCache {
   std::int64_t length = 0;  // positions filled
 };
 
-// An AttentionInput gathered by the ranks that compute a layer together (parallel/tensor).
-struct GroupAttentionInput {
-  // for the samples of all ranks, on the kernels' device
-  Tensor key_mask{}, sequences{}, positions{};
-};
-
 struct AttentionInput {  // everything but x that one call of attention reads
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it and append to it
   // As in ChainInput. Not with a cache.
   Tensor sequences{}, positions{};
-  // Gathered inputs shared by all layers of one forward pass. Null: each layer gathers its own.
-  std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
 };
 class AttentionLike : public Module {  // x [B, T, C] -> [B, T, C]
  public:

@@ -122,9 +122,8 @@ ResidualStream Decoder::forward_unit(Context& context, int unit, ResidualStream 
       "of rows with several texts there are {}: give both (positions_in())",
       input.sequences.defined() ? "sequences without positions" : "positions without sequences");
   if (unit == 0) return {trunk().embed(context, input.ids, 0, input.positions), std::nullopt, {}};
-  return trunk().forward_block(
-      context, unit - 1, std::move(stream),
-      {input.key_mask, nullptr, input.sequences, input.positions, input.of_group});
+  return trunk().forward_block(context, unit - 1, std::move(stream),
+                               {input.key_mask, nullptr, input.sequences, input.positions});
 }
 
 LossOutput Decoder::run(Context& context, const ChainInput& input) {

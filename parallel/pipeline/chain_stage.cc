@@ -15,13 +15,15 @@ class Coordinates {
       : context_(context),
         tape_(context.tape),
         random_(context.random),
-        activation_(context.activation) {
+        activation_(context.activation),
+        cached_(context.cached) {
     context.tape = tape;
   }
   ~Coordinates() {
     context_.tape = tape_;
     context_.random = random_;
     context_.activation = activation_;
+    context_.cached = std::move(cached_);
   }
   Coordinates(const Coordinates&) = delete;
   Coordinates& operator=(const Coordinates&) = delete;
@@ -31,6 +33,7 @@ class Coordinates {
   nn::Tape* tape_;
   nn::RandomCoordinates random_;
   nn::ActivationCoordinates activation_;
+  std::shared_ptr<nn::Context::Cache> cached_;
 };
 
 nn::Value without_tensor(nn::Value value) {
@@ -125,9 +128,6 @@ Tensor ChainStage::forward(int index, Tensor input) {
   context_.random.sample_first = batch.sample_first;
   context_.activation.first_position = shape.shape[1] * options_.sequence_part;
 
-  // Lives as long as the recorded tape: backward may recompute these layers.
-  nn::ChainInput own = batch.input;
-  own.of_group = std::make_shared<std::optional<nn::GroupAttentionInput>>();
   nn::ResidualStream stream;
   if (units_.first > 0) {
     SHOAL_CHECK(input.shape() == shape.shape && input.dtype() == shape.dtype,
@@ -137,17 +137,17 @@ Tensor ChainStage::forward(int index, Tensor input) {
     record.input = without_tensor(stream.residual);
   }
   const int last = is_head() ? units_.last - 1 : units_.last;
-  stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), own,
+  stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), batch.input,
                              options_.checkpoint_group, options_.observer);
   Tensor sent;
   if (is_head()) {
     nn::LossOutput out;
     if (logits_.empty()) {
-      out = nn::forward_head(context_, chain_, units_.first, std::move(stream), own,
+      out = nn::forward_head(context_, chain_, units_.first, std::move(stream), batch.input,
                              options_.checkpoint_group, options_.observer);
     } else {
       nn::ScoredOutput scored =
-          nn::score_head(context_, chain_, std::move(stream), own, options_.observer);
+          nn::score_head(context_, chain_, std::move(stream), batch.input, options_.observer);
       out = std::move(scored.loss);
       logits_[static_cast<std::size_t>(index)] = std::move(scored.logits);
     }

@@ -42,9 +42,8 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
   // Positions belong to the embedding, which is whole on each rank.
-  const nn::GroupAttentionInput all = gather_input(
-      context, group_,
-      {.key_mask = input.key_mask, .sequences = input.sequences, .of_group = input.of_group});
+  const nn::AttentionInput all =
+      gather_input(context, group_, {.key_mask = input.key_mask, .sequences = input.sequences});
   options.key_mask = all.key_mask;
   options.sequences = all.sequences;
   nn::Value heads;

@@ -51,7 +51,7 @@ nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn
   options.head_offset = group_.rank() * options.heads;
   options.dropout = dropout->site();
   options.max_positions = config_.max_positions;
-  const nn::GroupAttentionInput all = gather_input(context, group_, input);
+  const nn::AttentionInput all = gather_input(context, group_, input);
   options.key_mask = all.key_mask;
   options.sequences = all.sequences;
   const nn::Value whole = enter(context, group_, x);

@@ -86,10 +86,10 @@ class Checkpoint : public ::testing::Test {
     result.output = rig.copy(y.tensor);
     y.tensor = {};
     result.kept = rig.activations() - base;
-    const Context::Ordinals ordinals = context.ordinals();
+    const auto ordinals = context.ordinals;
     tape.backward(context, y, rig.tensor({kBatch, kLength, kChannels}, 6), {deferred});
     tape.run_deferred();
-    EXPECT_EQ(context.ordinals(), ordinals) << "recomputation must leave no trace";
+    EXPECT_EQ(context.ordinals, ordinals) << "recomputation must leave no trace";
     result.peak = rig.peak_activations() - base;
     result.input_gradient = rig.copy(tape.gradient(x));
     for (Parameter* parameter : parameters) {
@@ -187,7 +187,7 @@ TEST_F(Checkpoint, RestoresTheCoordinatesOfItsForward) {
     EXPECT_EQ(context.random.sample_first, 11u);
     EXPECT_EQ(context.mode, Mode::evaluate);
     EXPECT_EQ(context.tape, nullptr);
-    EXPECT_TRUE(context.ordinals().empty());
+    EXPECT_TRUE(context.ordinals.empty());
     return rig.copy(tape.gradient(x));
   };
   EXPECT_TRUE(same_bits(gradient(true), gradient(false)));
@@ -207,6 +207,31 @@ TEST_F(Checkpoint, LaterOperationsSeeTheSameOrdinals) {
     return dropout(context, x, site).tensor;
   };
   EXPECT_TRUE(same_bits(forward(true), forward(false)));
+}
+
+TEST_F(Checkpoint, RecomputesWithTheCacheOfItsForwardPass) {
+  struct Made {
+    int number = 0;
+  };
+  std::vector<int> seen;
+  const auto fn = [&](Context& ctx, const Value& x) {
+    seen.push_back(ctx.cache<Made>().number);
+    return visited(ctx, x, [] {});
+  };
+  Tape tapes[2];
+  Value outputs[2];
+  for (int i = 0; i < 2; ++i) {  // two microbatches in flight
+    context.tape = &tapes[i];
+    context.begin_forward();
+    EXPECT_EQ(context.cache<Made>().number, 0) << "a forward pass begins without values";
+    context.cache<Made>().number = 10 + i;
+    outputs[i] = checkpoint(context, fn, tapes[i].leaf(rig.tensor({2}, 5)));
+  }
+  context.tape = nullptr;
+  context.begin_forward();
+  for (int i = 0; i < 2; ++i) tapes[i].backward(context, outputs[i], rig.tensor({2}, 6));
+  EXPECT_THAT(seen, ::testing::ElementsAre(10, 11, 10, 11));
+  EXPECT_EQ(context.cache<Made>().number, 0);
 }
 
 TEST_F(Checkpoint, OfAConstantOrOfFrozenParametersRecordsOnlyWhatItMust) {

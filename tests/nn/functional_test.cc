@@ -209,7 +209,7 @@ TEST_F(Functional, DropoutIsOffInEvaluationAndAtZero) {
   EXPECT_TRUE(same_bits(dropped(x, {.probability = 0, .path_hash = 5}), x));
   context.mode = Mode::evaluate;
   EXPECT_TRUE(same_bits(dropped(x, {.probability = 0.5f, .path_hash = 5}), x));
-  EXPECT_TRUE(context.ordinals().empty()) << "an inactive site takes no ordinal";
+  EXPECT_TRUE(context.ordinals.empty()) << "an inactive site takes no ordinal";
 }
 
 // Four samples in one batch, in two consecutive halves, and dealt to two ranks in turn.

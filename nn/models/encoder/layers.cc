@@ -153,11 +153,9 @@ Value EncoderBlock::forward(Context& context, const Value& x, const AttentionInp
 }
 
 void EncoderBlock::begin_use(Context& context, std::uint32_t use) const {
-  Context::Ordinals ordinals = context.ordinals();
   for (const std::uint32_t path : {hash_name(attention->path() + ".dropout"),
                                    attention_dropout->path_hash(), ffn_dropout->path_hash()})
-    ordinals[path] = use;
-  context.set_ordinals(std::move(ordinals));
+    context.ordinals[path] = use;
 }
 
 }  // namespace shoal::nn

@@ -87,7 +87,7 @@ ResidualStream Encoder::forward_unit(Context& context, int unit, ResidualStream 
   for (std::size_t i = 0; i < own.blocks; ++i) {
     EncoderBlock& block = *blocks[own.first_block + i];
     if (config_.num_hidden_groups > 0) block.begin_use(context, own.use);
-    x = block.forward(context, x, {input.key_mask, nullptr, input.sequences, {}, input.of_group});
+    x = block.forward(context, x, {input.key_mask, nullptr, input.sequences, {}});
   }
   return {std::move(x), std::nullopt, {}};
 }

@@ -290,6 +290,54 @@ TEST(TensorParallelLayersBf16, AttentionAndMlp) {
     });
 }
 
+// Counts the gathers of key masks, i32 [B].
+struct MaskGathers final : nn::Dispatcher {
+  int count = 0;
+  void run(const nn::Operation& operation, const std::function<void()>& body) override {
+    if (operation.name == "tensor_parallel.gather" && operation.inputs[0].dtype() == DType::i32)
+      ++count;
+    body();
+  }
+};
+
+TEST(GatherInput, OncePerForwardPassAndMask) {
+  on_group({2, ActivationSplit::batch}, [](const TensorParallel& group) {
+    MaskGathers gathers;
+    nn::Rig rig(testing::make_test_kernels(1), &gathers, testing::make_test_device_memory());
+    Context& context = rig.context;
+    context.random.sample_first = static_cast<std::uint32_t>(group.rank() * kSamples);
+    Holder block(0.2f);
+    apply_tensor_parallelism(block, group);
+    block.materialize(context, DType::f32);
+    nn::allocate_gradients(context, block.parameters());
+    Tensor masks[2];
+    for (std::int32_t i = 0; i < 2; ++i) {
+      masks[i] = Tensor::empty({kSamples}, DType::i32, rig.memory, MemoryTag::data);
+      testing::set_values(masks[i], std::vector<std::int32_t>(kSamples, 5 + i + group.rank()));
+    }
+    const auto attend = [&](const Tensor& mask) {
+      return [&block, mask](Context& inner, const Value& x) {
+        return block.attn->forward(inner, x, {.key_mask = mask});
+      };
+    };
+    nn::Tape tape;
+    context.tape = &tape;
+    context.begin_forward();
+    const Tensor x = rig.tensor({kSamples, kPositions, kChannels}, 1);
+    Value y = nn::checkpoint(context, attend(masks[0]), tape.leaf(x));
+    y = nn::checkpoint(context, attend(masks[0]), y);
+    EXPECT_EQ(gathers.count, 1) << "two layers share a mask";
+    y = nn::checkpoint(context, attend(masks[1]), y);
+    EXPECT_EQ(gathers.count, 2) << "another mask";
+    context.tape = nullptr;
+    context.begin_forward();
+    attend(masks[0])(context, Value{x});
+    EXPECT_EQ(gathers.count, 3) << "another forward pass";
+    tape.backward(context, y, rig.copy(x));
+    EXPECT_EQ(gathers.count, 3) << "recomputation finds what the first run gathered";
+  });
+}
+
 // enter() and leave() alone, for who writes a layer: each is the other's backward.
 TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
   for (const Layout& layout : layouts({1, 3}))
