@@ -32,13 +32,6 @@ Tensor Context::to_device(const Tensor& tensor) const {
   return upload(tensor.const_view().data, tensor.shape(), tensor.dtype());
 }
 
-Tensor Context::host_copy(const Tensor& tensor) const {
-  const auto found = host_copies.find(tensor.const_view().data);
-  const bool is_it = found != host_copies.end() && found->second.shape() == tensor.shape() &&
-                     found->second.dtype() == tensor.dtype();
-  return is_it ? found->second : Tensor();
-}
-
 void Context::run(std::string_view name, std::initializer_list<Tensor> inputs,
                   std::initializer_list<Tensor> outputs, const std::function<void()>& body) const {
   dispatcher_.run({name, {inputs.begin(), inputs.size()}, {outputs.begin(), outputs.size()}}, body);

@@ -70,10 +70,6 @@ class Context : public ForwardState {
   // `tensor` itself if the kernels can read it; otherwise a copy of the host tensor on their
   // device.
   Tensor to_device(const Tensor& tensor) const;
-  // Host copies of immutable uploaded tensors, keyed by device address. Reading one (host_copy())
-  // needs no synchronization.
-  std::map<const void*, Tensor> host_copies;
-  Tensor host_copy(const Tensor& tensor) const;  // undefined if there is none
   // The value of a one-element tensor (f32, f64 or i32). On a device, waits for work queued on
   // `stream`.
   double read(const Tensor& scalar) const;

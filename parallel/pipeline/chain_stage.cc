@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/parallel/tensor/uploads.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -127,6 +128,8 @@ Tensor ChainStage::forward(int index, Tensor input) {
   context_.begin_forward();
   context_.random.sample_first = batch.sample_first;
   context_.activation.first_position = shape.shape[1] * options_.sequence_part;
+  if (batch.host_targets.defined())
+    context_.cache<HostTargets>() = {batch.input.targets, batch.host_targets};
 
   nn::ResidualStream stream;
   if (units_.first > 0) {

@@ -21,6 +21,9 @@ struct UnitRange {
 struct Microbatch {
   nn::ChainInput input;
   std::uint32_t sample_first = 0;  // random coordinates of its first row (decision 10)
+  // input.targets in host memory, if they are on a device and a split head reads them on the host.
+  // Undefined: such a head waits for a copy.
+  Tensor host_targets{};
 };
 
 struct ChainStageOptions {

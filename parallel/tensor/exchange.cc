@@ -43,11 +43,6 @@ void check_rank(const Tensor& tensor, ActivationSplit split) {
               to_string(split));
 }
 
-bool same(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.const_view().data == b.const_view().data && a.shape() == b.shape();
-}
-
 class EnterFunction final : public nn::Function {
  public:
   explicit EnterFunction(const TensorParallel& group) : group_(group) {}
@@ -198,8 +193,9 @@ nn::AttentionInput gather_input(Context& context, const TensorParallel& group,
   };
   auto& before = context.cache<std::vector<Gathered>>();
   for (const Gathered& gathered : before)
-    if (same(gathered.own.key_mask, own.key_mask) && same(gathered.own.sequences, own.sequences) &&
-        same(gathered.own.positions, own.positions))
+    if (same_memory(gathered.own.key_mask, own.key_mask) &&
+        same_memory(gathered.own.sequences, own.sequences) &&
+        same_memory(gathered.own.positions, own.positions))
       return gathered.whole;
   const auto whole = [&](const Tensor& tensor) {
     return group.uploads->to_device(context, gather_samples(context, group, tensor));

@@ -351,10 +351,9 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
   LossPass pass(context, group_, *weight_, bias_.get(), options);
-  bool counts = true;  // the host knows which rows have a target
+  // True if the host knows which rows have a target.
+  const bool counts = !context.training() || known_on_host(context, targets).defined();
   {
-    const bool known = targets.device().is_cpu() || context.host_copy(targets).defined();
-    counts = known || !context.training();
     const Tensor all =
         gather_samples(context, group_, counts ? on_host(context, targets) : targets);
     const Tensor x = begin_gather(context, group_, hidden.tensor).wait(context);

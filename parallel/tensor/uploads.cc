@@ -55,6 +55,11 @@ Tensor Uploads::to_device(const nn::Context& context, const Tensor& tensor) {
   return upload(context, tensor.const_view().data, tensor.shape(), tensor.dtype());
 }
 
+bool same_memory(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.const_view().data == b.const_view().data && a.shape() == b.shape();
+}
+
 Tensor host_tensor(const Shape& shape, DType dtype) {
   const auto bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
   const auto memory =
@@ -63,9 +68,14 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
                       shape, dtype);
 }
 
-Tensor on_host(const nn::Context& context, const Tensor& tensor) {
+Tensor known_on_host(nn::Context& context, const Tensor& tensor) {
   if (tensor.device().is_cpu()) return tensor;
-  if (Tensor known = context.host_copy(tensor); known.defined()) return known;
+  const HostTargets& known = context.cache<HostTargets>();
+  return same_memory(known.targets, tensor) ? known.values : Tensor();
+}
+
+Tensor on_host(nn::Context& context, const Tensor& tensor) {
+  if (Tensor known = known_on_host(context, tensor); known.defined()) return known;
   const Tensor copy = host_tensor(tensor.shape(), tensor.dtype());
   nn::copy_to_host(copy.view().data, tensor, context.stream);
   return copy;

@@ -32,10 +32,19 @@ class Uploads {
   std::optional<PinnedStaging> staging_;  // of the device of the first call
 };
 
+// True if both are the same elements, or both are undefined.
+bool same_memory(const Tensor& a, const Tensor& b);
 // An uninitialised tensor that owns its host memory.
 Tensor host_tensor(const Shape& shape, DType dtype);
-// The tensor's values on the host: the tensor itself, the host copy of a device tensor
-// (Context::host_copy()), or a new copy, for which this waits.
-Tensor on_host(const nn::Context& context, const Tensor& tensor);
+// A microbatch's targets on a device, and the same in host memory for heads that read them there.
+// Kept in Context::cache().
+struct HostTargets {
+  Tensor targets, values;
+};
+// The tensor itself if it is in host memory, or its HostTargets::values. Undefined: the host does
+// not know the values.
+Tensor known_on_host(nn::Context& context, const Tensor& tensor);
+// The same, but copies unknown values, for which it waits.
+Tensor on_host(nn::Context& context, const Tensor& tensor);
 
 }  // namespace shoal::parallel

@@ -44,7 +44,7 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
 //
 // Hidden states are local; targets [B, T] cover all positions of this rank's samples. Rows without
 // a target are skipped in evaluation, where the host reads the targets, and if the host knows the
-// targets (Context::host_copy()). Otherwise every row is computed, rows without a target have loss
+// targets (HostTargets). Otherwise every row is computed, rows without a target have loss
 // 0, and the result's `targets` is -1. loss_sum and targets are the group's, the same on each of
 // its ranks.
 class VocabularyParallelHead final : public nn::HeadLoss {

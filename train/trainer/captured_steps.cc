@@ -39,7 +39,7 @@ bool wants_capture(const EngineParts& parts) {
 }
 
 // True if the host reads targets: the head computes only rows with a target, or samples that
-// tensor-parallel ranks divide. The host keeps copies then, and no graph can hold the step.
+// tensor-parallel ranks divide. Microbatches keep them then, and no graph can hold the step.
 bool CapturedSteps::reads_on_host() const {
   const nn::Chain* const chain = parts_.trainer.task->chain();
   const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
@@ -83,12 +83,13 @@ void CapturedSteps::begin_capture() {
                                                std::move(options));
 }
 
-// If heads read targets on the host, the host keeps copies of the uploaded tensors.
 void CapturedSteps::upload(std::span<parallel::Microbatch> microbatches, StepResults* results) {
   if (!on_device()) return;
+  const bool keeps = reads_on_host();
   std::vector<Tensor*> all;
   for (parallel::Microbatch& microbatch : microbatches) {
     nn::ChainInput& input = microbatch.input;
+    if (keeps) microbatch.host_targets = input.targets;
     for (Tensor* tensor : input.tensors())
       if (tensor->defined()) all.push_back(tensor);
     if (input.target_rows.defined()) all.push_back(&input.target_rows);
@@ -110,12 +111,7 @@ void CapturedSteps::upload(std::span<parallel::Microbatch> microbatches, StepRes
           .try_emplace(shapes, context_.kernels(), context_.memory(), parts_.trainer.pinned_memory)
           .first->second;
   const std::vector<Tensor>& device = staged.fill(host);
-  context_.host_copies.clear();
-  const bool keeps = reads_on_host();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    *all[i] = device[i];
-    if (keeps && host[i].count() > 0) context_.host_copies[device[i].const_view().data] = host[i];
-  }
+  for (std::size_t i = 0; i < all.size(); ++i) *all[i] = device[i];
 }
 
 // Everything that a graph cannot see change. A new StepCapture has no warm kinds. Ranks agree on
