@@ -80,15 +80,18 @@ std::vector<Module::Child> Module::children() const {
   return children;
 }
 
-void Module::replace_modules(const std::function<std::unique_ptr<Module>(Module& child)>& choose) {
+void Module::replace_modules(
+    const std::function<std::unique_ptr<Module>(std::unique_ptr<Module>& child)>& choose) {
   for (const Place& slot : slots_) {
-    std::unique_ptr<Module> chosen = choose(**slot.module);
+    const std::string replaced =
+        fmt::format("{} {}", (*slot.module)->kind(), (*slot.module)->path());
+    std::unique_ptr<Module> chosen = choose(*slot.module);
     if (!chosen) {
       (*slot.module)->replace_modules(choose);
       continue;
     }
-    SHOAL_CHECK(slot.fits(*chosen), "a {} cannot take the place of the {} {}", chosen->kind(),
-                (*slot.module)->kind(), (*slot.module)->path());
+    SHOAL_CHECK(slot.fits(*chosen), "a {} cannot take the place of the {}", chosen->kind(),
+                replaced);
     *slot.module = std::move(chosen);
   }
 }

@@ -32,11 +32,12 @@ class Module {
   // Own children in slot order. A name may contain dots ("h.3"). A child with an empty name has its
   // parent's path.
   std::vector<Child> children() const;
-  // Offers each child to `choose` before its own children. A returned module replaces the child and
-  // is not offered further; null keeps the child. Throws if the module does not fit the slot's
-  // kind. Call the root's name_tree() afterwards. `choose` must handle parameters that a replaced
-  // module shares with others (tied weights).
-  void replace_modules(const std::function<std::unique_ptr<Module>(Module& child)>& choose);
+  // Offers each child to `choose` before its own children. A returned module replaces the child,
+  // which `choose` may have moved into it, and is not offered further; null keeps the child. Throws
+  // if the module does not fit the slot's kind. Call the root's name_tree() afterwards. `choose`
+  // must handle parameters that a replaced module shares with others (tied weights).
+  void replace_modules(
+      const std::function<std::unique_ptr<Module>(std::unique_ptr<Module>& child)>& choose);
   // Own parameters, then the children's, in registration order; a shared parameter appears once.
   std::vector<Parameter*> parameters() const;
 

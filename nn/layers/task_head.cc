@@ -5,16 +5,12 @@
 namespace shoal::nn {
 
 LossOutput SampleHead::forward(Context& context, const Value& hidden, const ChainInput& input) {
-  if (sequences_)
-    return sequences_->share(
-        context, hidden, input,
-        [&](const Value& whole, const ChainInput& part) { return loss(context, whole, part); });
   const Shape& shape = hidden.tensor.shape();
   if (shape.rank() != 3 || shape[1] != input.ids.shape()[1])
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("a head that must see all {} positions gets hidden states {}",
                             input.ids.shape()[1], to_string(shape)),
-                "sequences are split (optimize = memory): use optimize = speed with this head");
+                "give it whole sequences");
   return loss(context, hidden, input);
 }
 

@@ -18,9 +18,9 @@ class TokenHead final : public SampleHead {
         dropout(*this, "token_dropout", std::make_unique<Dropout>(sizes.dropout)) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
     return output_of(
-        cross_entropy(context, scores(context, hidden, input), input.targets, input.loss));
+        cross_entropy(context, logits(context, hidden, input), input.targets, input.loss));
   }
-  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
+  Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     return classifier->forward(context, dropout->forward(context, hidden));
   }
 
@@ -40,10 +40,10 @@ class QuestionHead final : public SampleHead {
         dropout(*this, "question_dropout", std::make_unique<Dropout>(sizes.dropout)) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
     return output_of(cross_entropy(context,
-                                   transpose_samples(context, scores(context, hidden, input)),
+                                   transpose_samples(context, logits(context, hidden, input)),
                                    input.targets, input.loss));
   }
-  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
+  Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     return outputs->forward(context, dropout->forward(context, hidden));
   }
 
@@ -60,9 +60,9 @@ class EndHead final : public SampleHead {
                   .in = sizes.channels, .out = sizes.labels, .bias = false, .std = sizes.std})),
         numbers_(numbers) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    return sample_loss(context, scores(context, hidden, input), input, numbers_);
+    return sample_loss(context, logits(context, hidden, input), input, numbers_);
   }
-  Value scores(Context& context, const Value& hidden, const ChainInput& input) override {
+  Value logits(Context& context, const Value& hidden, const ChainInput& input) override {
     // Default: the last position.
     return score->forward(context,
                           input.ends.defined()

@@ -22,64 +22,66 @@ Kind& as(nn::Module& module) {
   return *known;
 }
 
-std::unique_ptr<nn::Module> cut_attention(nn::Module& original, const TensorParallel& group,
-                                          ReplacedParameters&) {
-  const auto& config = as<nn::CausalSelfAttention>(original).config();
-  divided(config.heads, group, "heads", original.path());
+std::unique_ptr<nn::Module> cut_attention(std::unique_ptr<nn::Module>& original,
+                                          const TensorParallel& group, ReplacedParameters&) {
+  const auto& config = as<nn::CausalSelfAttention>(*original).config();
+  divided(config.heads, group, "heads", original->path());
   auto made = std::make_unique<TensorParallelAttention>(group, config);
-  inherit_parameters(original, *made);
+  inherit_parameters(*original, *made);
   return made;
 }
 
-std::unique_ptr<nn::Module> cut_self_attention(nn::Module& original, const TensorParallel& group,
-                                               ReplacedParameters&) {
-  const auto& config = as<nn::SelfAttention>(original).config();
-  divided(config.heads, group, "heads", original.path());
+std::unique_ptr<nn::Module> cut_self_attention(std::unique_ptr<nn::Module>& original,
+                                               const TensorParallel& group, ReplacedParameters&) {
+  const auto& config = as<nn::SelfAttention>(*original).config();
+  divided(config.heads, group, "heads", original->path());
   auto made = std::make_unique<TensorParallelSelfAttention>(group, config);
-  inherit_parameters(original, *made);
+  inherit_parameters(*original, *made);
   return made;
 }
 
-std::unique_ptr<nn::Module> cut_grouped_attention(nn::Module& original, const TensorParallel& group,
+std::unique_ptr<nn::Module> cut_grouped_attention(std::unique_ptr<nn::Module>& original,
+                                                  const TensorParallel& group,
                                                   ReplacedParameters&) {
-  const auto& config = as<nn::GroupedSelfAttention>(original).config();
-  divided(config.key_heads, group, "key heads", original.path());
+  const auto& config = as<nn::GroupedSelfAttention>(*original).config();
+  divided(config.key_heads, group, "key heads", original->path());
   auto made = std::make_unique<TensorParallelGroupedAttention>(group, config);
-  inherit_parameters(original, *made);
+  inherit_parameters(*original, *made);
   return made;
 }
 
-std::unique_ptr<nn::Module> cut_gated_mlp(nn::Module& original, const TensorParallel& group,
-                                          ReplacedParameters&) {
-  const auto& config = as<nn::GatedMlp>(original).config();
-  divided(config.inner, group, "inner channels", original.path());
+std::unique_ptr<nn::Module> cut_gated_mlp(std::unique_ptr<nn::Module>& original,
+                                          const TensorParallel& group, ReplacedParameters&) {
+  const auto& config = as<nn::GatedMlp>(*original).config();
+  divided(config.inner, group, "inner channels", original->path());
   auto made = std::make_unique<TensorParallelGatedMlp>(group, config);
-  inherit_parameters(original, *made);
+  inherit_parameters(*original, *made);
   return made;
 }
 
-std::unique_ptr<nn::Module> cut_mlp(nn::Module& original, const TensorParallel& group,
-                                    ReplacedParameters&) {
-  auto& mlp = as<nn::Mlp>(original);
+std::unique_ptr<nn::Module> cut_mlp(std::unique_ptr<nn::Module>& original,
+                                    const TensorParallel& group, ReplacedParameters&) {
+  auto& mlp = as<nn::Mlp>(*original);
   mlp.c_fc.replace(column_parallel(*mlp.c_fc, group));
   mlp.c_proj.replace(row_parallel(*mlp.c_proj, group));
   return nullptr;
 }
 
-std::unique_ptr<nn::Module> cut_embedding(nn::Module& original, const TensorParallel& group,
+std::unique_ptr<nn::Module> cut_embedding(std::unique_ptr<nn::Module>& original,
+                                          const TensorParallel& group,
                                           ReplacedParameters& parameters) {
-  const auto& embedding = as<nn::Embedding>(original);
+  const auto& embedding = as<nn::Embedding>(*original);
   const std::shared_ptr<nn::Parameter>& whole = embedding.weight();
   auto made = std::make_unique<VocabularyParallelEmbedding>(
       group, whole->shape()[0], whole->shape()[1], whole->initializer().std, embedding.padding());
-  inherit_parameters(original, *made);
+  inherit_parameters(*original, *made);
   parameters.add(whole, made->weight());
   return made;
 }
 
-std::unique_ptr<nn::Module> cut_head(nn::Module& original, const TensorParallel& group,
-                                     ReplacedParameters& parameters) {
-  auto& head = as<nn::LmHead>(original);
+std::unique_ptr<nn::Module> cut_head(std::unique_ptr<nn::Module>& original,
+                                     const TensorParallel& group, ReplacedParameters& parameters) {
+  auto& head = as<nn::LmHead>(*original);
   const std::shared_ptr<nn::Parameter>& whole = head.weight();
   nn::LmHeadConfig config = head.config();
   config.tied = parameters.part_of(*whole);
@@ -90,17 +92,18 @@ std::unique_ptr<nn::Module> cut_head(nn::Module& original, const TensorParallel&
     config.std = whole->initializer().std;
   }
   auto made = std::make_unique<VocabularyParallelHead>(group, config);
-  inherit_parameters(original, *made);
+  inherit_parameters(*original, *made);
   if (cuts) parameters.add(whole, made->weight());
   return made;
 }
 
-// The head is not split; if a rank has a part of the positions, the head gathers all of them.
-std::unique_ptr<nn::Module> give_sequences(nn::Module& original, const TensorParallel& group,
-                                           ReplacedParameters&) {
-  if (group.split == ActivationSplit::sequence)
-    as<nn::SampleHead>(original).set_whole_sequences(std::make_unique<SharedSamples>(group));
-  return nullptr;
+// The head is not split. If a rank has a part of the positions, the head gets all of them.
+std::unique_ptr<nn::Module> share_samples(std::unique_ptr<nn::Module>& original,
+                                          const TensorParallel& group, ReplacedParameters&) {
+  if (group.split != ActivationSplit::sequence) return nullptr;
+  std::unique_ptr<nn::TaskHead> head(&as<nn::SampleHead>(*original));
+  (void)original.release();
+  return std::make_unique<SharedSampleHead>(group, std::move(head));
 }
 
 void visit(nn::Module& module, const std::function<void(nn::Module&)>& fn) {
@@ -153,7 +156,7 @@ TensorParallelRegistry TensorParallelRegistry::defaults() {
   registry.add("GatedMlp", cut_gated_mlp);
   registry.add("Embedding", cut_embedding);
   registry.add("LmHead", cut_head);
-  registry.add("SampleHead", give_sequences);
+  registry.add("SampleHead", share_samples);
   return registry;
 }
 
@@ -171,11 +174,11 @@ void apply_tensor_parallelism(nn::Module& root, const TensorParallel& group,
   if (group.size() == 1) return;
   ReplacedParameters parameters;
   std::vector<const nn::Module*> made;
-  root.replace_modules([&](nn::Module& child) -> std::unique_ptr<nn::Module> {
-    const TensorParallelMaker* maker = registry.find(child.kind());
+  root.replace_modules([&](std::unique_ptr<nn::Module>& child) -> std::unique_ptr<nn::Module> {
+    const TensorParallelMaker* maker = registry.find(child->kind());
     if (!maker) return nullptr;
     std::unique_ptr<nn::Module> replacement = (*maker)(child, group, parameters);
-    made.push_back(replacement ? replacement.get() : &child);
+    made.push_back(replacement ? replacement.get() : child.get());
     return replacement;
   });
   root.name_tree(root.path());

@@ -27,10 +27,11 @@ class ReplacedParameters {
   std::vector<std::pair<std::shared_ptr<nn::Parameter>, std::shared_ptr<nn::Parameter>>> all_;
 };
 
-// Returns the replacement of `original`, or null if only its children were changed (with
-// column_parallel() and row_parallel()). Throws if shapes do not divide.
+// Returns the replacement of `original`, which may be moved into it, or null if only its children
+// were changed (with column_parallel() and row_parallel()). Throws if shapes do not divide.
 using TensorParallelMaker = std::function<std::unique_ptr<nn::Module>(
-    nn::Module& original, const TensorParallel& group, ReplacedParameters& parameters)>;
+    std::unique_ptr<nn::Module>& original, const TensorParallel& group,
+    ReplacedParameters& parameters)>;
 
 // Maps Module::kind() to a maker. Users add their own modules with add(). Such a module must
 // compute between enter() and leave() what the original computes. Its parameters are parts

@@ -36,21 +36,22 @@ Tensor targets_of(nn::Context& context, const Tensor& given, std::int64_t first,
 
 }  // namespace
 
-nn::Value SharedSamples::whole(nn::Context& context, const nn::Value& hidden) {
-  return enter(context, group_, hidden);
+nn::Value SharedSampleHead::logits(nn::Context& context, const nn::Value& hidden,
+                                   const nn::ChainInput& input) {
+  return whole_->logits(context, enter(context, group_, hidden), input);
 }
 
-nn::LossOutput SharedSamples::share(nn::Context& context, const nn::Value& hidden,
-                                    const nn::ChainInput& input, const Head& head) {
+nn::LossOutput SharedSampleHead::forward(nn::Context& context, const nn::Value& hidden,
+                                         const nn::ChainInput& input) {
   const std::int64_t samples = input.ids.shape()[0];
   nn::ChainInput own = input;
   own.targets = targets_of(context, input.targets, samples * group_.rank() / group_.size(),
                            samples * (group_.rank() + 1) / group_.size());
-  const nn::Value sequences = whole(context, hidden);
+  const nn::Value sequences = enter(context, group_, hidden);
   nn::LossOutput out;
   {
     const GroupCoordinates coordinates(context, group_, samples);
-    out = head(sequences, own);
+    out = whole_->forward(context, sequences, own);
   }
   const Tensor sum = exchange_memory(context, group_, {1}, DType::f32);
   context.run("sample_head.loss", {out.loss_sum}, {sum}, [&] {

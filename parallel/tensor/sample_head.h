@@ -9,16 +9,20 @@ namespace shoal::parallel {
 // For ActivationSplit::sequence: enter() gathers the sequences, and each rank computes the loss of
 // its share of the samples. Gradients of the head's parameters are therefore partial sums, like
 // those of all replicated parameters. The loss and the number of targets are the group's.
-class SharedSamples final : public nn::WholeSequences {
+class SharedSampleHead final : public nn::TaskHead {
  public:
-  explicit SharedSamples(const TensorParallel& group) : group_(group) {}
-  nn::Value whole(nn::Context& context, const nn::Value& hidden) override;
-  // input.targets: i32 or f32, [B, ..]. The host reads them; on a device without a host copy it
-  // waits.
-  nn::LossOutput share(nn::Context& context, const nn::Value& hidden, const nn::ChainInput& input,
-                       const Head& head) override;
+  SharedSampleHead(const TensorParallel& group, std::unique_ptr<nn::TaskHead> whole)
+      : whole_(*this, "", std::move(whole)), group_(group) {}
+  std::string_view kind() const override { return "SharedSampleHead"; }
+  // input.targets: i32 or f32, [B, ..]. The host reads them; for device targets without
+  // HostTargets it waits.
+  nn::LossOutput forward(nn::Context& context, const nn::Value& hidden,
+                         const nn::ChainInput& input) override;
+  nn::Value logits(nn::Context& context, const nn::Value& hidden,
+                   const nn::ChainInput& input) override;
 
  private:
+  nn::Slot<nn::TaskHead> whole_;
   TensorParallel group_;
 };
 

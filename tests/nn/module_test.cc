@@ -134,17 +134,17 @@ TEST(ModuleTree, PartsAreDrawnAsTheWholeIs) {
 TEST(ModuleTree, ReplacesWhatIsChosenByKind) {
   Tree tree;
   std::vector<std::string> offered;
-  tree.replace_modules([&](Module& child) -> std::unique_ptr<Module> {
-    offered.emplace_back(child.kind());
-    if (child.kind() != "Conv1D") return nullptr;
-    return std::make_unique<Linear>(static_cast<Conv1D&>(child).config());
+  tree.replace_modules([&](std::unique_ptr<Module>& child) -> std::unique_ptr<Module> {
+    offered.emplace_back(child->kind());
+    if (child->kind() != "Conv1D") return nullptr;
+    return std::make_unique<Linear>(static_cast<Conv1D&>(*child).config());
   });
   EXPECT_THAT(offered, ElementsAre("Embedding", "Mlp", "Conv1D", "Conv1D", "Mlp", "Conv1D",
                                    "Conv1D", "LayerNorm", "LmHead"));
   EXPECT_EQ(tree.second->c_proj->kind(), "Linear");
   EXPECT_THAT(error_of([&] {
-                tree.replace_modules([](Module& child) -> std::unique_ptr<Module> {
-                  if (child.kind() != "Mlp") return nullptr;
+                tree.replace_modules([](std::unique_ptr<Module>& child) -> std::unique_ptr<Module> {
+                  if (child->kind() != "Mlp") return nullptr;
                   return std::make_unique<LayerNorm>(8, 1e-5f);
                 });
               }),

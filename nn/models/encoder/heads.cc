@@ -78,9 +78,9 @@ class SequenceHead final : public SampleHead {
                 std::make_unique<Dropout>(static_cast<float>(config.sequence_dropout))),
         regression_(config.regression()) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    return sample_loss(context, scores(context, hidden, input), input, regression_);
+    return sample_loss(context, logits(context, hidden, input), input, regression_);
   }
-  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
+  Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     const Value first = first_dropout->forward(context, position_of_all(context, hidden, 0));
     return classifier->forward(context, dropout->forward(context, dense->forward(context, first)));
   }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/headed_decoder.h"
 #include "shoal/parallel/tensor/linear.h"
 
 namespace shoal::parallel {
@@ -116,6 +117,23 @@ TEST(TensorParallelReplace, UnderSequenceNothingMaySeeAPartOfThePositions) {
   EXPECT_EQ(refusal({2, ActivationSplit::batch}, tiny(), remove), "no error");
 }
 
+// Such a head is not split: it moves into one that gathers the positions.
+TEST(TensorParallelReplace, HeadsOfWholeSequencesKeepTheirParameters) {
+  for (const Layout& layout : layouts({2}))
+    on_group(layout, [](const TensorParallel& group) {
+      nn::HeadedDecoder model(std::make_unique<nn::Gpt2Transformer>(tiny()),
+                              nn::DecoderHead::sequence_classification);
+      const std::vector<nn::Parameter*> before = model.head->parameters();
+      const std::string name = before.at(0)->name();
+      apply_tensor_parallelism(model, group);
+      EXPECT_EQ(model.head->kind(),
+                group.split == ActivationSplit::sequence ? "SharedSampleHead" : "SampleHead");
+      EXPECT_EQ(model.head->parameters(), before);
+      EXPECT_EQ(before[0]->name(), name);
+      EXPECT_FALSE(before[0]->is_part());
+    });
+}
+
 TEST(TensorParallelReplace, ComesBeforeMaterialize) {
   Rig rig;
   EXPECT_THAT(refusal({2, ActivationSplit::none}, tiny(),
@@ -179,10 +197,10 @@ TEST(TensorParallelReplace, AUsersModuleJoins) {
       Rig rig;
       UserModel whole, cut;
       TensorParallelRegistry registry = TensorParallelRegistry::defaults();
-      registry.add(
-          "Bottleneck", [](nn::Module& original, const TensorParallel& of, ReplacedParameters&) {
-            return std::make_unique<CutBottleneck>(dynamic_cast<Bottleneck&>(original), of);
-          });
+      registry.add("Bottleneck", [](std::unique_ptr<nn::Module>& original, const TensorParallel& of,
+                                    ReplacedParameters&) {
+        return std::make_unique<CutBottleneck>(dynamic_cast<Bottleneck&>(*original), of);
+      });
       apply_tensor_parallelism(cut, group, registry);
       EXPECT_EQ(cut.layer->kind(), "CutBottleneck");
       whole.materialize(rig.context, DType::f32);

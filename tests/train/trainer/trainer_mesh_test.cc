@@ -305,9 +305,9 @@ TEST(TrainerMesh, CutsAUsersOwnModule) {
   const TemporaryDirectory output;
   parallel::TensorParallelRegistry registry = parallel::TensorParallelRegistry::defaults();
   registry.add("Mixer",
-               [](nn::Module& original, const parallel::TensorParallel& group,
+               [](std::unique_ptr<nn::Module>& original, const parallel::TensorParallel& group,
                   parallel::ReplacedParameters&) -> std::unique_ptr<nn::Module> {
-                 auto& mixer = dynamic_cast<Mixer&>(original);
+                 auto& mixer = dynamic_cast<Mixer&>(*original);
                  mixer.in.replace(column_parallel(*mixer.in, group));
                  mixer.out.replace(row_parallel(*mixer.out, group));
                  return nullptr;
@@ -315,10 +315,11 @@ TEST(TrainerMesh, CutsAUsersOwnModule) {
   RunOptions options{.samples = 48};
   const auto with = [&](const parallel::TensorParallelRegistry* given) {
     options.prepare = [given](CausalLmTask& task, TrainerParts& parts) {
-      task.model().replace_modules([](nn::Module& child) -> std::unique_ptr<nn::Module> {
-        if (child.kind() != "CausalSelfAttention") return nullptr;
-        return std::make_unique<Mixer>(config().n_embd);
-      });
+      task.model().replace_modules(
+          [](std::unique_ptr<nn::Module>& child) -> std::unique_ptr<nn::Module> {
+            if (child->kind() != "CausalSelfAttention") return nullptr;
+            return std::make_unique<Mixer>(config().n_embd);
+          });
       task.model().name_tree();
       parts.tensor_parallel = given;
     };
