@@ -128,10 +128,9 @@ class Communicator {
   // Before the capture ends, their Works support only block_stream(). False if hosts take part in
   // each operation.
   virtual bool can_capture() const { return false; }
-  // For backends whose operations run on streams: a Work that is done when everything queued on
-  // `stream` so far is done, including graph launches. Waiting on it has a call's deadline and
-  // Errors. Not collective. Null if hosts take part in each operation, because they then end it
-  // themselves.
+  // A Work for a host that is about to wait for `stream`. Once it is done, the stream waits for no
+  // other rank's part in the calls made so far, graph launches included. Waiting on it has a call's
+  // deadline and Errors. Not collective. Null: there is nothing to wait for.
   virtual WorkPtr watch(Stream stream);
 
   // Aborts everything in flight on this rank and, as soon as they notice, on all other ranks. Their

@@ -11,9 +11,9 @@
 namespace shoal::collectives {
 
 // Call before waiting for `stream`. Blocks until everything queued there so far has run, with the
-// deadline and the errors of Work::wait(). Returns at once for a single rank, and where hosts take
-// part in operations (native, mpi) and thereby end them. Not an operation: other ranks need not
-// call it.
+// deadline and the errors of Work::wait(). Where hosts take part in operations (native, mpi), it
+// waits for the last one only. Returns at once for a single rank. Not an operation: other ranks
+// need not call it.
 void watch(Communicator& ranks, Stream stream);
 
 }  // namespace shoal::collectives

@@ -42,13 +42,6 @@ StepCapture::~StepCapture() {
     backend_.synchronize(stream_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and the graphs with it
   }
-  for (Entry& entry : entries_) drop_pieces(entry);
-}
-
-void StepCapture::drop_pieces(Entry& entry) noexcept {
-  for (const Entry::Piece& piece : entry.pieces)
-    if (piece.graph) backend_.destroy_graph(piece.graph);
-  entry.pieces.clear();
 }
 
 StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
@@ -59,8 +52,7 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
     return entries_.front();
   }
   if (entries_.size() >= static_cast<std::size_t>(options_.most_kept)) {
-    if (!entries_.back().pieces.empty()) wait_for_stream();
-    drop_pieces(entries_.back());
+    if (entries_.back().captured) wait_for_stream();
     entries_.pop_back();
   }
   entries_.push_front({.key = std::string(key)});
@@ -93,10 +85,12 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
       if (!serve(entry, step)) entry.sequences.clear();  // the next step is recorded again
       return;
     }
-    if (entry.pieces.empty() || entry.voided != voided) capture(entry, step);
-    if (!entry.pieces.empty()) replay(entry);  // otherwise capture() ran it call by call
+    if (!entry.captured || entry.voided != voided) capture(entry, step);
+    if (!entry.captured) return;  // capture() ran it call by call
+    entry.captured->launch();
+    ++statistics_.replayed;
   };
-  const bool again = graphs_ ? !entry.pieces.empty() && entry.voided == voided : planned_steps_ > 1;
+  const bool again = graphs_ ? entry.captured && entry.voided == voided : planned_steps_ > 1;
   if (again && !after_)
     timed(after_, planned);
   else
@@ -116,14 +110,6 @@ void StepCapture::run_watched(const Entry& entry, const std::function<void()>& s
   StepRecorder::Operations found = options_.operations->end();
   statistics_.operations = found.count;
   statistics_.left_apart = std::move(found.left_apart);
-}
-
-void StepCapture::replay(const Entry& entry) {
-  for (const Entry::Piece& piece : entry.pieces) {
-    if (piece.graph) backend_.launch_graph(piece.graph, stream_);
-    if (piece.work) piece.work();
-  }
-  ++statistics_.replayed;
 }
 
 void StepCapture::timed(std::optional<std::pair<Event, Event>>& events,
@@ -173,7 +159,7 @@ bool StepCapture::everywhere(Entry& entry, bool well) {
 }
 
 void StepCapture::refuse(Entry& entry, const std::string& why) {
-  drop_pieces(entry);
+  entry.captured.reset();
   entry.refused = true;
   entry.sequences.clear();
   say(fmt::format("step capture: steps of this kind run call by call: {}", why));
@@ -219,8 +205,8 @@ void StepCapture::wait_for_stream() {
 void StepCapture::void_graphs() {
   wait_for_stream();
   for (Entry& entry : entries_) {
-    if (!entry.pieces.empty()) ++voided_;
-    drop_pieces(entry);
+    if (entry.captured) ++voided_;
+    entry.captured.reset();
   }
 }
 
@@ -286,15 +272,14 @@ void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
   // device. No work of this rank that depends on another thread may be pending then
   // (runtime/device/stream_gate.h).
   wait_for_stream();
-  drop_pieces(entry);  // stale if another rank dropped its graphs
+  entry.captured.reset();  // stale if another rank dropped its graphs
   std::string problem;
   const bool room = plan(entry);
-  if (room) problem = note_pieces(entry, step);
+  if (room) problem = try_capture(entry, step);
   const bool captured = everywhere(entry, room && problem.empty());
   if (captured) {
     ++statistics_.captured;
-    statistics_.pieces = std::ranges::count_if(
-        entry.pieces, [](const Entry::Piece& piece) { return piece.graph != nullptr; });
+    statistics_.pieces = entry.captured->graphs();
     if (!std::exchange(entry.told, true)) say(describe());
     return;
   }
@@ -303,47 +288,20 @@ void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
   step();
 }
 
-// Captures the step into entry.pieces. Returns an empty string, or the reason of a failure.
-std::string StepCapture::note_pieces(Entry& entry, const std::function<void()>& step) {
-  struct Noting {
-    HostWork* host_work;
-    ~Noting() {
-      if (host_work) host_work->take_ = {};
-    }
-  };
+// Returns an empty string, or the reason of a failure.
+std::string StepCapture::try_capture(Entry& entry, const std::function<void()>& step) {
   std::string problem;
-  bool capturing = false;
-  const auto begin = [&] {
-    backend_.begin_capture(stream_);
-    capturing = true;
-  };
-  const auto end = [&](std::function<void()> work) {
-    capturing = false;
-    void* const graph = backend_.end_capture(stream_);
-    if (graph || work || entry.pieces.empty()) entry.pieces.push_back({graph, std::move(work)});
-  };
   begin_serving(entry, true);
   try {
-    const Noting noting{options_.host_work};
-    if (options_.host_work)
-      options_.host_work->take_ = [&](std::function<void()> work) {
-        if (!capturing) return;  // capture failed; the unwinding code still reports its work
-        end(std::move(work));
-        begin();
-      };
-    begin();
-    step();
-    end({});
+    entry.captured = std::make_unique<CapturedWork>(backend_, stream_, step);
   } catch (const Error& error) {
-    if (capturing) backend_.abandon_capture(stream_);
     problem = error.message();
   } catch (...) {
-    if (capturing) backend_.abandon_capture(stream_);
     (void)end_serving();
     throw;
   }
   if (const std::string difference = end_serving(); problem.empty()) problem = difference;
-  if (!problem.empty()) drop_pieces(entry);
+  if (!problem.empty()) entry.captured.reset();
   return problem;
 }
 

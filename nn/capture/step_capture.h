@@ -12,9 +12,10 @@
 // (OptimizerKernels::set_step). Everything else that the step depends on must be in the key. The
 // step's host code does not run in a replay, and tensors created in it are invalid afterwards.
 //
-// Work that a graph cannot hold, such as an all-reduce that needs the hosts, goes through HostWork.
-// The step is then captured in pieces over one arena and replayed with that work between them. This
-// needs no agreement of the ranks: a step makes the same calls, captured or not.
+// Work that a graph cannot hold, such as an all-reduce that needs the hosts, goes through
+// host_node() (runtime/device/captured_work.h). The step is then captured in pieces over one arena
+// and replayed with that work between them. This needs no agreement of the ranks: a step makes the
+// same calls, captured or not.
 //
 // Captured collectives (Communicator::can_capture) must be captured on all ranks, and replayed from
 // graphs of the same capture. options.exchange lets the ranks agree.
@@ -31,9 +32,9 @@
 #include <vector>
 
 #include "shoal/kernels/kernels.h"
-#include "shoal/nn/capture/host_work.h"
 #include "shoal/nn/capture/planned_memory.h"
 #include "shoal/nn/capture/step_recorder.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::nn {
 
@@ -43,7 +44,6 @@ struct StepCaptureOptions {
   bool graphs = true;  // false: only the memory plan, as on devices without graphs
   std::function<void(const std::string&)> say = {};  // logs captures and deviating steps
   DeviceBackend* backend = nullptr;                  // null: the backend of the kernels' device
-  HostWork* host_work = nullptr;                     // host work of the step; null: none
   // Dispatcher of the step's operations. The first step of each kind is searched for unfused chains
   // of the catalogue. Null: no search.
   StepRecorder* operations = nullptr;
@@ -80,7 +80,7 @@ class StepCapture {
   struct Statistics {
     std::int64_t direct = 0, served = 0, captured = 0, replayed = 0, deviated = 0;
     std::int64_t given_back = 0;   // times the arena was freed for other work
-    std::int64_t pieces = 0;       // graphs of the last captured step; more than 1 with HostWork
+    std::int64_t pieces = 0;       // graphs of the last captured step; more than 1 with host nodes
     std::int64_t arena_bytes = 0;  // of all plans
     // For the last planned key: a lower bound for any plan, and the bytes the pool held.
     std::int64_t live_bytes = 0, pool_bytes = 0;
@@ -104,30 +104,22 @@ class StepCapture {
   struct Entry {
     std::string key;
     int seen = 0;
-    bool refused = false;                        // cannot be captured, or no memory for its plan
-    bool told = false;                           // capture was logged
-    std::vector<MemorySequence> sequences = {};  // one per memory; empty: not recorded
-    // A graph, which may be null, followed by host work, which may be empty. No pieces: not
-    // captured.
-    struct Piece {
-      void* graph = nullptr;
-      std::function<void()> work = {};
-    };
-    std::vector<Piece> pieces = {};
-    std::vector<std::uint64_t> voided = {};  // voided_ of all ranks at the capture
+    bool refused = false;                         // cannot be captured, or no memory for its plan
+    bool told = false;                            // capture was logged
+    std::vector<MemorySequence> sequences = {};   // one per memory; empty: not recorded
+    std::unique_ptr<CapturedWork> captured = {};  // null: not captured
+    std::vector<std::uint64_t> voided = {};       // voided_ of all ranks at the capture
   };
   Entry& entry_of(std::string_view key);
-  void drop_pieces(Entry& entry) noexcept;
   void wait_for_stream();
   void void_graphs();
   bool give_back();
   bool everywhere(Entry& entry, bool well);
-  void replay(const Entry& entry);
   void refuse(Entry& entry, const std::string& why);
   void run_watched(const Entry& entry, const std::function<void()>& step);
   void record(Entry& entry, const std::function<void()>& step, bool warm);
   bool plan(Entry& entry);
-  std::string note_pieces(Entry& entry, const std::function<void()>& step);
+  std::string try_capture(Entry& entry, const std::function<void()>& step);
   bool serve(Entry& entry, const std::function<void()>& step);
   std::vector<MemorySequence> end_recording();
   bool is_prepared_for(const Entry& entry) const;

@@ -36,7 +36,6 @@ nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state, nn::StepOp
     model_.wait_for_values();  // the last step's gathers read the values that are updated now
     options.gradient_scale /= scaler_.scale();
     const nn::StepOutcome outcome = rule_.step(state, options);
-    sums_.take_last();
     if (!outcome.skipped) model_.publish();
     scaler_.update(outcome.skipped);
     return outcome;

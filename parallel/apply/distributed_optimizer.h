@@ -60,12 +60,9 @@ class DistributedOptimizer {
   // ParallelModel::queue_train(), then queue_step(). Losses are scaled by `state`
   // (LossOptions::state), whose loss scale follows `options.scaling`; loss_scale() and scaler() are
   // not used. If the step is skipped, rule().norm() is not finite, and values are published all the
-  // same. Both calls may be captured in a graph; replays also set take_last_sum().
+  // same. queue_step() may be captured in a graph.
   void set_step(kernels::StepState& state, const nn::StepOptions& options);
   void queue_step(kernels::StepState& state, const nn::StepOptions& options);
-  // The last cross-rank sum of the step. Wait for it before waiting for the stream: the sum's wait
-  // has a deadline. Null: there is one rank.
-  collectives::WorkPtr take_last_sum() { return sums_.take_last(); }
 
   // For checkpoints: masters and the rule's states, in no particular order. Without sharding whole
   // parameters, with sharding this rank's runs. Every rank loads all of its entries, whichever rank

@@ -27,14 +27,9 @@ double ModelSums::sum_squares(double mine, double* loss) {
 }
 
 void ModelSums::sum_squares_in_place(const Tensor& mine, Stream stream) {
-  collectives::Communicator& all = model_.mesh().world();
-  if (all.size() == 1) return;
-  scale_squares(model_.context().kernels().reduction(), mine, model_.is_first_copy(), stream);
-  const auto add = [this, &all, mine, stream] { last_ = add_squares(all, mine, stream); };
-  if (const nn::HostWork* const host_work = model_.mesh().host_work())
-    host_work->run(add);
-  else
-    add();
+  (void)parallel::sum_squares_in_place(model_.mesh().world(),
+                                       model_.context().kernels().reduction(), mine,
+                                       model_.is_first_copy(), stream);
 }
 
 bool ModelSums::has_parts() const { return model_.mesh().shape().tp > 1 || model_.sharded(); }
@@ -59,10 +54,6 @@ void ModelSums::sum_over_parts(std::span<nn::SquareSums> sums) {
   for (std::size_t i = 0; i < runs.size(); ++i) sums[i] = {whole[at(i)], whole[at(i) + 1]};
 }
 
-void ModelSums::before_reading(Stream stream) {
-  SHOAL_CHECK(!model_.mesh().captured(), "the host reads numbers in the middle of the update");
-  if (last_) last_->wait();
-  collectives::watch(model_.mesh().world(), stream);
-}
+void ModelSums::before_reading(Stream stream) { collectives::watch(model_.mesh().world(), stream); }
 
 }  // namespace shoal::parallel

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <span>
-#include <utility>
 
-#include "shoal/collectives/work.h"
 #include "shoal/nn/optim/update_rule.h"
 #include "shoal/parallel/apply/parallel_model.h"
 
@@ -26,12 +24,8 @@ class ModelSums final : public nn::UpdateGroup {
   void sum_over_parts(std::span<nn::SquareSums> sums) override;
   void before_reading(Stream stream) override;
 
-  // The last sum_squares_in_place(), also in each replay of a captured step. Null: one rank.
-  collectives::WorkPtr take_last() { return std::move(last_); }
-
  private:
   ParallelModel& model_;
-  collectives::WorkPtr last_;
 };
 
 }  // namespace shoal::parallel

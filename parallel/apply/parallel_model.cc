@@ -152,11 +152,7 @@ void ParallelModel::make_stages() {
         stages_.emplace(stage, std::make_unique<ChainStage>(context_, chain_, units, options))
             .first->second.get();
   }
-  const auto abort = [this](const std::exception& why) {
-    if (trying_ || mesh_.captured()) return false;
-    mesh_.abort(why);
-    return true;
-  };
+  const auto abort = [this](const std::exception& why) { return !trying_ && mesh_.abort(why); };
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
       plan().activations.offload ? plan().activations.loading_horizon : 0, abort, options_.captured,

@@ -51,9 +51,8 @@ class ShardedState final : public ModelState {
     if (groups_.copies() > 1 && mesh_.shape().tp > 1)
       tp_of_copies_ = mesh_.split(mesh_.dp(), groups_.rank(), mesh_.dp().rank());
     tied_groups_ = make_tied_groups(mesh_, tied_, groups_.shards(), groups_.rank());
-    gradients_ = make_sharded_gradients(
-        layout_, context_.kernels(), context_.memory(),
-        {.tracer = tracer_, .captured = captured_, .host_work = mesh_.host_work()});
+    gradients_ = make_sharded_gradients(layout_, context_.kernels(), context_.memory(),
+                                        {.tracer = tracer_, .captured = captured_});
   }
   void begin_step() override { gradients_->begin_step(); }
   void arm() override { gradients_->arm(); }

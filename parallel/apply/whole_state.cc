@@ -25,7 +25,6 @@ class WholeState final : public ModelState {
         weights_(parameters_of(held_), options.plan.precision.dtype, context.kernels(),
                  context.memory(), options.fill, options.masters, options.rounding_seed) {
     reducer_.tracer = options.tracer;
-    reducer_.host_work = mesh.host_work();
   }
 
   void make_gradients() override {

@@ -10,12 +10,10 @@ namespace {
 class AllReduction final : public BucketReduction {
  public:
   explicit AllReduction(collectives::Communicator& communicator) : communicator_(communicator) {
-    // NCCL computes on this stream. Operations that hosts run have streams of their own. Then this
-    // stream only waits for work that may be behind a gate (stream_gate.h), so it gets another
-    // priority.
-    if (const Stream own = communicator.stream(); !own.device.is_cpu())
-      lane_.emplace(own.device, communicator.backend() == "nccl" ? StreamPriority::high
-                                                                 : StreamPriority::normal);
+    // NCCL computes on the stream of the call. Operations that hosts run have streams of their own.
+    if (const Stream own = communicator.stream();
+        !own.device.is_cpu() && communicator.can_capture())
+      lane_.emplace(own.device);
   }
   int ranks() const override { return communicator_.size(); }
   MemoryResource& memory() override { return communicator_.memory_resource(); }
@@ -32,10 +30,10 @@ class AllReduction final : public BucketReduction {
   void abort(std::string_view reason) override { communicator_.abort(reason); }
 
  private:
-  // On a device: a stream of its own, so that sums run beside backward's work.
+  // A stream of its own, so that sums run beside backward's work.
   class Lane {
    public:
-    Lane(Device device, StreamPriority priority) : stream_(device, priority), written_(device) {}
+    explicit Lane(Device device) : stream_(device, StreamPriority::high), written_(device) {}
     // The stream, for work after everything that is queued on `other` now.
     Stream behind(Stream other) {
       written_.record(other);
@@ -73,26 +71,16 @@ class NoReduction final : public BucketReduction {
 
 // Multiplies the sum of a rank that does not count by 0, so it adds nothing. A sum that is not
 // finite becomes NaN: the rank's veto.
-void scale_squares(kernels::ReductionKernels& kernels, const Tensor& sum, bool counts,
-                   Stream stream) {
-  if (!counts) kernels.scale(DType::f64, sum.view().data, 0, 1, stream);
-}
-
-collectives::WorkPtr add_squares(collectives::Communicator& ranks, const Tensor& sum,
-                                 Stream stream) {
-  void* const data = sum.view().data;
-  collectives::WorkPtr work =
-      ranks.all_reduce(data, data, 1, DType::f64, collectives::ReduceOp::sum, stream);
-  work->block_stream(stream);
-  return work;
-}
-
 collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
                                           kernels::ReductionKernels& kernels, const Tensor& sum,
                                           bool counts, Stream stream) {
   if (ranks.size() == 1) return nullptr;
-  scale_squares(kernels, sum, counts, stream);
-  return add_squares(ranks, sum, stream);
+  void* const data = sum.view().data;
+  if (!counts) kernels.scale(DType::f64, data, 0, 1, stream);
+  collectives::WorkPtr work =
+      ranks.all_reduce(data, data, 1, DType::f64, collectives::ReduceOp::sum, stream);
+  work->block_stream(stream);
+  return work;
 }
 
 std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream) {

@@ -8,7 +8,6 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/reduction.h"
-#include "shoal/nn/capture/host_work.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::parallel {
@@ -38,23 +37,10 @@ collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
                                           kernels::ReductionKernels& kernels, const Tensor& sum,
                                           bool counts, Stream stream);
 
-// The same in two calls: the device's computation, then the exchange between ranks.
-void scale_squares(kernels::ReductionKernels& kernels, const Tensor& sum, bool counts,
-                   Stream stream);
-collectives::WorkPtr add_squares(collectives::Communicator& ranks, const Tensor& sum,
-                                 Stream stream);
-
 // all_reduce: every rank has the whole sum. `communicator` must outlive the result.
 std::shared_ptr<BucketReduction> make_all_reduction(collectives::Communicator& communicator);
 // For one rank: nothing is summed. Gradients are written on `stream` into `memory`, which must
 // outlive the result.
 std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream);
-
-// For captured steps whose sums need the host. start() and the streams' waits become `host_work`,
-// which each replay runs. Works of a captured step support block_stream() only. Outside a capture
-// it behaves as `reduction`. `host_work` must outlive the result. Destroying the result aborts if a
-// failed replay left a sum running.
-std::shared_ptr<BucketReduction> make_replayed_reduction(std::shared_ptr<BucketReduction> reduction,
-                                                         const nn::HostWork& host_work);
 
 }  // namespace shoal::parallel

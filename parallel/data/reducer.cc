@@ -61,11 +61,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  std::shared_ptr<BucketReduction> reduction, BucketPlan plan,
                  const ReducerOptions& options)
-    : reduction_(options.host_work
-                     ? make_replayed_reduction(std::move(reduction), *options.host_work)
-                     : std::move(reduction)),
-      options_(options),
-      plan_(std::move(plan)) {
+    : reduction_(std::move(reduction)), options_(options), plan_(std::move(plan)) {
   SHOAL_CHECK(options.buckets_in_flight >= 0,
               "{} gradient buckets in flight; give 1 or more, or 0 for no bound",
               options.buckets_in_flight);

@@ -54,9 +54,6 @@ struct ReducerOptions {
   // of it is handed over. May be empty. Mostly called inside backward.
   std::function<void(nn::Parameter&)> on_complete = {};
   Tracer* tracer = nullptr;  // may be null
-  // For captured steps whose sums need the host (make_replayed_reduction()). May be null; must
-  // outlive the Reducer.
-  const nn::HostWork* host_work = nullptr;
 };
 
 struct ReducerStatistics {

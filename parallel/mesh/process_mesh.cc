@@ -6,6 +6,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
 namespace {
@@ -72,12 +73,8 @@ void give_up(collectives::Communicator& group, const std::string& reason) noexce
 }  // namespace
 
 ProcessMesh::ProcessMesh(collectives::Communicator& world, const MeshShape& shape,
-                         const Placement& placement, const nn::HostWork* host_work)
-    : host_work_(host_work),
-      replayed_(host_work ? make_replayed_communicator(world, *host_work, memories_) : nullptr),
-      all_(host_work ? replayed_.get() : &world),
-      shape_(shape),
-      placement_(placement) {
+                         const Placement& placement)
+    : world_(world), shape_(shape), placement_(placement) {
   SHOAL_CHECK(shape.size() == world.size(), "a mesh of rdp {} x pp {} x tp {} = {} ranks on {}",
               shape.rdp, shape.pp, shape.tp, shape.size(), world.size());
   place_ = placement.place_of(world.rank(), shape);
@@ -90,16 +87,13 @@ ProcessMesh::ProcessMesh(collectives::Communicator& world, const MeshShape& shap
 
 collectives::Communicator* ProcessMesh::make(Axes asked) {
   const Axes axes = effective(asked, shape_);
-  if (shape_.size(axes) == all_->size()) return all_;
+  if (shape_.size(axes) == world_.size()) return &world_;
   for (const auto& [known, communicator] : made_)
     if (known == axes) return communicator;
-  owned_.push_back(all_->split(placement_.group_index(all_->rank(), axes, shape_), all_->rank()));
+  owned_.push_back(
+      world_.split(placement_.group_index(world_.rank(), axes, shape_), world_.rank()));
   made_.emplace_back(axes, owned_.back().get());
   return owned_.back().get();
-}
-
-const nn::HostWork* ProcessMesh::host_work() const {
-  return all_->can_capture() ? nullptr : host_work_;
 }
 
 std::shared_ptr<collectives::Communicator> ProcessMesh::split(collectives::Communicator& group,
@@ -111,19 +105,21 @@ std::shared_ptr<collectives::Communicator> ProcessMesh::split(collectives::Commu
   return made;
 }
 
-void ProcessMesh::abort(const std::exception& why) const noexcept {
-  if (aborted_.exchange(true)) return;
+bool ProcessMesh::abort(const std::exception& why) const noexcept {
+  if (is_capturing()) return false;
+  if (aborted_.exchange(true)) return true;
   try {
     const std::string reason = reason_of(why);
     // The world first: through it each rank learns which rank began the abort, whichever other
     // ranks it hears from.
-    give_up(*all_, reason);
+    give_up(world_, reason);
     for (const auto& group : owned_) give_up(*group, reason);
     const std::lock_guard lock(mutex_);
     for (const auto& split : splits_) give_up(*split, reason);
   } catch (const std::exception& problem) {
     log::debug("the other ranks are not told why this one ends: {}", problem.what());
   }
+  return true;
 }
 
 void ProcessMesh::throw_if_passed_on(const std::exception& why) const {
@@ -132,7 +128,7 @@ void ProcessMesh::throw_if_passed_on(const std::exception& why) const {
   const Beginning from = beginning_of(abort->message());
   if (from.passed_on < 1) return;
   throw Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", from.rank, from.why))
-      .at_rank(all_->rank())
+      .at_rank(world_.rank())
       .with_peer(from.rank)
       .in_operation(abort->operation());
 }

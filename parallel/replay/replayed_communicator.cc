@@ -5,94 +5,127 @@
 
 #include "shoal/collectives/call.h"
 #include "shoal/collectives/communicator_options.h"
-#include "shoal/parallel/replay/noted_works.h"
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
-namespace {
 
 using collectives::Call;
 using collectives::Communicator;
 using collectives::WorkPtr;
 
-class ReplayedCommunicator final : public Communicator {
+class ReplayedCommunicator::NodeWork final : public collectives::Work {
  public:
-  ReplayedCommunicator(std::unique_ptr<Communicator> owned, Communicator& inner,
-                       const nn::HostWork& host_work, ReplayedMemories memories)
-      : owned_(std::move(owned)),
-        inner_(inner),
-        host_work_(host_work),
-        works_(host_work),
-        memories_(std::move(memories)),
-        memory_(inner.memory_resource()) {
-    memories_->push_back(&memory_);
+  explicit NodeWork(std::shared_ptr<Slot> slot) : slot_(std::move(slot)) {}
+  bool test() override { return false; }
+  void wait(Deadline) override {
+    throw_error(ErrorCode::internal,
+                "what ranks exchange in a captured step is waited for by its host");
   }
-  // Runs before the memory is freed.
-  ~ReplayedCommunicator() override {
-    works_.give_up([this] { inner_.abort("a step ended in the middle of its replay"); });
-    std::erase(*memories_, &memory_);
-  }
-  ReplayedCommunicator(const ReplayedCommunicator&) = delete;
-  ReplayedCommunicator& operator=(const ReplayedCommunicator&) = delete;
-
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  std::string backend() const override { return inner_.backend(); }
-  MemoryResource& memory_resource() override { return memory_; }
-  std::unique_ptr<collectives::Registration> register_buffer(void* data,
-                                                             std::int64_t bytes) override {
-    return inner_.register_buffer(data, bytes);
-  }
-  collectives::CommunicatorStatistics statistics() const override { return inner_.statistics(); }
-  Stream stream() const override { return inner_.stream(); }
-  Communicator& host() override {
-    SHOAL_CHECK(!host_work_.captured(), "hosts exchange values in the middle of the step");
-    return inner_.host();
-  }
-  bool can_capture() const override { return inner_.can_capture(); }
-  WorkPtr watch(Stream stream) override { return inner_.watch(stream); }
-  void abort(std::string_view reason) override { inner_.abort(reason); }
-  std::unique_ptr<Communicator> split(int color, int key) override {
-    std::unique_ptr<Communicator> part = inner_.split(color, key);
-    if (!part) return nullptr;
-    Communicator& all = *part;
-    return std::make_unique<ReplayedCommunicator>(std::move(part), all, host_work_, memories_);
+  double default_deadline_seconds() const override { return 0; }
+  void block_stream(Stream stream) override {
+    // Removed first: after an Error no call may wait for it again.
+    host_node([slot = slot_, stream] {
+      const WorkPtr work = std::move(slot->work);
+      if (work) work->block_stream(stream);
+    });
   }
 
  private:
-  bool notes() const { return works_.notes() && !inner_.can_capture(); }
-  double deadline_seconds() const override { return inner_.deadline_seconds(); }
-  DeviceType device_type() const override { return inner_.device_type(); }
-  WorkPtr repeat(const collectives::PlainCall& call) override {
-    return notes() ? nullptr : repeat_in(inner_, call);
-  }
-  WorkPtr submit(Call&& call) override {
-    if (!notes()) return inner_.call(std::move(call));
-    return works_.note([&inner = inner_, call = std::move(call)] { return inner.call(call); });
-  }
-  WorkPtr submit_group(std::vector<Call> calls) override {
-    const auto begin = [&inner = inner_, calls = std::move(calls)] {
-      inner.begin_group();
-      for (const Call& call : calls) inner.call(call);
-      return inner.end_group();
-    };
-    return notes() ? works_.note(begin) : begin();
-  }
-
-  const std::unique_ptr<Communicator> owned_;  // null: the caller owns it
-  Communicator& inner_;
-  const nn::HostWork& host_work_;
-  NotedWorks works_;
-  const ReplayedMemories memories_;
-  nn::PlannedMemory memory_;
+  std::shared_ptr<Slot> slot_;
 };
 
-}  // namespace
+ReplayedCommunicator::ReplayedCommunicator(std::unique_ptr<Communicator> owned, Communicator& inner,
+                                           std::shared_ptr<Memories> memories)
+    : owned_(std::move(owned)),
+      inner_(inner),
+      memories_(std::move(memories)),
+      memory_(inner.memory_resource()) {
+  memories_->push_back(&memory_);
+}
 
-std::unique_ptr<Communicator> make_replayed_communicator(Communicator& inner,
-                                                         const nn::HostWork& host_work,
-                                                         ReplayedMemories memories) {
-  return std::make_unique<ReplayedCommunicator>(nullptr, inner, host_work, std::move(memories));
+ReplayedCommunicator::~ReplayedCommunicator() {
+  end_operations("a step ended in the middle of its replay");
+  std::erase(*memories_, &memory_);
+}
+
+std::unique_ptr<collectives::Registration> ReplayedCommunicator::register_buffer(
+    void* data, std::int64_t bytes) {
+  return inner_.register_buffer(data, bytes);
+}
+
+collectives::CommunicatorStatistics ReplayedCommunicator::statistics() const {
+  return inner_.statistics();
+}
+
+Communicator& ReplayedCommunicator::host() {
+  SHOAL_CHECK(!is_capturing(), "hosts exchange values in the middle of the step");
+  return inner_.host();
+}
+
+std::unique_ptr<Communicator> ReplayedCommunicator::split(int color, int key) {
+  std::unique_ptr<Communicator> part = inner_.split(color, key);
+  if (!part) return nullptr;
+  Communicator& all = *part;
+  return std::unique_ptr<Communicator>(new ReplayedCommunicator(std::move(part), all, memories_));
+}
+
+WorkPtr ReplayedCommunicator::watch(Stream stream) {
+  SHOAL_CHECK(!is_capturing(), "the host reads numbers in the middle of the update");
+  return inner_.watch(stream);
+}
+
+void ReplayedCommunicator::abort(std::string_view reason) {
+  inner_.abort(reason);
+  if (std::this_thread::get_id() == captures_) end_operations(reason);
+}
+
+bool ReplayedCommunicator::makes_nodes() const { return is_capturing() && !inner_.can_capture(); }
+
+WorkPtr ReplayedCommunicator::repeat(const collectives::PlainCall& call) {
+  return makes_nodes() ? nullptr : repeat_in(inner_, call);
+}
+
+WorkPtr ReplayedCommunicator::submit(Call&& call) {
+  if (!makes_nodes()) return inner_.call(std::move(call));
+  return make_node([&inner = inner_, call = std::move(call)] { return inner.call(call); });
+}
+
+WorkPtr ReplayedCommunicator::submit_group(std::vector<Call> calls) {
+  const auto begin = [&inner = inner_, calls = std::move(calls)] {
+    inner.begin_group();
+    for (const Call& call : calls) inner.call(call);
+    return inner.end_group();
+  };
+  return makes_nodes() ? make_node(begin) : begin();
+}
+
+WorkPtr ReplayedCommunicator::make_node(Begin begin) {
+  // Slots that only this list still holds belong to destroyed graphs.
+  std::erase_if(slots_, [](const std::shared_ptr<Slot>& slot) {
+    return slot.use_count() == 1 && !slot->work;
+  });
+  captures_ = std::this_thread::get_id();
+  auto slot = std::make_shared<Slot>();
+  slots_.push_back(slot);
+  host_node([slot, begin = std::move(begin)] {
+    SHOAL_CHECK(!slot->work, "what ranks exchange in a captured step is not waited for in it");
+    slot->work = begin();
+  });
+  return std::make_unique<NodeWork>(std::move(slot));
+}
+
+// After a failed wait, this rank touches no buffer any more.
+void ReplayedCommunicator::end_operations(std::string_view reason) noexcept {
+  try {
+    for (const std::shared_ptr<Slot>& slot : slots_) {
+      if (!slot->work || slot->work->test()) continue;
+      inner_.abort(reason);
+      slot->work->wait(deadlines::at_once());
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): expected, it has failed
+  }
 }
 
 }  // namespace shoal::parallel

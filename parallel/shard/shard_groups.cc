@@ -53,7 +53,7 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
     }
     void block_stream(Stream stream) override {
       while (!entry_->second) {
-        hops_->waiting_.front()->first->wait();
+        hops_->waiting_.front()->first->block_stream(hops_->groups_.replicas->stream());
         hops_->go_on();
       }
       entry_->second->block_stream(stream);

@@ -23,7 +23,7 @@ class KeptGradients final : public ShardedGradients {
   KeptGradients(const ShardLayout& layout, const ShardedGradientOptions& options)
       : layout_(layout),
         reducer_(layout.parameters, make_shard_reduction(layout.groups), layout.plan.flat,
-                 {.tracer = options.tracer, .host_work = options.host_work}) {}
+                 {.tracer = options.tracer}) {}
   void begin_step() override { reducer_.begin_step(); }
   void arm() override { reducer_.arm(); }
   void finish() override { reducer_.finish(); }

@@ -57,11 +57,9 @@ class ShardedGradients {
 };
 
 // `captured`: steps are captured, so their work, allocations and order do not depend on timing.
-// Sums run as `host_work` (null: graphs hold them), which must outlive the gradients.
 struct ShardedGradientOptions {
   Tracer* tracer = nullptr;  // may be null
   bool captured = false;
-  const nn::HostWork* host_work = nullptr;
 };
 
 // Sets `gradient` and hooks of the layout's parameters. `layout`, `kernels` and `memory` must

@@ -279,6 +279,18 @@ TEST(DeviceCommunicator, HostValuesHaveAGroupOfTheirOwn) {
   });
 }
 
+// A host that is about to wait for its stream keeps no Work of the calls it made.
+TEST(DeviceCommunicator, WatchesItsLastCall) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    EXPECT_EQ(c->watch({}), nullptr);
+    std::vector<float> x(5000, 1.0f);
+    (void)c->all_reduce(x.data(), x.data(), 5000, DType::f32, ReduceOp::sum);
+    c->watch({})->wait();
+    EXPECT_EQ(x.back(), 2.0f);
+  });
+}
+
 TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
   device::ShareableMemory memory(device::make_host_peer_access(), Stream{}, nullptr);
   const std::size_t mib = std::size_t{1} << 20;

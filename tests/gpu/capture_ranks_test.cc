@@ -42,12 +42,12 @@ class RankOfPieces {
           std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{kCount}, nn::Initializer{}));
     std::vector<nn::Parameter*> all;
     for (const auto& parameter : parameters_) all.push_back(parameter.get());
+    replayed_ = std::make_unique<parallel::ReplayedCommunicator>(*communicator_);
     reducer_ = std::make_unique<parallel::Reducer>(
-        all,
-        parallel::make_replayed_reduction(parallel::make_all_reduction(*communicator_), host_work_),
+        all, *replayed_,
         parallel::ReducerOptions{.bucket_bytes = 4 * kCount, .first_bucket_bytes = 4 * kCount});
-    capture_ = std::make_unique<nn::StepCapture>(*kernels_, planned_,
-                                                 nn::StepCaptureOptions{.host_work = &host_work_});
+    capture_ = std::make_unique<nn::StepCapture>(
+        *kernels_, planned_, nn::StepCaptureOptions{.beside = replayed_->memories()});
     staged_ = std::make_unique<nn::StagedInputs>(*kernels_, *source_);
     sums_ = Tensor::empty(reducer_->flat().shape(), DType::f32, *source_, MemoryTag::data,
                           kernels_->stream());
@@ -72,7 +72,7 @@ class RankOfPieces {
         parameter.accumulate();
         copy(parameter.gradient.view().data, block.data());
         parameter.end_use();
-        if (i == kParameters - 1) host_work_.run([this] { between_(); });
+        if (i == kParameters - 1) host_node([this] { between_(); });
       }
       reducer_->finish();
       device_backend(DeviceType::cuda)
@@ -103,8 +103,8 @@ class RankOfPieces {
   nn::PlannedMemory planned_{pool_, *source_};
   std::unique_ptr<kernels::Kernels> kernels_;
   std::unique_ptr<collectives::Communicator> communicator_;
+  std::unique_ptr<parallel::ReplayedCommunicator> replayed_;
   std::vector<std::unique_ptr<nn::Parameter>> parameters_;
-  nn::HostWork host_work_;
   std::unique_ptr<parallel::Reducer> reducer_;
   std::unique_ptr<nn::StagedInputs> staged_;
   Tensor sums_;
@@ -183,13 +183,12 @@ class RankOfExchanges {
     auto options = test::with_deadline(20);
     options.stream = kernels_->stream();
     communicator_ = collectives::make_communicator(world, store, options);
-    all_ = parallel::make_replayed_communicator(*communicator_, host_work_, memories_);
+    all_ = std::make_unique<parallel::ReplayedCommunicator>(*communicator_);
     pair_ = all_->split(0, world.rank);
     capture_ = std::make_unique<nn::StepCapture>(
         *kernels_, planned_,
         nn::StepCaptureOptions{.say = [this](const std::string& line) { said += line + "\n"; },
-                               .host_work = &host_work_,
-                               .beside = *memories_});
+                               .beside = all_->memories()});
     staged_ = std::make_unique<nn::StagedInputs>(*kernels_, *source_);
     for (Tensor* result : {&gathered_, &sums_})
       *result = Tensor::empty({kCount}, DType::f32, *source_, MemoryTag::data, kernels_->stream());
@@ -209,7 +208,7 @@ class RankOfExchanges {
   }
   nn::StepCapture& capture() { return *capture_; }
   collectives::Communicator& communicator() { return *pair_; }
-  const parallel::ReplayedMemories& memories() const { return memories_; }
+  const std::vector<nn::PlannedMemory*>& memories() const { return all_->memories(); }
   bool asks_hosts = false;  // in the middle of a step
   std::string said;
 
@@ -230,7 +229,7 @@ class RankOfExchanges {
     EXPECT_EQ(pair_->send(mine.const_view().data, kCount, DType::f32, peer, stream), nullptr);
     pair_->recv(got.view().data, kCount, DType::f32, peer, stream);
     pair_->end_group()->block_stream(stream);
-    host_work_.run([this] { between_(); });
+    host_node([this] { between_(); });
     if (asks_hosts) all_->host();
     const Tensor sum = shared(kCount);
     copy(sum.view().data, input);
@@ -263,9 +262,8 @@ class RankOfExchanges {
   nn::PlannedMemory planned_{pool_, *source_};
   std::unique_ptr<kernels::Kernels> kernels_;
   std::unique_ptr<collectives::Communicator> communicator_;
-  nn::HostWork host_work_;
-  parallel::ReplayedMemories memories_ = std::make_shared<std::vector<nn::PlannedMemory*>>();
-  std::unique_ptr<collectives::Communicator> all_, pair_;
+  std::unique_ptr<parallel::ReplayedCommunicator> all_;
+  std::unique_ptr<collectives::Communicator> pair_;
   std::unique_ptr<nn::StagedInputs> staged_;
   Tensor gathered_, sums_;
   std::function<void()> between_;
@@ -281,11 +279,11 @@ TEST(GpuCapture, WhatRanksExchangeIsMadeBetweenTheGraphsOfAStep) {
       ASSERT_EQ(sum, static_cast<float>(20 * step + 1)) << "step " << step;
     }
     EXPECT_EQ(rank.capture().statistics().replayed, kSteps - 3) << rank.said;
-    ASSERT_EQ(rank.memories()->size(), 2U);
-    EXPECT_EQ(rank.memories()->at(0)->arena_bytes(), 0) << "nothing is from there";
+    ASSERT_EQ(rank.memories().size(), 2U);
+    EXPECT_EQ(rank.memories().at(0)->arena_bytes(), 0) << "nothing is from there";
     // What is sent, and after each other what is gathered, and what is received and summed.
-    EXPECT_GE(rank.memories()->at(1)->arena_bytes(), 12 * kCount);
-    EXPECT_LT(rank.memories()->at(1)->arena_bytes(), 13 * kCount);
+    EXPECT_GE(rank.memories().at(1)->arena_bytes(), 12 * kCount);
+    EXPECT_LT(rank.memories().at(1)->arena_bytes(), 13 * kCount);
   });
 }
 

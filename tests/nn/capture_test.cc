@@ -336,13 +336,11 @@ struct ToyOfPieces {
                 {.warmup = 3,
                  .say = [this](const std::string& line) { said.push_back(line); },
                  .backend = &backend,
-                 .host_work = &host_work,
                  .exchange = std::move(exchange)}) {}
   CaptureMemory memory;
   NotingBackend backend;
   std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
   std::vector<std::string> said;
-  HostWork host_work;
   StepCapture capture;
   double x = 1, y = 0, z = 0;
   std::vector<std::string> order;  // of what ran
@@ -352,7 +350,7 @@ struct ToyOfPieces {
       const Buffer block(memory.planned, bytes, MemoryTag::activations);
       auto* const product = static_cast<double*>(block.data());
       const auto host = [this](const char* name) {
-        host_work.run([this, name] { order.emplace_back(name); });
+        host_node([this, name] { order.emplace_back(name); });
       };
       const auto device = [this](const char* name, const std::function<void()>& work) {
         backend.queue([=, this] { order.emplace_back(name), work(); });
@@ -379,7 +377,7 @@ TEST(StepCapture, ReplaysHostWorkBetweenItsPieces) {
     EXPECT_EQ(toy.z, before + 2 * i);
     EXPECT_THAT(toy.order, ElementsAre("forward", "start", "backward", "start", "wait", "wait",
                                        "update", "last"));
-    EXPECT_FALSE(toy.host_work.captured());
+    EXPECT_FALSE(is_capturing());
   }
   const StepCapture::Statistics statistics = toy.capture.statistics();
   EXPECT_EQ(statistics.replayed, 5);
@@ -400,7 +398,7 @@ TEST(StepCapture, APieceThatCannotBeCapturedUndoesThoseBefore) {
   EXPECT_EQ(toy.z, 10);
   EXPECT_EQ(toy.backend.launched, 0);
   EXPECT_EQ(toy.backend.destroyed, 2);
-  EXPECT_FALSE(toy.host_work.captured());
+  EXPECT_FALSE(is_capturing());
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("this stream cannot be captured")));
 }
 
@@ -411,7 +409,7 @@ TEST(StepCapture, AnErrorBetweenPiecesEndsTheReplay) {
   const auto step = [&] {
     toy.capture.run("one", [&] {
       toy.backend.queue([&] { ++toy.y; });
-      toy.host_work.run([&] {
+      host_node([&] {
         if (fails) throw Error(ErrorCode::peer_lost, "rank 1 is gone");
       });
       toy.backend.queue([&] { ++toy.z; });

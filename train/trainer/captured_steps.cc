@@ -51,7 +51,7 @@ bool CapturedSteps::reads_on_host() const {
 std::string CapturedSteps::why_not() const {
   if (reads_on_host())
     return "with tensor_parallel_degree > 1 the host reads the targets of this model's head";
-  if (on_device() && plan_.activations.offload && mesh_.host_work() != nullptr)
+  if (replayed_ != nullptr && plan_.activations.offload && !replayed_->can_capture())
     return "what is offloaded is on its way where one graph ends and the next begins (over native)";
   return {};
 }
@@ -71,9 +71,8 @@ void CapturedSteps::begin_capture() {
   collectives::Communicator& all = mesh_.world();
   nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),  // with branches
                                  .say = [this](const std::string& line) { parts_.say(line); },
-                                 .host_work = &host_work_,
-                                 .operations = &recorder_,
-                                 .beside = mesh_.planned_memories()};
+                                 .operations = &recorder_};
+  if (replayed_ != nullptr) options.beside = replayed_->memories();
   options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
   if (all.size() > 1 && all.can_capture()) options.exchange = exchange_over(all);
   ++captures_made_;
@@ -204,7 +203,8 @@ std::string CapturedSteps::describe() {
   if (ran_beside_ && !text.empty()) text += "; gradients of weights beside backward";
   std::optional<std::int64_t> room = parts_.trainer.planned_memory->available_bytes();
   if (text.empty() || planned.empty() || !room) return text;
-  for (const nn::PlannedMemory* memory : mesh_.planned_memories()) *room += memory->arena_bytes();
+  if (replayed_ != nullptr)
+    for (const nn::PlannedMemory* memory : replayed_->memories()) *room += memory->arena_bytes();
   const nn::LargestBatch largest =
       nn::largest_batch(planned, last_batch_, *room, context_.kernels().device());
   const bool whole = !parts_.arguments.model_parallel;

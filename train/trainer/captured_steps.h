@@ -17,6 +17,7 @@
 #include "shoal/parallel/mesh/process_mesh.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/plan/parallel_plan.h"
+#include "shoal/parallel/replay/replayed_communicator.h"
 #include "shoal/train/trainer/engine_parts.h"
 #include "shoal/train/trainer/step_results.h"
 
@@ -27,17 +28,17 @@ bool wants_capture(const EngineParts& parts);
 
 class CapturedSteps {
  public:
-  // `context`: with `recorder` as its dispatcher, for the model that `plan` describes. `host_work`:
-  // that of the mesh. All arguments must outlive the object.
+  // `context`: with `recorder` as its dispatcher, for the model that `plan` describes. `replayed`:
+  // the mesh's world, null if it is not replayed. All arguments must outlive the object.
   CapturedSteps(const EngineParts& parts, const parallel::ParallelPlan& plan,
                 const parallel::ProcessMesh& mesh, nn::Context& context, nn::StepRecorder& recorder,
-                nn::HostWork& host_work)
+                const parallel::ReplayedCommunicator* replayed)
       : parts_(parts),
         plan_(plan),
         mesh_(mesh),
         context_(context),
         recorder_(recorder),
-        host_work_(host_work) {}
+        replayed_(replayed) {}
 
   // Why steps are not captured although the run wants that; empty: they are. The same on every
   // rank. With tensor parallelism, call it after the model is split.
@@ -45,7 +46,6 @@ class CapturedSteps {
   // Captures steps from now on, unless why_not() has a reason. Small steps of one rank run weight
   // gradients beside backward.
   void begin();
-  bool active() const { return capture_ != nullptr; }
 
   // On a device: copies the inputs of a step there, once, not at each use. `results`, if not null,
   // is waited for before inputs that steps still read are dropped.
@@ -76,7 +76,7 @@ class CapturedSteps {
   const parallel::ProcessMesh& mesh_;
   nn::Context& context_;
   nn::StepRecorder& recorder_;
-  nn::HostWork& host_work_;
+  const parallel::ReplayedCommunicator* replayed_;
   // Inputs of steps by their shapes. Empty if kernels run on the host.
   std::map<std::string, nn::StagedInputs> staged_;
   // For captured steps of one rank, while its tensors fit into memory; otherwise null.

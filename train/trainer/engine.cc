@@ -75,12 +75,12 @@ Engine::Engine(const EngineParts& parts)
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       scaler_(make_scaler(parts.arguments)),
       optimizer_memory_(parts),
-      mesh_(*parts.trainer.communicator, checked_shape(parts, chain_, plan_.mesh),
-            plan_.mesh.placement,
-            wants_capture(parts) && on_device() && parts.trainer.communicator->size() > 1
-                ? &host_work_
-                : nullptr),
-      steps_(parts_, plan_, mesh_, context_, recorder_, host_work_) {
+      replayed_(wants_capture(parts) && on_device() && parts.trainer.communicator->size() > 1
+                    ? std::make_unique<parallel::ReplayedCommunicator>(*parts.trainer.communicator)
+                    : nullptr),
+      mesh_(replayed_ ? *replayed_ : *parts.trainer.communicator,
+            checked_shape(parts, chain_, plan_.mesh), plan_.mesh.placement),
+      steps_(parts_, plan_, mesh_, context_, recorder_, replayed_.get()) {
   mesh_.guarded([this] { build(); });
 }
 
@@ -97,7 +97,8 @@ void Engine::build() {
   // Not on a device: its host would wait for the device at each parameter.
   if (whole() && a.overlaps_forward(ranks()) && !on_device()) overlap_forward(options.reducer);
   // Two reasons of steps_.why_not() that are known before the model is split.
-  const bool on_its_way = on_device() && plan_.activations.offload && mesh_.host_work() != nullptr;
+  const bool on_its_way =
+      on_device() && plan_.activations.offload && replayed_ && !mesh_.world().can_capture();
   const bool rows_on_host = on_device() && plan_.mesh.tensor > 1 && chain_.reads_target_rows();
   options.captured = wants_capture(parts_) && !on_its_way && !rows_on_host;
   options.tracer = parts_.trainer.tracer;
@@ -267,12 +268,9 @@ StepDone Engine::step(const StepWork& work) {
                               .abandon = [&] { model_->abandon_step(); }});
   });
   if (results_) {
-    collectives::WorkPtr last = optimizer_->take_last_sum();
-    // Sums in a graph leave no Work.
-    if (steps_.active() && ranks() > 1 && mesh_.world().can_capture())
-      last = mesh_.world().watch(context_.stream);
     results_->note(losses_.defined() ? losses_.narrowed(0, 0, std::ssize(microbatches)) : Tensor(),
-                   optimizer_->rule().norm(), std::move(last));
+                   optimizer_->rule().norm(),
+                   ranks() > 1 ? mesh_.world().watch(context_.stream) : nullptr);
     if (!work.wait) return {.known = false};
     done = results_->last();
   }

@@ -20,6 +20,7 @@
 #include "shoal/nn/autograd/context.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
+#include "shoal/parallel/replay/replayed_communicator.h"
 #include "shoal/train/trainer/captured_steps.h"
 #include "shoal/train/trainer/early_forward.h"
 #include "shoal/train/trainer/held_numbers.h"
@@ -128,7 +129,8 @@ class Engine {
   OptimizerMemory optimizer_memory_;
   // If updates run during the next forward; otherwise null.
   std::unique_ptr<EarlyForward> early_;
-  nn::HostWork host_work_;  // for captured steps
+  // Of all ranks, for captured steps of several on devices; otherwise null.
+  const std::unique_ptr<parallel::ReplayedCommunicator> replayed_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::string cut_by_;  // how the model was cut, for the log

@@ -80,15 +80,22 @@ void DeviceCommunicator::abort(std::string_view reason) {
 
 WorkPtr DeviceCommunicator::submit(Call&& call) {
   if (size() == 1) return alone(call);
-  auto operation = engine_->submit(std::move(call));
-  return std::make_unique<DeviceWork>(engine_, std::move(operation));
+  return work_of(engine_->submit(std::move(call)));
+}
+
+WorkPtr DeviceCommunicator::work_of(std::shared_ptr<DeviceOperation> operation) {
+  last_ = std::move(operation);
+  return std::make_unique<DeviceWork>(engine_, last_);
+}
+
+WorkPtr DeviceCommunicator::watch(Stream) {
+  return last_ ? std::make_unique<DeviceWork>(engine_, last_) : nullptr;
 }
 
 WorkPtr DeviceCommunicator::submit_group(std::vector<Call> calls) {
   if (size() == 1 || calls.size() == 1 || !engine_->may_join(calls))
     return Communicator::submit_group(std::move(calls));
-  auto operation = engine_->submit(std::move(calls));
-  return std::make_unique<DeviceWork>(engine_, std::move(operation));
+  return work_of(engine_->submit(std::move(calls)));
 }
 
 WorkPtr DeviceCommunicator::alone(const Call& call) {

@@ -58,6 +58,7 @@ class DeviceCommunicator final : public Communicator {
   CommunicatorStatistics statistics() const override;
   Stream stream() const override { return options_.stream; }
   Communicator& host() override { return *host_; }
+  WorkPtr watch(Stream stream) override;  // the last call's
   void abort(std::string_view reason) override;
   // Number of calls that blocked their thread so far, over this Communicator and all its splits.
   std::int64_t waits() const { return options_.family->waits(); }
@@ -66,6 +67,7 @@ class DeviceCommunicator final : public Communicator {
   WorkPtr submit(Call&& call) override;
   WorkPtr submit_group(std::vector<Call> calls) override;
   WorkPtr alone(const Call& call);
+  WorkPtr work_of(std::shared_ptr<DeviceOperation> operation);
   double deadline_seconds() const override { return options_.deadline_seconds; }
   DeviceType device_type() const override { return options_.stream.device.type; }
   std::vector<Place> exchange_places(Place own) override;
@@ -74,7 +76,8 @@ class DeviceCommunicator final : public Communicator {
   const Options options_;
   const std::shared_ptr<Communicator> host_;
   std::shared_ptr<DeviceEngine> engine_;
-  DeviceReductions reductions_;  // for a rank that is alone
+  std::shared_ptr<DeviceOperation> last_;  // submitted last
+  DeviceReductions reductions_;            // for a rank that is alone
   std::int64_t alone_operations_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "support/one_core.h"
 
 #include "shoal/nn/capture/step_capture.h"
+#include "shoal/parallel/replay/replayed_communicator.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -24,17 +25,13 @@ constexpr Task kSmall{.rows = 4, .length = 6, .heads = 2};
 // Ends a capture before one of the step's operations.
 class Breaker final : public nn::Dispatcher {
  public:
-  explicit Breaker(const nn::HostWork& host_work) : host_work_(host_work) {}
   void run(const nn::Operation&, const std::function<void()>& body) override {
     ++seen;
-    if (host_work_.captured() && seen > breaks_at)
+    if (is_capturing() && seen > breaks_at)
       throw_error(ErrorCode::internal, "the test's own failure");
     body();
   }
   int seen = 0, breaks_at = 0;
-
- private:
-  const nn::HostWork& host_work_;
 };
 
 struct Steps {
@@ -47,8 +44,9 @@ class PlannedRank {
  public:
   PlannedRank(const Layout& layout, collectives::Communicator& all, bool captured)
       : layout_(layout),
-        mesh_(all, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement),
-              captured ? &host_work_ : nullptr) {
+        all_(all),
+        mesh_(captured ? all_ : all, {layout.rdp, layout.pp, layout.tp},
+              Placement(layout.placement)) {
     context_.random.state = &rank_.state;
     ParallelOptions options = options_of(layout);
     options.captured = captured;
@@ -67,8 +65,7 @@ class PlannedRank {
           nn::StepCaptureOptions{.warmup = 1,
                                  .say = [this](const std::string& line) { said.push_back(line); },
                                  .backend = &backend_,
-                                 .host_work = &host_work_,
-                                 .beside = mesh_.planned_memories()});
+                                 .beside = all_.memories()});
     breaker_.breaks_at = operations_ * part / places;
     run(step, [&](const auto& body) { capture_->run(fmt::format("{}", part), body); });
   }
@@ -77,7 +74,7 @@ class PlannedRank {
   }
   // What such a step takes and gives back, by turns, from each memory: "+0 +1 -0 ... | +0 ...".
   std::string record(int step) {
-    std::vector<nn::PlannedMemory*> memories = mesh_.planned_memories();
+    std::vector<nn::PlannedMemory*> memories = all_.memories();
     memories.push_back(&planned_);
     for (nn::PlannedMemory* memory : memories) memory->begin_recording();
     call_by_call(step);
@@ -136,14 +133,14 @@ class PlannedRank {
   }
 
   const Layout layout_;
-  nn::HostWork host_work_;
+  ReplayedCommunicator all_;
   ProcessMesh mesh_;
   std::unique_ptr<MemoryResource> source_ = make_host_memory();
   PoolMemory pool_{*source_};
   nn::PlannedMemory planned_{pool_, *source_};
   std::unique_ptr<kernels::Kernels> kernels_ =
       kernels::make_cpu_kernels({.threads = 1, .memory = &planned_});
-  Breaker breaker_{host_work_};
+  Breaker breaker_;
   nn::Context context_{*kernels_, planned_, breaker_};
   Rank rank_;  // makes inputs
   std::unique_ptr<nn::Chain> chain_ = make_model(layout_.task);
