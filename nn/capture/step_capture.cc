@@ -62,6 +62,7 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
 // If ranks agree on captures, the kind of a step combines the keys of all ranks. All ranks have
 // then warmed up, recorded and captured the same kinds.
 void StepCapture::run(std::string_view key, const std::function<void()>& step, bool warm) {
+  const RepeatableStep repeatable;
   std::string kind(key);
   std::vector<std::uint64_t> voided;
   if (options_.exchange && graphs_) {

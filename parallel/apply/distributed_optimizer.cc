@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "shoal/runtime/device/captured_work.h"
+
 namespace shoal::parallel {
 namespace {
 
@@ -51,8 +53,8 @@ void DistributedOptimizer::queue_step(kernels::StepState& state, const nn::StepO
     model_.wait_for_values();
     rule_.queue_step(state, options);
     model_.publish();
-    // A captured step must end with no running gather: the next step may be a replay.
-    if (model_.options().captured) model_.wait_for_values();
+    // The next step may be a replay, which waits for none of this step's gathers.
+    if (is_repeatable_step()) model_.wait_for_values();
   });
 }
 

@@ -155,8 +155,7 @@ void ParallelModel::make_stages() {
   const auto abort = [this](const std::exception& why) { return !trying_ && mesh_.abort(why); };
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
-      plan().activations.offload ? plan().activations.loading_horizon : 0, abort, options_.captured,
-      options_.clock);
+      plan().activations.offload ? plan().activations.loading_horizon : 0, abort, options_.clock);
   evaluator_ =
       std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer, 0, abort);
 }

@@ -39,10 +39,6 @@ struct ParallelOptions {
   // device kernels read and write in place. It must outlive the object. With sharding it holds this
   // rank's shard of the masters.
   MemoryResource* masters = nullptr;
-  // Steps are captured or planned (nn::StepCapture). Their work, allocations and order do not
-  // depend on timing, and nothing is still running when a step ends. On a device the mesh must be
-  // created for it.
-  bool captured = false;
   Tracer* tracer = nullptr;
   StepClock* clock = nullptr;  // counts the phases of training steps; may be null
 };

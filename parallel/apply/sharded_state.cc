@@ -29,7 +29,6 @@ class ShardedState final : public ModelState {
         context_(context),
         has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
         tracer_(options.tracer),
-        captured_(options.captured),
         tied_(tied) {
     make_groups(options.plan.sharding.degree);
     std::vector<nn::Parameter*> parameters;
@@ -51,8 +50,7 @@ class ShardedState final : public ModelState {
     if (groups_.copies() > 1 && mesh_.shape().tp > 1)
       tp_of_copies_ = mesh_.split(mesh_.dp(), groups_.rank(), mesh_.dp().rank());
     tied_groups_ = make_tied_groups(mesh_, tied_, groups_.shards(), groups_.rank());
-    gradients_ = make_sharded_gradients(layout_, context_.kernels(), context_.memory(),
-                                        {.tracer = tracer_, .captured = captured_});
+    gradients_ = make_sharded_gradients(layout_, context_.kernels(), context_.memory(), tracer_);
   }
   void begin_step() override { gradients_->begin_step(); }
   void arm() override { gradients_->arm(); }
@@ -169,7 +167,6 @@ class ShardedState final : public ModelState {
   nn::Context& context_;
   const bool has_masters_;
   Tracer* tracer_;
-  const bool captured_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;
   std::shared_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one group

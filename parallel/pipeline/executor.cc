@@ -6,18 +6,18 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
 PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                                    std::map<int, Stage*> stages, Tracer* tracer, int horizon,
-                                   Abort abort, bool captured, StepClock* clock)
+                                   Abort abort, StepClock* clock)
     : schedule_(schedule),
       pp_(pp),
       stages_(std::move(stages)),
       tracer_(tracer),
       horizon_(horizon),
       abort_(std::move(abort)),
-      captured_(captured),
       clock_(clock) {
   SHOAL_CHECK(schedule_.ranks() == pp_.size(), "a schedule for {} ranks is run by a group of {}",
               schedule_.ranks(), pp_.size());
@@ -122,7 +122,7 @@ void PipelineExecutor::compute(const Action& action) {
       action.kind == ActionKind::backward || action.kind == ActionKind::input_backward;
   if (backward && !last) {
     received = take(gradients_, key);
-    if (captured_) drop_output(key);
+    drop_output(key);
   }
 
   // Without a pipeline, the name of the action adds nothing.
@@ -206,8 +206,9 @@ void PipelineExecutor::receive(const Action& action) {
   (forward ? inputs_ : gradients_)[{action.stage, action.microbatch}] = std::move(arriving);
 }
 
+// Messages whose arrival is known from the schedule are dropped by drop_output() and at the end.
 void PipelineExecutor::drop_what_left() {
-  if (captured_) return;
+  if (is_repeatable_step()) return;
   std::erase_if(leaving_, [](Leaving& message) { return message.work->test(); });
 }
 
@@ -215,7 +216,7 @@ void PipelineExecutor::drop_what_left() {
 void PipelineExecutor::drop_output(const Key& key) {
   const auto found = std::ranges::find_if(
       leaving_, [&](const Leaving& message) { return message.forward && message.from == key; });
-  if (found == leaving_.end()) return;  // to a stage of this rank
+  if (found == leaving_.end()) return;  // dropped before, or went to a stage of this rank
   found->work->block_stream(pp_.stream());
   leaving_.erase(found);
 }

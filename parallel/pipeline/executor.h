@@ -37,14 +37,11 @@ class PipelineExecutor {
   // returns false if it does not tell them because none of the step has begun (a capture). Without
   // it, run() calls pp.abort(), which ranks outside the pipeline do not receive.
   //
-  // `captured`: steps are captured (nn::StepCapture), so message memory is freed at times that do
-  // not depend on timing: an output when its gradient has arrived, a gradient at the end.
-  //
   // `clock`, which may be null: counts run() as forward, backward, pipeline_wait and communication.
   using Abort = std::function<bool(const std::exception& why)>;
   PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                    std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0,
-                   Abort abort = {}, bool captured = false, StepClock* clock = nullptr);
+                   Abort abort = {}, StepClock* clock = nullptr);
 
   // Runs the list once. Blocks until this rank's work is done and its sends have left; on a device
   // pp's stream waits instead. Collective over `pp`, whose sends and receives belong to this call.
@@ -86,7 +83,6 @@ class PipelineExecutor {
   Tracer* tracer_;
   int horizon_;
   Abort abort_;
-  const bool captured_;
   StepClock* clock_;
   // By the receiving stage; received, or handed over by a stage of this rank.
   std::map<Key, Arriving> inputs_, gradients_;

@@ -7,6 +7,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
 namespace {
@@ -20,10 +21,10 @@ std::int64_t bytes_of(const GradientBucket& bucket) {
 // Level 1 keeps all gradients until the end of the step.
 class KeptGradients final : public ShardedGradients {
  public:
-  KeptGradients(const ShardLayout& layout, const ShardedGradientOptions& options)
+  KeptGradients(const ShardLayout& layout, Tracer* tracer)
       : layout_(layout),
         reducer_(layout.parameters, make_shard_reduction(layout.groups), layout.plan.flat,
-                 {.tracer = options.tracer}) {}
+                 {.tracer = tracer}) {}
   void begin_step() override { reducer_.begin_step(); }
   void arm() override { reducer_.arm(); }
   void finish() override { reducer_.finish(); }
@@ -51,7 +52,7 @@ class KeptGradients final : public ShardedGradients {
 class PassingGradients final : public ShardedGradients {
  public:
   PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels, MemoryResource& memory,
-                   const ShardedGradientOptions& options);
+                   Tracer* tracer);
   ~PassingGradients() override;
   void begin_step() override;
   void arm() override;
@@ -89,8 +90,7 @@ class PassingGradients final : public ShardedGradients {
   const ShardLayout& layout_;
   kernels::Kernels& kernels_;
   Tracer* tracer_;
-  const bool by_time_;  // buckets are taken over as soon as they are seen to be reduced
-  Tensor shard_;        // f32 [plan.shard_count()]
+  Tensor shard_;  // f32 [plan.shard_count()]
   std::vector<Bucket> buckets_;
   std::deque<InFlight> reducing_;               // in the order of hand-over
   std::vector<collectives::WorkPtr> replicas_;  // of parts of the shard
@@ -101,8 +101,8 @@ class PassingGradients final : public ShardedGradients {
 };
 
 PassingGradients::PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels,
-                                   MemoryResource& memory, const ShardedGradientOptions& options)
-    : layout_(layout), kernels_(kernels), tracer_(options.tracer), by_time_(!options.captured) {
+                                   MemoryResource& memory, Tracer* tracer)
+    : layout_(layout), kernels_(kernels), tracer_(tracer) {
   const ShardPlan& plan = layout.plan;
   MemoryResource& shard_memory =
       layout.groups.copies() > 1 ? layout.groups.replicas->memory_resource() : memory;
@@ -282,8 +282,9 @@ void PassingGradients::sum_over_replicas(int index) {
                                           collectives::ReduceOp::sum, kernels_.stream()));
 }
 
+// Takes over buckets as soon as they are seen to be reduced.
 void PassingGradients::progress() {
-  while (by_time_ && !reducing_.empty() &&
+  while (!is_repeatable_step() && !reducing_.empty() &&
          (!reducing_.front().work || reducing_.front().work->test())) {
     const int bucket = reducing_.front().bucket;
     reducing_.pop_front();
@@ -341,10 +342,9 @@ void PassingGradients::finish() {
 
 std::unique_ptr<ShardedGradients> make_sharded_gradients(const ShardLayout& layout,
                                                          kernels::Kernels& kernels,
-                                                         MemoryResource& memory,
-                                                         const ShardedGradientOptions& options) {
-  if (layout.options.level == 1) return std::make_unique<KeptGradients>(layout, options);
-  return std::make_unique<PassingGradients>(layout, kernels, memory, options);
+                                                         MemoryResource& memory, Tracer* tracer) {
+  if (layout.options.level == 1) return std::make_unique<KeptGradients>(layout, tracer);
+  return std::make_unique<PassingGradients>(layout, kernels, memory, tracer);
 }
 
 }  // namespace shoal::parallel

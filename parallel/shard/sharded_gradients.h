@@ -56,16 +56,12 @@ class ShardedGradients {
   ShardedGradients() = default;
 };
 
-// `captured`: steps are captured, so their work, allocations and order do not depend on timing.
-struct ShardedGradientOptions {
-  Tracer* tracer = nullptr;  // may be null
-  bool captured = false;
-};
-
 // Sets `gradient` and hooks of the layout's parameters. `layout`, `kernels` and `memory` must
-// outlive the result. MemoryTag::gradients counts full buckets (in symmetric memory) and the shard.
-std::unique_ptr<ShardedGradients> make_sharded_gradients(
-    const ShardLayout& layout, kernels::Kernels& kernels, MemoryResource& memory,
-    const ShardedGradientOptions& options = {});
+// outlive the result, `tracer` may be null. MemoryTag::gradients counts full buckets (in symmetric
+// memory) and the shard.
+std::unique_ptr<ShardedGradients> make_sharded_gradients(const ShardLayout& layout,
+                                                         kernels::Kernels& kernels,
+                                                         MemoryResource& memory,
+                                                         Tracer* tracer = nullptr);
 
 }  // namespace shoal::parallel

@@ -9,6 +9,7 @@ namespace shoal {
 namespace {
 
 thread_local CapturedWork* capturing = nullptr;
+thread_local bool repeatable = false;
 
 }  // namespace
 
@@ -20,6 +21,11 @@ void host_node(std::function<void()> work) {
   capturing->end_graph(std::move(work));
   capturing->begin_graph();
 }
+
+bool is_repeatable_step() { return repeatable; }
+
+RepeatableStep::RepeatableStep() : before_(std::exchange(repeatable, true)) {}
+RepeatableStep::~RepeatableStep() { repeatable = before_; }
 
 CapturedWork::CapturedWork(DeviceBackend& backend, Stream stream, const std::function<void()>& work)
     : backend_(backend), stream_(stream) {

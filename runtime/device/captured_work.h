@@ -27,6 +27,23 @@ bool is_capturing();
 // the step waits for it.
 void host_node(std::function<void()> work);
 
+// True while the calling thread runs a step that a later replay, or a step served from the same
+// memory plan, must match. What such a step does, and when, must not depend on timing, and nothing
+// of it may still be running when it ends.
+bool is_repeatable_step();
+
+// Makes the calling thread's step repeatable while it lives.
+class RepeatableStep {
+ public:
+  RepeatableStep();
+  ~RepeatableStep();
+  RepeatableStep(const RepeatableStep&) = delete;
+  RepeatableStep& operator=(const RepeatableStep&) = delete;
+
+ private:
+  const bool before_;
+};
+
 class CapturedWork {
  public:
   // Calls `work`, whose work on `stream` is recorded and does not run. Throws what `work` throws,

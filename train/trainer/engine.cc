@@ -96,11 +96,6 @@ void Engine::build() {
   options.reducer = reducer_options(parts_);
   // Not on a device: its host would wait for the device at each parameter.
   if (whole() && a.overlaps_forward(ranks()) && !on_device()) overlap_forward(options.reducer);
-  // Two reasons of steps_.why_not() that are known before the model is split.
-  const bool on_its_way =
-      on_device() && plan_.activations.offload && replayed_ && !mesh_.world().can_capture();
-  const bool rows_on_host = on_device() && plan_.mesh.tensor > 1 && chain_.reads_target_rows();
-  options.captured = wants_capture(parts_) && !on_its_way && !rows_on_host;
   options.tracer = parts_.trainer.tracer;
   options.clock = &clock_;
   options.pinned = parts_.trainer.pinned_memory;

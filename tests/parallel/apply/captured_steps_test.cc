@@ -49,7 +49,6 @@ class PlannedRank {
               Placement(layout.placement)) {
     context_.random.state = &rank_.state;
     ParallelOptions options = options_of(layout);
-    options.captured = captured;
     model_.emplace(context_, *chain_, mesh_, options);
     optimizer_.emplace(*model_, nn::adamw());
     if (model_->adds_losses())
@@ -74,6 +73,7 @@ class PlannedRank {
   }
   // What such a step takes and gives back, by turns, from each memory: "+0 +1 -0 ... | +0 ...".
   std::string record(int step) {
+    const RepeatableStep repeatable;
     std::vector<nn::PlannedMemory*> memories = all_.memories();
     memories.push_back(&planned_);
     for (nn::PlannedMemory* memory : memories) memory->begin_recording();

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "nn/room.h"
 #include "support/error_text.h"
@@ -17,6 +18,7 @@
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
 namespace {
@@ -391,7 +393,7 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
 
 // What one rank of two takes and gives back in a step, by turns: "+0 +1 -0 ...". `done`: what it
 // hears of every message that is on its way.
-std::string memory_of_a_step(int rank, bool captured, const std::function<bool()>& done) {
+std::string memory_of_a_step(int rank, bool repeatable, const std::function<bool()>& done) {
   const Schedule schedule =
       make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = 4});
   const auto source = testing::make_test_device_memory();
@@ -406,7 +408,9 @@ std::string memory_of_a_step(int rank, bool captured, const std::function<bool()
     }
   } stage(rank == 0, rank == 1);
   stage.from = &memory;
-  PipelineExecutor executor(schedule, pp, {{rank, &stage}}, nullptr, 0, {}, captured);
+  PipelineExecutor executor(schedule, pp, {{rank, &stage}});
+  std::optional<RepeatableStep> repeats;
+  if (repeatable) repeats.emplace();
   memory.begin_recording();
   executor.run();
   const nn::MemorySequence sequence = memory.end_recording();
@@ -421,8 +425,8 @@ std::string memory_of_a_step(int rank, bool captured, const std::function<bool()
 // output's memory goes when its gradient has come, a gradient's at the end.
 TEST(Pipeline, OfCapturedStepsMessagesGoInASetOrder) {
   for (const int rank : {0, 1}) {
-    const auto memory = [&](bool captured, const std::function<bool()>& done) {
-      return memory_of_a_step(rank, captured, done);
+    const auto memory = [&](bool repeatable, const std::function<bool()>& done) {
+      return memory_of_a_step(rank, repeatable, done);
     };
     const auto never = [] { return false; };
     const auto always = [] { return true; };

@@ -2,6 +2,7 @@
 #include "shoal/parallel/shard/sharded_gradients.h"
 
 #include <memory>
+#include <optional>
 
 #include "support/error_text.h"
 #include "support/idle_communicator.h"
@@ -11,6 +12,7 @@
 
 #include "shoal/nn/capture/planned_memory.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
 namespace {
@@ -38,18 +40,18 @@ struct Rank {
   }
   // In groups that somebody else has.
   Rank(const ShardGroups& groups, std::span<const std::int64_t> counts,
-       const ShardingOptions& sharding, const ShardedGradientOptions& options) {
-    make(groups, counts, sharding, options);
+       const ShardingOptions& sharding) {
+    make(groups, counts, sharding);
   }
   void make(const ShardGroups& groups, std::span<const std::int64_t> counts,
-            const ShardingOptions& sharding, const ShardedGradientOptions& options = {}) {
+            const ShardingOptions& sharding) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
       parameters.push_back(std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{counts[i]},
                                                            nn::Initializer{}));
       pointers.push_back(parameters.back().get());
     }
     layout = make_shard_layout(pointers, groups, sharding);
-    gradients = make_sharded_gradients(layout, *kernels, *memory, options);
+    gradients = make_sharded_gradients(layout, *kernels, *memory);
   }
   // What a weight gradient's write does.
   void backward_of(std::size_t index, float value) {
@@ -189,12 +191,14 @@ TEST(ShardedGradients, ThatEndInTheMiddleOfAStepEndItForAll) {
 // What one rank of two (or, in pairs, of four) takes and gives back in a step of three
 // microbatches, by turns, from the memory that peers reach. `done`: what it hears of every sum that
 // is on its way.
-std::string memory_of_a_step(bool captured, bool replicated, const std::function<bool()>& done) {
+std::string memory_of_a_step(bool repeatable, bool replicated, const std::function<bool()>& done) {
   const auto source = testing::make_test_device_memory();
   nn::PlannedMemory memory(*source);
   test::IdleCommunicator shard(0, 2, memory, done), replicas(0, 2, memory, done);
   Rank rank({&shard, replicated ? &replicas : nullptr}, std::vector<std::int64_t>(5, 1024),
-            {.level = 2, .bucket_elements = 1024, .buckets_in_flight = 2}, {.captured = captured});
+            {.level = 2, .bucket_elements = 1024, .buckets_in_flight = 2});
+  std::optional<RepeatableStep> repeats;
+  if (repeatable) repeats.emplace();
   memory.begin_recording();
   rank.gradients->begin_step();
   for (int microbatch = 0; microbatch < 3; ++microbatch) {
@@ -215,8 +219,8 @@ std::string memory_of_a_step(bool captured, bool replicated, const std::function
 // goes when the second after it is full.
 TEST(ShardedGradients, OfCapturedStepsAreTakenOverInASetOrder) {
   for (const bool replicated : {false, true}) {
-    const auto memory = [&](bool captured, const std::function<bool()>& done) {
-      return memory_of_a_step(captured, replicated, done);
+    const auto memory = [&](bool repeatable, const std::function<bool()>& done) {
+      return memory_of_a_step(repeatable, replicated, done);
     };
     const auto never = [] { return false; };
     const auto always = [] { return true; };
