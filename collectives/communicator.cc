@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "shoal/collectives/call.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
@@ -67,18 +67,6 @@ Call with_counts(Call call, Counts counts) {
 
 }  // namespace
 
-struct Communicator::Calls {
-  std::optional<OuterCall> outer;
-  int depth = 0;  // of nested begin_group() calls
-  std::vector<Call> group;
-  std::int64_t splits = 0;
-};
-
-Communicator::Communicator() : calls_(std::make_unique<Calls>()) {}
-Communicator::~Communicator() = default;
-void Communicator::begin_group() { ++calls_->depth; }
-void Communicator::on_behalf_of(std::optional<OuterCall> outer) { calls_->outer = outer; }
-
 void Work::wait() { wait(Deadline::in_seconds(default_deadline_seconds())); }
 
 void Work::block_stream(Stream) { wait(); }
@@ -94,32 +82,35 @@ std::unique_ptr<Registration> Communicator::register_buffer(void*, std::int64_t)
 }
 
 // In each caller: a call would take as long as some of a small operation's steps.
-[[gnu::always_inline]] inline WorkPtr Communicator::make(const PlainCall& plain,
-                                                         const Stream& stream, double factor) {
-  if (WorkPtr work = calls_->depth > 0 || calls_->outer ? nullptr : repeat(plain)) return work;
+[[gnu::always_inline]] inline WorkPtr BackendCommunicator::make(const PlainCall& plain,
+                                                                const Stream& stream,
+                                                                double factor) {
+  if (WorkPtr work = again(plain)) return work;
   return take(record(plain, stream, factor));
 }
 
 WorkPtr Communicator::all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
                                  Reduction op, Stream stream) {
-  return make(plain(Operation::all_reduce, send, recv, count, dtype, stream, op.op), stream,
-              op.factor);
+  return backend_of(*this).make(
+      plain(Operation::all_reduce, send, recv, count, dtype, stream, op.op), stream, op.factor);
 }
 
 WorkPtr Communicator::reduce_scatter(const void* send, void* recv, std::int64_t recv_count,
                                      DType dtype, Reduction op, Stream stream) {
-  return make(plain(Operation::reduce_scatter, send, recv, recv_count, dtype, stream, op.op),
-              stream, op.factor);
+  return backend_of(*this).make(
+      plain(Operation::reduce_scatter, send, recv, recv_count, dtype, stream, op.op), stream,
+      op.factor);
 }
 
 WorkPtr Communicator::all_gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
                                  Stream stream) {
-  return make(plain(Operation::all_gather, send, recv, send_count, dtype, stream), stream);
+  return backend_of(*this).make(plain(Operation::all_gather, send, recv, send_count, dtype, stream),
+                                stream);
 }
 
 WorkPtr Communicator::reduce_scatter_v(const void* send, void* recv, Counts counts, DType dtype,
                                        Reduction op, Stream stream) {
-  return take(
+  return backend_of(*this).take(
       with_counts(record(plain(Operation::reduce_scatter_v, send, recv, 0, dtype, stream, op.op),
                          stream, op.factor),
                   counts));
@@ -127,39 +118,40 @@ WorkPtr Communicator::reduce_scatter_v(const void* send, void* recv, Counts coun
 
 WorkPtr Communicator::all_gather_v(const void* send, void* recv, Counts counts, DType dtype,
                                    Stream stream) {
-  return take(with_counts(
+  return backend_of(*this).take(with_counts(
       record(plain(Operation::all_gather_v, send, recv, 0, dtype, stream), stream), counts));
 }
 
 WorkPtr Communicator::broadcast(void* data, std::int64_t count, DType dtype, int root,
                                 Stream stream) {
-  return make(plain(Operation::broadcast, data, data, count, dtype, stream, ReduceOp::sum, root),
-              stream);
+  return backend_of(*this).make(
+      plain(Operation::broadcast, data, data, count, dtype, stream, ReduceOp::sum, root), stream);
 }
 
 WorkPtr Communicator::reduce(const void* send, void* recv, std::int64_t count, DType dtype,
                              Reduction op, int root, Stream stream) {
-  return take(record(plain(Operation::reduce, send, recv, count, dtype, stream, op.op, root),
-                     stream, op.factor));
+  return backend_of(*this).take(record(
+      plain(Operation::reduce, send, recv, count, dtype, stream, op.op, root), stream, op.factor));
 }
 
 WorkPtr Communicator::gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
                              int root, Stream stream) {
-  return take(
+  return backend_of(*this).take(
       record(plain(Operation::gather, send, recv, send_count, dtype, stream, ReduceOp::sum, root),
              stream));
 }
 
 WorkPtr Communicator::scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
                               int root, Stream stream) {
-  return take(
+  return backend_of(*this).take(
       record(plain(Operation::scatter, send, recv, recv_count, dtype, stream, ReduceOp::sum, root),
              stream));
 }
 
 WorkPtr Communicator::all_to_all(const void* send, void* recv, std::int64_t count, DType dtype,
                                  Stream stream) {
-  return take(record(plain(Operation::all_to_all, send, recv, count, dtype, stream), stream));
+  return backend_of(*this).take(
+      record(plain(Operation::all_to_all, send, recv, count, dtype, stream), stream));
 }
 
 WorkPtr Communicator::all_to_all_v(const void* send, Counts send_counts, void* recv,
@@ -167,25 +159,28 @@ WorkPtr Communicator::all_to_all_v(const void* send, Counts send_counts, void* r
   Call call = with_counts(
       record(plain(Operation::all_to_all_v, send, recv, 0, dtype, stream), stream), send_counts);
   call.recv_counts.assign(recv_counts.begin(), recv_counts.end());
-  return take(std::move(call));
+  return backend_of(*this).take(std::move(call));
 }
 
 WorkPtr Communicator::barrier(Stream stream) {
-  return make(plain(Operation::barrier, nullptr, nullptr, 0, DType::u8, stream), stream);
+  return backend_of(*this).make(plain(Operation::barrier, nullptr, nullptr, 0, DType::u8, stream),
+                                stream);
 }
 
 WorkPtr Communicator::send(const void* data, std::int64_t count, DType dtype, int peer,
                            Stream stream) {
-  return take(record(
+  return backend_of(*this).take(record(
       plain(Operation::send, data, nullptr, count, dtype, stream, ReduceOp::sum, peer), stream));
 }
 
 WorkPtr Communicator::recv(void* data, std::int64_t count, DType dtype, int peer, Stream stream) {
-  return take(record(
+  return backend_of(*this).take(record(
       plain(Operation::recv, nullptr, data, count, dtype, stream, ReduceOp::sum, peer), stream));
 }
 
-WorkPtr Communicator::call(Call call) {
+void Communicator::begin_group() { ++backend_of(*this).depth_; }
+
+WorkPtr BackendCommunicator::call(Call call) {
   if (call.op != ReduceOp::premultiplied_sum) call.factor = 1;
   if (!call.counts.empty()) call.count = total(call.counts);
   // One buffer, whichever of the two the record has.
@@ -198,11 +193,7 @@ WorkPtr Communicator::call(Call call) {
   return take(std::move(call));
 }
 
-WorkPtr Communicator::again(const PlainCall& call) {
-  return calls_->depth > 0 || calls_->outer ? nullptr : repeat(call);
-}
-
-WorkPtr Communicator::take(Call&& call) {
+WorkPtr BackendCommunicator::take(Call&& call) {
   const OperationTraits& is = traits(call.operation);
   if (is.only_root_sends && rank() != call.root) call.send = nullptr;
   if (is.only_root_receives && rank() != call.root) call.recv = nullptr;
@@ -210,44 +201,47 @@ WorkPtr Communicator::take(Call&& call) {
   try {
     check_call(call, rank(), size(), device_type());
   } catch (const Error&) {
-    calls_->depth = 0;  // discards the group: later calls would otherwise wait for its end forever
-    calls_->group.clear();
+    depth_ = 0;  // discards the group: later calls would otherwise wait for its end forever
+    group_.clear();
     throw;
   }
-  call.outer = calls_->outer;
-  if (calls_->depth == 0) return submit(std::move(call));
-  calls_->group.push_back(std::move(call));
+  call.outer = outer_;
+  if (depth_ == 0) return submit(std::move(call));
+  group_.push_back(std::move(call));
   return nullptr;
 }
 
 WorkPtr Communicator::end_group() {
-  SHOAL_CHECK(calls_->depth > 0, "end_group without begin_group");
-  if (--calls_->depth > 0) return nullptr;
-  std::vector<Call> calls = std::exchange(calls_->group, {});
-  if (calls.empty()) return make_group_work({}, deadline_seconds());
-  return submit_group(std::move(calls));
+  BackendCommunicator& of = backend_of(*this);
+  SHOAL_CHECK(of.depth_ > 0, "end_group without begin_group");
+  if (--of.depth_ > 0) return nullptr;
+  std::vector<Call> calls = std::exchange(of.group_, {});
+  if (calls.empty()) return make_group_work({}, of.deadline_seconds());
+  return of.submit_group(std::move(calls));
 }
 
-WorkPtr Communicator::submit_group(std::vector<Call> calls) {
+WorkPtr BackendCommunicator::submit_group(std::vector<Call> calls) {
   std::vector<WorkPtr> works;
   for (Call& call : calls) works.push_back(submit(std::move(call)));
   return make_group_work(std::move(works), deadline_seconds());
 }
 
-std::vector<Communicator::Place> Communicator::exchange_places(Place own) {
+std::vector<BackendCommunicator::Place> BackendCommunicator::exchange_places(Place own) {
   std::vector<Place> places(static_cast<std::size_t>(size()));
   submit(record(plain(Operation::split, &own, places.data(), 2, DType::i64, Stream{}), Stream{}))
       ->wait(Deadline::in_seconds(deadline_seconds()));
   return places;
 }
 
-std::unique_ptr<Communicator> Communicator::make_split(const SplitPlan&) { SHOAL_ASSERT(false); }
+std::unique_ptr<Communicator> BackendCommunicator::make_split(const SplitPlan&) {
+  SHOAL_ASSERT(false);
+}
 
-std::unique_ptr<Communicator> Communicator::split(int color, int key) {
-  SHOAL_CHECK(calls_->depth == 0, "split inside begin_group and end_group");
+std::unique_ptr<Communicator> BackendCommunicator::split(int color, int key) {
+  SHOAL_CHECK(depth_ == 0, "split inside begin_group and end_group");
   const std::vector<Place> places = exchange_places({color, key});
   SplitPlan plan;
-  plan.ordinal = calls_->splits++;
+  plan.ordinal = splits_++;
   plan.color = color;
   for (int peer = 0; color >= 0 && peer < size(); ++peer)
     if (places[static_cast<std::size_t>(peer)].color == color) plan.ranks.push_back(peer);

@@ -1,14 +1,27 @@
 // How a Communicator is made, and what it has counted.
+//
+//   collectives::CommunicatorOptions options;
+//   options.backend = "mpi";
+//   const auto communicator = collectives::make_communicator(world, store, options);
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "shoal/collectives/communicator.h"
 #include "shoal/runtime/memory/memory_resource.h"
+
+namespace shoal {
+class Store;
+struct World;
+}  // namespace shoal
 
 namespace shoal::collectives {
 
+// How the ranks of a group communicate. Ranks pass equal options, except for `stream`,
+// `flight_directory`, `counted_by` and `pinned`.
 struct CommunicatorOptions {
   std::string backend = "native";  // auto (native or nccl), native, mpi, nccl; others are refused
   std::string algorithm;  // forces this algorithm, named as in the selection table; empty: by table
@@ -49,5 +62,12 @@ struct CommunicatorStatistics {
   std::string_view algorithm;  // of the last collective, named as in the table; or empty
   std::string why;             // the rule or option that chose it; or empty
 };
+
+// Builds the group of all ranks of `world`; collective. `store` must outlive the result.
+// A single rank needs no store traffic and works with every backend name.
+std::unique_ptr<Communicator> make_communicator(const World& world, Store& store,
+                                                const CommunicatorOptions& options);
+// With the default options.
+std::unique_ptr<Communicator> make_communicator(const World& world, Store& store);
 
 }  // namespace shoal::collectives

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The API reference of the public headers: build/docs/html. A warning of Doxygen fails it, and so does a type or a
-function without a comment.
+"""Makes the API reference of the public headers: build/docs/html. A warning of Doxygen fails it, and so
+does a type or a function without a comment.
 
 The headers' comments are plain // comments. Copies of the headers, in which those are Doxygen's /// comments,
 go to build/docs/include, line by line. Indented lines of a comment become a block of code or a table."""
+import argparse
 import pathlib
 import re
 import shutil
@@ -11,9 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OUT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "docs").resolve()
 SKIPPED = 77  # of ctest
-LATER = "shoal/collectives/communicator.h"  # CommunicatorOptions has no comment yet
 
 DOXYFILE = """
 PROJECT_NAME = Shoal
@@ -124,35 +123,39 @@ def left_out(warning):
     while before and before[-1].strip():
         paragraph.append(before.pop())
     subject = first and found[3] == "Compound" or first and "(enumeration)" in found[4]
-    return subject or any(line.startswith("///") for line in paragraph) or found[1].endswith(LATER)
+    return subject or any(line.startswith("///") for line in paragraph)
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", nargs="?", type=pathlib.Path, default=ROOT / "build" / "docs",
+                        help="folder of the reference, which is emptied first")
+    out = parser.parse_args().output.resolve()
     if not shutil.which("doxygen"):
         print("there is no doxygen; ./dev docs installs it", file=sys.stderr)
         return SKIPPED
-    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
     rows = []
     for path, name in public_headers():
-        copy = OUT / "include" / name
+        copy = out / "include" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         source = path.read_text()
         copy.write_text(documented(source))
         first = " ".join(line[3:] for line in re.match(r"(?://.*\n)+", source)[0].split("\n//\n")[0].split("\n"))
         rows.append((name, escaped(re.split(r"(?<=[.:]) ", first)[0].rstrip(":"))))
     rows.sort(key=lambda row: (row[0].count("/") > 1, row[0]))
-    (OUT / "start.md").write_text(
+    (out / "start.md").write_text(
         "# Shoal\nInclude `<shoal/shoal.h>`. The header of each declaration states its units, ownership, blocking and\n"
         "errors. docs/library.md has four complete programs.\n\n| header | content |\n|---|---|\n"
         + "".join(f"| @ref {name} \"{name}\" | {text} |\n" for name, text in rows))
-    (OUT / "Doxyfile").write_text(DOXYFILE.format(out=OUT))
-    run = subprocess.run(["doxygen", OUT / "Doxyfile"], capture_output=True, text=True)
+    (out / "Doxyfile").write_text(DOXYFILE.format(out=out))
+    run = subprocess.run(["doxygen", out / "Doxyfile"], capture_output=True, text=True)
     problems = [line for line in (run.stdout + run.stderr).splitlines() if line.strip() and not left_out(line)]
     for line in problems:
-        print(line.replace(f"{OUT}/include/shoal/", ""), file=sys.stderr)
+        print(line.replace(f"{out}/include/shoal/", ""), file=sys.stderr)
     if problems:
         return 1
-    print(OUT / "html/index.html")
+    print(out / "html/index.html")
     return 0
 
 

@@ -5,8 +5,7 @@
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/tree_reduction.h"
-#include "shoal/collectives/call.h"
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -34,7 +33,7 @@ class CountedHostMemory final : public MemoryResource {
   CountingMemory* books_;
 };
 
-class SingleCommunicator final : public Communicator {
+class SingleCommunicator final : public BackendCommunicator {
  public:
   SingleCommunicator(std::string name, const CommunicatorOptions& options, int member)
       : name_(std::move(name)),

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "shoal/collectives/call.h"
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
@@ -39,7 +38,7 @@ class ReplayedCommunicator::NodeWork final : public collectives::Work {
 ReplayedCommunicator::ReplayedCommunicator(std::unique_ptr<Communicator> owned, Communicator& inner,
                                            std::shared_ptr<Memories> memories)
     : owned_(std::move(owned)),
-      inner_(inner),
+      inner_(collectives::backend_of(inner)),
       memories_(std::move(memories)),
       memory_(inner.memory_resource()) {
   memories_->push_back(&memory_);
@@ -84,7 +83,7 @@ void ReplayedCommunicator::abort(std::string_view reason) {
 bool ReplayedCommunicator::makes_nodes() const { return is_capturing() && !inner_.can_capture(); }
 
 WorkPtr ReplayedCommunicator::repeat(const collectives::PlainCall& call) {
-  return makes_nodes() ? nullptr : repeat_in(inner_, call);
+  return makes_nodes() ? nullptr : inner_.again(call);
 }
 
 WorkPtr ReplayedCommunicator::submit(Call&& call) {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/nn/capture/planned_memory.h"
 
 namespace shoal::parallel {
@@ -21,7 +21,7 @@ namespace shoal::parallel {
 //
 // memory_resource() is planned (PlannedMemory). A split is such a Communicator too. abort() and the
 // destructor also end the operations that a failed replay left running.
-class ReplayedCommunicator final : public collectives::Communicator {
+class ReplayedCommunicator final : public collectives::BackendCommunicator {
  public:
   // Planned memories of a world and its splits, for StepCaptureOptions::beside. One thread.
   using Memories = std::vector<nn::PlannedMemory*>;
@@ -67,7 +67,7 @@ class ReplayedCommunicator final : public collectives::Communicator {
   void end_operations(std::string_view reason) noexcept;
 
   const std::unique_ptr<Communicator> owned_;  // null: the caller owns it
-  Communicator& inner_;
+  BackendCommunicator& inner_;
   const std::shared_ptr<Memories> memories_;
   nn::PlannedMemory memory_;
   std::vector<std::shared_ptr<Slot>> slots_;

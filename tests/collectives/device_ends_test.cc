@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/backend/device/device_communicator.h"
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -33,7 +33,7 @@ struct Between {
 };
 
 // Passes on what an engine calls while ranks find each other, meet and send.
-class Host final : public Communicator {
+class Host final : public BackendCommunicator {
  public:
   Host(std::unique_ptr<Communicator> inner, std::shared_ptr<const Between> between)
       : inner_(std::move(inner)), between_(std::move(between)) {}
@@ -48,7 +48,7 @@ class Host final : public Communicator {
   double deadline_seconds() const override { return 20; }
   WorkPtr submit(Call&& call) override {
     if (between_->before) between_->before(call);
-    WorkPtr work = inner_->call(call);
+    WorkPtr work = backend_of(*inner_).call(call);
     return between_->after ? between_->after(call, std::move(work)) : std::move(work);
   }
   std::vector<Place> exchange_places(Place own) override {

@@ -19,7 +19,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/collectives/select/algorithm_selector.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/collectives/transport/shm_endpoint.h"
@@ -476,7 +476,7 @@ TEST(Pairwise, SmallAxesAreCoveredInFewRows) {
 }
 
 // One rank whose results have one wrong byte: the checks above must not be blind.
-class Damaging final : public Communicator {
+class Damaging final : public BackendCommunicator {
  public:
   Damaging() : memory_(make_host_memory()) {}
   int rank() const override { return 0; }

@@ -33,7 +33,7 @@ std::atomic<int> copies[4];
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Says that what it was asked for is done when the test has let it.
-class Rail final : public Communicator {
+class Rail final : public BackendCommunicator {
  public:
   struct Asked {
     Call call;

@@ -6,14 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "shoal/collectives/call.h"
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/clock.h"
 
 namespace shoal::test {
 
-class IdleCommunicator final : public collectives::Communicator {
+class IdleCommunicator final : public collectives::BackendCommunicator {
  public:
   using WorkPtr = collectives::WorkPtr;
 

@@ -94,7 +94,7 @@ WorkPtr DeviceCommunicator::watch(Stream) {
 
 WorkPtr DeviceCommunicator::submit_group(std::vector<Call> calls) {
   if (size() == 1 || calls.size() == 1 || !engine_->may_join(calls))
-    return Communicator::submit_group(std::move(calls));
+    return BackendCommunicator::submit_group(std::move(calls));
   return work_of(engine_->submit(std::move(calls)));
 }
 
@@ -113,7 +113,7 @@ WorkPtr DeviceCommunicator::alone(const Call& call) {
   return std::make_unique<QueuedWork>(call.stream, deadline_seconds());
 }
 
-std::vector<Communicator::Place> DeviceCommunicator::exchange_places(Place own) {
+std::vector<BackendCommunicator::Place> DeviceCommunicator::exchange_places(Place own) {
   std::vector<Place> places(static_cast<std::size_t>(size()));
   const std::array<std::int64_t, 2> mine{own.color, own.key};
   std::vector<std::int64_t> all(2 * places.size());

@@ -33,7 +33,7 @@
 
 namespace shoal::collectives::device {
 
-class DeviceCommunicator final : public Communicator {
+class DeviceCommunicator final : public BackendCommunicator {
  public:
   struct Options {
     Stream stream;     // of calls without a stream; its device is the ranks'

@@ -254,7 +254,7 @@ void DeviceEngine::run() {
 
 void DeviceEngine::step_of(std::optional<OuterCall> outer) {
   step_of_ = outer;
-  inner_->on_behalf_of(outer);
+  backend_of(*inner_).on_behalf_of(outer);
 }
 
 void DeviceEngine::until(const Call& call, const std::function<bool()>& condition) {

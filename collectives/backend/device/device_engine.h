@@ -16,7 +16,7 @@
 #include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/device/wired_memory.h"
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/clock.h"

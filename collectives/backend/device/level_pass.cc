@@ -148,8 +148,8 @@ void LevelPass::fold(std::int64_t slice, Slot& slot) {
 }
 
 void LevelPass::start_on_rail(std::int64_t slice, Slot& slot) {
-  slot.work =
-      setup_.rail->call(sliced(*plan_.rail, slicing_, slice, slot.send.data(), slot.recv.data()));
+  slot.work = backend_of(*setup_.rail)
+                  .call(sliced(*plan_.rail, slicing_, slice, slot.send.data(), slot.recv.data()));
 }
 
 // Converts the rail's result to the user's elements.

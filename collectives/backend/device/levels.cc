@@ -79,7 +79,7 @@ bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& c
     buffers.recv.push_back(reached[0].recv[at(member)]);
   }
   for (Communicator* group : {levels_->node.get(), levels_->rail.get()})
-    if (group) group->on_behalf_of(step_of_);
+    if (group) backend_of(*group).on_behalf_of(step_of_);
   pass_ = std::make_unique<LevelPass>(
       LevelPass::Setup{.in = in_.view(),
                        .out = out_.view(),

@@ -57,7 +57,8 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   for (std::int64_t s = 0; s < slicing.number; ++s) {
     Slot& slot = slot_of(s);
     until(call, [&] { return slot.copied_in.query(); });
-    const WorkPtr work = inner_->call(sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
+    const WorkPtr work =
+        backend_of(*inner_).call(sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
     if (s + 1 < slicing.number) {
       Slot& next = slot_of(s + 1);
       // Its send buffer is free, because the previous slice has been moved. The host writes its
@@ -136,8 +137,8 @@ bool DeviceEngine::progress(Message& message) {
       [[fallthrough]];
     case Message::Stage::copying_in:
       if (!message.copied.query()) return false;
-      message.work = inner_->call(sliced(call, {1, std::max<std::int64_t>(call.count, 1)}, 0,
-                                         message.place, message.place));
+      message.work = backend_of(*inner_).call(sliced(
+          call, {1, std::max<std::int64_t>(call.count, 1)}, 0, message.place, message.place));
       message.stage = Message::Stage::posted;
       return true;
     case Message::Stage::posted:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shoal/collectives/backend/node_face.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/runtime/base/deadlines.h"
 
 namespace shoal::collectives::hierarchical {
@@ -77,10 +78,10 @@ bool NodeTask::advance_node(Lane lane) {
 
 // Ranks of the host compare the user's call, and errors name it.
 WorkPtr NodeTask::start_for_caller(Lane lane, int step) {
-  Communicator& node = this->node(lane);
+  BackendCommunicator& node = backend_of(this->node(lane));
   node.on_behalf_of(outer());
   struct Reset {
-    Communicator& node;
+    BackendCommunicator& node;
     ~Reset() { node.on_behalf_of({}); }
   } const reset{node};
   return start(lane, step);

@@ -1,19 +1,17 @@
 // The mpi backend: collectives by MPI (Open MPI).
-#include "shoal/collectives/communicator.h"
-
 #include <numeric>
 
 #include <fmt/ranges.h>
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/mpi/engine.h"
-#include "shoal/collectives/call.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives::mpi {
 namespace {
 
-class MpiCommunicator final : public Communicator {
+class MpiCommunicator final : public BackendCommunicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiEngine> engine, const CommunicatorOptions& options)
       : engine_(std::move(engine)),

@@ -1,9 +1,8 @@
-#include "shoal/collectives/communicator.h"
-
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
 #include "shoal/collectives/backend/node_face.h"
+#include "shoal/collectives/backend_communicator.h"
 
 namespace shoal::collectives::native {
 namespace {
@@ -14,7 +13,7 @@ std::vector<int> members_of(const Group& group) {
   return members;
 }
 
-class NativeCommunicator final : public Communicator, public NodeFace {
+class NativeCommunicator final : public BackendCommunicator, public NodeFace {
  public:
   NativeCommunicator(const std::shared_ptr<Group>& group, Store& store, std::string prefix,
                      const CommunicatorOptions& options)

@@ -1,6 +1,4 @@
 // The nccl backend: NCCL's collectives on the caller's CUDA streams.
-#include "shoal/collectives/communicator.h"
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -12,6 +10,7 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/rendezvous/cards.h"
 
@@ -110,7 +109,7 @@ class NcclRegistration final : public Registration {
   void* handle_ = nullptr;
 };
 
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public BackendCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options,
                    std::string host_name)

@@ -81,7 +81,7 @@ WorkPtr EngineCommunicator::submit(Call&& call) {
 
 // Ranks also exchange which group ids they have used, so that the new groups' ids are new on all of
 // them.
-std::vector<Communicator::Place> EngineCommunicator::exchange_places(Place own) {
+std::vector<BackendCommunicator::Place> EngineCommunicator::exchange_places(Place own) {
   struct Card {
     std::int64_t color, key, next_group;
   };

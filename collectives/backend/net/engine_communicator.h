@@ -10,7 +10,7 @@
 #include "shoal/collectives/algorithm/program.h"
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend/wires.h"
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/backend_communicator.h"
 
 namespace shoal::collectives::net {
 
@@ -33,7 +33,7 @@ class RegisteredMemory final : public MemoryResource {
   std::map<void*, std::unique_ptr<Registration>> registrations_;
 };
 
-class EngineCommunicator : public Communicator, public Wires {
+class EngineCommunicator : public BackendCommunicator, public Wires {
  public:
   // Number of group ids of a Communicator of `size` ranks. First its own group's. Then its rails',
   // if it is hierarchical: at most `size` rails with at most 2 * size members and ids. Last, two

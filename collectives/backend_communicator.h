@@ -1,0 +1,77 @@
+// The part of a Communicator that backends implement. Communicator turns each operation into a
+// checked Call and holds the calls of a group until it ends; a backend submits them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "shoal/collectives/call.h"
+#include "shoal/collectives/communicator.h"
+
+namespace shoal::collectives {
+
+class BackendCommunicator : public Communicator {
+ public:
+  // Of every wait.
+  virtual double deadline_seconds() const = 0;
+  // The kind of memory that buffers are in.
+  virtual DeviceType device_type() const { return DeviceType::cpu; }
+
+  std::unique_ptr<Communicator> split(int color, int key) override;
+
+  // Any of the operations, from its record.
+  WorkPtr call(Call call);
+  // Submits an unchecked call if it equals an earlier one, which makes it valid. Null if it does
+  // not, if the backend cannot tell, or inside a group.
+  [[gnu::always_inline]] WorkPtr again(const PlainCall& call) {
+    return depth_ > 0 || outer_ ? nullptr : repeat(call);
+  }
+  // Later calls are steps of that call of another Communicator; nullopt: calls are its own again.
+  void on_behalf_of(std::optional<OuterCall> outer) { outer_ = outer; }
+
+ protected:
+  // Submits a checked call outside a group.
+  virtual WorkPtr submit(Call&& call) = 0;
+  // For again(): null if the backend cannot tell.
+  virtual WorkPtr repeat(const PlainCall& /*call*/) { return nullptr; }
+  // Submits the calls of a group in order; never empty. The default submits one after the other.
+  virtual WorkPtr submit_group(std::vector<Call> calls);
+
+  // Gathers every rank's color and key, in rank order. Blocking and collective.
+  struct Place {
+    std::int64_t color = 0, key = 0;
+  };
+  virtual std::vector<Place> exchange_places(Place own);
+  // The ranks of this rank's color in their new order. `ordinal` counts the splits of this
+  // Communicator; `color` is that of the new group. With empty `ranks` the rank still takes part if
+  // the backend needs every rank, and gets null.
+  struct SplitPlan {
+    std::int64_t ordinal = 0;
+    int color = 0;
+    std::vector<int> ranks;  // of this Communicator
+    int rank = -1;           // this rank in the new group
+  };
+  virtual std::unique_ptr<Communicator> make_split(const SplitPlan& plan);
+
+ private:
+  friend class Communicator;
+  WorkPtr make(const PlainCall& plain, const Stream& stream, double factor = 1);
+  WorkPtr take(Call&& call);
+
+  std::optional<OuterCall> outer_;
+  int depth_ = 0;  // of nested begin_group() calls
+  std::vector<Call> group_;
+  std::int64_t splits_ = 0;
+};
+
+// Communicator has no other subclass.
+inline BackendCommunicator& backend_of(Communicator& communicator) {
+  return static_cast<BackendCommunicator&>(communicator);
+}
+
+// A Work that is done when all are; `works` may be empty.
+WorkPtr make_group_work(std::vector<WorkPtr> works, double deadline_seconds);
+
+}  // namespace shoal::collectives
