@@ -1,7 +1,7 @@
 # find_package(Shoal): Shoal::Shoal, which is every library, and the public headers, which are all that is
 # installed: include/shoal and what it includes. At most 30.
 set(public_headers
-  collectives/communicator.h collectives/transport/operation.h collectives/work.h
+  collectives/communicator.h collectives/transport/reduction.h collectives/work.h
   kernels/activation.h
   nn/autograd/context.h nn/autograd/function.h nn/autograd/parameter.h
   nn/layers/chain.h nn/layers/functional.h nn/layers/kinds.h nn/layers/layers.h nn/layers/module.h

@@ -69,7 +69,7 @@ void check_numbers(const Call& call, int rank, int size) {
     SHOAL_CHECK(call.root != rank, "{}: rank {} to itself", name, rank);
   }
   if (!call.reduces()) return;
-  const ReduceTraits& reduction = kReduceTraits.at(static_cast<std::size_t>(call.op));
+  const ReduceTraits& reduction = traits(call.op);
   SHOAL_CHECK(reduction.no_integers.empty() || is_floating(call.dtype), "{}: {} of {}; {}", name,
               reduction.name, to_string(call.dtype), reduction.no_integers);
 }
@@ -91,9 +91,9 @@ bool in_place(const Call& call, int rank) {
 // A few instructions that accept most calls: the full checks would take as long as a small
 // operation.
 bool plainly_right(const Call& call, int size, DeviceType device) {
-  return call.operation == Operation::all_reduce && call.op < ReduceOp::avg && call.send &&
-         call.send == call.recv && call.count >= 0 && call.count <= kMostElements >> 16 &&
-         size <= 1 << 16 && call.stream.device.type == device;
+  return call.operation == Operation::all_reduce && traits(call.op).no_integers.empty() &&
+         call.send && call.send == call.recv && call.count >= 0 &&
+         call.count <= kMostElements >> 16 && size <= 1 << 16 && call.stream.device.type == device;
 }
 
 }  // namespace

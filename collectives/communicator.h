@@ -28,7 +28,7 @@
 #include <string>
 #include <string_view>
 
-#include "shoal/collectives/transport/operation.h"
+#include "shoal/collectives/transport/reduction.h"
 #include "shoal/collectives/work.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/tensor/dtype.h"

@@ -11,14 +11,6 @@
 
 namespace shoal::collectives {
 
-// avg and premultiplied_sum are sums of scaled elements.
-constexpr kernels::Reduce kernel_operation(ReduceOp op) {
-  return op == ReduceOp::prod  ? kernels::Reduce::prod
-         : op == ReduceOp::min ? kernels::Reduce::min
-         : op == ReduceOp::max ? kernels::Reduce::max
-                               : kernels::Reduce::sum;
-}
-
 // destination[i] = factor * the canonical-tree reduction over s of factors[s] * sources[s][i].
 // 16-bit floats are computed in f32 and rounded once. Empty `factors`: all 1. Factors are for
 // floating dtypes only and are rounded to the accumulation type.

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "shoal/collectives/transport/reduction.h"
+#include "shoal/kernels/reduction.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::collectives {
@@ -89,37 +91,30 @@ constexpr bool is_message(Operation operation) {
   return operation == Operation::send || operation == Operation::recv;
 }
 
-// avg of integers is refused; min and max propagate NaN; 16-bit floats accumulate in f32.
-enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premultiplied_sum };
 struct ReduceTraits {
   std::string_view name;
+  kernels::Reduce fold;            // of two elements; avg and premultiplied_sum scale them too
+  bool rounds = false;             // a result may be none of the elements
   std::string_view no_integers{};  // why integers are refused; empty: they are not
 };
-// By ReduceOp.
+// By ReduceOp. Names, checks, kernels and precisions follow from this table.
 inline constexpr std::array kReduceTraits{
-    ReduceTraits{"sum"},
-    ReduceTraits{"prod"},
-    ReduceTraits{"min"},
-    ReduceTraits{"max"},
-    ReduceTraits{"avg", "take the sum and divide as you need"},
-    ReduceTraits{"premultiplied_sum", "only floating dtypes can be scaled"}};
-constexpr std::string_view to_string(ReduceOp op) {
-  const auto row = static_cast<std::size_t>(op);
-  return row < kReduceTraits.size() ? kReduceTraits[row].name : "?";
-}
+    ReduceTraits{"sum", kernels::Reduce::sum, true},
+    ReduceTraits{"prod", kernels::Reduce::prod, true},
+    ReduceTraits{"min", kernels::Reduce::min},
+    ReduceTraits{"max", kernels::Reduce::max},
+    ReduceTraits{"avg", kernels::Reduce::sum, true, "take the sum and divide as you need"},
+    ReduceTraits{"premultiplied_sum", kernels::Reduce::sum, true,
+                 "only floating dtypes can be scaled"}};
+static_assert(kReduceTraits.size() == static_cast<std::size_t>(ReduceOp::premultiplied_sum) + 1);
+inline constexpr ReduceTraits kUnknownReduction{"?", kernels::Reduce::sum};
 
-// premultiplied_sum scales each rank's elements by that rank's own factor before the sum
-// (ncclRedOpCreatePreMulSum); floating dtypes only.
-struct Reduction {
-  ReduceOp op = ReduceOp::sum;
-  double factor = 1;
-  constexpr Reduction(ReduceOp kind) : op(kind) {}  // NOLINT(google-explicit-constructor)
-  static constexpr Reduction premultiplied_sum(double factor) {
-    Reduction reduction(ReduceOp::premultiplied_sum);
-    reduction.factor = factor;
-    return reduction;
-  }
-};
+// A number that came from another rank may name no reduction.
+constexpr const ReduceTraits& traits(ReduceOp op) {
+  const auto row = static_cast<std::size_t>(op);
+  return row < kReduceTraits.size() ? kReduceTraits[row] : kUnknownReduction;
+}
+constexpr std::string_view to_string(ReduceOp op) { return traits(op).name; }
 
 // Travels with every control message and every data message between hosts.
 struct Signature {

@@ -23,16 +23,16 @@ class CudaReduction final : public ReductionKernels {
                        std::span<void* const> destinations, std::int64_t count, bool,
                        Stream stream) override {
     check::reduce(sources, destinations, count);
-    check_cuda(launch_reduce(begin(stream), fold_of(operation), dtype,
-                             pointers_of(sources, destinations), count),
-               "reduce");
+    check_cuda(
+        launch_reduce(begin(stream), operation, dtype, pointers_of(sources, destinations), count),
+        "reduce");
   }
 
   void reduce_widened(Reduce operation, DType dtype, std::span<const void* const> sources,
                       float* destination, std::int64_t count, Stream stream) override {
     check::reduce_widened(dtype, sources, destination, count);
     void* const to = destination;
-    check_cuda(launch_reduce_widened(begin(stream), fold_of(operation), dtype,
+    check_cuda(launch_reduce_widened(begin(stream), operation, dtype,
                                      pointers_of(sources, {&to, 1}), count),
                "reduce_widened");
   }
@@ -55,19 +55,6 @@ class CudaReduction final : public ReductionKernels {
     pointers.source_count = static_cast<int>(sources.size());
     pointers.destination_count = static_cast<int>(destinations.size());
     return pointers;
-  }
-  static Fold fold_of(Reduce operation) {
-    switch (operation) {
-      case Reduce::sum:
-        return Fold::sum;
-      case Reduce::prod:
-        return Fold::prod;
-      case Reduce::min:
-        return Fold::min;
-      case Reduce::max:
-        break;
-    }
-    return Fold::max;
   }
   Launch begin(Stream stream) { return {resources_.begin(stream), resources_.multiprocessors()}; }
 

@@ -54,21 +54,21 @@ template <class T>
 concept IsInteger = requires { typename T::Value; };
 
 template <class T>
-__device__ __forceinline__ typename T::Wide fold_one(Fold fold, typename T::Wide a,
+__device__ __forceinline__ typename T::Wide fold_one(Reduce fold, typename T::Wide a,
                                                      typename T::Wide b) {
   using Wide = typename T::Wide;
-  if (fold == Fold::sum) return static_cast<Wide>(a + b);
+  if (fold == Reduce::sum) return static_cast<Wide>(a + b);
   if constexpr (IsInteger<T>) {
     // Through 64 bits, since a product of small unsigned integers may overflow int.
-    if (fold == Fold::prod)
+    if (fold == Reduce::prod)
       return static_cast<Wide>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     using Value = typename T::Value;
-    return (fold == Fold::min) == (static_cast<Value>(b) < static_cast<Value>(a)) ? b : a;
+    return (fold == Reduce::min) == (static_cast<Value>(b) < static_cast<Value>(a)) ? b : a;
   } else {
-    if (fold == Fold::prod) return a * b;
+    if (fold == Reduce::prod) return a * b;
     if (isnan(a)) return a;
     if (isnan(b)) return b;
-    return (fold == Fold::min) == (b < a) ? b : a;
+    return (fold == Reduce::min) == (b < a) ? b : a;
   }
 }
 
@@ -143,7 +143,7 @@ __device__ __forceinline__ void store_wide(const float* value, void* base, const
 
 template <class T, bool widened>
 __global__ void __launch_bounds__(kThreads)
-    reduce_kernel(Fold fold, const __grid_constant__ ReducePointers pointers, PackedRange range,
+    reduce_kernel(Reduce fold, const __grid_constant__ ReducePointers pointers, PackedRange range,
                   std::int64_t count) {
   using Raw = typename T::Raw;
   constexpr int N = kWidth<Raw>;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, bool widened = false>
-cudaError_t reduce(Launch at, Fold fold, const ReducePointers& pointers, std::int64_t count) {
+cudaError_t reduce(Launch at, Reduce fold, const ReducePointers& pointers, std::int64_t count) {
   const auto first = reinterpret_cast<std::uintptr_t>(pointers.sources[0]);
   std::uintptr_t differing = 0;
   for (int s = 0; s < pointers.source_count; ++s)
@@ -221,7 +221,7 @@ cudaError_t scale(Launch at, void* x, double factor, std::int64_t count) {
 
 }  // namespace
 
-cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
+cudaError_t launch_reduce(Launch at, Reduce fold, DType dtype, const ReducePointers& pointers,
                           std::int64_t count) {
   if (count == 0) return cudaSuccess;
   switch (dtype) {
@@ -245,8 +245,8 @@ cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointer
   return cudaErrorInvalidValue;
 }
 
-cudaError_t launch_reduce_widened(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
-                                  std::int64_t count) {
+cudaError_t launch_reduce_widened(Launch at, Reduce fold, DType dtype,
+                                  const ReducePointers& pointers, std::int64_t count) {
   if (count == 0) return cudaSuccess;
   if (dtype == DType::bf16) return reduce<BF16, true>(at, fold, pointers, count);
   if (dtype == DType::f16) return reduce<F16, true>(at, fold, pointers, count);

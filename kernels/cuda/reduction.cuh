@@ -5,11 +5,10 @@
 #include <cstdint>
 
 #include "shoal/kernels/cuda/launch.cuh"
+#include "shoal/kernels/reduction.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::kernels {
-
-enum class Fold : std::uint8_t { sum, prod, min, max };  // as Reduce
 
 // Passed by value. The device can read and write these pointers, including those of its peers.
 struct ReducePointers {
@@ -20,11 +19,11 @@ struct ReducePointers {
 };
 
 // destinations[d][i] = fold over sources[s][i], s in order.
-cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
+cudaError_t launch_reduce(Launch at, Reduce fold, DType dtype, const ReducePointers& pointers,
                           std::int64_t count);
 // The same for 16-bit floats, stored in f32 to one destination that is aligned to its element.
-cudaError_t launch_reduce_widened(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
-                                  std::int64_t count);
+cudaError_t launch_reduce_widened(Launch at, Reduce fold, DType dtype,
+                                  const ReducePointers& pointers, std::int64_t count);
 // x *= factor, floating dtypes.
 cudaError_t launch_reduction_scale(Launch at, DType dtype, void* x, double factor,
                                    std::int64_t count);

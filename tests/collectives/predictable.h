@@ -2,6 +2,7 @@
 // (the idea of nccl-tests' verifiable): small whole numbers.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,11 @@ inline constexpr Operation kOperations[] = {
     Operation::all_gather_v, Operation::all_to_all_v,   Operation::send};
 inline constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
                                     DType::i64, DType::i32,  DType::u8,  DType::i8};
-inline constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min,
-                                    ReduceOp::max, ReduceOp::avg,  ReduceOp::premultiplied_sum};
+inline constexpr auto kOps = [] {  // every one in the table
+  std::array<ReduceOp, kReduceTraits.size()> all{};
+  for (std::size_t op = 0; op < all.size(); ++op) all[op] = static_cast<ReduceOp>(op);
+  return all;
+}();
 
 // Runs one operation and counts wrong elements: of the result, of a send buffer that should have
 // stayed as it was, and of the guard bytes around both. Where every rank has the same result, one

@@ -310,7 +310,7 @@ void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>&
 
   const Stream stream = device().is_cpu() ? Stream{} : out_.view();
   kernels::ReductionKernels& reductions = reductions_.get();
-  const kernels::Reduce operation = kernel_operation(call.op);
+  const kernels::Reduce operation = traits(call.op).fold;
   if (call.op != ReduceOp::avg) {
     reductions.reduce_into_all(operation, call.dtype, sources, destinations, count, false, stream);
     return;

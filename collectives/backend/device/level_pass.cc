@@ -131,7 +131,7 @@ void LevelPass::fold(std::int64_t slice, Slot& slot) {
     const void* from = sources.front();
     if (call_.reduces()) {
       void* const sum = static_cast<std::byte*>(slot.sum.data()) + bit.staged * wide_;
-      const kernels::Reduce operation = kernel_operation(call_.op);
+      const kernels::Reduce operation = traits(call_.op).fold;
       const Stream stream = cpu ? Stream{} : setup_.in;
       if (wide_ == element_)
         setup_.folds->reduce(operation, call_.dtype, sources, sum, bit.count, stream);

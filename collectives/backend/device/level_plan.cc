@@ -118,9 +118,8 @@ LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& 
   plan.rail->outer.reset();
   if (!call.reduces()) return plan;
   if (call.op == ReduceOp::avg) plan.rail->op = ReduceOp::sum;
-  // Rounded once, when the sum is complete. min and max do not round.
-  if (size_of(call.dtype) == 2 && is_floating(call.dtype) && call.op != ReduceOp::min &&
-      call.op != ReduceOp::max)
+  // Rounded once, when the sum is complete.
+  if (size_of(call.dtype) == 2 && is_floating(call.dtype) && traits(call.op).rounds)
     plan.rail->dtype = DType::f32;
   return plan;
 }

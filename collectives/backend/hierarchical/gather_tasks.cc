@@ -234,7 +234,7 @@ class ReduceScatterTask final : public BlockTask {
       sources.push_back(sum + offset);
     }
     std::byte* const sum = own_sum_ + offset;
-    levels_->reduction->reduce(kernel_operation(call_.op), dtype_, sources, sum, count, Stream{});
+    levels_->reduction->reduce(traits(call_.op).fold, dtype_, sources, sum, count, Stream{});
     if (call_.op == ReduceOp::avg)
       levels_->reduction->scale(dtype_, sum, 1.0 / levels_->size(), count, Stream{});
     if (wide_)

@@ -180,7 +180,7 @@ void MpiEngine::finish_exchange(MpiOperation& o) {
     reduce_in_tree(*reduction_, kernels::Reduce::sum, c.dtype, sources, {}, 1.0 / size_, to,
                    mine.size());
   else
-    reduction_->reduce(kernel_operation(c.op), c.dtype, sources, to, mine.size(), Stream{});
+    reduction_->reduce(traits(c.op).fold, c.dtype, sources, to, mine.size(), Stream{});
   if (!everywhere && !at_root) return finish(o);
   MPI_Request request = MPI_REQUEST_NULL;
   const MPI_Datatype type = mpi_type(c.dtype);

@@ -46,7 +46,7 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
   if (call.op == ReduceOp::avg && half)  // the sum may overflow although the mean does not
     return reduce_in_tree(reduction, kernels::Reduce::sum, call.dtype, sources, {}, average,
                           destination, count);
-  reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
+  reduction.reduce(traits(call.op).fold, call.dtype, sources, destination, count, Stream{});
   if (call.op == ReduceOp::avg) reduction.scale(call.dtype, destination, average, count, Stream{});
 }
 
@@ -60,8 +60,8 @@ void PlanContext::reduce_into_all(std::span<const void* const> sources,
                                   bool past_caches) const {
   if (count <= 0) return;
   if (call.op != ReduceOp::avg && call.op != ReduceOp::premultiplied_sum)
-    return reduction.reduce_into_all(kernel_operation(call.op), call.dtype, sources, destinations,
-                                     count, past_caches, Stream{});
+    return reduction.reduce_into_all(traits(call.op).fold, call.dtype, sources, destinations, count,
+                                     past_caches, Stream{});
   // Two passes, so works in tiles that are distributed while they are in the L1 cache.
   constexpr std::int64_t kTileBytes = 32 << 10;
   const algorithm::Slices tiles{count, kTileBytes / element()};

@@ -94,7 +94,7 @@ class RingPlan final : public Plan {
   }
   // Adds own elements to `partial` (in its travelling dtype).
   void fold(const std::byte* partial, const std::byte* own, std::byte* out, std::int64_t n) const {
-    const kernels::Reduce operation = kernel_operation(c_.call.op);
+    const kernels::Reduce operation = traits(c_.call.op).fold;
     if (!wide_ && !scaled()) {
       const std::array<const void*, 2> sources{partial, own};
       c_.reduction.reduce(operation, c_.call.dtype, sources, out, n, Stream{});

@@ -175,7 +175,7 @@ void Execution::reduce(const ExecutionContext& context, const algorithm::Instruc
   if (instruction.in_tree && instruction.sources.size() > 3) {  // else it is the left fold
     sources_.clear();
     for (const algorithm::Piece& piece : instruction.sources) sources_.push_back(at(piece));
-    return reduce_in_tree(context.reduction, kernel_operation(call_->op), dtype_, sources_, {},
+    return reduce_in_tree(context.reduction, traits(call_->op).fold, dtype_, sources_, {},
                           final_factor(instruction), at(instruction.target),
                           instruction.target.count);
   }
@@ -184,7 +184,7 @@ void Execution::reduce(const ExecutionContext& context, const algorithm::Instruc
     return fold_as_f32(context, instruction);
   sources_.clear();
   for (const algorithm::Piece& piece : instruction.sources) sources_.push_back(at(piece));
-  context.reduction.reduce(kernel_operation(call_->op), dtype_, sources_, at(instruction.target),
+  context.reduction.reduce(traits(call_->op).fold, dtype_, sources_, at(instruction.target),
                            instruction.target.count, Stream{});
   if (scaled)
     context.reduction.scale(dtype_, at(instruction.target), final_factor(instruction),
@@ -209,8 +209,7 @@ void Execution::fold_as_f32(const ExecutionContext& context,
     for (std::size_t s = 1; s < instruction.sources.size(); ++s) {
       load(instruction.sources[s], begin, n, next.data());
       const std::array<const void*, 2> both{sum.data(), next.data()};
-      context.reduction.reduce(kernel_operation(call_->op), DType::f32, both, sum.data(), n,
-                               Stream{});
+      context.reduction.reduce(traits(call_->op).fold, DType::f32, both, sum.data(), n, Stream{});
     }
     if (finishes_with_scale(instruction))
       context.reduction.scale(DType::f32, sum.data(), final_factor(instruction), n, Stream{});
