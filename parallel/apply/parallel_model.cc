@@ -57,7 +57,8 @@ void ParallelModel::split_tensors() {
     batch_parts_ = tp;
     batch_part_ = mesh_.place().tp;
   }
-  apply_tensor_parallelism(chain_, {mesh_.tp(), split_, std::make_shared<Uploads>(options_.pinned)},
+  apply_tensor_parallelism(chain_,
+                           {mesh_.tp(), split_, std::make_shared<HostToDevice>(options_.pinned)},
                            options_.tensor_parallel);
   chain_.name_tree();
 }

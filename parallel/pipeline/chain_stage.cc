@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "shoal/nn/autograd/device_values.h"
-#include "shoal/parallel/tensor/uploads.h"
+#include "shoal/parallel/tensor/host_to_device.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {

@@ -66,17 +66,17 @@ Action met_by(const Schedule& schedule, const Action& send) {
 }
 
 // The messages between each two ranks, in order, as the matching receives.
-using Wires = std::map<std::pair<int, int>, std::vector<Action>>;  // (from, to)
+using Messages = std::map<std::pair<int, int>, std::vector<Action>>;  // (from, to)
 
-Wires wires_of(const Schedule& schedule, const std::vector<std::vector<Action>>& compute) {
-  Wires wires;
+Messages messages_of(const Schedule& schedule, const std::vector<std::vector<Action>>& compute) {
+  Messages messages;
   for (int rank = 0; rank < schedule.ranks(); ++rank)
     for (const Action& action : compute[static_cast<std::size_t>(rank)]) {
       Action send;
       if (message_after(schedule, action, send))
-        wires[{rank, peer_of(schedule, send).rank}].push_back(met_by(schedule, send));
+        messages[{rank, peer_of(schedule, send).rank}].push_back(met_by(schedule, send));
     }
-  return wires;
+  return messages;
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ Schedule with_communication(const Schedule& schedule, int ahead) {
     for (const Action& action : all)
       if (!sends(action.kind) && !receives(action.kind)) kept.push_back(action);
   }
-  Wires wires = wires_of(schedule, compute);
+  Messages messages = messages_of(schedule, compute);
   Schedule out = schedule;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     const auto& mine = compute[static_cast<std::size_t>(rank)];
@@ -99,7 +99,7 @@ Schedule with_communication(const Schedule& schedule, int ahead) {
       Action receive;
       if (!computes(mine[i].kind) || !message_before(schedule, mine[i], receive)) continue;
       const int peer = peer_of(schedule, receive).rank;
-      const auto& wire = wires[{peer, rank}];
+      const auto& wire = messages[{peer, rank}];
       const auto found = std::find(wire.begin(), wire.end(), receive);
       // A receive without a sender is placed alone; the validator reports it.
       const std::size_t until =

@@ -5,7 +5,7 @@
 #include <map>
 #include <numeric>
 
-#include "shoal/parallel/pipeline/player.h"
+#include "shoal/parallel/pipeline/ready_actions.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -21,7 +21,7 @@ struct Message {
 class Clockwork {
  public:
   Clockwork(const Schedule& schedule, const PipelineCosts& costs)
-      : schedule_(schedule), costs_(costs), player_(schedule) {
+      : schedule_(schedule), costs_(costs), ready_(schedule) {
     const auto ranks = static_cast<std::size_t>(schedule.ranks());
     SHOAL_CHECK(costs.stages.size() == 1 ||
                     costs.stages.size() == static_cast<std::size_t>(schedule.stages()),
@@ -36,12 +36,12 @@ class Clockwork {
   }
 
   Simulation run() && {
-    const bool ended = player_.play([this](int rank, std::size_t index) { step(rank, index); });
+    const bool ended = ready_.play([this](int rank, std::size_t index) { step(rank, index); });
     if (!ended)
       for (int rank = 0; rank < schedule_.ranks(); ++rank)
-        if (player_.position(rank) < schedule_.actions[at(rank)].size())
+        if (ready_.position(rank) < schedule_.actions[at(rank)].size())
           throw_error(ErrorCode::invalid_argument, "schedule {} stops: rank {} {}", schedule_.name,
-                      rank, player_.waits_for(rank));
+                      rank, ready_.waits_for(rank));
     result_.time = now_.empty() ? 0 : *std::max_element(now_.begin(), now_.end());
     return std::move(result_);
   }
@@ -68,7 +68,7 @@ class Clockwork {
   // Time at which the data that `action` needs is there. A message's arrival is settled here, when
   // both of its sides are known; messages before it on the same wire are settled first.
   double arrival(int rank, const Action& action) {
-    const Player::Need need = player_.need_of(action);
+    const ReadyActions::Need need = ready_.need_of(action);
     if (need.action.stage < 0) return 0;
     const Key key{need.action.stage, need.action.microbatch};
     if (!need.message) return computed_[{key, need.action.kind != ActionKind::forward}];
@@ -146,7 +146,7 @@ class Clockwork {
   };
   const Schedule& schedule_;
   const PipelineCosts& costs_;
-  Player player_;
+  ReadyActions ready_;
   Simulation result_;
   std::vector<double> now_, held_;
   std::vector<int> in_flight_;

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "shoal/parallel/pipeline/player.h"
+#include "shoal/parallel/pipeline/ready_actions.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -180,9 +180,9 @@ class Inspector {
   }
 
   void check_progress() {
-    Player player(schedule_);
+    ReadyActions ready(schedule_);
     std::vector<int> in_flight(static_cast<std::size_t>(schedule_.ranks()));
-    const bool ended = player.play([&](int rank, std::size_t index) {
+    const bool ended = ready.play([&](int rank, std::size_t index) {
       const Action& a = list(rank)[index];
       int& held = in_flight[static_cast<std::size_t>(rank)];
       if (a.kind == ActionKind::backward || a.kind == ActionKind::weight_backward) --held;
@@ -193,8 +193,8 @@ class Inspector {
     });
     if (ended) return;
     for (int rank = 0; rank < schedule_.ranks(); ++rank)
-      if (player.position(rank) < list(rank).size())
-        fault(rank, player.position(rank), "deadlock: rank {} {}", rank, player.waits_for(rank));
+      if (ready.position(rank) < list(rank).size())
+        fault(rank, ready.position(rank), "deadlock: rank {} {}", rank, ready.waits_for(rank));
   }
 
   const Schedule& schedule_;

@@ -126,7 +126,7 @@ const OwnRows& VocabularyParallelEmbedding::own_rows(Context& context) {
     numbers[id] = rows[id] = static_cast<std::int32_t>(row);
     mine[id] = 0;
   }
-  Uploads& uploads = *group_.uploads;
+  HostToDevice& uploads = *group_.uploads;
   own_ = {uploads.keep(context, numbers), uploads.keep(context, rows), uploads.keep(context, mine)};
   return own_;
 }

@@ -14,7 +14,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/autograd/context.h"
-#include "shoal/parallel/tensor/uploads.h"
+#include "shoal/parallel/tensor/host_to_device.h"
 
 namespace shoal::parallel {
 
@@ -31,7 +31,8 @@ std::string_view to_string(ActivationSplit split);
 struct TensorParallel {
   collectives::Communicator& tp;
   ActivationSplit split = ActivationSplit::none;
-  std::shared_ptr<Uploads> uploads = std::make_shared<Uploads>();  // of the group's layers
+  std::shared_ptr<HostToDevice> uploads =
+      std::make_shared<HostToDevice>();  // of the group's layers
   int rank() const { return tp.rank(); }
   int size() const { return tp.size(); }
 };

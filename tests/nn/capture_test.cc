@@ -15,7 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shoal/nn/capture/late_numbers.h"
+#include "shoal/nn/capture/deferred_results.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/runtime/base/error.h"
@@ -535,9 +535,9 @@ TEST(StagedInputs, KeepTheirMemoryWhileShapesHold) {
   EXPECT_EQ(staged.fill({filled_with(5, 9)})[0].const_data<std::int32_t>()[9], 9);
 }
 
-TEST(LateNumbers, AreThoseOfEachStepInOrder) {
+TEST(DeferredResults, AreThoseOfEachStepInOrder) {
   const auto host = make_host_memory();
-  LateNumbers numbers({});
+  DeferredResults numbers({});
   EXPECT_THAT(numbers.take(), IsEmpty());
   const Tensor losses = Tensor::empty({3}, DType::f32, *host, MemoryTag::data);
   const Tensor norm = Tensor::empty({1}, DType::f64, *host, MemoryTag::data);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "fixture.h"
 #include "golden_model.h"
-#include "room.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ DecoderHead head_of(const std::string& name) {
 // A model with the golden weights, and its batch, whose rows have 11, 8 and 3 tokens.
 struct Golden {
   explicit Golden(const std::string& name, DType dtype = DType::f32,
-                  RoomMemory where = RoomMemory::shared)
+                  FixtureMemory where = FixtureMemory::shared)
       : room(false, 2, where),
         directory(directory_of(name)),
         made(make_headed_decoder(read_json_file(directory + "/config.json"), "config.json",
@@ -87,7 +87,7 @@ struct Golden {
     return room.context.read(out.loss_sum) / static_cast<double>(valid);
   }
 
-  Room room;
+  Fixture room;
   std::string directory;
   std::unique_ptr<HeadedDecoder> made;
   HeadedDecoder& model;
@@ -100,13 +100,13 @@ struct Golden {
 class DecoderHeadGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DecoderHeadGolden, LossScoresAndGradients) {
-  Golden golden(GetParam(), DType::f32, RoomMemory::device);
+  Golden golden(GetParam(), DType::f32, FixtureMemory::device);
   EXPECT_TRUE(close_in_norm("logits", golden.logits(), golden.file->tensor("logits"), 5e-6));
   expect_golden_step(golden);
 }
 
 TEST_P(DecoderHeadGolden, InBf16) {
-  Golden golden(GetParam(), DType::bf16, RoomMemory::device);
+  Golden golden(GetParam(), DType::bf16, FixtureMemory::device);
   // From where each operation takes them to the kernels' device by itself.
   for (Tensor* tensor : golden.input.tensors()) *tensor = testing::on_host(*tensor);
   expect_golden_step_in_bf16(golden, 5e-2);
@@ -171,7 +171,7 @@ TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
   const std::string name = GetParam(), family = name.substr(0, name.find('_'));
   const nlohmann::json reports = read_json_file(directory_of("reports.json"));
   const nlohmann::json& report = reports.at(name);
-  Room room;
+  Fixture room;
   nlohmann::json config = read_json_file(directory_of(family + "_classes") + "/config.json");
   config["tie_word_embeddings"] = name.ends_with("_tied");
   const testing::TemporaryDirectory made;

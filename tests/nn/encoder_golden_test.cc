@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "room.h"
+#include "fixture.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ std::string directory_of(const std::string& family) {
 // A model with the golden weights, and its batch.
 struct Golden {
   Golden(const std::string& family, EncoderTask task, DType dtype = DType::f32,
-         RoomMemory where = RoomMemory::shared)
+         FixtureMemory where = FixtureMemory::shared)
       : room(false, 2, where),
         directory(directory_of(family)),
         model(EncoderConfig::from_file(directory + "/config.json"), task),
@@ -106,7 +106,7 @@ struct Golden {
   }
 
   std::unique_ptr<MemoryResource> host = make_host_memory();
-  Room room;
+  Fixture room;
   std::string directory;
   Encoder model;
   std::shared_ptr<SafetensorsFile> file;
@@ -133,7 +133,7 @@ double apart(const std::vector<Parameter*>& parameters, const std::vector<Tensor
 
 // In f32 against float64.
 TEST_P(EncoderGolden, LossLogitsAndGradients) {
-  Golden golden(GetParam().family, GetParam().task, DType::f32, RoomMemory::device);
+  Golden golden(GetParam().family, GetParam().task, DType::f32, FixtureMemory::device);
   EXPECT_THAT(golden.report.missing, ::testing::IsEmpty());
   EXPECT_TRUE(close_in_norm("logits", golden.model.logits(golden.room.context, golden.input),
                             golden.file->tensor("logits"), 2e-6));
@@ -162,7 +162,7 @@ TEST_P(EncoderGolden, LossLogitsAndGradients) {
 }
 
 TEST_P(EncoderGolden, InBf16) {
-  Golden golden(GetParam().family, GetParam().task, DType::bf16, RoomMemory::device);
+  Golden golden(GetParam().family, GetParam().task, DType::bf16, FixtureMemory::device);
   // From where each operation takes them to the kernels' device by itself.
   for (Tensor* tensor : golden.input.tensors()) *tensor = testing::on_host(*tensor);
   EXPECT_TRUE(close_relative("loss", golden.step(),
@@ -277,7 +277,7 @@ std::string refusal(const std::string& family, EncoderTask task,
   nlohmann::json json = read_json_file(directory_of(family) + "/config.json");
   change(json);
   try {
-    Room room;
+    Fixture room;
     Encoder model(EncoderConfig::from_json(json, "config.json"), task);
     model.materialize(room.context, DType::f32);
     load_encoder_weights(directory_of(family), model, assign_values(room.context));

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "room.h"
+#include "fixture.h"
 #include "support/golden.h"
 #include <gtest/gtest.h>
 

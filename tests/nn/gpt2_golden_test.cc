@@ -1,5 +1,5 @@
 // GPT-2 against PyTorch and transformers (tools/golden/make_gpt2.py).
-#include "room.h"
+#include "fixture.h"
 #include "support/golden.h"
 #include <nlohmann/json.hpp>
 
@@ -61,7 +61,7 @@ class Gpt2Golden : public ::testing::TestWithParam<Case> {
     return room_.context.read(out.loss_sum) / static_cast<double>(valid);
   }
 
-  Room room_;
+  Fixture room_;
   std::string directory_;
   Gpt2 model_;
   std::shared_ptr<SafetensorsFile> file_;

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "room.h"
+#include "fixture.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -59,7 +59,7 @@ struct Outcome {
   std::vector<std::vector<float>> gradients;
 };
 
-struct Model : Room {
+struct Model : Fixture {
   explicit Model(const Gpt2Config& config = small(), DType dtype = DType::f32) : gpt2(config) {
     context.random.state = &state;
     gpt2.materialize(context, dtype);
@@ -342,7 +342,7 @@ class Interop : public ::testing::TestWithParam<const char*> {};
 TEST_P(Interop, OpensWhatTransformersWrote) {
   const std::string directory = testing::golden_path(std::string("interop/") + GetParam());
   const auto expected = SafetensorsFile::open(directory + "/expected.safetensors");
-  Room room;
+  Fixture room;
   Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
   model.materialize(room.context, DType::f32);
   EXPECT_TRUE(model.load(directory, assign_values(room.context)).unexpected.empty());
@@ -374,7 +374,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, Interop,
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(Gpt2Files, NamesEveryTensorThatDoesNotFit) {
-  Room room;
+  Fixture room;
   const std::string directory = testing::golden_path("interop/plain");
   Gpt2Config config = Gpt2Config::from_file(directory + "/config.json");
   config.n_layer = 3;

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <functional>
 
+#include "fixture.h"
 #include "golden_model.h"
-#include "room.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 // A model with the golden weights, and its batch.
 struct Golden {
   explicit Golden(const std::string& name, DType dtype = DType::f32,
-                  RoomMemory where = RoomMemory::shared)
+                  FixtureMemory where = FixtureMemory::shared)
       : room(false, 2, where),
         directory(testing::golden_path("llama/" + name)),
         model(LlamaConfig::from_json(read_json_file(directory + "/config.json"), "config.json")),
@@ -63,7 +63,7 @@ struct Golden {
     for (Tensor* tensor : {&ids, &key_mask, &targets}) *tensor = testing::on_host(*tensor);
   }
 
-  Room room;
+  Fixture room;
   std::string directory;
   Llama model;
   std::shared_ptr<SafetensorsFile> file;
@@ -74,7 +74,7 @@ struct Golden {
 class LlamaGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LlamaGolden, LossLogitsAndGradients) {
-  Golden golden(GetParam(), DType::f32, RoomMemory::device);
+  Golden golden(GetParam(), DType::f32, FixtureMemory::device);
   EXPECT_TRUE(close_in_norm("logits",
                             golden.model.logits(golden.room.context, golden.ids, golden.key_mask),
                             golden.file->tensor("logits"), 5e-6));
@@ -82,7 +82,7 @@ TEST_P(LlamaGolden, LossLogitsAndGradients) {
 }
 
 TEST_P(LlamaGolden, InBf16) {
-  Golden golden(GetParam(), DType::bf16, RoomMemory::device);
+  Golden golden(GetParam(), DType::bf16, FixtureMemory::device);
   golden.take_inputs_to_the_host();
   expect_golden_step_in_bf16(golden, 2e-2);
 }

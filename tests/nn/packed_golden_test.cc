@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "fixture.h"
 #include "golden_model.h"
-#include "room.h"
 #include "support/golden.h"
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,7 @@ struct Case {
 // A model with the golden weights, and its rows.
 struct Golden {
   Golden(const Case& of, DType dtype)
-      : room(false, 2, RoomMemory::device),
+      : room(false, 2, FixtureMemory::device),
         made(make_causal_lm(
             read_json_file(testing::golden_path(std::string(of.model) + "/config.json")),
             "config.json")),
@@ -76,7 +76,7 @@ struct Golden {
     return scores;
   }
 
-  Room room;
+  Fixture room;
   std::unique_ptr<CausalLm> made;
   CausalLm& model;
   std::shared_ptr<SafetensorsFile> file;

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "room.h"
+#include "fixture.h"
 #include "support/cudnn.h"
 #include <gmock/gmock.h>
 
@@ -87,7 +87,7 @@ struct Options {
   DType dtype = DType::f32;
   double dropout = 0;
   bool checkpoints = false;
-  RoomMemory memory = RoomMemory::device;
+  FixtureMemory memory = FixtureMemory::device;
   bool sees_all = false;     // rows without sequences
   bool first_alone = false;  // only the first text has targets
 };
@@ -193,7 +193,7 @@ class Trained {
   }
 
   Options options_;
-  Room room_;
+  Fixture room_;
   std::unique_ptr<CausalLm> model_;
 };
 
@@ -209,7 +209,7 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(difference / whole);
 }
 
-class Packed : public ::testing::TestWithParam<std::tuple<Family, DType, RoomMemory>> {
+class Packed : public ::testing::TestWithParam<std::tuple<Family, DType, FixtureMemory>> {
  protected:
   Options options() const {
     return {.family = std::get<0>(GetParam()),
@@ -260,16 +260,16 @@ TEST_P(Packed, DropoutFollowsTheRow) {
       << "nothing dropped";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Packed,
-                         ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
-                                            ::testing::Values(DType::f32, DType::bf16),
-                                            ::testing::Values(RoomMemory::device, RoomMemory::job)),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param) == Family::gpt2 ? "Gpt2"
-                                                                                      : "Llama") +
-                                  "_" + std::string(to_string(std::get<1>(test.param))) +
-                                  (std::get<2>(test.param) == RoomMemory::job ? "_from_host" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Packed,
+    ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
+                       ::testing::Values(DType::f32, DType::bf16),
+                       ::testing::Values(FixtureMemory::device, FixtureMemory::job)),
+    [](const auto& test) {
+      return std::string(std::get<0>(test.param) == Family::gpt2 ? "Gpt2" : "Llama") + "_" +
+             std::string(to_string(std::get<1>(test.param))) +
+             (std::get<2>(test.param) == FixtureMemory::job ? "_from_host" : "");
+    });
 
 // Where there is a cuDNN: its attention of packed sequences gives our own's losses.
 TEST(PackedByCudnn, GivesTheSameLosses) {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "room.h"
+#include "fixture.h"
 #include "support/cudnn.h"
 
 #include "shoal/nn/autograd/tape.h"
@@ -39,7 +39,7 @@ EncoderConfig config() {
 
 // Of a model whose weights are the same every time.
 Step step(DType dtype, bool lengths) {
-  Room room(false, 2, RoomMemory::device);
+  Fixture room(false, 2, FixtureMemory::device);
   Encoder model(config(), EncoderTask::masked_lm);
   model.materialize(room.context, dtype);
   allocate_gradients(room.context, model.parameters());

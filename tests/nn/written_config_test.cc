@@ -1,6 +1,6 @@
 // config.json as it is saved again: what was read stays, what has changed is written. Against
 // transformers (tools/golden/make_saved_configs.py).
-#include "room.h"
+#include "fixture.h"
 #include "support/error_text.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
@@ -137,7 +137,7 @@ void expect_loads(Model& model, const std::string& from, const std::string& rena
 }
 
 TEST(TiedModel, LoadsFromTheHeadsWeightAlone) {
-  Room room;
+  Fixture room;
   const AssignParameter assign = assign_values(room.context);
   const std::string gpt2 = testing::golden_path("gpt2/tiny");
   Gpt2 one(Gpt2Config::from_file(gpt2 + "/config.json"));
@@ -196,7 +196,7 @@ TEST(GenerationConfig, IsWrittenAsItWas) {
     write_file_atomically(read / name, read_text_file(golden + "/" + name));
   const std::string text = "{\"eos_token_id\": [1,2],   \"temperature\": 0.6}\n";
   write_file_atomically(read / "generation_config.json", text);
-  Room room;
+  Fixture room;
   Gpt2 model(Gpt2Config::from_file(read / "config.json"));
   model.materialize(room.context, DType::f32);
   model.load(read.path(), assign_values(room.context));

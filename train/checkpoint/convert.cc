@@ -165,7 +165,7 @@ class Converter {
   }
 
   // Elements [begin, end) of a tensor; the buffer is valid until the next call.
-  ConstView read(const Item& item, HeldTensor wanted) {
+  ConstView read(const Item& item, TensorShard wanted) {
     wanted.dtype = item.dtype;
     const auto bytes = static_cast<std::size_t>(wanted.count()) * size_of(item.dtype);
     if (buffer_.size() < bytes) buffer_.resize(bytes);
@@ -178,7 +178,7 @@ class Converter {
   }
 
   // Counts finite values that became infinite in the buffer, which holds the elements `wanted`.
-  void note_overflows(const Item& item, HeldTensor wanted) {
+  void note_overflows(const Item& item, TensorShard wanted) {
     const bool f16 = item.dtype == DType::f16;
     if (source_.tensors().at(item.name).dtype == item.dtype || (!f16 && item.dtype != DType::bf16))
       return;
@@ -244,10 +244,10 @@ class Converter {
   // Each shard has an equal range of the elements of every tensor.
   void write_shards(const std::string& directory) {
     for (int shard = 0; shard < options_.shards; ++shard) {
-      std::vector<HeldTensor> held;
+      std::vector<TensorShard> held;
       std::vector<const Item*> of;
       for (const Item& item : items_) {
-        HeldTensor part = whole_tensor(item.name, item.shape, item.dtype);
+        TensorShard part = whole_tensor(item.name, item.shape, item.dtype);
         const std::int64_t count = part.end;
         part.begin = count / options_.shards * shard +
                      std::min<std::int64_t>(count % options_.shards, shard);

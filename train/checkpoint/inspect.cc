@@ -45,7 +45,7 @@ std::string shape_text(const std::vector<std::int64_t>& sizes) {
 }
 
 // State is named "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
-std::int64_t bytes_of(const HeldTensor& held) {
+std::int64_t bytes_of(const TensorShard& held) {
   return held.whole.count() * static_cast<std::int64_t>(size_of(held.dtype));
 }
 
@@ -96,7 +96,7 @@ class Inspection {
     out_.kind = CheckpointKind::sharded;
     out_.shards = shards.ranks;
     if (std::ssize(shards.paths) < shards.ranks) out_.problems.push_back(missing_shards(shards));
-    std::map<std::string, std::vector<HeldTensor>> held;
+    std::map<std::string, std::vector<TensorShard>> held;
     std::shared_ptr<SafetensorsFile> first_shard;
     for (const auto& [rank, path] : shards.paths) {
       CheckpointFile& file = file_named(path);
@@ -115,7 +115,7 @@ class Inspection {
       }
     }
     for (const auto& [name, parts] : held) {
-      const HeldTensor& first = parts.front();
+      const TensorShard& first = parts.front();
       const auto sizes = first.whole.sizes();
       out_.tensors.push_back({name,
                               std::string(to_safetensors(first.dtype)),

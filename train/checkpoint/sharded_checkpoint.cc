@@ -85,14 +85,14 @@ std::string shard_name(int rank, int ranks) {
 }
 
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldTensor> tensors,
+                 std::span<const TensorShard> tensors,
                  const std::function<ConstView(std::size_t)>& data, const std::string& save) {
   SHOAL_CHECK(0 <= rank && rank < ranks && ranks <= kMostRanks, "a shard of rank {} of {}", rank,
               ranks);
   std::vector<SafetensorsEntry> entries;
   nlohmann::ordered_json described = nlohmann::ordered_json::array();
   std::map<std::string, std::size_t> index;
-  for (const HeldTensor& held : tensors) {
+  for (const TensorShard& held : tensors) {
     // One rank may hold several parts of a tensor.
     const std::string key = fmt::format("{}#{}", held.name, entries.size());
     nlohmann::ordered_json json = to_json(held);
@@ -105,7 +105,7 @@ void write_shard(const std::string& directory, int rank, int ranks,
       directory + "/" + shard_name(rank, ranks), std::move(entries),
       {{std::string(kMetadata), described.dump()}, {std::string(kSave), save}});
   for (const SafetensorsEntry& entry : std::vector(writer.order())) {
-    const HeldTensor& held = tensors[index.at(entry.name)];
+    const TensorShard& held = tensors[index.at(entry.name)];
     const ConstView view = data(index.at(entry.name));
     SHOAL_CHECK(view.shape.count() == held.count() && view.dtype == held.dtype,
                 "{}: {} {} are given for {} {}", held.name, view.shape.count(),
@@ -118,7 +118,7 @@ void write_shard(const std::string& directory, int rank, int ranks,
 
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldData> tensors, const std::string& save) {
-  std::vector<HeldTensor> held;
+  std::vector<TensorShard> held;
   for (const HeldData& tensor : tensors) held.push_back(tensor.held);
   write_shard(directory, rank, ranks, held, [&](std::size_t i) { return tensors[i].data; }, save);
 }
@@ -158,7 +158,7 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
     throw_error(ErrorCode::corrupt_data, "{} does not say what its tensors are", file.path());
   std::vector<ShardEntry> entries;
   for (const auto& one : json) {
-    HeldTensor held = held_from_json(one, file.path());
+    TensorShard held = held_from_json(one, file.path());
     const auto name = one.find("key");
     std::string key = name != one.end() && name->is_string() ? name->get<std::string>() : "";
     if (!file.contains(key) || file.entry(key).sizes.size() != 1 ||
@@ -183,7 +183,7 @@ ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
       throw Error(ErrorCode::corrupt_data,
                   fmt::format("{} lacks {}", directory, shard_name(rank, found.ranks)),
                   "the files of all ranks that wrote belong together");
-  std::map<std::string, std::vector<HeldTensor>> held;
+  std::map<std::string, std::vector<TensorShard>> held;
   for (const auto& [rank, path] : found.paths) {
     const auto file = SafetensorsFile::open(path);
     checkpoint.files_.push_back(file);
@@ -227,7 +227,7 @@ void ShardedCheckpoint::add_part(ShardEntry entry, std::shared_ptr<SafetensorsFi
   parts.push_back({std::move(entry), std::move(runs), std::move(file)});
 }
 
-void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
+void ShardedCheckpoint::read(const TensorShard& wanted, const View& into) const {
   const auto found = parts_.find(wanted.name);
   if (found == parts_.end()) {
     std::vector<std::string> names;

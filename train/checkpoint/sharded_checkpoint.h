@@ -2,7 +2,7 @@
 // Whole tensors (a Hugging Face directory) are read the same way.
 //
 // A directory has one shard-RRRRR-of-NNNNN.safetensors per writing rank. The metadata of a shard
-// describe each entry's part of its tensor (held_tensor.h, JSON under "shoal"), so a shard is
+// describe each entry's part of its tensor (tensor_shard.h, JSON under "shoal"), so a shard is
 // self-contained. Opening checks that all shards exist and that each element occurs exactly once.
 #pragma once
 
@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "shoal/runtime/io/safetensors.h"
-#include "shoal/train/checkpoint/held_tensor.h"
+#include "shoal/train/checkpoint/tensor_shard.h"
 
 namespace shoal {
 
 struct HeldData {
-  HeldTensor held;
+  TensorShard held;
   ConstView data;  // held.count() elements of held.dtype, contiguous, host memory
 };
 
@@ -32,7 +32,7 @@ void write_shard(const std::string& directory, int rank, int ranks,
 // The same without holding all tensors in memory. `data(i)` is called once per tensor, in any
 // order; its result must stay valid until the next call.
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldTensor> tensors,
+                 std::span<const TensorShard> tensors,
                  const std::function<ConstView(std::size_t)>& data, const std::string& save);
 
 // Paths by rank; `ranks` is the number of shards, 0 if there are none. corrupt_data: shards of two
@@ -46,7 +46,7 @@ FoundShards find_shards(const std::string& directory);
 std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard);
 // The entries that a shard describes; `key` is the tensor's name in the file. Throws corrupt_data.
 struct ShardEntry {
-  HeldTensor held;
+  TensorShard held;
   std::string key;
 };
 std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file);
@@ -73,7 +73,7 @@ class ShardedCheckpoint {
   // Reads wanted.count() elements in the order of `wanted`, converted to the dtype of `into`.
   // Throws invalid_argument for another whole shape, not_found with the nearest name for an unknown
   // one.
-  void read(const HeldTensor& wanted, const View& into) const;
+  void read(const TensorShard& wanted, const View& into) const;
 
  private:
   struct Part {

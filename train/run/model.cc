@@ -15,7 +15,7 @@
 #include "shoal/train/run/model_config.h"
 #include "shoal/train/run/own_task.h"
 #include "shoal/train/tasks/make_task.h"
-#include "shoal/train/trainer/held_state.h"
+#include "shoal/train/trainer/local_state.h"
 #include "shoal/train/trainer/microbatches.h"
 
 namespace shoal {

@@ -9,7 +9,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/run/job_parts.h"
-#include "shoal/train/trainer/held_state.h"
+#include "shoal/train/trainer/local_state.h"
 
 namespace shoal {
 
@@ -30,9 +30,9 @@ struct Optimizer::Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  std::vector<HeldNumbers> held(Which which) const {
-    std::vector<HeldNumbers> all = held_weights(*model.model, which);
-    for (HeldNumbers& moment : held_moments(optimizer, which)) all.push_back(std::move(moment));
+  std::vector<LocalShard> held(Which which) const {
+    std::vector<LocalShard> all = held_weights(*model.model, which);
+    for (LocalShard& moment : held_moments(optimizer, which)) all.push_back(std::move(moment));
     return all;
   }
 
@@ -72,8 +72,8 @@ void Optimizer::save(const std::string& directory, std::int64_t step) {
       transaction = std::make_unique<CheckpointTransaction>(directory, step, 0);
     world.host().barrier()->wait();  // the directory is there
     const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
-    std::vector<HeldNumbers> written = parts_->held(Which::written);
-    for (HeldNumbers& one : written)
+    std::vector<LocalShard> written = parts_->held(Which::written);
+    for (LocalShard& one : written)
       one.tensor = on_host(one.tensor, model.job.parts().compute.host(), model.context.stream);
     write_held(unfinished, world.rank(), world.size(), written);
     world.host().barrier()->wait();  // all parts are written

@@ -23,9 +23,9 @@
 #include "shoal/parallel/replay/replayed_communicator.h"
 #include "shoal/train/trainer/captured_steps.h"
 #include "shoal/train/trainer/early_forward.h"
-#include "shoal/train/trainer/held_numbers.h"
 #include "shoal/train/trainer/microbatches.h"
 #include "shoal/train/trainer/optimizer_memory.h"
+#include "shoal/train/trainer/shard_files.h"
 
 namespace shoal {
 

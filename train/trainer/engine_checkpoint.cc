@@ -3,14 +3,14 @@
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/engine.h"
-#include "shoal/train/trainer/held_state.h"
+#include "shoal/train/trainer/local_state.h"
 #include "shoal/train/trainer/stage_cut.h"
 
 namespace shoal {
 namespace {
 
-const Tensor& named(const std::vector<HeldNumbers>& tensors, const nn::Parameter& parameter) {
-  for (const HeldNumbers& entry : tensors)
+const Tensor& named(const std::vector<LocalShard>& tensors, const nn::Parameter& parameter) {
+  for (const LocalShard& entry : tensors)
     if (entry.held.name == parameter.name()) return entry.tensor;
   throw_error(ErrorCode::internal, "{} has no master", parameter.name());
 }
@@ -21,7 +21,7 @@ Engine::Write Engine::snapshot(bool with_optimizer) {
   const int rank = mesh_.world().rank();
   if (whole() && rank != 0) return {};
   struct Copy {
-    std::vector<HeldNumbers> weights, moments;
+    std::vector<LocalShard> weights, moments;
   };
   auto copy = std::make_shared<Copy>();
   MemoryResource& host = parts_.trainer.host();
@@ -34,7 +34,7 @@ Engine::Write Engine::snapshot(bool with_optimizer) {
                  [&](const nn::Parameter& p) { return named(copy->weights, p).const_view(); });
       if (copy->moments.empty()) return;
       std::vector<NamedView> views;
-      for (const HeldNumbers& entry : copy->moments)
+      for (const LocalShard& entry : copy->moments)
         views.push_back({entry.held.name, entry.tensor.const_view()});
       write_safetensors(directory + "/" + std::string(kOptimizerStateFile), views);
     };

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
-#include "shoal/nn/capture/late_numbers.h"
+#include "shoal/nn/capture/deferred_results.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/train/trainer/step_work.h"
 
@@ -23,7 +23,7 @@ class StepResults {
   static_assert(kAhead < nn::StagedInputs::kAhead);
 
   // `stream`: steps are queued on it. `ranks`: all ranks of the steps, with buffers on that device;
-  // must outlive the object. `pinned`: memory for LateNumbers. Collective, because it calls
+  // must outlive the object. `pinned`: memory for DeferredResults. Collective, because it calls
   // ranks.host().
   StepResults(Stream stream, collectives::Communicator& ranks, MemoryResource* pinned = nullptr)
       : stream_(stream), numbers_(stream, pinned), ranks_(ranks), host_(ranks.host()) {}
@@ -46,7 +46,7 @@ class StepResults {
   void read();
 
   Stream stream_;
-  nn::LateNumbers numbers_;
+  nn::DeferredResults numbers_;
   collectives::Communicator& ranks_;
   collectives::Communicator& host_;        // sums host values over the same ranks
   std::deque<collectives::WorkPtr> sums_;  // of the last steps, at most kAhead

@@ -66,7 +66,7 @@ void Trainer::Impl::begin() {
   metrics_file.reset();
   state = {};
   stream = {};
-  loader_watch = {};
+  loader_monitor = {};
   last_checkpoint.clear();
   last_checkpoint_step = -1;
   reduced_when_logged = {};
@@ -252,7 +252,7 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
   record["step"] = state.global_step;
   state.log_history.push_back(nlohmann::json(record));
   nlohmann::ordered_json line = record;
-  if (report != nullptr) loader_watch.add_to_line(line);
+  if (report != nullptr) loader_monitor.add_to_line(line);
   each_callback([&](TrainerCallback& c) { c.on_log(line); });
   if (!metrics_file) return;
   // Times go into the file but not into the state, so that equal runs write equal checkpoints.
@@ -261,7 +261,7 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
     record["tokens_per_second"] = report->tokens_per_second;
     record["elapsed"] = report->elapsed;
     add_where_time_went(record);
-    loader_watch.add_to(record);
+    loader_monitor.add_to(record);
     if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the last record
       const parallel::ReducerStatistics reduced = *now - reduced_when_logged;
       reduced_when_logged = *now;
@@ -312,8 +312,8 @@ void Trainer::Impl::log_window(const StepReport& report) {
   state.window_loss = 0;
   state.window_steps = 0;
   if (const std::string hint =
-          loader_watch.look(loader->statistics(), static_cast<int>(args.dataloader_num_workers),
-                            available_cores(), report.elapsed, state.global_step);
+          loader_monitor.look(loader->statistics(), static_cast<int>(args.dataloader_num_workers),
+                              available_cores(), report.elapsed, state.global_step);
       !hint.empty())
     say(hint);
   log(std::move(record), &report);

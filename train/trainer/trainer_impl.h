@@ -21,7 +21,7 @@
 #include "shoal/train/data/loader.h"
 #include "shoal/train/trainer/directories.h"
 #include "shoal/train/trainer/engine.h"
-#include "shoal/train/trainer/loader_watch.h"
+#include "shoal/train/trainer/loader_monitor.h"
 #include "shoal/train/trainer/plan.h"
 #include "shoal/train/trainer/trainer.h"
 
@@ -49,7 +49,7 @@ struct Trainer::Impl {
   std::unique_ptr<Loader> loader;
   std::optional<StepPlan> plan;
   StreamState stream;  // the next step's start, if the training set is a stream
-  LoaderWatch loader_watch;
+  LoaderMonitor loader_monitor;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
   // On an owner of output_dir, from train() to the end of the Trainer and of its writer: the

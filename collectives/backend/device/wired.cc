@@ -29,13 +29,13 @@ std::string DeviceEngine::meet_wires() {
     if (own.problem[0] == 0) why.copy(own.problem.data(), own.problem.size() - 1);
   };
   try {
-    auto* const wires = dynamic_cast<Wires*>(inner_.get());
+    auto* const rdma = dynamic_cast<DeviceRdma*>(inner_.get());
     if (!fabric::gpudirect_is_wanted()) say("SHOAL_GPUDIRECT is off");
-    if (!wires) say(fmt::format("the {} backend carries host memory only", inner_->backend()));
-    if (wires) say(wires->wires_problem(device()));
+    if (!rdma) say(fmt::format("the {} backend carries host memory only", inner_->backend()));
+    if (rdma) say(rdma->rdma_problem(device()));
     say(access_->cards_problem());
     if (own.problem[0] == 0) {
-      wired_ = std::make_unique<WiredMemory>(*wires, memory_, *access_);
+      wired_ = std::make_unique<WiredMemory>(*rdma, memory_, *access_);
       wired_->try_it();
     }
   } catch (const Error& error) {
@@ -55,7 +55,7 @@ std::string DeviceEngine::meet_wires() {
     wired_.reset();
     return fmt::format("no GPUDirect, since on rank {} {}", rank, all[at(rank)].problem.data());
   }
-  log::once(log::Level::info, "device-wires",
+  log::once(log::Level::info, "device-rdma",
             fmt::format("{} ranks with {} on {} hosts: messages between them leave from and arrive "
                         "in device memory (GPUDirect); sums{} pass through pinned host memory",
                         size_, to_string(device()), placement_->nodes(),
@@ -68,7 +68,7 @@ bool DeviceEngine::goes_by_wire(const Call& call) const {
   if (!wired_ || !is_of_messages(call.operation)) return false;
   if (is_gather(call.operation) && !neighbours_) return false;
   const std::int64_t longest = longest_message(call, size_);
-  return longest < 0 || longest > wired_->wires().eager_bytes();
+  return longest < 0 || longest > wired_->rdma().eager_bytes();
 }
 
 // Where messages for [wanted, wanted + bytes) may lie: there, or in `block`; null: nowhere.

@@ -81,7 +81,7 @@ algorithm::Program gather_between_hosts(const std::vector<std::int64_t>& counts,
 
 void WiredMemory::hold(void* segment) {
   access_.on_device([&] {
-    segments_[segment] = wires_.register_on(
+    segments_[segment] = rdma_.register_on(
         memory_.device(), segment, static_cast<std::int64_t>(memory_.segment_bytes(segment)));
   });
 }
@@ -105,7 +105,7 @@ bool WiredMemory::reach(const void* pointer, std::int64_t bytes) {
   } catch (const Error& error) {
     segments_[segment] = nullptr;
     log::once(
-        log::Level::warn, "device-wires-refused",
+        log::Level::warn, "device-rdma-refused",
         fmt::format("{} bytes of {} cannot be registered, so what lies there passes through "
                     "pinned host memory: {}",
                     memory_.segment_bytes(segment), to_string(memory_.device()), error.message()));
@@ -115,7 +115,7 @@ bool WiredMemory::reach(const void* pointer, std::int64_t bytes) {
 
 WorkPtr WiredMemory::exchange(Call call, int rank, const hierarchical::Placement& where) {
   algorithm::Program messages = messages_of(call, rank, where);
-  return wires_.exchange(std::move(call), std::move(messages));
+  return rdma_.exchange(std::move(call), std::move(messages));
 }
 
 bool is_of_messages(Operation operation) {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "shoal/collectives/backend/device/peer_memory.h"
+#include "shoal/collectives/backend/device_rdma.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
-#include "shoal/collectives/backend/wires.h"
 #include "shoal/collectives/call.h"
 
 namespace shoal::collectives::device {
@@ -20,8 +20,8 @@ namespace shoal::collectives::device {
 class WiredMemory {
  public:
   // All arguments must outlive this object.
-  WiredMemory(Wires& wires, ShareableMemory& memory, PeerAccess& access)
-      : wires_(wires), memory_(memory), access_(access) {}
+  WiredMemory(DeviceRdma& rdma, ShareableMemory& memory, PeerAccess& access)
+      : rdma_(rdma), memory_(memory), access_(access) {}
 
   // Registers the segment of a small block as a test. Blocks; throws the errors of the memory and
   // the transport.
@@ -30,16 +30,16 @@ class WiredMemory {
   // is or can be registered. Blocks while a segment is registered, once. A refused segment is
   // logged and stays refused.
   bool reach(const void* pointer, std::int64_t bytes);
-  Wires& wires() const { return wires_; }
+  DeviceRdma& rdma() const { return rdma_; }
   // Runs the messages of a call (messages_of). Its buffers must be reachable and belong to the Work
   // until it is done. Every rank calls it; does not block. The caller copies a rank's part for
-  // itself and orders streams (wires.h).
+  // itself and orders streams (device_rdma.h).
   WorkPtr exchange(Call call, int rank, const hierarchical::Placement& where);
 
  private:
   void hold(void* segment);
 
-  Wires& wires_;
+  DeviceRdma& rdma_;
   ShareableMemory& memory_;
   PeerAccess& access_;
   std::map<void*, std::unique_ptr<Registration>> segments_;  // null: refused

@@ -55,7 +55,7 @@ std::unique_ptr<Registration> EngineCommunicator::register_buffer(void* data, st
   return engine_->register_memory(data, bytes);
 }
 
-std::string EngineCommunicator::wires_problem(Device device) const {
+std::string EngineCommunicator::rdma_problem(Device device) const {
   if (device.is_cpu()) return {};
   if (device != options_.wired_device)
     return fmt::format("its transport was made for {}", to_string(options_.wired_device));

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "shoal/collectives/algorithm/program.h"
+#include "shoal/collectives/backend/device_rdma.h"
 #include "shoal/collectives/backend/net/net_group.h"
-#include "shoal/collectives/backend/wires.h"
 #include "shoal/collectives/backend_communicator.h"
 
 namespace shoal::collectives::net {
@@ -33,7 +33,7 @@ class RegisteredMemory final : public MemoryResource {
   std::map<void*, std::unique_ptr<Registration>> registrations_;
 };
 
-class EngineCommunicator : public BackendCommunicator, public Wires {
+class EngineCommunicator : public BackendCommunicator, public DeviceRdma {
  public:
   // Number of group ids of a Communicator of `size` ranks. First its own group's. Then its rails',
   // if it is hierarchical: at most `size` rails with at most 2 * size members and ids. Last, two
@@ -50,7 +50,7 @@ class EngineCommunicator : public BackendCommunicator, public Wires {
   std::string backend() const final { return "native"; }
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
 
-  std::string wires_problem(Device device) const final;
+  std::string rdma_problem(Device device) const final;
   std::unique_ptr<Registration> register_on(Device device, void* data, std::int64_t bytes) final;
   std::int64_t eager_bytes() const final { return engine_->eager_bytes(); }
   WorkPtr exchange(Call call, algorithm::Program program) final;

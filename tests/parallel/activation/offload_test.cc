@@ -4,7 +4,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "nn/room.h"
+#include "nn/fixture.h"
 #include "support/error_text.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ nn::Gpt2Config config() {
 }
 constexpr std::int64_t kHidden = std::int64_t{4} * 32 * 64 * 4;  // bytes between units
 
-struct Model : nn::Room {
+struct Model : nn::Fixture {
   Model() : gpt2(config()) {
     context.random.state = &state;
     gpt2.materialize(context, DType::f32);

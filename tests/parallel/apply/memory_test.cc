@@ -1,7 +1,7 @@
 // What ranks hold, counted by tag, beside the formulas of docs/parallelism.md.
 #include <numeric>
 
-#include "nn/room.h"
+#include "nn/fixture.h"
 #include "support/one_core.h"
 #include "support/rank_device.h"
 #include "support/ranks.h"
@@ -123,7 +123,7 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
   options.plan.sharding.persistence_threshold = 0;
   options.offload.min_bytes = 1;
   test::run_thread_ranks(shape.size(), [&](const World& world, Store& store) {
-    nn::Room room(false, 1);  // first: it counts what the groups share
+    nn::Fixture room(false, 1);  // first: it counts what the groups share
     collectives::CommunicatorOptions counted;
     counted.counted_by = &room.memory;
     const auto group = collectives::make_communicator(world, store, counted);
@@ -195,7 +195,7 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
   const ExactCase& how = GetParam();
   test::run_thread_ranks(how.shape.size(), [&](const World& world, Store& store) {
     testing::use_device_of(world.rank);
-    nn::Room room(false, 1, nn::RoomMemory::job);
+    nn::Fixture room(false, 1, nn::FixtureMemory::job);
     const auto host_source = make_pinned_memory();
     CountingMemory host(*host_source);
     CountingMemory& of_optimizer = how.apart ? host : room.memory;
@@ -365,7 +365,7 @@ TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
 // A plan's memory is of what stays; its times are without waiting for a file.
 TEST(LayoutMemory, APlanKnowsWhatLeaves) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
-    nn::Room room(false, 1);
+    nn::Fixture room(false, 1);
     const auto group = collectives::make_communicator(world, store);
     ProcessMesh mesh(*group, {1, 2, 1}, Placement("cluster"));
     kernels::StepState state;
@@ -390,7 +390,7 @@ TEST(LayoutMemory, APlanKnowsWhatLeaves) {
 // What a plan says that a stage keeps of a microbatch is what its tape then holds.
 TEST(LayoutMemory, APlanCountsWhatGroupsOfCheckpointsKeep) {
   test::run_thread_ranks(1, [](const World& world, Store& store) {
-    nn::Room room(false, 1);
+    nn::Fixture room(false, 1);
     const auto group = collectives::make_communicator(world, store);
     kernels::StepState state;
     room.context.random.state = &state;

@@ -9,7 +9,7 @@
 #include "support/one_core.h"
 
 #include "shoal/collectives/communicator_options.h"
-#include "shoal/nn/capture/late_numbers.h"
+#include "shoal/nn/capture/deferred_results.h"
 
 namespace shoal::parallel {
 
@@ -236,7 +236,7 @@ class Queued {
   Rank& rank_;
   ParallelModel& model_;
   DistributedOptimizer& optimizer_;
-  nn::LateNumbers numbers_;
+  nn::DeferredResults numbers_;
   nn::LossScaler scaler_;
   collectives::WorkPtr last_;
   std::vector<bool> counts_;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/room.h"
+#include "nn/fixture.h"
 #include "support/rank_device.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
@@ -147,9 +147,9 @@ struct Trained {
   std::vector<Offloaded> offloaded;  // by rank
 };
 
-struct Rank : nn::Room {
+struct Rank : nn::Fixture {
   // One thread: ranks are many, and what they compute is small.
-  Rank() : Room(false, 1, nn::RoomMemory::job) { context.random.state = &state; }
+  Rank() : Fixture(false, 1, nn::FixtureMemory::job) { context.random.state = &state; }
   // Row `row` of the global batch of `step`: the same whoever asks.
   Tensor rows(int step, int first, int count, bool targets, int length = kLength) {
     std::vector<std::int32_t> all;

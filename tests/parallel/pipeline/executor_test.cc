@@ -5,7 +5,7 @@
 #include <mutex>
 #include <optional>
 
-#include "nn/room.h"
+#include "nn/fixture.h"
 #include "support/error_text.h"
 #include "support/idle_communicator.h"
 #include "support/rank_device.h"
@@ -46,8 +46,9 @@ struct Result {
 
 constexpr int kMicrobatches = 6, kRows = 2, kLength = 11;
 
-struct Model : nn::Room {
-  explicit Model(DType dtype = DType::f32) : Room(false, 2, nn::RoomMemory::job), gpt2(small()) {
+struct Model : nn::Fixture {
+  explicit Model(DType dtype = DType::f32)
+      : Fixture(false, 2, nn::FixtureMemory::job), gpt2(small()) {
     context.random.state = &state;
     gpt2.materialize(context, dtype);
     nn::allocate_gradients(context, gpt2.parameters());

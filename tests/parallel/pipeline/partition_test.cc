@@ -4,7 +4,7 @@
 #include <functional>
 #include <limits>
 
-#include "nn/room.h"
+#include "nn/fixture.h"
 #include "support/error_text.h"
 #include "support/rank_device.h"
 #include "support/ranks.h"
@@ -272,7 +272,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   std::vector<std::vector<UnitCost>> all(2), checkpointed(2), offloaded(2);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto group = testing::make_test_communicator(world, store);
-    nn::Room room;
+    nn::Fixture room;
     nn::Gpt2 model(config);
     const Tensor ids = Tensor::zeros({2, 16}, DType::i32, room.memory, MemoryTag::data);
     const Microbatch batch{.input = {ids, ids, {}, {}}};

@@ -45,7 +45,7 @@ TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
     // What a device is given of the host's values is counted.
     const auto host = make_pinned_memory();
     CountingMemory pinned(*host);
-    const TensorParallel group{as_made.tp, as_made.split, std::make_shared<Uploads>(&pinned)};
+    const TensorParallel group{as_made.tp, as_made.split, std::make_shared<HostToDevice>(&pinned)};
     for (const std::int64_t vocabulary : {3, 61}) {  // 3: four ranks have an empty shard
       Rig rig;
       nn::Embedding whole(vocabulary, kChannels, 1);

@@ -11,9 +11,9 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
-#include "shoal/train/checkpoint/held_tensor.h"
 #include "shoal/train/checkpoint/inspect.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/checkpoint/tensor_shard.h"
 #include "shoal/train/checkpoint/trainer_state.h"
 
 namespace shoal {
@@ -29,7 +29,7 @@ TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
   const testing::TemporaryDirectory directory;
   const std::vector<float> held(4, 1.0F);
   const auto part = [&](std::int64_t begin, std::int64_t end) {
-    HeldTensor tensor = whole_tensor("w", {kRows, 1}, DType::f32);
+    TensorShard tensor = whole_tensor("w", {kRows, 1}, DType::f32);
     tensor.begin = begin, tensor.end = end;
     return tensor;
   };
@@ -38,7 +38,7 @@ TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
   EXPECT_THAT(
       within_budget(300, "one column", [&] { (void)ShardedCheckpoint::open(directory.path()); }),
       HasSubstr("elements [0, 8) are in no part"));
-  HeldTensor striped = part(kRows - 3, kRows);
+  TensorShard striped = part(kRows - 3, kRows);
   striped.whole = {kRows, 2};
   EXPECT_EQ(
       within_budget(300, "half of the columns", [&] { EXPECT_EQ(runs_of(striped).size(), 3U); }),
@@ -65,7 +65,7 @@ TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
       description[field] = other;
       const std::string problem =
           within_budget(description.dump().size(), field, [&, &name = field] {
-            const HeldTensor held = held_from_json(description, "f");
+            const TensorShard held = held_from_json(description, "f");
             EXPECT_TRUE(name == "name" || name == "end" || name == "begin") << other;
             (void)tiling_problem(std::vector{held});
           });

@@ -80,7 +80,7 @@ void write_parts(const std::string& directory, int ranks) {
     std::vector<HeldData> parts;
     std::vector<std::vector<float>> kept;
     for (const Named& named : with_state()) {
-      HeldTensor held = whole_tensor(named.name, named.shape, DType::f32);
+      TensorShard held = whole_tensor(named.name, named.shape, DType::f32);
       const std::int64_t count = named.shape.count();
       if (named.name.ends_with("c_attn.weight") && ranks == 2) {
         held.local = {4, 6};

@@ -23,7 +23,7 @@ using testing::TemporaryDirectory;
 constexpr std::int64_t kRows = 10, kColumns = 18;  // columns are three blocks of six
 
 // Of a [kRows, kColumns] tensor: what each rank holds.
-using Layout = std::vector<std::vector<HeldTensor>>;
+using Layout = std::vector<std::vector<TensorShard>>;
 
 // Columns [block·6 + r·w, ...) of each of three blocks, as fused qkv is cut over heads.
 std::shared_ptr<nn::Parameter> qkv_part(int rank, int ranks) {
@@ -85,7 +85,7 @@ std::vector<std::pair<std::string, Layout>> layouts(DType dtype) {
 }
 
 // Element i of the whole tensor is the number i.
-std::vector<float> numbers_of(const HeldTensor& held) {
+std::vector<float> numbers_of(const TensorShard& held) {
   std::vector<float> numbers(static_cast<std::size_t>(held.count()), -1);
   for (const TensorRun& run : runs_of(held))
     for (std::int64_t i = 0; i < run.count; ++i)
@@ -99,7 +99,7 @@ void save(const Layout& layout, const std::string& directory, const std::string&
     std::vector<std::vector<float>> numbers;
     std::vector<std::vector<bfloat16>> halves;
     std::vector<HeldData> tensors;
-    for (const HeldTensor& held : layout[rank]) {
+    for (const TensorShard& held : layout[rank]) {
       numbers.push_back(numbers_of(held));
       halves.emplace_back(numbers.back().begin(), numbers.back().end());
       const void* data = held.dtype == DType::f32 ? static_cast<const void*>(numbers.back().data())
@@ -110,7 +110,7 @@ void save(const Layout& layout, const std::string& directory, const std::string&
   }
 }
 
-TEST(HeldTensor, RunsAreWhatTheBoxesSay) {
+TEST(TensorShard, RunsAreWhatTheBoxesSay) {
   EXPECT_EQ(runs_of(whole_tensor("w", {3, 4}, DType::f32)), (std::vector<TensorRun>{{0, 0, 12}}));
   EXPECT_EQ(runs_of(held_of(*rows_part(1, 2), DType::f32)), (std::vector<TensorRun>{{90, 0, 90}}));
   const auto runs = runs_of(held_of(*qkv_part(1, 2), DType::f32));
@@ -124,9 +124,9 @@ TEST(HeldTensor, RunsAreWhatTheBoxesSay) {
   EXPECT_EQ(runs_of(whole_tensor("scalar", {}, DType::f32)), (std::vector<TensorRun>{{0, 0, 1}}));
 }
 
-TEST(HeldTensor, TilingNamesTheFirstHoleOrOverlap) {
-  std::vector<HeldTensor> parts{held_of(*rows_part(0, 2), DType::f32),
-                                held_of(*rows_part(1, 2), DType::f32)};
+TEST(TensorShard, TilingNamesTheFirstHoleOrOverlap) {
+  std::vector<TensorShard> parts{held_of(*rows_part(0, 2), DType::f32),
+                                 held_of(*rows_part(1, 2), DType::f32)};
   EXPECT_EQ(tiling_problem(parts), "");
   EXPECT_EQ(tiling_problem(std::span(parts).first(1)),
             "w [10, 18]: elements [90, 180) are in no part");
@@ -149,7 +149,7 @@ TEST(ShardedCheckpoint, EveryLayoutReadsEveryOther) {
       EXPECT_EQ(checkpoint.tensors().at("w").shape, (Shape{kRows, kColumns}));
       for (const auto& [to_name, to] : layouts(DType::f32))
         for (const auto& rank : to)
-          for (const HeldTensor& wanted : rank) {
+          for (const TensorShard& wanted : rank) {
             std::vector<float> got(static_cast<std::size_t>(wanted.count()), -7);
             checkpoint.read(wanted, {got.data(), {wanted.count()}, DType::f32});
             EXPECT_EQ(got, numbers_of(wanted)) << from_name << " read as " << to_name;

@@ -12,7 +12,7 @@
 
 #include "gpu/gpu.h"
 #include "support/temporary_directory.h"
-#include "train/trainer/gpu_room.h"
+#include "train/trainer/gpu_fixture.h"
 #include "train/trainer/packed_rows.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ namespace shoal {
 namespace {
 
 using test::bytes_of;
-using test::GpuRoom;
+using test::GpuFixture;
 using test::run;
 using test::RunOptions;
 using ::testing::AllOf;
@@ -102,7 +102,7 @@ struct Ran {
 // What a rank has on its device; it outlives the Trainer that run() makes.
 struct Place {
   explicit Place(Device device) : room(device) {}
-  GpuRoom room;
+  GpuFixture room;
   std::unique_ptr<collectives::Communicator> communicator;
   Watcher other;
   std::unique_ptr<EncoderWithHead> encoder;  // its parameters are of the room

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "support/temporary_directory.h"
-#include "train/trainer/gpu_room.h"
+#include "train/trainer/gpu_fixture.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using test::error_of;
 using test::expect_close;
-using test::GpuRoom;
+using test::GpuFixture;
 using test::Outcome;
 using test::run;
 using test::RunOptions;
@@ -43,7 +43,7 @@ class F16OnGpu : public ::testing::Test {
     options.prepare = [this, before = options.prepare](CausalLmTask& task, TrainerParts& parts) {
       if (before) before(task, parts);
       const std::lock_guard lock(mutex_);
-      GpuRoom& room = rooms_.emplace_back();
+      GpuFixture& room = rooms_.emplace_back();
       room.give(parts);
       collectives::CommunicatorOptions on_device;
       on_device.stream = room.kernels->stream();
@@ -69,7 +69,7 @@ class F16OnGpu : public ::testing::Test {
  private:
   std::mutex mutex_;
   std::shared_ptr<Store> store_ = make_hash_store();
-  std::list<GpuRoom> rooms_;
+  std::list<GpuFixture> rooms_;
   std::list<std::unique_ptr<collectives::Communicator>> communicators_;
 };
 

@@ -6,7 +6,7 @@
 
 #include "gpu/gpu.h"
 #include "support/temporary_directory.h"
-#include "train/trainer/gpu_room.h"
+#include "train/trainer/gpu_fixture.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@
 namespace shoal {
 namespace {
 
-using test::GpuRoom;
+using test::GpuFixture;
 using test::Outcome;
 using test::run;
 using test::RunOptions;
@@ -57,7 +57,7 @@ class Watcher final : public TrainerCallback {
 struct Ran {
   Outcome outcome;
   Watcher watcher;
-  std::list<GpuRoom> rooms;  // they outlive the Trainers that run() makes
+  std::list<GpuFixture> rooms;  // they outlive the Trainers that run() makes
 };
 
 struct Options {
@@ -78,7 +78,7 @@ Ran train(const Layout& layout, const std::string& output, const Options& how) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();
     world.size = world.local_size = parts.communicator->size();
-    GpuRoom* room = nullptr;
+    GpuFixture* room = nullptr;
     std::unique_ptr<collectives::Communicator>* communicator = nullptr;
     {
       const std::lock_guard lock(mutex);
@@ -128,7 +128,8 @@ TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
 
 std::int64_t held(const Ran& ran, MemoryTag tag, bool pinned) {
   std::int64_t all = 0;
-  for (const GpuRoom& room : ran.rooms) all += (pinned ? room.pinned : room.memory).usage(tag).peak;
+  for (const GpuFixture& room : ran.rooms)
+    all += (pinned ? room.pinned : room.memory).usage(tag).peak;
   return all;
 }
 

@@ -11,7 +11,7 @@
 #include "support/error_text.h"
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
-#include "train/trainer/gpu_room.h"
+#include "train/trainer/gpu_fixture.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
@@ -87,7 +87,7 @@ struct Rank {
     return parallel::sum_squares_in_place(*communicator, room.kernels->reduction(), norm, true,
                                           room.kernels->stream());
   }
-  test::GpuRoom room;
+  test::GpuFixture room;
   std::unique_ptr<Communicator> communicator;
   Tensor norm;
 };
@@ -219,7 +219,7 @@ std::vector<std::string> errors_of_an_evaluation(bool leaves) {
   arguments.mp_parameters = {
       {"ddp", true}, {"tensor_parallel_degree", 2}, {"prescaled_batch", true}};
   const auto store = make_hash_store();
-  std::list<test::GpuRoom> rooms;
+  std::list<test::GpuFixture> rooms;
   std::list<std::unique_ptr<Communicator>> communicators;
   std::mutex mutex;
   test::RunOptions options{.ranks = 2, .samples = 16};
@@ -228,7 +228,7 @@ std::vector<std::string> errors_of_an_evaluation(bool leaves) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();
     world.size = world.local_size = parts.communicator->size();
-    test::GpuRoom* room = nullptr;
+    test::GpuFixture* room = nullptr;
     std::unique_ptr<Communicator>* communicator = nullptr;
     {
       const std::lock_guard lock(mutex);

@@ -2,8 +2,8 @@
 // sent from and received into it directly (FI_HMEM, GPUDirect RDMA). Used by the thread that makes
 // its calls.
 //
-// Wires know no streams. Before exchange() is called, a message's source must have been written,
-// and its target must no longer be read. The device sees data from the network card once
+// DeviceRdma knows no streams. Before exchange() is called, a message's source must have been
+// written, and its target must no longer be read. The device sees data from the network card once
 // PeerAccess::flush_cards_writes() has returned after the Work.
 #pragma once
 
@@ -18,12 +18,12 @@ struct Program;
 
 namespace shoal::collectives {
 
-class Wires {
+class DeviceRdma {
  public:
-  virtual ~Wires() = default;
+  virtual ~DeviceRdma() = default;
   // Why messages cannot use that device's memory; empty: they can while it is registered. Does not
   // block.
-  virtual std::string wires_problem(Device device) const = 0;
+  virtual std::string rdma_problem(Device device) const = 0;
   // Call on a thread whose current device is `device`. The caller owns [data, data + bytes) and
   // must keep it longer than the Registration. Destroy that after the Works that use it. Blocks
   // while the card maps the memory. Throws the transport's error (unavailable if the card or the

@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/loader_watch.h"
+#include "shoal/train/trainer/loader_monitor.h"
 
 #include <algorithm>
 
@@ -24,8 +24,8 @@ std::string remedy(int workers, int cores) {
 
 }  // namespace
 
-std::string LoaderWatch::look(const LoaderStatistics& now, int workers, int cores, double elapsed,
-                              std::int64_t step) {
+std::string LoaderMonitor::look(const LoaderStatistics& now, int workers, int cores, double elapsed,
+                                std::int64_t step) {
   const LoaderStatistics window = now - before_;
   const double seconds = std::max(elapsed - elapsed_, 1e-9);
   before_ = now;
@@ -41,12 +41,12 @@ std::string LoaderWatch::look(const LoaderStatistics& now, int workers, int core
       step, stall_share_ * 100, stall_seconds_, seconds, remedy(workers, cores));
 }
 
-void LoaderWatch::add_to(nlohmann::ordered_json& record) const {
+void LoaderMonitor::add_to(nlohmann::ordered_json& record) const {
   record["loader_stall_share"] = stall_share_;
   record["loader_samples_per_second"] = samples_per_second_;
 }
 
-void LoaderWatch::add_to_line(nlohmann::ordered_json& record) const {
+void LoaderMonitor::add_to_line(nlohmann::ordered_json& record) const {
   if (stall_share_ >= kWorthALook) record["loader_stall_share"] = stall_share_;
 }
 

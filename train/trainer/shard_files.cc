@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/held_numbers.h"
+#include "shoal/train/trainer/shard_files.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -26,7 +26,7 @@ bool is_in_parts(const std::string& directory) {
 }
 
 // Fills a part of a tensor from the whole tensor.
-void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& kernels) {
+void fill(const LocalShard& part, const ConstView& whole, kernels::Kernels& kernels) {
   const View into = part.tensor.view();
   const auto from_size = static_cast<std::int64_t>(size_of(whole.dtype));
   const auto to_size = static_cast<std::int64_t>(size_of(into.dtype));
@@ -43,12 +43,12 @@ void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& ker
 
 }  // namespace
 
-void read_held(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
+void read_held(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
                Stream stream) {
   const auto host = make_host_memory();
   // A device may write host memory too (optimizer_offloading): wait for its queued work first.
   if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
-  for (const HeldNumbers& part : into) {
+  for (const LocalShard& part : into) {
     if (part.tensor.device().is_cpu()) {
       checkpoint.read(part.held, part.tensor.view());
       continue;
@@ -115,7 +115,7 @@ std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const n
 }  // namespace
 
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
-                            std::span<const HeldNumbers> into) {
+                            std::span<const LocalShard> into) {
   if (is_in_parts(directory)) {
     const auto checkpoint = ShardedCheckpoint::open(directory);
     nn::LoadReport report;
@@ -124,8 +124,8 @@ nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::K
     read_held(checkpoint, into, kernels.stream());
     return report;
   }
-  std::multimap<std::string, const HeldNumbers*> by_name;
-  for (const HeldNumbers& part : into) by_name.emplace(part.held.name, &part);
+  std::multimap<std::string, const LocalShard*> by_name;
+  for (const LocalShard& part : into) by_name.emplace(part.held.name, &part);
   return task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
     const auto [first, last] = by_name.equal_range(parameter.name());
     for (auto it = first; it != last; ++it) fill(*it->second, from, kernels);
@@ -133,17 +133,17 @@ nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::K
 }
 
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
-                    std::span<const HeldNumbers> into) {
+                    std::span<const LocalShard> into) {
   if (is_in_parts(directory)) {
     const auto checkpoint = ShardedCheckpoint::open(directory);
-    for (const HeldNumbers& part : into)
+    for (const LocalShard& part : into)
       if (!checkpoint.contains(part.held.name)) refuse_without_optimizer(directory, part.held.name);
     return read_held(checkpoint, into, kernels.stream());
   }
   const std::string file_name(kOptimizerStateFile), path = directory + "/" + file_name;
   if (!path_exists(path)) refuse_without_optimizer(directory, file_name);
   const auto file = SafetensorsFile::open(path);
-  for (const HeldNumbers& part : into) {
+  for (const LocalShard& part : into) {
     const Tensor saved = file->tensor(part.held.name);
     SHOAL_CHECK(saved.dtype() == DType::f32 && saved.shape() == part.held.whole,
                 "{}: {} is {} {}, but this run needs {} {}", path, part.held.name,
@@ -163,11 +163,11 @@ Tensor copied_to_host(const Tensor& tensor, MemoryResource& host, Stream stream)
 
 }  // namespace
 
-std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& host,
-                                Stream stream) {
-  std::vector<HeldNumbers> copies;
+std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResource& host,
+                               Stream stream) {
+  std::vector<LocalShard> copies;
   copies.reserve(tensors.size());
-  for (const HeldNumbers& part : tensors)
+  for (const LocalShard& part : tensors)
     copies.push_back({part.held, copied_to_host(part.tensor, host, stream)});
   return copies;
 }
@@ -179,10 +179,10 @@ Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
 }
 
 void write_held(const std::string& directory, int rank, int ranks,
-                std::span<const HeldNumbers> tensors) {
+                std::span<const LocalShard> tensors) {
   std::vector<HeldData> data;
   data.reserve(tensors.size());
-  for (const HeldNumbers& part : tensors)
+  for (const LocalShard& part : tensors)
     data.push_back({part.held, part.tensor.reshaped({part.tensor.count()}).const_view()});
   // Each save has its own directory, whose name identifies the save.
   write_shard(directory, rank, ranks, data, fs::path(directory).filename());

@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "shoal/parallel/apply/distributed_optimizer.h"
-#include "shoal/train/trainer/held_numbers.h"
+#include "shoal/train/trainer/shard_files.h"
 
 namespace shoal {
 
 // held: all tensors of this rank; written: of tensors that several ranks hold, those that this rank
 // writes.
 enum class Which : std::uint8_t { held, written };
-std::vector<HeldNumbers> held_weights(const parallel::ParallelModel& model, Which which);
-std::vector<HeldNumbers> held_moments(const parallel::DistributedOptimizer& optimizer, Which which);
+std::vector<LocalShard> held_weights(const parallel::ParallelModel& model, Which which);
+std::vector<LocalShard> held_moments(const parallel::DistributedOptimizer& optimizer, Which which);
 
 // Writes the model in Hugging Face's format into `directory`, which may be another one on each
 // host. It goes through files in parts, one tensor at a time: no rank ever holds the whole model.

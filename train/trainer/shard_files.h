@@ -8,37 +8,37 @@
 #include <vector>
 
 #include "shoal/kernels/kernels.h"
-#include "shoal/train/checkpoint/held_tensor.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/checkpoint/tensor_shard.h"
 #include "shoal/train/tasks/task.h"
 
 namespace shoal {
 
-struct HeldNumbers {
-  HeldTensor held;
+struct LocalShard {
+  TensorShard held;
   Tensor tensor;  // held.count() contiguous elements of held.dtype; shares the owner's memory
 };
 
 // Fills each entry from a checkpoint in parts. Waits for `stream`.
-void read_held(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
+void read_held(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
                Stream stream);
 // Reads each entry by its tensor's name; a tensor may have several entries or none. Returns and
 // throws as Task::load(), and throws as ShardedCheckpoint, before it writes anything.
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
-                            std::span<const HeldNumbers> into);
+                            std::span<const LocalShard> into);
 // Reads optimizer state, under "exp_avg/NAME" and the like. Throws not_found if the checkpoint has
 // only the model.
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
-                    std::span<const HeldNumbers> into);
+                    std::span<const LocalShard> into);
 
 // Copies of `tensors` in host memory of their own (MemoryTag::workspace). Waits for `stream`, which
 // writes the tensors.
-std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& host,
-                                Stream stream);
+std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResource& host,
+                               Stream stream);
 // `tensor` itself if it is in host memory, after waiting for `stream`; otherwise a host copy.
 Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
 // Writes rank `rank`'s shard of a checkpoint in parts.
 void write_held(const std::string& directory, int rank, int ranks,
-                std::span<const HeldNumbers> tensors);
+                std::span<const LocalShard> tensors);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-#include "shoal/parallel/pipeline/player.h"
+#include "shoal/parallel/pipeline/ready_actions.h"
 
 #include <fmt/format.h>
 
@@ -9,11 +9,11 @@ constexpr unsigned bit(ActionKind kind) { return 1U << static_cast<unsigned>(kin
 
 }  // namespace
 
-Player::Player(const Schedule& schedule)
+ReadyActions::ReadyActions(const Schedule& schedule)
     : schedule_(schedule), next_(static_cast<std::size_t>(schedule.ranks()), 0) {}
 
 // Between neighbours on two ranks it is the message; on one rank, the other stage's action.
-Player::Need Player::need_of(const Action& action) const {
+ReadyActions::Need ReadyActions::need_of(const Action& action) const {
   const int stage = action.stage;
   const int last = schedule_.stages() - 1;
   switch (action.kind) {
@@ -39,7 +39,7 @@ Player::Need Player::need_of(const Action& action) const {
   }
 }
 
-bool Player::ready(const Action& action) const {
+bool ReadyActions::ready(const Action& action) const {
   const Need need = need_of(action);
   if (need.action.stage < 0) return true;
   const auto found = done_.find({need.action.stage, need.action.microbatch});
@@ -50,7 +50,7 @@ bool Player::ready(const Action& action) const {
   return (found->second & accepted) != 0;
 }
 
-bool Player::play(const std::function<void(int, std::size_t)>& visit) {
+bool ReadyActions::play(const std::function<void(int, std::size_t)>& visit) {
   for (bool moved = true; moved;) {
     moved = false;
     for (int rank = 0; rank < schedule_.ranks(); ++rank) {
@@ -68,7 +68,7 @@ bool Player::play(const std::function<void(int, std::size_t)>& visit) {
   return true;
 }
 
-std::string Player::waits_for(int rank) const {
+std::string ReadyActions::waits_for(int rank) const {
   const auto& actions = schedule_.actions[static_cast<std::size_t>(rank)];
   if (position(rank) >= actions.size()) return "is done";
   const Action& action = actions[position(rank)];

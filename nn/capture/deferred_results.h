@@ -13,14 +13,14 @@
 
 namespace shoal::nn {
 
-class LateNumbers {
+class DeferredResults {
  public:
   // `stream` computes the numbers; `pinned` is passed to PinnedStaging.
-  explicit LateNumbers(Stream stream, MemoryResource* pinned = nullptr)
+  explicit DeferredResults(Stream stream, MemoryResource* pinned = nullptr)
       : stream_(stream), staging_(stream.device, SIZE_MAX, pinned) {}
-  ~LateNumbers();  // waits for its copies
-  LateNumbers(const LateNumbers&) = delete;
-  LateNumbers& operator=(const LateNumbers&) = delete;
+  ~DeferredResults();  // waits for its copies
+  DeferredResults(const DeferredResults&) = delete;
+  DeferredResults& operator=(const DeferredResults&) = delete;
 
   // Queues copies of a step's tensors (f32 or f64) on the stream, without waiting. Do not call
   // while a step is captured. Memory grows with the records that have not been taken.

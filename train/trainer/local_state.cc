@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/held_state.h"
+#include "shoal/train/trainer/local_state.h"
 
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
@@ -6,8 +6,8 @@
 
 namespace shoal {
 
-std::vector<HeldNumbers> held_weights(const parallel::ParallelModel& model, Which which) {
-  std::vector<HeldNumbers> all;
+std::vector<LocalShard> held_weights(const parallel::ParallelModel& model, Which which) {
+  std::vector<LocalShard> all;
   for (const auto& runs : {model.owned(), model.frozen()})
     for (const parallel::OwnedRun& run : runs) {
       const Tensor& master = run.segment.master;
@@ -19,9 +19,8 @@ std::vector<HeldNumbers> held_weights(const parallel::ParallelModel& model, Whic
   return all;
 }
 
-std::vector<HeldNumbers> held_moments(const parallel::DistributedOptimizer& optimizer,
-                                      Which which) {
-  std::vector<HeldNumbers> all;
+std::vector<LocalShard> held_moments(const parallel::DistributedOptimizer& optimizer, Which which) {
+  std::vector<LocalShard> all;
   for (const parallel::HeldRun& run : optimizer.held())
     if (!run.state.empty() && (which == Which::held || run.writes))
       all.push_back({held_of(*run.parameter, run.first, run.first + run.tensor.count(),
@@ -41,8 +40,8 @@ void save_whole_model(const parallel::ParallelModel& model, const Task& task,
     make_directories(in_parts, "choose another --output_dir or its permissions");
   }
   world.host().barrier()->wait();
-  std::vector<HeldNumbers> written = held_weights(model, Which::written);
-  for (HeldNumbers& one : written) one.tensor = on_host(one.tensor, host, stream);
+  std::vector<LocalShard> written = held_weights(model, Which::written);
+  for (LocalShard& one : written) one.tensor = on_host(one.tensor, host, stream);
   write_held(in_parts, world.rank(), world.size(), written);
   world.host().barrier()->wait();
   gather_files(world.host(), owners, in_parts, true);

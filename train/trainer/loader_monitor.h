@@ -12,7 +12,7 @@
 namespace shoal {
 
 // For rank 0's own loader. One thread.
-class LoaderWatch {
+class LoaderMonitor {
  public:
   // Ends a window at a log line. `elapsed`: seconds since training began. Returns a hint, once per
   // run, if a window after the first spent more than a fifth of its time waiting; otherwise empty.

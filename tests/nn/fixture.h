@@ -19,16 +19,17 @@ namespace shoal::nn {
 // shared: what both the test and the kernels reach; device: where tensors are in earnest, which a
 // test reads by way of testing::on_host(); job: the same, but ids and input() in host memory, as a
 // loader gives them.
-enum class RoomMemory { shared, device, job };
+enum class FixtureMemory { shared, device, job };
 
-struct Room {
+struct Fixture {
   // threads: of the CPU's kernels.
-  explicit Room(bool reference = false, int threads = 2, RoomMemory where = RoomMemory::shared)
+  explicit Fixture(bool reference = false, int threads = 2,
+                   FixtureMemory where = FixtureMemory::shared)
       : kernels(reference ? kernels::make_reference_kernels()
                           : testing::make_test_kernels(threads)),
-        host(where != RoomMemory::shared ? testing::make_test_device_memory()
-                                         : testing::make_test_memory()),
-        inputs(where == RoomMemory::job ? make_host_memory() : nullptr),
+        host(where != FixtureMemory::shared ? testing::make_test_device_memory()
+                                            : testing::make_test_memory()),
+        inputs(where == FixtureMemory::job ? make_host_memory() : nullptr),
         memory(*host),
         context(*kernels, memory, dispatcher) {}
 

@@ -1,4 +1,4 @@
-#include "shoal/train/checkpoint/held_tensor.h"
+#include "shoal/train/checkpoint/tensor_shard.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 // Adds the runs of one box. A run is a row of the box's last dimension, or more if the box spans
 // inner dimensions of both tensors. Visits only held rows: a description of a few bytes may have
 // 2^40 rows.
-void add_runs(const HeldTensor& held, const nn::ParameterPiece& piece,
+void add_runs(const TensorShard& held, const nn::ParameterPiece& piece,
               std::vector<TensorRun>& runs) {
   const Shape inner = contiguous_strides(held.local), outer = contiguous_strides(held.whole);
   if (piece.sizes.count() == 0) return;
@@ -115,8 +115,8 @@ class Description {
 
 }  // namespace
 
-HeldTensor held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
-                   DType dtype, const std::string& prefix) {
+TensorShard held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
+                    DType dtype, const std::string& prefix) {
   SHOAL_CHECK(0 <= begin && begin <= end && end <= parameter.shape().count(),
               "elements [{}, {}) of {} of {}", begin, end, parameter.name(),
               to_string(parameter.shape()));
@@ -130,17 +130,17 @@ HeldTensor held_of(const nn::Parameter& parameter, std::int64_t begin, std::int6
           dtype};
 }
 
-HeldTensor held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix) {
+TensorShard held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix) {
   return held_of(parameter, 0, parameter.shape().count(), dtype, prefix);
 }
 
-HeldTensor whole_tensor(std::string name, const Shape& shape, DType dtype) {
+TensorShard whole_tensor(std::string name, const Shape& shape, DType dtype) {
   const std::vector<std::int64_t> zeros(static_cast<std::size_t>(shape.rank()), 0);
   const Shape corner{std::span<const std::int64_t>(zeros)};
   return {std::move(name), shape, shape, {{shape, corner, corner}}, 0, shape.count(), dtype};
 }
 
-std::vector<TensorRun> runs_of(const HeldTensor& held) {
+std::vector<TensorRun> runs_of(const TensorShard& held) {
   std::vector<TensorRun> runs;
   for (const nn::ParameterPiece& piece : held.pieces) add_runs(held, piece, runs);
   std::ranges::sort(runs, {}, &TensorRun::whole);
@@ -155,12 +155,12 @@ std::vector<TensorRun> runs_of(const HeldTensor& held) {
   return merged;
 }
 
-std::string tiling_problem(std::span<const HeldTensor> held) {
+std::string tiling_problem(std::span<const TensorShard> held) {
   if (held.empty()) return "no part holds it";
-  const HeldTensor& first = held.front();
+  const TensorShard& first = held.front();
   const std::string name = shortened(first.name);
   std::vector<TensorRun> all;
-  for (const HeldTensor& one : held) {
+  for (const TensorShard& one : held) {
     if (one.whole != first.whole || one.dtype != first.dtype)
       return fmt::format("{}: {} {} in one part, {} {} in another", name, to_string(first.dtype),
                          to_string(first.whole), to_string(one.dtype), to_string(one.whole));
@@ -182,7 +182,7 @@ std::string tiling_problem(std::span<const HeldTensor> held) {
   return {};
 }
 
-nlohmann::ordered_json to_json(const HeldTensor& held) {
+nlohmann::ordered_json to_json(const TensorShard& held) {
   nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
   for (const nn::ParameterPiece& piece : held.pieces)
     pieces.push_back({numbers(piece.sizes), numbers(piece.local), numbers(piece.whole)});
@@ -195,8 +195,8 @@ nlohmann::ordered_json to_json(const HeldTensor& held) {
           {"dtype", to_string(held.dtype)}};
 }
 
-HeldTensor held_from_json(const nlohmann::json& json, const std::string& source) {
-  HeldTensor held;
+TensorShard held_from_json(const nlohmann::json& json, const std::string& source) {
+  TensorShard held;
   try {
     const Description described(json, "it");
     held.name = described.text("name");

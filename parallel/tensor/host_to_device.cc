@@ -1,4 +1,4 @@
-#include "shoal/parallel/tensor/uploads.h"
+#include "shoal/parallel/tensor/host_to_device.h"
 
 #include <cstddef>
 #include <cstring>
@@ -7,8 +7,8 @@
 
 namespace shoal::parallel {
 
-Tensor Uploads::upload(const nn::Context& context, const void* values, const Shape& shape,
-                       DType dtype, MemoryTag tag) {
+Tensor HostToDevice::upload(const nn::Context& context, const void* values, const Shape& shape,
+                            DType dtype, MemoryTag tag) {
   const Stream stream = context.stream;
   if (stream.device.is_cpu()) return context.upload(values, shape, dtype, tag);
   Tensor tensor = context.empty(shape, dtype, tag);
@@ -16,7 +16,7 @@ Tensor Uploads::upload(const nn::Context& context, const void* values, const Sha
   return tensor;
 }
 
-void Uploads::copy(const nn::Context& context, const void* values, const Tensor& to) {
+void HostToDevice::copy(const nn::Context& context, const void* values, const Tensor& to) {
   if (to.bytes() == 0) return;
   const Stream stream = context.stream;
   if (!staging_) staging_.emplace(stream.device, SIZE_MAX, pinned_);
@@ -26,7 +26,7 @@ void Uploads::copy(const nn::Context& context, const void* values, const Tensor&
   staging_->mark(stream);
 }
 
-Tensor Uploads::keep(const nn::Context& context, std::span<const std::int32_t> values) {
+Tensor HostToDevice::keep(const nn::Context& context, std::span<const std::int32_t> values) {
   const Shape shape{std::ssize(values)};
   const Device device = context.kernels().device();
   if (device.is_cpu()) {
@@ -49,7 +49,7 @@ Tensor Uploads::keep(const nn::Context& context, std::span<const std::int32_t> v
   return kept;
 }
 
-Tensor Uploads::to_device(const nn::Context& context, const Tensor& tensor) {
+Tensor HostToDevice::to_device(const nn::Context& context, const Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() || context.kernels().device().is_cpu())
     return context.to_device(tensor);
   return upload(context, tensor.const_view().data, tensor.shape(), tensor.dtype());

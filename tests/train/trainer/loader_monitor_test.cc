@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/loader_watch.h"
+#include "shoal/train/trainer/loader_monitor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ LoaderStatistics after(std::int64_t samples, double work, double stalled) {
           .stall_seconds = stalled};
 }
 
-TEST(LoaderWatch, CountsWindowsAndHintsOnce) {
-  LoaderWatch watch;
+TEST(LoaderMonitor, CountsWindowsAndHintsOnce) {
+  LoaderMonitor watch;
   // The first window waits for the first batches whatever the loader.
   EXPECT_EQ(watch.look(after(80, 4, 4), 2, 8, 5, 10), "");
   nlohmann::ordered_json record;
@@ -34,15 +34,15 @@ TEST(LoaderWatch, CountsWindowsAndHintsOnce) {
   EXPECT_EQ(watch.look(after(320, 16, 16), 2, 8, 35, 40), "");  // said already
 }
 
-TEST(LoaderWatch, WithAWorkerACoreItSaysWhatElseHelps) {
-  LoaderWatch watch;
+TEST(LoaderMonitor, WithAWorkerACoreItSaysWhatElseHelps) {
+  LoaderMonitor watch;
   watch.look(after(8, 1, 0), 8, 8, 1, 1);
   EXPECT_THAT(watch.look(after(16, 2, 1), 8, 8, 2, 2),
               HasSubstr("dataloader_num_workers is 8 on 8 cores: more help where"));
 }
 
-TEST(LoaderWatch, ALineShowsOnlyWhatIsWorthALook) {
-  LoaderWatch watch;
+TEST(LoaderMonitor, ALineShowsOnlyWhatIsWorthALook) {
+  LoaderMonitor watch;
   nlohmann::ordered_json line;
   watch.look(after(8, 1, 0.005), 1, 2, 1, 1);
   watch.add_to_line(line);
@@ -50,7 +50,7 @@ TEST(LoaderWatch, ALineShowsOnlyWhatIsWorthALook) {
   watch.look(after(16, 2, 0.055), 1, 2, 2, 2);
   watch.add_to_line(line);
   EXPECT_NEAR(line["loader_stall_share"].get<double>(), 0.05, 1e-12);
-  LoaderWatch nothing;
+  LoaderMonitor nothing;
   nlohmann::ordered_json record;
   EXPECT_EQ(nothing.look({}, 0, 1, 0, 0), "");
   nothing.add_to(record);

@@ -12,9 +12,9 @@
 
 namespace shoal::parallel {
 
-class Player {
+class ReadyActions {
  public:
-  explicit Player(const Schedule& schedule);
+  explicit ReadyActions(const Schedule& schedule);
 
   // Runs every rank as far as possible. Calls visit(rank, index) for each action, in an order in
   // which they may run. Returns true if all lists ran to their ends.

@@ -9,8 +9,8 @@
 
 namespace shoal::test {
 
-struct GpuRoom {
-  explicit GpuRoom(Device on = Device::cuda(0)) : device(on) {}
+struct GpuFixture {
+  explicit GpuFixture(Device on = Device::cuda(0)) : device(on) {}
 
   const Device device;
   std::unique_ptr<MemoryResource> source = make_device_memory(device),

@@ -1,4 +1,4 @@
-#include "shoal/nn/capture/late_numbers.h"
+#include "shoal/nn/capture/deferred_results.h"
 
 #include <utility>
 
@@ -15,14 +15,14 @@ void append(const std::byte* at, std::int64_t count, std::vector<double>& to) {
 
 }  // namespace
 
-LateNumbers::~LateNumbers() {
+DeferredResults::~DeferredResults() {
   try {
     if (!records_.empty()) staging_.mark(stream_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
 }
 
-void LateNumbers::note(std::initializer_list<Tensor> tensors) {
+void DeferredResults::note(std::initializer_list<Tensor> tensors) {
   DeviceBackend& backend = device_backend(stream_.device.type);
   std::vector<Piece> record;
   for (const Tensor& tensor : tensors) {
@@ -35,7 +35,7 @@ void LateNumbers::note(std::initializer_list<Tensor> tensors) {
   records_.push_back(std::move(record));
 }
 
-std::vector<std::vector<double>> LateNumbers::take() {
+std::vector<std::vector<double>> DeferredResults::take() {
   std::vector<std::vector<double>> all;
   if (records_.empty()) return all;
   staging_.mark(stream_);

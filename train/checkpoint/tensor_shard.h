@@ -17,7 +17,7 @@
 
 namespace shoal {
 
-struct HeldTensor {
+struct TensorShard {
   std::string name;  // Hugging Face's; "exp_avg/NAME" for optimizer state
   Shape whole;       // of the tensor
   Shape local;       // of this rank's parameter
@@ -31,11 +31,11 @@ struct HeldTensor {
 inline bool is_state_name(std::string_view name) { return name.find('/') != name.npos; }
 
 // All of a parameter, or its elements [begin, end). The name is `prefix` plus the parameter's.
-HeldTensor held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix = {});
-HeldTensor held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
-                   DType dtype, const std::string& prefix = {});
+TensorShard held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix = {});
+TensorShard held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
+                    DType dtype, const std::string& prefix = {});
 // A whole tensor on one rank.
-HeldTensor whole_tensor(std::string name, const Shape& shape, DType dtype);
+TensorShard whole_tensor(std::string name, const Shape& shape, DType dtype);
 
 struct TensorRun {
   std::int64_t whole = 0;  // first element in the whole tensor, row-major
@@ -44,14 +44,14 @@ struct TensorRun {
   bool operator==(const TensorRun&) const = default;
 };
 // Sorted by `whole`; adjacent runs are merged.
-std::vector<TensorRun> runs_of(const HeldTensor& held);
+std::vector<TensorRun> runs_of(const TensorShard& held);
 
 // Why parts of one tensor do not cover each element exactly once: the first elements in no part or
 // in two, or shapes that differ. Empty if they do.
-std::string tiling_problem(std::span<const HeldTensor> held);
+std::string tiling_problem(std::span<const TensorShard> held);
 
-nlohmann::ordered_json to_json(const HeldTensor& held);
+nlohmann::ordered_json to_json(const TensorShard& held);
 // Throws corrupt_data that names `source` and the error.
-HeldTensor held_from_json(const nlohmann::json& json, const std::string& source);
+TensorShard held_from_json(const nlohmann::json& json, const std::string& source);
 
 }  // namespace shoal

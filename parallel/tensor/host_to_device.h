@@ -1,4 +1,4 @@
-// Uploads host values to a device without waiting.
+// HostToDevice host values to a device without waiting.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace shoal::parallel {
 
 // Copies values into pinned memory, from which the device copies them later. With host kernels it
 // calls Context::upload(). The destructor waits for the copies.
-class Uploads {
+class HostToDevice {
  public:
   // `pinned`: memory for PinnedStaging.
-  explicit Uploads(MemoryResource* pinned = nullptr) : pinned_(pinned) {}
+  explicit HostToDevice(MemoryResource* pinned = nullptr) : pinned_(pinned) {}
   // Queued on context.stream; the caller may free the values when it returns.
   Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data);
