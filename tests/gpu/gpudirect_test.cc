@@ -80,7 +80,7 @@ std::vector<float> numbers(int rank, std::int64_t count) {
 // Sums are staged here as before; the rest goes straight.
 void check_every_operation(const World& world, Store& store, const std::string& hosts) {
   const Rank rank(world, store, hosts);
-  EXPECT_THAT(said("device-wires"), HasSubstr("arrive in device memory (GPUDirect); sums pass"));
+  EXPECT_THAT(said("device-rdma"), HasSubstr("arrive in device memory (GPUDirect); sums pass"));
   int variant = 0;
   for (const Operation operation : test::kOperations)
     for (const test::Memory memory : {test::Memory::symmetric, test::Memory::mixed}) {
