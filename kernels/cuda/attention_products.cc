@@ -137,11 +137,11 @@ void AttentionProducts::forward(const AttentionShape& s, const FlashRange* seque
                                 Stream stream) {
   Call call{s, stream, log_sum_exp, sequences};
   const bool apart = s.dtype != DType::f32;  // probabilities do not share the scores' memory
-  const Launch at{room_.begin(stream), room_.multiprocessors()};
+  const Launch at{resources_.begin(stream), resources_.multiprocessors()};
   each_piece(call, apart ? 6 : 4, [&] {
     const auto count = static_cast<std::size_t>(call.scores());
     const std::size_t wide = whole_lines(4 * count);
-    const Buffer scratch = room_.scratch(wide + (apart ? whole_lines(2 * count) : 0), stream);
+    const Buffer scratch = resources_.scratch(wide + (apart ? whole_lines(2 * count) : 0), stream);
     auto* const score = static_cast<float*>(scratch.data());
     void* const probability = apart ? static_cast<char*>(scratch.data()) + wide : scratch.data();
     scores(call, q, k, score);
@@ -163,12 +163,13 @@ void AttentionProducts::backward(const AttentionShape& s, const FlashRange* sequ
                                  Stream stream) {
   Call call{s, stream, const_cast<float*>(log_sum_exp), sequences};
   const bool apart = s.dtype != DType::f32;
-  const Launch at{room_.begin(stream), room_.multiprocessors()};
+  const Launch at{resources_.begin(stream), resources_.multiprocessors()};
   Buffer sums;  // dk and dv of a head whose queries are split into pieces, f32 [keys, head_dim]
   each_piece(call, apart ? 12 : 8, [&] {
     const auto count = static_cast<std::size_t>(call.scores());
     const std::size_t wide = whole_lines(4 * count), narrow = apart ? whole_lines(2 * count) : 0;
-    const Buffer scratch = room_.scratch(std::max<std::size_t>(2 * (wide + narrow), 256), stream);
+    const Buffer scratch =
+        resources_.scratch(std::max<std::size_t>(2 * (wide + narrow), 256), stream);
     char* const base = static_cast<char*>(scratch.data());
     auto* const score = reinterpret_cast<float*>(base);
     auto* const gradient = reinterpret_cast<float*>(base + wide);
@@ -191,7 +192,7 @@ void AttentionProducts::backward(const AttentionShape& s, const FlashRange* sequ
     const std::int64_t of_keys = s.key_length * s.head_dim;
     if (!whole && call.first_query == 0) {
       const std::size_t bytes = 2 * sizeof(float) * static_cast<std::size_t>(of_keys);
-      if (!sums) sums = room_.scratch(bytes, stream);
+      if (!sums) sums = resources_.scratch(bytes, stream);
       check_cuda(cudaMemsetAsync(sums.data(), 0, bytes, at.stream), "clearing sums");
     }
     auto* const sum = static_cast<float*>(sums.data());

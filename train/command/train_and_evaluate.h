@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/trace/trace.h"
 #include "shoal/train/command/setup.h"
 #include "shoal/train/run/compute.h"
