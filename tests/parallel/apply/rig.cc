@@ -9,6 +9,7 @@
 #include "support/one_core.h"
 
 #include "shoal/collectives/communicator_options.h"
+#include "shoal/collectives/watch.h"
 #include "shoal/nn/capture/deferred_results.h"
 
 namespace shoal::parallel {
@@ -209,7 +210,6 @@ class Queued {
                                                : Tensor();
     model_.queue_train(microbatches, losses);
     optimizer_.queue_step(rank_.state, options);
-    last_ = optimizer_.take_last_sum();
     counts_.push_back(losses.defined());
     if (losses.defined())
       numbers_.note({losses, optimizer_.rule().norm()});
@@ -219,7 +219,7 @@ class Queued {
   }
   // The same on every rank.
   void read(Trained& result, collectives::Communicator& group) {
-    if (last_) last_->wait();
+    collectives::watch(group, model_.context().stream);
     const auto all = numbers_.take();
     for (std::size_t step = 0; step < all.size(); ++step) {
       double loss = 0;
@@ -238,7 +238,6 @@ class Queued {
   DistributedOptimizer& optimizer_;
   nn::DeferredResults numbers_;
   nn::LossScaler scaler_;
-  collectives::WorkPtr last_;
   std::vector<bool> counts_;
   std::vector<double> targets_;
 };
