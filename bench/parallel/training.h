@@ -8,6 +8,7 @@
 #include "bench.h"
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
