@@ -1,4 +1,8 @@
 // One collective operation in flight.
+//
+//   collectives::WorkPtr work = communicator.all_reduce(x, x, count, DType::f32, ReduceOp::sum);
+//   compute_meanwhile();  // leaves x alone
+//   work->wait();
 #pragma once
 
 #include <memory>
