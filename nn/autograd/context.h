@@ -48,6 +48,7 @@ struct ForwardState {
   std::shared_ptr<Cache> cached = std::make_shared<Cache>();  // of Context::cache()
 };
 
+// Passed to the forward pass of each module. One per thread that computes.
 class Context : public ForwardState {
  public:
   // All arguments must outlive the context.
