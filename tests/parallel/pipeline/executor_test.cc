@@ -17,6 +17,7 @@
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/pipeline/generate.h"
+#include "shoal/parallel/tensor/host_to_device.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/captured_work.h"
 
@@ -227,6 +228,43 @@ TEST(Pipeline, EvaluatesWithForwardsOnly) {
     EXPECT_EQ(rank.stages.begin()->second->microbatches_in_flight(), 0);
     pp->barrier()->wait();
   });
+}
+
+// As a split head reads them in its unit.
+struct ReadsTargets final : nn::UnitObserver {
+  ReadsTargets(nn::Context& of, const Tensor& targets) : context(of), on_device(targets) {}
+  void before_forward(int, int) override {
+    seen.push_back(known_on_host(context, on_device));
+    EXPECT_FALSE(known_on_host(context, on_device.narrowed(0, 0, 1)).defined()) << "other targets";
+  }
+  void after_forward(int) noexcept override {}
+  void before_backward(int, int) override {}
+  void after_backward(int) noexcept override {}
+  nn::Context& context;
+  Tensor on_device;
+  std::vector<Tensor> seen;
+};
+
+TEST(Pipeline, LayersFindTheTargetsThatAMicrobatchHasOnTheHost) {
+  Model model;
+  Microbatch with = model.microbatches[0], without = with;
+  with.host_targets = with.input.targets;
+  // Stands for a copy on a device; no unit of the stage reads it.
+  const Tensor on_device =
+      Tensor::over(std::make_shared<Storage>(with.host_targets.view().data,
+                                             with.host_targets.bytes(), Device::cuda(0), nullptr),
+                   0, with.host_targets.shape(), DType::i32);
+  with.input.targets = without.input.targets = on_device;
+  ReadsTargets observer(model.context, on_device);
+  ChainStage stage(model.context, model.gpt2, {0, 1}, {.observer = &observer});
+  const Microbatch batches[] = {with, without};
+  stage.begin(batches);
+  stage.forward(0, {});
+  EXPECT_FALSE(known_on_host(model.context, on_device).defined()) << "the forward pass has ended";
+  stage.forward(1, {});
+  ASSERT_EQ(observer.seen.size(), 2U);
+  EXPECT_TRUE(same_memory(observer.seen[0], with.host_targets));
+  EXPECT_FALSE(observer.seen[1].defined());
 }
 
 // Of p stages, 1F1B keeps min(p - r, m) microbatches' activations on rank r.
