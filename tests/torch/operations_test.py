@@ -194,16 +194,17 @@ def messages(rank, size):
         sources = set()
         for _ in range(size - 1):
             tensor = torch.zeros(1)
-            sources.add(dist.recv(tensor))
+            sources.add(dist.recv(tensor, tag=3))  # a tag of its own: it takes whatever comes with it
         assert sources == set(range(1, size)), sources
     else:
-        dist.send(torch.full((1,), float(rank)), 0)
+        dist.send(torch.full((1,), float(rank)), 0, tag=3)
     out = torch.zeros(3)
     works = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((3,), float(rank)), (rank + 1) % size),
                                     dist.P2POp(dist.irecv, out, (rank - 1) % size)])
     for work in works:
         work.wait()
     check(out, torch.full((3,), float((rank - 1) % size)), "batch_isend_irecv")
+    dist.barrier()  # a rank that leaves ends others' waits for a message from any rank
 
 
 def works(rank, size):
