@@ -134,6 +134,39 @@ TEST(Native, DrivenByHandItDozesUntilItIsRung) {
   });
 }
 
+// What PyTorch's backend does with threads that share a Communicator.
+TEST(Native, AThreadThatDrivesGivesWayWhenItIsInterrupted) {
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto node =
+        native::make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
+    for (const bool may_spin : {false, true}) {
+      float value = 1, word = 0;
+      std::atomic<int> wanted{0};
+      if (world.rank == 0) {
+        const auto work = node->all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum);
+        auto& driven = dynamic_cast<NodeWork&>(*work);
+        const auto start = Clock::now();
+        EXPECT_FALSE(driven.drive(Deadline::in_seconds(0.01), wanted, may_spin));
+        std::thread other([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          wanted = 1;
+          driven.interrupt();
+        });
+        EXPECT_FALSE(driven.drive(Deadline::never(), wanted, may_spin));
+        other.join();
+        EXPECT_GE(seconds_since(start), 0.02);
+        wanted = 0;
+        node->send(&word, 1, DType::f32, 1)->wait();  // the other rank may call
+        EXPECT_TRUE(driven.drive(Deadline::never(), wanted, may_spin));
+      } else {
+        node->recv(&word, 1, DType::f32, 0)->wait();
+        node->all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum)->wait();
+      }
+      EXPECT_EQ(value, 2);
+    }
+  });
+}
+
 // Rules of the table decide inside a host too.
 TEST(Native, TheTableOverridesThePlans) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {

@@ -13,14 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kSleepMilliseconds = 20;  // interval of looking at links, aborts and deadlines
-constexpr int kYieldsBeforeDozing = 8;  // the awaited rank may be next on this core
 constexpr auto kCheckEvery = milliseconds(5);
-
-int sleep_milliseconds(Deadline deadline) {
-  return static_cast<int>(
-      std::clamp(deadline.seconds_left() * 1000, 1.0, double{kSleepMilliseconds}));
-}
 
 }  // namespace
 
@@ -90,50 +83,6 @@ bool Engine::test(QueuedOperation& operation) {
   check_group(operation);
   if (late) fail(timeout_error(operation, waited));
   return false;
-}
-
-void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) {
-  progress_.waiters.store(1, std::memory_order_relaxed);
-  const std::lock_guard lock(lock_);
-  struct Leave {
-    Engine& engine;
-    ~Leave() {
-      engine.progress_.driven();
-      engine.progress_.waiters.store(0, std::memory_order_relaxed);
-    }
-  } const leave{*this};
-  if (spins_ > 0 && exchange_soon(operation)) return;
-  transport::Backoff backoff(spins_, group_->sleepers_fence());
-  std::optional<Clock::time_point> start;
-  for (std::uint32_t round = 1; !operation.done.load(std::memory_order_relaxed); ++round) {
-    throw_if_failed();
-    const bool moved = advance() != Progress::none;
-    if (moved) backoff.reset();
-    // The clock costs as much as many looks at a flag. Deadlines and aborts also apply while there
-    // is progress.
-    if (backoff.sleeping() || round % 64 == 0) {
-      if (operation.done.load(std::memory_order_relaxed)) break;
-      check_group(operation);
-      const auto now = Clock::now();
-      if (!start) start = now;
-      if (!deadline) deadline = Deadline::in_seconds(deadline_seconds_);
-      if (now >= deadline->time())
-        fail(timeout_error(operation, std::chrono::duration<double>(now - *start).count()));
-    }
-    if (moved) continue;
-    const int limit = backoff.sleeping() ? sleep_milliseconds(*deadline) : 0;
-    backoff.pause(group_->own_page(), limit, [this] { return may_progress(); });
-  }
-}
-
-void Engine::doze(int milliseconds) {
-  const std::lock_guard lock(lock_);
-  for (int i = 0; i < kYieldsBeforeDozing; ++i) {
-    std::this_thread::yield();
-    if (may_progress()) return;
-  }
-  transport::Backoff backoff(0, group_->sleepers_fence(), true);
-  backoff.pause(group_->own_page(), milliseconds, [this] { return may_progress(); });
 }
 
 void Engine::abort(std::string_view reason) {

@@ -43,6 +43,10 @@ class Engine final : private EngineBase {
   bool test(QueuedOperation& operation);
   // nullopt: waits for deadline_seconds().
   void wait(QueuedOperation& operation, std::optional<Deadline> deadline = {});
+  // As NodeWork's.
+  bool drive(QueuedOperation& operation, const Deadline& until, const std::atomic<int>& wanted,
+             bool may_spin);
+  void interrupt();
   // Sleeps until the head operation may take a step, but at most this long.
   void doze(int milliseconds);
   // Ends the progress thread: from now on callers test or wait until every operation is done.
@@ -57,8 +61,16 @@ class Engine final : private EngineBase {
   CommunicatorStatistics statistics() const;
 
  private:
+  // How often a thread that sleeps looks at links, aborts and deadlines.
+  static constexpr int kSleepMilliseconds = 20;
+
   // All below: call with lock_ held.
   enum class Progress { none, step, finished };
+  // The loop of wait() and drive(): true once `operation` is done; false if stop() says so after a
+  // look. Now and then look() tells for how many milliseconds to sleep at most, or throws.
+  template <typename Stop, typename Look>
+  bool progress_until_done(QueuedOperation& operation, transport::Backoff backoff, Stop&& stop,
+                           Look&& look);
   Progress advance();  // messages, and the head operation by at most one step
   Progress advance_head();
   bool drive_messages();  // true if there was progress

@@ -20,6 +20,11 @@ void NativeWork::wait() {
   if (!operation_.done.load(std::memory_order_acquire)) engine_.wait(operation_);
 }
 void NativeWork::doze(int milliseconds) { engine_.doze(milliseconds); }
+bool NativeWork::drive(const Deadline& until, const std::atomic<int>& wanted, bool may_spin) {
+  return operation_.done.load(std::memory_order_acquire) ||
+         engine_.drive(operation_, until, wanted, may_spin);
+}
+void NativeWork::interrupt() { engine_.interrupt(); }
 double NativeWork::default_deadline_seconds() const { return engine_.deadline_seconds(); }
 
 void NativeWork::operator delete(NativeWork* work, std::destroying_delete_t) {

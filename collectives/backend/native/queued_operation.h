@@ -27,6 +27,8 @@ class NativeWork final : public NodeWork {
   void wait(Deadline deadline) override;
   void wait() override;
   void doze(int milliseconds) override;
+  bool drive(const Deadline& until, const std::atomic<int>& wanted, bool may_spin) override;
+  void interrupt() override;
   double default_deadline_seconds() const override;
   static void operator delete(NativeWork* work, std::destroying_delete_t);
 
