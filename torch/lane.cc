@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <unistd.h>
@@ -17,9 +18,15 @@ constexpr int kSpins = 4000;
 // Where other processes want the core, a thread that yields comes back late, one that slept soon.
 constexpr std::chrono::microseconds kYields{100};
 constexpr std::chrono::microseconds kShortestNap{20}, kLongestNap{1000};
-// The Lane's thread: between two looks, and how long it stays awake without work.
-constexpr std::chrono::microseconds kLook{50};
-constexpr std::chrono::milliseconds kStaysAwake{50};
+// The Lane's thread looks this often at Works that it does not drive.
+constexpr std::chrono::microseconds kLook{100};
+// How long the Lane's thread drives before it looks at other Works, and any thread while messages
+// may want progress.
+constexpr std::chrono::microseconds kTurn{5000}, kTurnBesideMessages{200};
+
+Deadline after(std::chrono::microseconds time) {
+  return Deadline::in_seconds(std::chrono::duration<double>(time).count());
+}
 
 // Spinning helps only where each rank of the host has a core.
 int spins_for(int ranks) {
@@ -53,6 +60,40 @@ Lane::Lane(std::shared_ptr<collectives::Communicator> collectives,
 
 Lane::~Lane() { close(false); }
 
+Lane::Hold::Hold(Lane& lane) : lock_(lane.mutex_, std::try_to_lock) {
+  if (lock_) return;
+  ++lane.wanted_;
+  {
+    const std::lock_guard lock(lane.driven_mutex_);
+    if (collectives::NodeWork* const driven = lane.driven_) driven->interrupt();
+  }
+  lock_.lock();
+  --lane.wanted_;
+}
+
+bool Lane::drive(collectives::NodeWork& call, Driving& driving) {
+  const auto announce = [this](collectives::NodeWork* work) {
+    const std::lock_guard lock(driven_mutex_);
+    driven_ = work;
+  };
+  struct Leave {
+    const decltype(announce)& tell;
+    ~Leave() { tell(nullptr); }
+  };
+  driving.waited = true;
+  announce(&call);
+  const Leave leave{announce};
+  Deadline until = driving.until;
+  if (mailbox_ && !mailbox_->idle())
+    until = std::min(until, after(kTurnBesideMessages),
+                     [](const Deadline& a, const Deadline& b) { return a.time() < b.time(); });
+  return call.drive(until, wanted_, driving.may_spin);
+}
+
+void Lane::give_way() const {
+  while (wanted_.load() > 0) std::this_thread::yield();
+}
+
 bool Lane::is_forked() const { return ::getpid() != owner_; }
 
 void Lane::check_open() const {
@@ -65,7 +106,7 @@ void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()
     if (is_forked())
       throw Error(ErrorCode::invalid_argument, "a forked process uses its parent's process group",
                   "make process groups after the fork, or start the process with spawn");
-    const std::lock_guard lock(mutex_);
+    const Hold hold(*this);
     check_open();
     body();
     if (!kept_.empty()) oldest = kept_.front();
@@ -95,7 +136,7 @@ std::exception_ptr Lane::failure() {
 
 void Lane::forget(PolledWork& work) {
   c10::intrusive_ptr<PolledWork> dropped;
-  const std::lock_guard lock(mutex_);
+  const Hold hold(*this);
   const auto found =
       std::ranges::find_if(kept_, [&](const auto& kept) { return kept.get() == &work; });
   if (found == kept_.end()) return;
@@ -109,7 +150,7 @@ void Lane::follow(c10::intrusive_ptr<PolledWork> work) {
   followed_.push_back(std::move(work));
   if (!thread_.joinable())
     thread_ = std::thread([lane = shared_from_this()] { lane->complete_followed(); });
-  if (asleep_) followed_changed_.notify_one();
+  followed_changed_.notify_one();
 }
 
 // Collectives end in order, so that only the first is looked at: its time runs from then on.
@@ -130,21 +171,24 @@ bool Lane::sweep(std::vector<c10::intrusive_ptr<PolledWork>>& list) {
 
 void Lane::complete_followed() {
   std::vector<c10::intrusive_ptr<PolledWork>> list;
-  Clock::time_point busy = Clock::now();
   for (;;) {
     {
       std::unique_lock lock(followed_mutex_);
-      if (list.empty() && followed_.empty() && Clock::now() - busy > kStaysAwake) {
-        asleep_ = true;
+      if (list.empty())
         followed_changed_.wait(lock, [this] { return stopping_ || !followed_.empty(); });
-        asleep_ = false;
-      }
       if (stopping_) return;
       std::ranges::move(followed_, std::back_inserter(list));
       followed_.clear();
     }
-    if (!list.empty()) busy = Clock::now();
-    if (!sweep(list)) std::this_thread::sleep_for(kLook);
+    if (sweep(list)) continue;
+    Driving driving{after(kTurn), false};
+    const bool can_drive =
+        !is_driven() && std::ranges::all_of(list, [](const auto& w) { return w->is_ordered(); });
+    if (can_drive) list.front()->drive(driving);
+    if (driving.waited)
+      give_way();
+    else
+      std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -165,7 +209,7 @@ void Lane::stop_thread() {
 
 void Lane::abort(std::string_view reason) {
   if (is_forked()) return;
-  const std::lock_guard lock(mutex_);
+  const Hold hold(*this);
   if (ended_) return;
   collectives_->abort(reason);
   if (messages_) messages_->abort(reason);
@@ -177,7 +221,7 @@ void Lane::drain() {
   while (!deadline.passed()) {
     std::vector<c10::intrusive_ptr<PolledWork>> kept;
     {
-      const std::lock_guard lock(mutex_);
+      const Hold hold(*this);
       kept.assign(kept_.begin(), kept_.end());
     }
     if (kept.empty()) return;
@@ -188,14 +232,14 @@ void Lane::drain() {
 void Lane::close(bool drain_first) {
   if (is_forked()) return;  // the threads of the communicators are the parent's
   {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(*this);
     if (ended_) return;
   }
   if (drain_first) drain();
   stop_thread();
   std::deque<c10::intrusive_ptr<PolledWork>> left;
   {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(*this);
     if (ended_) return;
     ended_ = std::make_exception_ptr(
         Error(ErrorCode::aborted, "the process group was destroyed before this operation ended"));

@@ -1,8 +1,9 @@
 // One group's communicators, shared by all threads that call it.
 //
 // A Communicator wants one thread at a time. Each call and each look at a Work in flight therefore
-// happens under the Lane's mutex, which no thread holds while it waits: another thread may have to
-// send what the first one waits for.
+// happens under the Lane's mutex. A thread that waits drives its operation under the mutex, but
+// gives it away as soon as another thread wants it: that thread may have to send what the first one
+// waits for.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "shoal/collectives/backend/node_face.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/torch/mailbox.h"
@@ -27,8 +29,8 @@ namespace shoal::pytorch {
 
 class PolledWork;
 
-// Between two looks of a thread that waits: spins, then gives the core away, then sleeps longer and
-// longer.
+// Between two looks of a thread whose operation cannot be driven: spins, then gives the core away,
+// then sleeps longer and longer.
 class Patience {
  public:
   explicit Patience(int spins) : spins_(spins) {}
@@ -37,6 +39,13 @@ class Patience {
  private:
   int spins_, round_ = 0;
   Clock::time_point began_ = Clock::now();
+};
+
+// A thread's wait for a Work by driving its operation.
+struct Driving {
+  Deadline until;
+  bool may_spin = true;
+  bool waited = false;  // set if it could be driven
 };
 
 class Lane : public std::enable_shared_from_this<Lane> {
@@ -48,7 +57,16 @@ class Lane : public std::enable_shared_from_this<Lane> {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  std::mutex& mutex() { return mutex_; }
+  // Holds the mutex. Takes it from a thread that drives.
+  class Hold {
+   public:
+    explicit Hold(Lane& lane);
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+  };
+  std::mutex& mutex() { return mutex_; }  // to try it only
+
   // With the mutex held. The first throws once the group has ended.
   void check_open() const;
   collectives::Communicator& collectives() { return *collectives_; }
@@ -56,6 +74,13 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void progress() {
     if (mailbox_) mailbox_->progress();
   }
+  // Waits and makes progress until `call` is done (true), the time is over, another thread wants
+  // the mutex, or messages may want progress.
+  bool drive(collectives::NodeWork& call, Driving& driving);
+  // Without the mutex. The first: whether a thread drives. The second, after a drive(): lets
+  // threads that want the mutex have it.
+  bool is_driven() const { return driven_.load(std::memory_order_relaxed) != nullptr; }
+  void give_way() const;
 
   // Begins a Work by `body`, which runs with the mutex held and throws Errors. Keeps it, and so its
   // tensors, until it has ended.
@@ -85,7 +110,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   const int owner_;  // the process
   const int spins_;
-  std::mutex mutex_;  // taken before followed_mutex_; no tensor and no Work is destroyed under it
+  std::mutex mutex_;  // taken before the two others; no tensor and no Work is destroyed under it
+  std::atomic<int> wanted_{0};  // threads that wait for the mutex
+  std::mutex driven_mutex_;
+  std::atomic<collectives::NodeWork*> driven_{nullptr};  // written under driven_mutex_
   std::shared_ptr<collectives::Communicator> collectives_;
   std::unique_ptr<collectives::Communicator> messages_;
   std::unique_ptr<Mailbox> mailbox_;
@@ -96,7 +124,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::mutex followed_mutex_;
   std::condition_variable followed_changed_;
   std::vector<c10::intrusive_ptr<PolledWork>> followed_;
-  bool asleep_ = false, stopping_ = false;
+  bool stopping_ = false;
   std::thread thread_;
 };
 

@@ -52,6 +52,8 @@ class Mailbox {
   void receive(std::shared_ptr<Receive> receive);
   // Ends a receive that has timed out. Data already on its way still arrives in its memory.
   void cancel(const std::shared_ptr<Receive>& receive);
+  // Whether no receive waits for progress().
+  bool idle() const { return waiting_.empty() && refused_.empty(); }
   // Takes headers that have arrived and begins their data. Throws peer_lost and aborted.
   void progress();
 

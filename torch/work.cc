@@ -1,5 +1,7 @@
 #include "shoal/torch/work.h"
 
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
@@ -21,27 +23,44 @@ PolledWork::PolledWork(std::shared_ptr<Lane> lane, WorkDescription description)
       lane_(std::move(lane)),
       description_(std::move(description)) {}
 
+std::optional<std::exception_ptr> PolledWork::look(Driving* driving) {
+  if (claimed_) return std::nullopt;
+  std::exception_ptr problem;
+  try {
+    lane_->check_open();
+    lane_->progress();
+    if (!advance(driving)) return std::nullopt;
+  } catch (...) {
+    problem = lane_->failure();
+  }
+  if (!claim()) return std::nullopt;
+  return problem;
+}
+
 bool PolledWork::poll(bool may_block) {
   if (done_.load(std::memory_order_acquire)) return true;
-  std::exception_ptr problem;
-  {
-    std::unique_lock lock(lane_->mutex(), std::defer_lock);
-    if (may_block)
-      lock.lock();
-    else if (!lock.try_lock())
-      return false;
-    if (claimed_) return done_;
-    try {
-      lane_->check_open();
-      lane_->progress();
-      if (!advance()) return false;
-    } catch (...) {
-      problem = lane_->failure();
-    }
-    if (!claim()) return done_;
+  std::optional<std::exception_ptr> ended;
+  if (may_block) {
+    const Lane::Hold hold(*lane_);
+    ended = look(nullptr);
+  } else {
+    const std::unique_lock lock(lane_->mutex(), std::try_to_lock);
+    if (!lock) return false;
+    ended = look(nullptr);
   }
-  complete(problem);
-  return true;
+  if (ended) complete(*ended);
+  return done_;
+}
+
+bool PolledWork::drive(Driving& driving) {
+  if (done_.load(std::memory_order_acquire)) return true;
+  std::optional<std::exception_ptr> ended;
+  {
+    const Lane::Hold hold(*lane_);
+    ended = look(&driving);
+  }
+  if (ended) complete(*ended);
+  return done_;
 }
 
 void PolledWork::complete(std::exception_ptr problem) {
@@ -79,15 +98,17 @@ void PolledWork::rethrow() {
 }
 
 bool PolledWork::wait(std::chrono::milliseconds timeout) {
-  if (!poll(true)) {
-    const double seconds = timeout.count() > 0 ? static_cast<double>(timeout.count()) / 1e3
-                                               : description_.limit_seconds;
-    const Deadline deadline = seconds > 0 ? Deadline::in_seconds(seconds) : Deadline::never();
-    Patience patience = lane_->patience();
-    for (int round = 1; !poll(true); ++round) {
-      if (round % 64 == 0 && deadline.passed()) check_deadline(seconds);
+  const double seconds =
+      timeout.count() > 0 ? static_cast<double>(timeout.count()) / 1e3 : description_.limit_seconds;
+  Driving driving{seconds > 0 ? Deadline::in_seconds(seconds) : Deadline::never()};
+  Patience patience = lane_->patience();
+  // A thread that finds another one driving looks now and then: that one drives this Work too.
+  while (!(lane_->is_driven() ? poll(true) : drive(driving))) {
+    if (driving.until.passed()) check_deadline(seconds);
+    if (std::exchange(driving.waited, false))
+      lane_->give_way();
+    else
       patience.pause();
-    }
   }
   rethrow();
   return true;
@@ -96,7 +117,7 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
 void PolledWork::check_deadline(double seconds) {
   std::exception_ptr problem;
   {
-    const std::lock_guard lock(lane_->mutex());
+    const Lane::Hold hold(*lane_);
     if (claimed_) return;
     try {
       lane_->check_open();
@@ -136,9 +157,13 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFutureResult() {
   return result;
 }
 
-bool CallWork::advance() {
-  for (; next_ < calls_.size(); ++next_)
-    if (calls_[next_] && !calls_[next_]->test()) return false;
+bool CallWork::advance(Driving* driving) {
+  for (; next_ < calls_.size(); ++next_) {
+    collectives::Work* const call = calls_[next_].get();
+    if (!call) continue;
+    auto* const driven = driving ? dynamic_cast<collectives::NodeWork*>(call) : nullptr;
+    if (!(driven ? lane_->drive(*driven, *driving) : call->test())) return false;
+  }
   calls_.clear();
   held_.clear();
   return true;
@@ -160,7 +185,7 @@ ReceiveWork::ReceiveWork(std::shared_ptr<Lane> lane, WorkDescription description
   copy_out_ = [posted = receive_, to = std::move(target)]() mutable { posted->copy_to(to); };
 }
 
-bool ReceiveWork::advance() { return receive_->arrived(); }
+bool ReceiveWork::advance(Driving*) { return receive_->arrived(); }
 
 void ReceiveWork::expire(double seconds) {
   lane_->mailbox().cancel(receive_);

@@ -34,6 +34,8 @@ class PolledWork : public c10d::Work {
   // Makes progress; true once it has ended, well or not. If not `may_block`, false also while
   // another thread uses the Lane.
   virtual bool poll(bool may_block);
+  // As poll(true), but waits if the operation can be driven.
+  bool drive(Driving& driving);
   // Whether Works of this kind end in the order of their calls.
   virtual bool is_ordered() const { return true; }
 
@@ -48,8 +50,9 @@ class PolledWork : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return description_.sequence; }
 
  protected:
-  // With the Lane's mutex held: true once the data is there; throws the operation's Error.
-  virtual bool advance() = 0;
+  // With the Lane's mutex held: true once the data is there; throws the operation's Error. Waits
+  // if there is a `driving` and the operation can be driven.
+  virtual bool advance(Driving* driving) = 0;
   // With the Lane's mutex held, once `seconds` have passed: throws timeout.
   virtual void expire(double seconds) = 0;
   virtual void complete(std::exception_ptr problem);
@@ -61,6 +64,8 @@ class PolledWork : public c10d::Work {
   std::function<void()> copy_out_;
 
  private:
+  // With the Lane's mutex held: how it ended, if this thread has to complete it.
+  std::optional<std::exception_ptr> look(Driving* driving);
   void check_deadline(double seconds);
   void mark(c10::ivalue::Future& future);
 
@@ -80,7 +85,7 @@ class CallWork final : public PolledWork {
   bool is_ordered() const override { return description_.type != c10d::OpType::SEND; }
 
  private:
-  bool advance() override;
+  bool advance(Driving* driving) override;
   void expire(double seconds) override;
 
   std::vector<collectives::WorkPtr> calls_;
@@ -97,7 +102,7 @@ class ReceiveWork final : public PolledWork {
   int sourceRank() const override { return receive_->from; }
 
  private:
-  bool advance() override;
+  bool advance(Driving* driving) override;
   void expire(double seconds) override;
 
   std::shared_ptr<Mailbox::Receive> receive_;
@@ -114,7 +119,7 @@ class GroupWork final : public PolledWork {
   bool is_ordered() const override { return false; }
 
  private:
-  bool advance() override { return true; }
+  bool advance(Driving*) override { return true; }
   void expire(double) override {}
 
   std::vector<c10::intrusive_ptr<PolledWork>> parts_;
