@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/torch/allocator.h"
 #include "shoal/torch/store.h"
 
 namespace shoal::pytorch {
@@ -37,14 +38,17 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
       deadline_seconds_(options_->timeout == kBackendDefaultTimeout ? deadlines::seconds()
                                                                     : seconds(options_->timeout)) {
   translating([&] {
-    adapted_ = std::make_unique<TorchStore>(store_, deadline_seconds_);
+    adapted_ = std::make_shared<TorchStore>(store_, deadline_seconds_);
     World world;
     world.rank = rank;
     world.size = size;
     world.launcher = Launcher::torchrun;
     collectives::CommunicatorOptions how;
     how.deadline_seconds = deadline_seconds_;
-    std::shared_ptr collectives = collectives::make_communicator(world, *adapted_, how);
+    // Tensors in its memory keep the communicator, and it needs its store.
+    std::shared_ptr<collectives::Communicator> collectives(
+        collectives::make_communicator(world, *adapted_, how).release(),
+        [store = adapted_](collectives::Communicator* ended) { delete ended; });
     std::unique_ptr<collectives::Communicator> messages;
     if (size > 1) {
       messages_store_ = make_messages_store(store_, deadline_seconds_);
@@ -52,6 +56,7 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
       how.deadline_seconds = deadlines::kHeadersMayNeverCome;
       messages = collectives::make_communicator(world, *messages_store_, how);
     }
+    offer_symmetric_memory(collectives);
     lane_ = std::make_shared<Lane>(std::move(collectives), std::move(messages));
   });
   const std::lock_guard lock(groups().mutex);

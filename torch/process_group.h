@@ -112,7 +112,7 @@ class ProcessGroupShoal final : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<Options> options_;
-  std::unique_ptr<Store> adapted_;  // used by the communicators
+  std::shared_ptr<Store> adapted_;  // used by the communicators
   std::unique_ptr<Store> messages_store_;
   double deadline_seconds_, limit_seconds_ = 0;
   std::shared_ptr<Lane> lane_;

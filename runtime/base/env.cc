@@ -33,7 +33,8 @@ constexpr std::array kVariables{kLog,
                                 kCudaAttentionWorkspace,
                                 kCudaBiasGradient,
                                 kStreamGates,
-                                kCaptureBranches};
+                                kCaptureBranches,
+                                kTorchSymmetric};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, shortened(value),

@@ -123,6 +123,11 @@ inline constexpr Variable kCaptureBranches{
     "(microbatches of at most 2048 positions), on or off",
     "auto on off"};
 
+inline constexpr Variable kTorchSymmetric{
+    "SHOAL_TORCH_SYMMETRIC", Kind::boolean, "0",
+    "1: with PyTorch's backend shoal, PyTorch allocates large CPU tensors in memory that the ranks "
+    "of a host share, so that collectives do not copy them; 0: in its own"};
+
 // All variables above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 

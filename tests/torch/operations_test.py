@@ -1,6 +1,9 @@
 """Every operation of the backend shoal, by dtype, shape and number of ranks, against formulas."""
+import os
+import pathlib
 import threading
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -284,6 +287,28 @@ def memory(rank, size):
     check(tensor, torch.full((1000,), float(sum(range(1, size + 1)))), "symmetric memory")
 
 
+def symmetric(rank, size):
+    """Large tensors in shared memory: every rank's own, also in a forked process and after the group."""
+    kept = torch.full((1 << 18,), float(rank + 1))
+    total = kept.clone()
+    dist.all_reduce(total)
+    check(total, torch.full((1 << 18,), float(sum(range(1, size + 1)))), "all_reduce in symmetric memory")
+    child = os.fork()
+    if child == 0:
+        other = torch.full((1 << 18,), -1.0)  # must not lie where the parent's next tensor does
+        os._exit(int(not torch.equal(other, torch.full((1 << 18,), -1.0))))
+    later = [torch.full((1 << 18,), float(i)) for i in range(4)]
+    assert os.waitpid(child, 0)[1] == 0
+    for i, tensor in enumerate(later):
+        assert torch.equal(tensor, torch.full((1 << 18,), float(i)))
+    mapped = [line for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "shoal" in line]
+    assert any(low <= kept.data_ptr() < high for low, high in
+               ([int(end, 16) for end in line.split()[0].split("-")] for line in mapped)), "ordinary memory"
+    dist.destroy_process_group()
+    assert torch.equal(kept + 1, torch.full((1 << 18,), float(rank + 2)))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the caller destroys one
+
+
 def tests(body, sizes=(2, 4)):
     def test(self):
         for size in sizes:
@@ -304,6 +329,10 @@ class Operations(unittest.TestCase):
     test_crossing = tests(crossing, (2,))
     test_split = tests(split)
     test_memory = tests(memory)
+
+    def test_symmetric_allocator(self):
+        with unittest.mock.patch.dict(os.environ, SHOAL_TORCH_SYMMETRIC="1"):
+            ranks.run(2, symmetric)
 
 
 if __name__ == "__main__":
