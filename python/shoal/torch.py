@@ -14,7 +14,7 @@ os.environ.setdefault("SHOAL_LOG", "warn")  # a library is quiet unless asked; r
 from shoal import _torch  # noqa: E402
 from shoal._torch import ProcessGroupShoal  # noqa: E402
 
-__all__ = ["ProcessGroupShoal", "register"]
+__all__ = ["ProcessGroupShoal", "register", "register_smddp"]
 
 
 def _create(group, options):
@@ -23,11 +23,19 @@ def _create(group, options):
     return _torch.create(group)
 
 
+def _register(name: str) -> None:
+    if name.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
 def register() -> None:
     """Registers the backend; does nothing the second time. PyTorch's entry point calls it."""
-    if "SHOAL" in dist.Backend._plugins:
-        return
-    dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu", "cuda"])
+    _register("shoal")
+
+
+def register_smddp() -> None:
+    """Registers the same backend under the name of SageMaker's library, "smddp"."""
+    _register("smddp")
 
 
 def _end(owner: int) -> None:

@@ -1,0 +1,1 @@
+"""SageMaker's names for distributed training, over Shoal."""

@@ -1,0 +1,1 @@
+from shoal import __version__ as __version__
