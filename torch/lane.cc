@@ -33,6 +33,13 @@ int spins_for(int ranks) {
   return static_cast<int>(std::thread::hardware_concurrency()) >= ranks ? kSpins : 0;
 }
 
+// This thread, if it completes the followed Works of a Lane.
+struct Completer {
+  Lane* lane = nullptr;
+  bool in_callback = false;  // of a future, which has called follow(): it may wait for that Work
+};
+thread_local Completer here;
+
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -148,39 +155,55 @@ void Lane::follow(c10::intrusive_ptr<PolledWork> work) {
   const std::lock_guard lock(followed_mutex_);
   if (stopping_) return;  // close() ends it
   followed_.push_back(std::move(work));
-  if (!thread_.joinable())
-    thread_ = std::thread([lane = shared_from_this()] { lane->complete_followed(); });
+  if (here.lane == this && !here.in_callback) {
+    here.in_callback = true;
+    --free_completers_;
+  }
+  if (free_completers_ == 0) {
+    std::thread([lane = shared_from_this()] { lane->complete_followed(); }).detach();
+    ++free_completers_;
+  }
   followed_changed_.notify_one();
 }
 
 // Collectives end in order, so that only the first is looked at: its time runs from then on.
-bool Lane::sweep(std::vector<c10::intrusive_ptr<PolledWork>>& list) {
-  bool in_order = true, ended = false;
-  for (auto& work : list) {
+Lane::Works Lane::sweep(const Works& list) {
+  Works ended;
+  bool in_order = true;
+  for (const auto& work : list) {
     if (work->is_ordered() && !in_order) continue;
-    if (work->poll(true)) {
-      work.reset();
-      ended = true;
-    } else if (work->is_ordered()) {
+    if (work->poll(true))
+      ended.push_back(work);
+    else if (work->is_ordered())
       in_order = false;
-    }
   }
-  std::erase_if(list, [](const auto& work) { return !work; });
   return ended;
 }
 
 void Lane::complete_followed() {
-  std::vector<c10::intrusive_ptr<PolledWork>> list;
+  here.lane = this;
+  Works ended;
   for (;;) {
+    Works list;
     {
       std::unique_lock lock(followed_mutex_);
-      if (list.empty())
-        followed_changed_.wait(lock, [this] { return stopping_ || !followed_.empty(); });
-      if (stopping_) return;
-      std::ranges::move(followed_, std::back_inserter(list));
-      followed_.clear();
+      std::erase_if(followed_, [&](const auto& work) {
+        return std::ranges::find(ended, work) != ended.end();  // which keeps it until later
+      });
+      if (std::exchange(here.in_callback, false)) {
+        if (free_completers_ > 0) return;  // another one has taken over
+        ++free_completers_;
+      }
+      followed_changed_.wait(lock, [this] { return stopping_ || !followed_.empty(); });
+      if (stopping_) {
+        --free_completers_;
+        completer_ended_.notify_all();
+        return;
+      }
+      list = followed_;
     }
-    if (sweep(list)) continue;
+    ended = sweep(list);
+    if (!ended.empty()) continue;
     Driving driving{after(kTurn), false};
     const bool can_drive =
         !is_driven() && std::ranges::all_of(list, [](const auto& w) { return w->is_ordered(); });
@@ -192,19 +215,16 @@ void Lane::complete_followed() {
   }
 }
 
-void Lane::stop_thread() {
-  std::vector<c10::intrusive_ptr<PolledWork>> dropped;
-  {
-    const std::lock_guard lock(followed_mutex_);
-    stopping_ = true;
-    dropped = std::move(followed_);
-    followed_changed_.notify_one();
-  }
-  if (!thread_.joinable()) return;
-  if (thread_.get_id() == std::this_thread::get_id())
-    thread_.detach();  // a callback of a future ends the group; the thread keeps the Lane
-  else
-    thread_.join();
+// A completer whose callback waits ends later, once close() has ended what it waits for; so does
+// this thread, if it is one, whose callback ends the group. Completers keep the Lane.
+void Lane::stop_completers() {
+  Works dropped;
+  std::unique_lock lock(followed_mutex_);
+  stopping_ = true;
+  dropped = std::move(followed_);
+  followed_changed_.notify_all();
+  const int own = here.lane == this && !here.in_callback ? 1 : 0;
+  completer_ended_.wait(lock, [&] { return free_completers_ == own; });
 }
 
 void Lane::abort(std::string_view reason) {
@@ -219,13 +239,13 @@ void Lane::drain() {
   const Deadline deadline = Deadline::in_seconds(deadlines::kInFlightEnds);
   Patience waiting = patience();
   while (!deadline.passed()) {
-    std::vector<c10::intrusive_ptr<PolledWork>> kept;
+    Works kept;
     {
       const Hold hold(*this);
       kept.assign(kept_.begin(), kept_.end());
     }
     if (kept.empty()) return;
-    if (!sweep(kept)) waiting.pause();
+    if (sweep(kept).empty()) waiting.pause();
   }
 }
 
@@ -236,7 +256,7 @@ void Lane::close(bool drain_first) {
     if (ended_) return;
   }
   if (drain_first) drain();
-  stop_thread();
+  stop_completers();
   std::deque<c10::intrusive_ptr<PolledWork>> left;
   {
     const Hold hold(*this);

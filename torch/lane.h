@@ -103,10 +103,13 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::shared_ptr<collectives::Communicator> memory_owner() { return collectives_; }
 
  private:
+  using Works = std::vector<c10::intrusive_ptr<PolledWork>>;
+  // A completer: a thread that completes followed Works and so runs the callbacks of their futures.
+  // While a callback waits for another Work, another completer takes over.
   void complete_followed();
-  bool sweep(std::vector<c10::intrusive_ptr<PolledWork>>& list);
+  Works sweep(const Works& list);  // those that have ended
   void drain();
-  void stop_thread();
+  void stop_completers();
 
   const int owner_;  // the process
   const int spins_;
@@ -123,9 +126,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   std::mutex followed_mutex_;
   std::condition_variable followed_changed_;
-  std::vector<c10::intrusive_ptr<PolledWork>> followed_;
+  Works followed_;
   bool stopping_ = false;
-  std::thread thread_;
+  int free_completers_ = 0;  // without those whose callbacks may wait
+  std::condition_variable completer_ended_;
 };
 
 // PyTorch's exception with the text of the one that is being handled: DistBackendError for Shoal's

@@ -2,6 +2,7 @@
 import os
 import pathlib
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -219,6 +220,14 @@ def works(rank, size):
     assert torch.equal(doubled, tensor * 2) and len(seen) == 1 and len(seen[0]) == 1
     work.wait(), work.wait()
     assert work.is_completed() and work.is_success()
+    if rank == 0:
+        time.sleep(0.2)  # so that the others' callbacks run later, on the group's own thread
+
+    def another(done):
+        return dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
+
+    nested = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(another)
+    assert torch.equal(nested.wait(), torch.full((2,), float(size * size)))
     threads = [threading.Thread(target=work.wait) for _ in range(3)]
     for thread in threads:
         thread.start()
