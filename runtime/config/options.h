@@ -1,5 +1,5 @@
-// A registry of options. Each library declares its options in a table that binds names to fields of a
-// struct. Files and command lines fill the fields; all wrong values are reported together.
+// A registry of options. Each library declares its options in a table that binds names to fields of
+// a struct. Files and command lines fill the fields; all wrong values are reported together.
 //
 //   OptionSet options;
 //   auto section = options.section("training", "How the model is trained");
