@@ -10,6 +10,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "shoal/runtime/rendezvous/store.h"
 #include "shoal/torch/lane.h"
 #include "shoal/torch/tensors.h"
 #include "shoal/torch/work.h"
