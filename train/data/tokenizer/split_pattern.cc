@@ -98,7 +98,8 @@ PatternCosts costs_of(std::string_view pattern, const std::string& source) {
     refuse(source, fmt::format("{} groups, more than {}", groups, kMostGroups));
   constexpr std::int64_t kLongest = 32;  // a longer run provides several pieces of text
   return {.search = 2 + 8 * groups,
-          .position = std::max<std::int64_t>(4, 3 + groups / 2 + std::min(longest, kLongest) / 4)};
+          .position = 3 + std::max(groups / 2, std::min<std::int64_t>(groups, 1)) +
+                      std::min(longest, kLongest) / 4};
 }
 
 // Rewrites syntax that ICU spells differently (Oniguruma's \s is White_Space, ICU's is not).
