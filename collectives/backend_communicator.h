@@ -14,7 +14,7 @@ namespace shoal::collectives {
 
 class BackendCommunicator : public Communicator {
  public:
-  // Of every wait.
+  // The deadline of every wait.
   virtual double deadline_seconds() const = 0;
   // The kind of memory that buffers are in.
   virtual DeviceType device_type() const { return DeviceType::cpu; }

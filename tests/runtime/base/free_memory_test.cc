@@ -18,9 +18,9 @@ using testing::TemporaryDirectory;
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-class MemoryRoomTest : public ::testing::Test {
+class FreeMemoryTest : public ::testing::Test {
  protected:
-  MemoryRoomTest() {
+  FreeMemoryTest() {
     write("proc/self/mountinfo",
           "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
           "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,cpu,memory");
@@ -48,14 +48,14 @@ class MemoryRoomTest : public ::testing::Test {
   TemporaryDirectory root_;
 };
 
-TEST_F(MemoryRoomTest, OfAMachineWithoutGroupsIsWhatIsAvailableWithItsSwap) {
+TEST_F(FreeMemoryTest, OfAMachineWithoutGroupsIsWhatIsAvailableWithItsSwap) {
   machine(3000);
   EXPECT_EQ(now().free, 3001 * kMiB);
   EXPECT_EQ(now().total, 8193 * kMiB);
   EXPECT_EQ(now().bound, "the machine's memory");
 }
 
-TEST_F(MemoryRoomTest, TheTightestGroupAroundTheProcessCounts) {
+TEST_F(FreeMemoryTest, TheTightestGroupAroundTheProcessCounts) {
   machine(3000);
   write("proc/self/cgroup", "0::/job/step");
   group("/job/step", "max", 10, 0);
@@ -68,7 +68,7 @@ TEST_F(MemoryRoomTest, TheTightestGroupAroundTheProcessCounts) {
   EXPECT_EQ(now().bound, "the machine's memory");
 }
 
-TEST_F(MemoryRoomTest, AContainersOwnGroupIsTheMount) {
+TEST_F(FreeMemoryTest, AContainersOwnGroupIsTheMount) {
   machine(3000);
   write("proc/self/cgroup", "0::/of/the/host/only");
   group("", std::to_string(256 * kMiB), 300, 0);  // lowered below what is in use
@@ -76,7 +76,7 @@ TEST_F(MemoryRoomTest, AContainersOwnGroupIsTheMount) {
   EXPECT_EQ(now().total, 256 * kMiB);
 }
 
-TEST_F(MemoryRoomTest, Version1) {
+TEST_F(FreeMemoryTest, Version1) {
   machine(3000);
   write("proc/self/cgroup", "12:cpuset:/\n4:cpu,memory:/docker/abc\n1:name=systemd:/x");
   const std::string mine = "sys/fs/cgroup/memory/docker/abc/";
@@ -88,7 +88,7 @@ TEST_F(MemoryRoomTest, Version1) {
   EXPECT_THAT(now().bound, HasSubstr("memory.limit_in_bytes"));
 }
 
-TEST_F(MemoryRoomTest, NothingToReadIsNotKnown) {
+TEST_F(FreeMemoryTest, NothingToReadIsNotKnown) {
   EXPECT_FALSE(now().known());
   write("proc/meminfo", "MemAvailable: soon");
   write("proc/self/cgroup", "::\n0:\nnothing");
