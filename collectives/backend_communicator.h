@@ -1,5 +1,5 @@
 // The part of a Communicator that backends implement. Communicator turns each operation into a
-// checked Call and holds the calls of a group until it ends; a backend submits them.
+// checked Call and holds the calls of a group until end_group(). A backend submits them.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,20 @@ class BackendCommunicator : public Communicator {
 
   std::unique_ptr<Communicator> split(int color, int key) override;
 
-  // Any of the operations, from its record.
+  // Runs the operation that `call` describes.
   WorkPtr call(Call call);
-  // Submits an unchecked call if it equals an earlier one, which makes it valid. Null if it does
-  // not, if the backend cannot tell, or inside a group.
+  // Submits the call unchecked if it equals an earlier, checked call. Returns null if it does not,
+  // if the backend cannot tell, inside a group, or while on_behalf_of() names an outer call.
   [[gnu::always_inline]] WorkPtr again(const PlainCall& call) {
     return depth_ > 0 || outer_ ? nullptr : repeat(call);
   }
-  // Later calls are steps of that call of another Communicator; nullopt: calls are its own again.
+  // Marks later calls as steps of a call of another Communicator. nullopt ends this.
   void on_behalf_of(std::optional<OuterCall> outer) { outer_ = outer; }
 
  protected:
   // Submits a checked call outside a group.
   virtual WorkPtr submit(Call&& call) = 0;
-  // For again(): null if the backend cannot tell.
+  // Implements again(). Null if the call equals no earlier one or the backend cannot tell.
   virtual WorkPtr repeat(const PlainCall& /*call*/) { return nullptr; }
   // Submits the calls of a group in order; never empty. The default submits one after the other.
   virtual WorkPtr submit_group(std::vector<Call> calls);
@@ -44,9 +44,9 @@ class BackendCommunicator : public Communicator {
     std::int64_t color = 0, key = 0;
   };
   virtual std::vector<Place> exchange_places(Place own);
-  // The ranks of this rank's color in their new order. `ordinal` counts the splits of this
-  // Communicator; `color` is that of the new group. With empty `ranks` the rank still takes part if
-  // the backend needs every rank, and gets null.
+  // This rank's new group: the ranks of its color in their new order. `ordinal` counts the splits
+  // of this Communicator. If `ranks` is empty, this rank gets null, but takes part if the backend
+  // needs every rank.
   struct SplitPlan {
     std::int64_t ordinal = 0;
     int color = 0;
@@ -66,12 +66,12 @@ class BackendCommunicator : public Communicator {
   std::int64_t splits_ = 0;
 };
 
-// Communicator has no other subclass.
+// Every Communicator is a BackendCommunicator.
 inline BackendCommunicator& backend_of(Communicator& communicator) {
   return static_cast<BackendCommunicator&>(communicator);
 }
 
-// A Work that is done when all are; `works` may be empty.
+// A Work that is done once all of `works` are; `works` may be empty.
 WorkPtr make_group_work(std::vector<WorkPtr> works, double deadline_seconds);
 
 }  // namespace shoal::collectives

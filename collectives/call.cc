@@ -74,7 +74,7 @@ void check_numbers(const Call& call, int rank, int size) {
               reduction.name, to_string(call.dtype), reduction.no_integers);
 }
 
-// The buffers are one, or the smaller is this rank's part of the larger.
+// Whether send and recv are one buffer, or the smaller is this rank's part of the larger.
 bool in_place(const Call& call, int rank) {
   const OperationTraits& is = traits(call.operation);
   if (is.recv == Extent::recv_counts) return false;
@@ -88,7 +88,7 @@ bool in_place(const Call& call, int rank) {
   return gathers ? send == recv + part : recv == send + part;
 }
 
-// A few instructions that accept most calls: the full checks would take as long as a small
+// Accepts most calls in a few instructions: the full checks would take as long as a small
 // operation.
 bool plainly_right(const Call& call, int size, DeviceType device) {
   return call.operation == Operation::all_reduce && traits(call.op).no_integers.empty() &&

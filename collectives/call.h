@@ -10,16 +10,17 @@
 
 namespace shoal::collectives {
 
-// The user's call, for calls that are a step of it inside a host or between hosts. Ranks compare
-// it, and messages name it.
+// The user's call, if another call is a step of it inside a host or between hosts. Ranks compare
+// the user's call, and messages name it.
 struct OuterCall {
   Signature signature;
   std::uint32_t number = 0;
 };
 
-// The arguments of a call without counts and factors, enough to recognise a repeated call.
+// The arguments of a call except the counts by rank and the factor: enough to recognise a repeat.
 struct PlainCall {
-  // One word, written and compared at once: a load of single bytes just written would stall.
+  // Packed into one word that is stored and compared whole: loading a word right after storing its
+  // bytes one by one would stall.
   class Kind {
    public:
     constexpr Kind() = default;
@@ -50,10 +51,10 @@ struct Call {
   Operation operation = Operation::barrier;
   const void* send = nullptr;  // null if unused on this rank
   void* recv = nullptr;
-  std::int64_t count = 0;  // as passed to the method; the sum of `counts` if there are several
+  std::int64_t count = 0;  // as passed to the method; _v operations: the sum of `counts`
   DType dtype = DType::u8;
   ReduceOp op = ReduceOp::sum;
-  int root = -1;  // or a message's peer
+  int root = -1;  // of a send or recv: the peer
   double factor = 1;
   std::vector<std::int64_t> counts{};       // _v operations; all_to_all_v: this rank's send counts
   std::vector<std::int64_t> recv_counts{};  // all_to_all_v
@@ -70,15 +71,16 @@ struct Call {
 };
 
 // Throws invalid_argument for: negative count, null pointer, avg of integers, root outside the
-// group, buffers that overlap without being in place, a stream of another kind than `device`.
+// group, buffers that overlap without being in place, a stream on a device of another type than
+// `device`.
 void check_call(const Call& call, int rank, int size, DeviceType device = DeviceType::cpu);
 
-// Bytes of the larger of a rank's buffers, the same on every rank: the size in selection tables. 0
-// for all_to_all_v, whose ranks know only their own counts.
+// The size in bytes that selection tables use: a rank's larger buffer, equal on every rank. 0 for
+// all_to_all_v, because each rank knows only its own counts.
 std::int64_t table_bytes(const Call& call, int size);
 
-// The values that ranks must agree on. A step has the outer call's signature, with its own hashed
-// into `counts`.
+// The values that ranks must agree on. A step has the signature of its outer call, with its own
+// arguments hashed into `counts`.
 Signature signature_of(const Call& call);
 // "all_reduce of 16 f32, sum"
 std::string describe(const Call& call);

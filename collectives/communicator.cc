@@ -51,7 +51,7 @@ Call record(const PlainCall& plain, const Stream& stream, double factor = 1) {
   return call;
 }
 
-// check_call() refuses negative counts.
+// Negative counts add 0 here; check_call() refuses them.
 std::int64_t total(Counts counts) {
   std::int64_t sum = 0;
   for (const std::int64_t count : counts)
@@ -81,7 +81,7 @@ std::unique_ptr<Registration> Communicator::register_buffer(void*, std::int64_t)
   return std::make_unique<Registration>();
 }
 
-// In each caller: a call would take as long as some of a small operation's steps.
+// Inlined into each caller: a function call would take as long as some steps of a small operation.
 [[gnu::always_inline]] inline WorkPtr BackendCommunicator::make(const PlainCall& plain,
                                                                 const Stream& stream,
                                                                 double factor) {
@@ -183,7 +183,7 @@ void Communicator::begin_group() { ++backend_of(*this).depth_; }
 WorkPtr BackendCommunicator::call(Call call) {
   if (call.op != ReduceOp::premultiplied_sum) call.factor = 1;
   if (!call.counts.empty()) call.count = total(call.counts);
-  // One buffer, whichever of the two the record has.
+  // A broadcast uses one buffer: the record's send at the root, its recv elsewhere.
   if (call.operation == Operation::broadcast && rank() == call.root)
     call.recv = const_cast<void*>(call.send);
   else if (call.operation == Operation::broadcast)

@@ -11,15 +11,16 @@
 //
 // - Shapes: buffers are dense. Counts are elements of `dtype`, not bytes.
 // - Ownership: the caller's buffers belong to the operation until its Work is done.
-// - Stream: device buffers are used after the work queued on `stream`; its default is stream().
+// - Stream: device buffers are used after the work already queued on `stream` (default: stream()).
 // - Blocking: a call returns a Work at once unless its comment says otherwise. Every wait has a
 //   deadline (SHOAL_DEADLINE_S).
 // - Errors: a wrong argument throws invalid_argument. The Work throws timeout, peer_lost, aborted
-//   or mismatch. mismatch names a rank that called another operation, dtype, count or reduction,
-//   before its data is used. Then the group has failed: each later call throws the same Error.
+//   or mismatch. mismatch names a rank whose operation, dtype, count or reduction differs, before
+//   its data is used. After an Error of a Work, the group has failed: each later call throws that
+//   Error.
 //
 // Results are bit-identical on all ranks and between runs of one layout (decision 6). A root may
-// finish and run ahead before other ranks call (docs/algorithms.md).
+// finish before other ranks have made the call (docs/algorithms.md).
 #pragma once
 
 #include <cstdint>
@@ -58,16 +59,15 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string backend() const = 0;  // "native", "mpi", "nccl"
 
-  // Memory mapped by every rank of the node: collectives on it copy nothing. Allocation is local:
-  // it neither waits for other ranks nor has to happen in step with them. This Communicator must
-  // outlive it.
+  // Memory that every rank of the node maps, so that collectives on it copy nothing. Allocation is
+  // local: other ranks need not allocate too. This Communicator must outlive the memory.
   virtual MemoryResource& memory_resource() = 0;
   virtual std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes);
   virtual CommunicatorStatistics statistics() const = 0;
-  // The stream of calls that name none, on the device that holds the buffers; else a host stream.
+  // The default stream of calls: on the device that holds the buffers, or a host stream.
   virtual Stream stream() const { return {}; }
-  // The same ranks for values in host memory, such as losses and norms. Returns *this unless the
-  // buffers are on a device. Its calls are not ordered with this communicator's. The first call is
+  // A Communicator of the same ranks for values in host memory, such as losses and norms; *this if
+  // buffers are in host memory anyway. Calls on the two are not ordered. The first host() is
   // collective.
   virtual Communicator& host() { return *this; }
 
@@ -102,11 +102,11 @@ class Communicator {
   // Part p of send goes to rank p, part p of recv comes from rank p; send and recv must differ.
   WorkPtr all_to_all(const void* send, void* recv, std::int64_t count, DType dtype,
                      Stream stream = {});
-  // The same with unequal parts, packed in rank order. The count that rank a sends to b must equal
-  // the count that b receives from a (checked).
+  // all_to_all with unequal parts, packed in rank order. The count that rank a sends to b must
+  // equal the count that b receives from a (checked).
   WorkPtr all_to_all_v(const void* send, Counts send_counts, void* recv, Counts recv_counts,
                        DType dtype, Stream stream = {});
-  // Done once every rank has called it.
+  // The Work is done once every rank has called barrier().
   WorkPtr barrier(Stream stream = {});
 
   // Point to point: the k-th send from a to b matches the k-th recv of b from a, independently of
@@ -114,9 +114,9 @@ class Communicator {
   WorkPtr send(const void* data, std::int64_t count, DType dtype, int peer, Stream stream = {});
   WorkPtr recv(void* data, std::int64_t count, DType dtype, int peer, Stream stream = {});
 
-  // Coalesces calls: nothing starts before end_group(), whose Work is done when all of them are.
-  // Calls inside return null and must not depend on each other, because they run concurrently, in
-  // any order, or fused. An inner end_group() returns null. A refused call discards the group.
+  // Groups calls: nothing starts before end_group(), whose Work is done when all of them are. Calls
+  // inside return null. They must not depend on each other, because they run concurrently, in any
+  // order, or fused. An inner end_group() returns null. An invalid call discards the group.
   void begin_group();
   WorkPtr end_group();
 
@@ -126,12 +126,12 @@ class Communicator {
 
   // Whether calls may be made on a stream that is being captured (DeviceBackend::begin_capture).
   // Each launch of the graph then runs them; every rank must launch a graph of the same calls.
-  // Before the capture ends, their Works support only block_stream(). False if hosts take part in
-  // each operation.
+  // Until the capture ends, their Works support only block_stream(). False if host threads take
+  // part in each operation.
   virtual bool can_capture() const { return false; }
-  // A Work for a host that is about to wait for `stream`. Once it is done, the stream waits for no
-  // other rank's part in the calls made so far, graph launches included. Waiting on it has a call's
-  // deadline and Errors. Not collective. Null: there is nothing to wait for.
+  // Returns a Work to wait for before a host thread waits for `stream` itself. Once it is done, no
+  // call made so far, graph launches included, makes the stream wait for another rank. It has the
+  // deadline and Errors of a call. Not collective. Null: there is nothing to wait for.
   virtual WorkPtr watch(Stream stream);
 
   // Aborts everything in flight on this rank and, as soon as they notice, on all other ranks. Their

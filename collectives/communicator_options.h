@@ -24,7 +24,8 @@ namespace shoal::collectives {
 // `flight_directory`, `counted_by` and `pinned`.
 struct CommunicatorOptions {
   std::string backend = "native";  // auto (native or nccl), native, mpi, nccl; others are refused
-  std::string algorithm;  // forces this algorithm, named as in the selection table; empty: by table
+  std::string
+      algorithm;  // forces this algorithm (a name of the selection table); empty: the table decides
   // Selection rules (select/algorithm_selector.h) appended after SHOAL_COLLECTIVES; equal on all
   // ranks.
   std::string collectives;
@@ -33,12 +34,11 @@ struct CommunicatorOptions {
   std::string transport;
   // Decision 6: results are bit-identical whatever the algorithm, slicing or ranks per host.
   bool fixed_order = false;
-  // Buffers are in the memory of this stream's device; a call without a stream is ordered on it
-  // (Kernels::stream()). Host stream: buffers are in host memory, and an operation is done when its
-  // Work is.
+  // The default stream of calls (Kernels::stream()). Buffers are in the memory of its device. On a
+  // host stream, buffers are in host memory, and an operation is done when its Work is.
   Stream stream{};
-  // Set by make_communicator only: the device whose hosts this communicator connects. The transport
-  // is asked to reach that device's memory too.
+  // Set only by make_communicator, for the host communicator of a device group: the device whose
+  // memory the transport should reach too.
   Device wired_device{};
   double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
   // Where failures are recorded for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if set.
@@ -49,16 +49,16 @@ struct CommunicatorOptions {
   MemoryResource* pinned = nullptr;
 };
 
-// Counters since the communicator was made. No fallback is silent (decision 5).
+// Counters since the communicator was made. Every fallback is counted (decision 5).
 struct CommunicatorStatistics {
-  std::int64_t operations = 0;     // completed
-  std::int64_t inlined = 0;        // of these: small ones carried inside the control message
-  std::int64_t zero_copy = 0;      // in the ranks' own buffers: mapped, or copied by the kernel
-  std::int64_t bounced = 0;        // through bounce slots, because a pointer was not symmetric
+  std::int64_t operations = 0;  // completed
+  std::int64_t inlined = 0;     // of these: small ones carried inside the control message
+  std::int64_t zero_copy = 0;   // without bounce slots: peers map the buffers, or the kernel copies
+  std::int64_t bounced = 0;     // through bounce slots, because a pointer was not symmetric
   std::int64_t bounced_bytes = 0;  // this rank's bytes copied into bounce slots
   std::int64_t ring = 0;
   std::int64_t by_progress_thread = 0;  // operations that the progress thread completed
-  std::string transport;       // what carries the bytes: "shm", "tcp;ofi_rxm", "shm + efa", "mpi"
+  std::string transport;       // carries the bytes: "shm", "tcp;ofi_rxm", "shm + efa", "mpi"
   std::string_view algorithm;  // of the last collective, named as in the table; or empty
   std::string why;             // the rule or option that chose it; or empty
 };

@@ -1,4 +1,4 @@
-// Lets a host thread wait for a stream itself although ranks may be lost.
+// Lets a host thread wait safely for a stream although ranks may be lost.
 //
 // With NCCL, operations run on streams, and one with a missing rank blocks its stream forever. A
 // host thread that waits for that stream through the driver (to read a loss, a norm or a
@@ -11,9 +11,8 @@
 namespace shoal::collectives {
 
 // Call before waiting for `stream`. Blocks until everything queued there so far has run, with the
-// deadline and the errors of Work::wait(). Where hosts take part in operations (native, mpi), it
-// waits for the last one only. Returns at once for a single rank. Not an operation: other ranks
-// need not call it.
+// deadline and the errors of Work::wait(). If host threads take part in operations (native, mpi),
+// waits for the last operation only. Returns at once for a single rank. Not collective.
 void watch(Communicator& ranks, Stream stream);
 
 }  // namespace shoal::collectives

@@ -12,7 +12,7 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr std::string_view kProgress = "shoal/progress";  // a counter of all ranks
+constexpr std::string_view kProgress = "shoal/progress";  // counts the reports of all ranks
 constexpr auto kFirstNap = std::chrono::milliseconds(1);
 
 Deadline part_of(double seconds, double parts) {
@@ -32,7 +32,7 @@ std::string WatchedStore::get(std::string_view key, Deadline deadline) {
   if (links_ == nullptr) return ForwardingStore::get(key, deadline);
   Wait wait(*this, deadline);
   try {
-    // Polls the store instead of blocking in it: a stopped server would answer no blocking wait.
+    // Polls the store: a blocking get() would never return if the server is stopped.
     for (auto nap = kFirstNap;; nap = std::min(2 * nap, deadlines::kLookAtRanks)) {
       if (auto value = try_get(key)) return *std::move(value);
       if (wait.is_over()) return ForwardingStore::get(key, deadlines::at_once());

@@ -1,12 +1,12 @@
 // A store whose waits end when a rank dies and last as long as ranks make progress.
 //
 //   WatchedStore ranks(store, &links, names, "setup");
-//   prepare(..., [&] { ranks.progressed(); });         // on the rank that works
-//   exchange(ranks, "tokens", rank, size, answer, deadlines::start());  // on those that wait
+//   prepare(..., [&] { ranks.progressed(); });         // on the working rank
+//   exchange(ranks, "tokens", rank, size, answer, deadlines::start());  // on the others
 //
-// A rank that dies ends the waits of all others within a second (ControlLinks). Live ranks get
-// until the deadline, which restarts with any rank's reported progress. Hours of work may therefore
-// be waited for, but not a rank that is stopped or hangs.
+// When a rank dies, the waits of all others end within a second (ControlLinks). Otherwise a wait
+// lasts until its deadline, which restarts whenever any rank reports progress. Ranks can thus wait
+// for hours of work, but not for a rank that is stopped or hangs.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@
 
 namespace shoal::collectives {
 
-// Thread-safe, except progressed() and the methods of a Wait: one thread each.
+// Thread-safe, except that one thread calls progressed() and one thread uses each Wait.
 class WatchedStore final : public ForwardingStore {
  public:
-  // `links` null: ranks are not watched, and waits are the store's own. `operation` is used in
-  // messages. All arguments must outlive this object.
+  // If `links` is null, ranks are not watched, and waits are those of the store. Errors name
+  // `operation`. `store` and `links` must outlive this object.
   WatchedStore(Store& store, const transport::ControlLinks* links, net::RankNames names,
                std::string operation);
 
@@ -36,11 +36,11 @@ class WatchedStore final : public ForwardingStore {
   void set(std::string_view key, std::string_view value) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override;
 
-  // Reports progress of this rank's long work. Throws as get() does once a rank is gone, so that
-  // the work ends too, and timeout once a rank is stopped for the deadline. Costs one load; informs
-  // the other ranks once a second.
+  // Reports progress of this rank's long work. Ends the work too: throws peer_lost once a rank is
+  // gone, and timeout once a rank has been silent for a whole deadline. Costs one load; informs the
+  // other ranks about once a second.
   void progressed();
-  // Stops watching from here on: a communicator takes over.
+  // Call when a communicator takes over the watch.
   void stop_watching() { links_ = nullptr; }
 
   // A wait for other ranks that does not go through this store, such as for a file lock.
@@ -59,7 +59,7 @@ class WatchedStore final : public ForwardingStore {
     const double seconds_;
     const Clock::time_point began_ = Clock::now();
     Deadline deadline_, next_look_;
-    std::optional<std::string> progress_;  // the counter at the last look
+    std::optional<std::string> progress_;  // the progress counter at the last look
   };
 
  private:

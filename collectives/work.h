@@ -1,7 +1,7 @@
 // One collective operation in flight.
 //
 //   collectives::WorkPtr work = communicator.all_reduce(x, x, count, DType::f32, ReduceOp::sum);
-//   compute_meanwhile();  // leaves x alone
+//   compute_meanwhile();  // does not touch x
 //   work->wait();
 #pragma once
 
@@ -19,10 +19,9 @@ namespace shoal::collectives {
 // Error the Communicator has failed: everything in flight and every later call throws the Error,
 // and this rank no longer touches any buffer.
 //
-// Two other actors may still touch buffers. Another rank of the host that is still inside a step
-// may use this rank's symmetric memory (memory_resource()) until that rank has failed too. With the
-// mpi backend, MPI may use all buffers until the process ends, because it cannot cancel collectives
-// or sends.
+// Two other actors may still touch buffers. Another rank of the host, still inside a step, may use
+// this rank's symmetric memory (memory_resource()) until it has failed too. With the mpi backend,
+// MPI may use all buffers until the process ends, because it cannot cancel collectives or sends.
 class Work {
  public:
   virtual ~Work() = default;

@@ -43,7 +43,7 @@ class ProgramBuilder {
   int send(int peer, Piece source, std::initializer_list<int> after = {});
   int receive(int peer, Piece target, std::initializer_list<int> after = {});
   int copy(Piece source, Piece target);
-  // A single source means a single rank: it is copied and `finish` does not apply.
+  // A single source means a group of one rank: it is copied, and `finish` does not apply.
   int reduce(std::vector<Piece> sources, Piece target, bool finish = false, bool in_tree = false);
   // Empty messages, for barrier.
   int signal(int peer, std::initializer_list<int> after = {});
@@ -81,12 +81,12 @@ inline Slices slices_of(std::int64_t count, Slicing slicing) {
   return {count, slicing.slice > 0 ? slicing.slice : (count > 0 ? count : 1)};
 }
 
-// Ranges of parts that are packed in order.
+// Ranges of parts that follow each other without gaps.
 std::vector<Range> packed(PartCounts counts);
 std::vector<Range> shards(std::int64_t count, int parts, std::int64_t granule);
 std::int64_t largest(std::span<const Range> ranges);
 
-// Number of buffers that a loop over slices rotates through, and so of slices in flight.
+// Number of buffers that a loop over slices uses in turn: the most slices in flight.
 inline constexpr std::int64_t kSlicesInFlight = 4;
 
 }  // namespace shoal::collectives::algorithm

@@ -1,9 +1,9 @@
-// The binary tree over ranks that reductions follow in fixed order (decision 6). The left child of
+// The binary tree over ranks by which reductions sum in fixed order (decision 6). The left child of
 // a node of n ranks has the largest power of two below n, the right one the rest (the tree of a
 // binary counter; RFC 6962, 2.1).
 //
-// Ranks [i·2^k, (i+1)·2^k) are therefore a subtree for any number of ranks. Hosts with the same
-// power-of-two number of ranks reduce by subtrees. Pure arithmetic.
+// Ranks [i·2^k, (i+1)·2^k) are therefore a subtree for any number of ranks. If all hosts have the
+// same power-of-two number of ranks, each host reduces a subtree. Pure arithmetic.
 #pragma once
 
 #include <bit>
@@ -32,9 +32,9 @@ constexpr int canonical_depth(int size) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(size)));
 }
 
-// Given groups of `sizes` consecutive ranks in rank order: whether every group is a subtree and the
-// levels above are the tree over the groups. If so, summing each group by its own canonical tree,
-// then the sums by the groups' tree, equals summing all ranks by theirs.
+// For groups of `sizes` consecutive ranks: whether every group is a subtree and the levels above
+// are the canonical tree over the groups. If so, summing each group and then the groups' sums, each
+// by its own canonical tree, equals summing all ranks by theirs.
 bool canonical_over_groups(std::span<const int> sizes);
 
 // Whether recursive doubling among `size` ranks (folding.h) sums by the canonical tree.

@@ -1,5 +1,5 @@
-// Herring's balanced fusion buffers with the workers as servers: rank p collects part p from all
-// ranks, sums it once by the canonical tree and returns it to all. No partial sum travels.
+// The balanced fusion buffers of Herring, with the workers as servers: rank p collects part p from
+// all ranks, sums it once by the canonical tree and returns it to all. No partial sum travels.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -80,7 +80,7 @@ Program direct_all_gather(Member member, PartCounts counts, Slicing slicing) {
   return b.take();
 }
 
-// The root serves the whole buffer.
+// The root collects and sums the whole buffer.
 Program direct_reduce(Member member, std::int64_t count, int root, Slicing slicing) {
   ProgramBuilder b(member, 0);
   std::vector<Range> parts;

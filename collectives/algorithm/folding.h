@@ -52,7 +52,7 @@ inline Piece fold_inputs(ProgramBuilder& b, const Folding& folding, std::int64_t
   return sum;
 }
 
-// The messages of one exchange, cut into slices.
+// Send or receive one piece as messages of a slice each.
 inline void send_sliced(ProgramBuilder& b, int peer, Piece piece, Slicing slicing) {
   const Slices slices = slices_of(piece.count, slicing);
   for (std::int64_t k = 0; k < slices.number(); ++k) b.send(peer, part(piece, slices.at(k)));

@@ -8,7 +8,7 @@
 namespace shoal::collectives::algorithm::generators {
 namespace {
 
-// Where complete elements belong.
+// The target of a range of complete sums.
 struct Destination {
   Range range;   // in the whole buffer
   Piece target;  // same length as range
@@ -68,7 +68,7 @@ void halve(ProgramBuilder& b, const Folding& f, std::span<const Range> parts, Pi
   }
 }
 
-// Gathers all parts in output, which already holds this rank's.
+// Gathers all parts in output, which already holds this rank's part.
 void make_whole(ProgramBuilder& b, const Folding& f, std::span<const Range> parts,
                 Slicing slicing) {
   for (int mask = 1; mask < f.core; mask *= 2) {
@@ -84,7 +84,7 @@ void make_whole(ProgramBuilder& b, const Folding& f, std::span<const Range> part
   }
 }
 
-// Merges the parts of each pair.
+// The parts of the core ranks: the two parts of a pair are merged into one.
 std::vector<Range> core_parts(const Folding& f, std::span<const Range> parts) {
   std::vector<Range> merged;
   for (int place = 0; place < f.core; ++place) {
@@ -152,7 +152,7 @@ Program doubling_all_gather(Member member, PartCounts counts, Slicing slicing) {
   const Folding f(member);
   const Piece input{Space::input, 0, own.size()};
   b.copy(input, {Space::output, own.begin, own.size()});
-  // A lending rank has its own part and receives what lies before and behind it.
+  // A lending rank has its own part and receives all elements before and after it.
   const auto around = [&](const Range& range, const auto& move) {
     move(Piece{Space::output, 0, range.begin});
     move(Piece{Space::output, range.end, count - range.end});

@@ -1,4 +1,4 @@
-// For small messages: the minimal number of steps, each with the whole data.
+// Algorithms for small messages: the minimal number of steps.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/folding.h"
@@ -41,8 +41,8 @@ Program recursive_doubling_all_reduce(Member member, std::int64_t count, Slicing
   return b.take();
 }
 
-// Bruck et al., 1997. Rank r collects the parts of r, r + 1, … in scratch; the last step takes the
-// parts still missing.
+// Bruck et al., 1997. Rank r collects the parts of r, r + 1, … in scratch. The last step transfers
+// only the parts still missing.
 Program bruck_all_gather(Member member, PartCounts counts, Slicing slicing) {
   const auto parts = packed(counts);
   const int n = member.size, rank = member.rank;

@@ -6,8 +6,8 @@
 // same expression, so results are bit-identical on all ranks. Partial sums travel as Space::partial
 // and are rounded once.
 //
-// sums_canonically() tells which algorithms sum by the canonical tree (canonical_tree.h), which
-// fixed order needs. An algorithm that an operation does not offer throws invalid_argument, naming
+// sums_canonically() tells which algorithms sum by the canonical tree (canonical_tree.h), as fixed
+// order requires. An algorithm that an operation does not offer throws invalid_argument, naming
 // those it offers.
 #pragma once
 

@@ -9,7 +9,7 @@ enum class RingAction {
   reduce_and_send,  // add mine to the left neighbour's partial sum; send it on
   reduce_and_keep,  // the same, but the sum is now complete: store it and send it on
   store_and_send,   // store the complete chunk from the left and send it on
-  store,            // store it; the right neighbour has it already
+  store,            // store the complete chunk; the right neighbour already has it
 };
 
 struct RingStep {

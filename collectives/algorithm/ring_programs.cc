@@ -1,4 +1,5 @@
-// Patarasuk and Yuan, 2009. Messages to neighbours only: n - 1 hops for each half.
+// Rings (Patarasuk and Yuan, 2009). Each rank sends only to its right neighbour; reduce_scatter and
+// all_gather take n - 1 hops each.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -6,7 +7,7 @@
 namespace shoal::collectives::algorithm::generators {
 namespace {
 
-// Number of hops whose sums are kept: one arrives while the previous one leaves, and the next
+// Number of hops whose sums have a buffer: one sum arrives, the previous one leaves, and the next
 // receive may be posted. With one buffer, all ranks would wait for their right neighbour.
 constexpr int kHopsInFlight = 3;
 

@@ -53,7 +53,7 @@ Program chain_reduce(Member member, std::int64_t count, int root, Slicing slicin
 
 namespace {
 
-// The root's n - 1 helpers serve one shard each; `place` counts from the root, which is 0.
+// The root's n - 1 helpers serve one shard each. `place` is the distance from the root.
 struct Helpers {
   Helpers(Member member, std::int64_t count, int root_rank, Slicing cut)
       : n(member.size),

@@ -6,8 +6,8 @@
 namespace shoal::collectives::algorithm::generators {
 namespace {
 
-// Places count ranks from the root. A child's subtree is `blocks` consecutive places from its own
-// on.
+// A place is a rank's distance from the root. A child's subtree has `blocks` consecutive places,
+// beginning with the child's own.
 struct Tree {
   Tree(Member member, int root_rank)
       : size(member.size),
@@ -27,7 +27,7 @@ struct Tree {
   int blocks_of(int child) const { return std::min(child - place, size - child); }
 
   int size, place, root;
-  int parent = -1;            // place; -1: the root
+  int parent = -1;            // place of the parent; -1 at the root
   std::vector<int> children;  // places, the smallest subtree first
   int blocks;                 // ranks of this subtree, including this one
 };
@@ -95,8 +95,8 @@ Program tree_reduce(Member member, std::int64_t count, int root, Slicing slicing
   return b.take();
 }
 
-// A subtree's blocks are consecutive, counted from the root. At the root they may wrap around the
-// end of its buffer; they then pass through scratch.
+// The blocks of a subtree are consecutive by place. In the root's buffer, which is in rank order,
+// they may wrap around the end; such blocks pass through scratch.
 Program tree_gather(Member member, std::int64_t count, int root) {
   const Tree tree(member, root);
   const bool at_root = tree.place == 0;

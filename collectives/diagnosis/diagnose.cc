@@ -28,7 +28,8 @@ const FlightOperation* find(const FlightDump& dump, std::uint32_t sequence) {
   return nullptr;
 }
 
-// The operation after the last one up to which this rank finished all; none if it never called any.
+// The first operation that this rank did not finish or has not called yet; nullopt if it called
+// none.
 std::optional<std::uint32_t> first_unfinished(const FlightDump& dump) {
   if (dump.operations.empty()) return std::nullopt;
   for (const FlightOperation& operation : dump.operations)
@@ -51,7 +52,8 @@ std::string named(const FlightMessage& message) {
   return fmt::format("{} (message {})", message.text, std::uint64_t{message.number} + 1);
 }
 
-// Whether that rank called the counterpart of `message`, or a later one, with the rank at `place`.
+// Whether the rank of `dump` called the counterpart of `message`, or a later one, with the group's
+// rank `place`.
 bool called_by(const FlightDump& dump, const FlightMessage& message, int place) {
   return std::any_of(dump.messages.begin(), dump.messages.end(), [&](const FlightMessage& other) {
     return other.sends != message.sends && other.peer == place &&
@@ -263,7 +265,7 @@ class Examination {
     result_.summary = fmt::format("{} died, while {}", ranks_text(result_.culprits), open);
   }
 
-  // `losses`: lost ranks -> ranks that lost them.
+  // `losses`: lost ranks -> ranks that report them lost.
   void unreachable(const std::map<std::vector<int>, std::vector<int>>& losses,
                    const std::string& open) {
     if (!any_left_a_dump()) {
@@ -295,7 +297,7 @@ class Examination {
   void different(std::uint32_t sequence, const std::map<std::string, std::vector<int>>& calls) {
     result_.verdict = Verdict::mismatch;
     std::size_t most = 0,
-                camps = 0;  // ranks with the most common call; number of calls that common
+                camps = 0;  // ranks that made the most common call; number of calls tied for it
     for (const auto& [text, ranks] : calls) {
       camps = ranks.size() > most ? 1 : camps + (ranks.size() == most);
       most = std::max(most, ranks.size());

@@ -1,5 +1,5 @@
-// Combines the flight recorder dumps of a job's ranks: which ranks did not come, which called
-// something else, where the data stopped.
+// Combines the flight recorder dumps of a job's ranks: finds ranks that did not make a call or made
+// another one, and where data stopped.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ enum class Verdict : std::uint8_t {
   fine,      // every rank finished everything that was called
   desync,    // some ranks never made a call (or send, recv) that others wait for
   mismatch,  // ranks made different calls as the same operation
-  stalled,   // all ranks called it but not all finished; or a process was stopped
+  stalled,   // all ranks made the call, but not all finished it; or a process was stopped
   lost,      // ranks died, or left no dump while others waited: killed, or stuck outside Shoal
   cut        // live ranks could not reach each other
 };
@@ -64,7 +64,7 @@ struct GroupDiagnosis {
   std::vector<std::string> details;       // one line a rank, then the failures in order of time
 };
 
-// One for each group, in order of first failure; nested groups follow their outer group.
+// One diagnosis for each group, in order of first failure; nested groups follow their outer group.
 std::vector<GroupDiagnosis> diagnose(std::span<const FlightDump> dumps);
 std::string_view to_string(Verdict verdict);
 nlohmann::ordered_json to_json(const GroupDiagnosis& diagnosis);

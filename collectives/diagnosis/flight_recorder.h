@@ -31,7 +31,7 @@ std::string_view to_string(Blame::Kind kind);
 
 class FlightRecorder {
  public:
-  // Number of operations, and of messages, remembered; a power of two.
+  // Number of operations remembered, and of messages; a power of two.
   static constexpr std::size_t kCapacity = 512;
 
   // `group`: its name, without the leading "shoal/" of store keys. `members`: the group's ranks,
@@ -57,7 +57,7 @@ class FlightRecorder {
   // {"format": "shoal-flight-1", "group", "rank", "members", "host", "process", "written_at" (Unix
   // seconds), "failure" (text or null), "blame": {"kind", "ranks"} or null, "notices":
   // [fallbacks and choices of algorithms of this process, as text], "operations":
-  // [{"sequence", "operation", "text", "submitted_s_ago", "matched", "finished_s_ago" (null: not)},
+  // [{"sequence", "operation", "text", "submitted_s_ago", "matched", "finished_s_ago" (or null)},
   // oldest first], "messages": [{"number", "sends", "peer" (rank in the group), "text",
   // "submitted_s_ago", "finished_s_ago"}, oldest first]}
   nlohmann::ordered_json to_json() const;

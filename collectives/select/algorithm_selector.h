@@ -2,14 +2,14 @@
 //
 //   rule#rule#…          rules are separated by # or line ends; // starts a comment
 //   rule = field:field…  in any order, each at most once:
-//     all_reduce,broadcast   operations; without: all
-//     0-4k  1m-inf           bytes from (included) to (excluded) of the larger buffer
-//     host symmetric cuda    where the buffers lie, known only inside a host and for operations
+//     all_reduce,broadcast   operations; if omitted: all
+//     0-4k  1m-inf           bytes of the larger buffer, from (included) to (excluded)
+//     host symmetric cuda    memory of the buffers; known only inside a host and for operations
 //                            that are not inline
 //     [2-8]  [4]             ranks, both ends included
 //     {2-inf}  {1}           nodes, both ends included; {1}: shared memory
-//     20  inf                score: the highest wins; 0 excludes; inf where the field is missing
-//     @ring  @ring/256k      algorithm, and bytes of a message; without: the score is for all
+//     20  inf                score: the highest wins; 0 excludes; if omitted: inf
+//     @ring  @ring/256k      algorithm, and bytes per message; if omitted: all algorithms
 //     ^ring                  the same as @ring:0
 //
 // For each algorithm, the last matching rule that names it (or names none) gives its score. The
@@ -17,9 +17,9 @@
 // SHOAL_COLLECTIVES, then the `collectives` option. "@FILE" in place of rules reads them from a
 // file, such as shoal-collective-tune writes.
 //
-// A group on several hosts with several ranks each first selects as a whole. If that gives
-// @hierarchical, it selects again for the ranks of a host, {1}, and for the rails, which have as
-// many ranks as nodes.
+// A group of several hosts with several ranks each first selects for the whole group. If the answer
+// is @hierarchical, it selects again for the ranks of one host, {1}, and for each rail, which has
+// one rank per node.
 #pragma once
 
 #include <optional>
@@ -54,7 +54,7 @@ class AlgorithmSelector {
   void add(std::string_view rules, std::string source);
   // Throws invalid_argument when the rules exclude every candidate, naming the rules.
   Selection select(const SelectionFacts& facts, std::span<const Algorithm> candidates) const;
-  // Byte sizes at which the answer may change: 0 and the bounds of all ranges, ascending.
+  // Byte sizes at which the answer may change: 0 and the bounds of all ranges, in ascending order.
   std::vector<std::int64_t> borders() const;
   // All rules, one a line, each source headed by a comment; add() parses the result.
   std::string print() const;
@@ -75,12 +75,13 @@ std::string rules_text(std::string_view option, const std::string& source);
 // The FILE of "@FILE"; empty if `option` holds the rules themselves.
 std::string rules_file(std::string_view option);
 
-// Algorithms offered for an operation by messages between hosts (programs.h), by shared memory
-// (direct: the plan that the buffers allow), and by a group of several ranks on several hosts.
+// Algorithms that an operation offers: with messages between hosts (programs.h), with shared memory
+// (direct: whichever plan the buffers allow), and in a group of several hosts with several ranks
+// each.
 std::span<const Algorithm> candidates(Operation operation);
 std::span<const Algorithm> shared_memory_candidates(Operation operation);
 std::span<const Algorithm> levelled_candidates(Operation operation);
-// The one of the three that fits a group.
+// The one of these three lists that applies to the group.
 std::span<const Algorithm> offered(Operation operation, int ranks, int nodes);
 
 // Defined in default_table.cc.

@@ -14,11 +14,11 @@ namespace shoal::collectives {
 class Choices {
  public:
   using Offers = std::span<const Algorithm> (*)(Operation);
-  // `memory`: unknown if ranks cannot know where the others' buffers lie.
+  // `memory`: unknown if ranks cannot know where the other ranks' buffers are.
   Choices(const AlgorithmSelector& selector, int ranks, int nodes, MemoryKind memory,
           Offers offers);
-  // `operation` in its form without _v. The algorithm is automatic if nothing is offered or the
-  // rules exclude every offer; `why` then gives the reason.
+  // `operation` without _v. The algorithm is automatic if nothing is offered or the rules exclude
+  // every candidate; `why` then gives the reason.
   const Selection& at(Operation operation, std::int64_t bytes) const;
 
  private:

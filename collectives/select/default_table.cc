@@ -27,9 +27,9 @@ all_gather,reduce_scatter:64k-inf:{2-inf}:@hierarchical:30
 )";
 }
 
-// Inline, each rank reads the whole input of all others: up to n times the bytes for one
-// synchronisation. Other plans take two, or four if buffers are not symmetric. Between hosts,
-// latency dominates below 64 KiB: fewer messages matter more than fewer bytes.
+// An inline exchange synchronises once, but each rank reads the whole input of all others: up to n
+// times the bytes. Other plans synchronise twice, or four times if buffers are not symmetric.
+// Between hosts, latency dominates below 64 KiB: fewer messages matter more than fewer bytes.
 std::string shared_memory_rules(int ranks) {
   return fmt::format(R"(broadcast,reduce:{{1}}:@direct:10
 all_reduce:0-{0}:[{2}]:{{1}}:@inline:20

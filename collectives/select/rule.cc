@@ -54,7 +54,7 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   }
 }
 
-// Parses one field after the other and words the errors.
+// Parses one field after another and writes the error messages.
 class RuleParser {
  public:
   RuleParser(std::string_view text, std::string_view source, int number)

@@ -25,10 +25,10 @@ struct Span {  // low <= x < high; high == kEnd: no upper bound
 inline constexpr double kAlways = std::numeric_limits<double>::infinity();
 
 struct Rule {
-  std::vector<Operation> operations;  // none: all; _v forms follow their equal-sized ones
-  std::vector<MemoryKind> memory;     // none: all
+  std::vector<Operation> operations;  // empty: all; a rule also applies to the _v form
+  std::vector<MemoryKind> memory;     // empty: all
   Span bytes, ranks, nodes;
-  Algorithm algorithm = Algorithm::automatic;  // automatic: all of them
+  Algorithm algorithm = Algorithm::automatic;  // automatic: all algorithms
   std::int64_t slice = 0;                      // bytes of a message; 0: the executor's default
   double score = kAlways;                      // 0: never
   friend bool operator==(const Rule&, const Rule&) = default;
