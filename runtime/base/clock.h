@@ -1,4 +1,4 @@
-// Steady time: a stopwatch, and deadlines for every wait.
+// Steady clock, elapsed time, and the deadlines that every wait uses.
 #pragma once
 
 #include <chrono>
@@ -11,10 +11,11 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A moment after which a wait gives up. Cheap to copy; passed down, so that nested waits share it.
+// The time at which a wait gives up. Cheap to copy. A function passes its deadline to the waits
+// inside it, so that they share it.
 class Deadline {
  public:
-  // Infinity, NaN and anything above 30 years mean never.
+  // Infinity, NaN and values of 1e9 (about 30 years) or more mean never.
   static Deadline in_seconds(double seconds) {
     if (!(seconds < 1e9)) return never();
     if (seconds < 0) seconds = 0;

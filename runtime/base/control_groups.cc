@@ -16,8 +16,8 @@ namespace shoal {
 namespace {
 
 struct Mount {
-  int version = 0;          // 0: no mount of control groups
-  std::string root, point;  // root of the groups' tree, and its mount point
+  int version = 0;          // 0: not a control group mount
+  std::string root, point;  // path in the group tree that is mounted, and the mount point
   std::string controllers;  // version 1: ",rw,cpu,cpuacct,"
 };
 
@@ -25,7 +25,8 @@ bool has_word(const std::string& list, std::string_view word) {  // list: ",a,b,
   return list.find(fmt::format(",{},", word)) != std::string::npos;
 }
 
-// The kernel writes a blank, a tab, a line's end and a backslash as \NNN, in octal digits.
+// Decodes /proc/self/mountinfo: the kernel writes a space, tab, newline or backslash as \NNN in
+// octal.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -41,7 +42,8 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-// "36 35 98:0 /root /point rw,noatime shared:1 - cgroup cgroup rw,cpu,cpuacct"
+// Parses a line such as "36 35 98:0 /root /point rw,noatime shared:1 - cgroup cgroup
+// rw,cpu,cpuacct".
 Mount mount_of(const std::string& line) {
   std::istringstream words(line);
   std::string word, type, source, options;
@@ -65,7 +67,7 @@ std::vector<Mount> mounts_of_groups(const std::string& mountinfo) {
   return mounts;
 }
 
-// The group's path from the mount's root; nullopt: it lies outside of it.
+// The group's path relative to the mount's root; nullopt if the group is outside of the mount.
 std::optional<std::string> path_below(const std::string& mount_root, const std::string& path) {
   const std::string above = mount_root == "/" ? "" : mount_root;
   if (path != above && !path.starts_with(above + "/")) return std::nullopt;
@@ -75,8 +77,8 @@ std::optional<std::string> path_below(const std::string& mount_root, const std::
   return rest;
 }
 
-// Takes the mount that shows the group and most of the groups around it. If several are at one
-// place, the last covers the others.
+// Appends the group and its ancestors. Uses the mount that shows most of these ancestors; among
+// equal ones the last, since it covers the earlier ones.
 void add_groups(std::vector<ControlGroup>& groups, const std::vector<Mount>& mounts, int version,
                 std::string_view controller, const std::string& path, const std::string& root) {
   const Mount* best = nullptr;
@@ -118,7 +120,7 @@ std::optional<std::string> read_kernel_file(const std::string& path) {
     }
     ::close(file);
     if (error == 0) return text;
-    if (error == ENODEV) return std::nullopt;  // the group was removed meanwhile
+    if (error == ENODEV) return std::nullopt;  // the group was removed during the read
   }
   log::once(log::Level::warn, path,
             fmt::format("cannot read {}: {}; the run continues without it", path,
@@ -132,7 +134,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
   const auto mountinfo = read_kernel_file(root + "/proc/self/mountinfo");
   if (!own || !mountinfo) return groups;
   const std::vector<Mount> mounts = mounts_of_groups(*mountinfo);
-  // "0::PATH" (version 2), "9:memory:PATH", "4:cpu,cpuacct:PATH" (version 1)
+  // Lines are "0::PATH" (version 2), or "9:memory:PATH" and "4:cpu,cpuacct:PATH" (version 1).
   std::istringstream lines(*own);
   for (std::string line; std::getline(lines, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);

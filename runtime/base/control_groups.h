@@ -1,5 +1,4 @@
-// The control groups that hold this process, as the kernel shows them (cgroups(7), version 2 and
-// 1).
+// The control groups (cgroups(7), versions 1 and 2) that this process belongs to.
 #pragma once
 
 #include <optional>
@@ -14,15 +13,16 @@ struct ControlGroup {
   std::string directory;  // "/sys/fs/cgroup/job/step"
 };
 
-// The process's groups that may limit `controller` ("cpu", "memory"), each before the one around
-// it, up to the root of their mount; first those of one version, then of the other. The mounts are
-// those of /proc/self/mountinfo. A path outside of the mount ("/../..", or the host's name for a
-// container's own group) means the mount's root. A listed directory may be absent. `root`: where a
-// test has its proc and sys. Never throws; a file that cannot be read is logged once.
+// The groups of this process that may limit `controller` ("cpu", "memory"). Each group precedes its
+// parent, up to the root of the mount. Groups of one version come before those of the other. Mounts
+// are read from /proc/self/mountinfo. A group path outside of the mount ("/../..", or a container's
+// group under the host's name for it) is taken as the mount's root. A listed directory may be
+// absent. `root`: prefix of /proc and /sys, for tests. Never throws; a file that cannot be read is
+// logged once.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = {});
 
-// The whole text of a small file of the kernel; nullopt if it does not exist or cannot be read,
-// which is logged once.
+// The content of a small kernel file. Returns nullopt if the file does not exist or cannot be read;
+// a failed read is logged once.
 std::optional<std::string> read_kernel_file(const std::string& path);
 
 }  // namespace shoal

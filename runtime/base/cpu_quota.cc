@@ -28,7 +28,8 @@ std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// Version 2: "max 100000" or "150000 100000". Version 1: a file each, -1 for no quota.
+// Reads a group's quota. Version 2 has one file: "max 100000" or "150000 100000". Version 1 has one
+// file for the quota (-1: none) and one for the period.
 std::optional<double> cores_of(const ControlGroup& group, const std::string& file) {
   const auto text = read_kernel_file(file);
   if (!text) return std::nullopt;
@@ -56,7 +57,7 @@ std::optional<double> cores_of(const ControlGroup& group, const std::string& fil
   return std::nullopt;
 }
 
-// Two processes are in one group if its directory has the same device and inode for both.
+// Identifies a group by its directory's device and inode, which are the same for all its processes.
 std::string identity_of(const std::string& directory) {
   struct stat status{};
   if (::stat(directory.c_str(), &status) != 0) return "0:0";

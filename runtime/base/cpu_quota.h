@@ -1,5 +1,5 @@
-// CPU quotas of control groups: the share of the machine's CPU time that this process may use, on
-// any cores.
+// CPU quotas of control groups: how much of the machine's CPU time this process may use, on any
+// cores.
 #pragma once
 
 #include <string>
@@ -8,21 +8,22 @@
 namespace shoal {
 
 struct CpuQuota {
-  double cores = 0;      // quota / period
-  std::string file;      // source: ".../cpu.max" or ".../cpu.cfs_quota_us"
-  std::string identity;  // device:inode of the group's directory: one group has one
+  double cores = 0;  // quota / period
+  std::string file;  // source: ".../cpu.max" or ".../cpu.cfs_quota_us"
+  std::string
+      identity;  // device:inode of the group's directory; equal for all processes of the group
 };
 
-// The quotas of all groups that hold this process, inner groups before those around them. Empty if
-// there is none. A file that cannot be read or is malformed is logged once and sets no quota.
-// `root`: where a test has its proc and sys.
+// The quotas of all groups that this process belongs to, inner groups first. Empty if there are
+// none. A file that cannot be read or is malformed is logged once and sets no quota. `root`: prefix
+// of /proc and /sys, for tests.
 std::vector<CpuQuota> cpu_quotas(const std::string& root = {});
-// The quotas of this process, read when it first asks.
+// This process's quotas, read at the first call.
 const std::vector<CpuQuota>& own_cpu_quotas();
-// The smallest; null if there is none.
+// The smallest quota; null if `quotas` is empty.
 const CpuQuota* tightest(const std::vector<CpuQuota>& quotas);
 
-// Threads that suit `cores` by affinity under these quotas: whole cores, at least 1.
+// Number of threads to use on `cores` cores (by affinity) under these quotas. At least 1.
 int cores_within(int cores, const std::vector<CpuQuota>& quotas);
 
 }  // namespace shoal

@@ -1,5 +1,5 @@
-// The registry of environment variables (house rule 9). Every SHOAL_* variable is declared and
-// documented here, and printed by `shoal env`.
+// The registry of environment variables. Every SHOAL_* variable is declared and documented here,
+// and `shoal env` prints it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Variable {
   Kind kind;
   std::string_view default_value;
   std::string_view help;
-  std::string_view words = {};  // accepted values of a string, if limited: "auto on off"
-  double min = std::numeric_limits<double>::lowest();  // range of numbers; both ends allowed
+  std::string_view words = {};  // accepted values, if only some are: "auto on off"
+  double min = std::numeric_limits<double>::lowest();  // accepted range of numbers, inclusive
   double max = std::numeric_limits<double>::max();
 };
 
@@ -131,19 +131,19 @@ inline constexpr Variable kTorchSymmetric{
 // All variables above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 
-// The value from the environment, or the default. A value that cannot be parsed throws
-// invalid_argument with the variable's name and what it accepts.
+// Return the value from the environment, or the default. Throw invalid_argument, with the
+// variable's name and the accepted values, if it cannot be parsed.
 std::string get_string(const Variable& variable);
 std::int64_t get_integer(const Variable& variable);
 double get_real(const Variable& variable);
 bool get_boolean(const Variable& variable);
 bool is_set(const Variable& variable);
-// Throws as get_*() of its kind does, or if the value is not one of its words.
+// Throws invalid_argument if get_*() would throw, or if the value is not one of `words`.
 void check(const Variable& variable);
-// Messages of check() for all variables, one per line.
+// The messages of check() for all variables with invalid values.
 std::vector<std::string> problems();
 
-// Undeclared SHOAL_* names in this process's environment. They are probably misspelt.
+// SHOAL_* names in this process's environment that are not declared; probably misspelt.
 std::span<const std::string> unknown();
 
 }  // namespace shoal::env

@@ -1,7 +1,7 @@
 // Shoal's only exception type, and the checks that throw it.
 //
-// The library never prints, exits or aborts (docs/architecture.md, decision 15). A fatal condition
-// throws Error; a program turns it into one line and a non-zero exit status.
+// The library never prints, exits or aborts (docs/architecture.md, decision 15). It throws Error
+// for a fatal condition; a program prints it as one line and exits with a non-zero status.
 #pragma once
 
 #include <stdexcept>
@@ -16,7 +16,7 @@ enum class ErrorCode {
   invalid_argument,  // the caller or the user asked for something impossible
   not_found,         // a file, key, tensor or option that should exist does not
   corrupt_data,      // bytes do not follow their format
-  io,                // the operating system refused (permission, full disk, network)
+  io,                // the operating system reported a failure (permission, full disk, network)
   out_of_memory,
   timeout,      // a deadline passed
   peer_lost,    // another rank died or left
@@ -28,12 +28,13 @@ enum class ErrorCode {
 
 std::string_view to_string(ErrorCode code);  // "invalid_argument"
 
-class Error : public std::runtime_error {  // what went wrong, where, and what to do
+class Error : public std::runtime_error {  // the problem, where it occurred, and a remedy
  public:
-  // `message`: the problem, with the numbers; `remedy`: how to solve it; optional.
+  // `message`: the problem, with its numbers. `remedy`: how to solve it; may be empty.
   Error(ErrorCode code, std::string message, std::string remedy = {});
 
-  // Add rank, peer and operation in the layer that knows them. Return *this, for use in a throw.
+  // Called in the layer that knows the rank, peer or operation. Return *this, so that they can be
+  // chained in a throw.
   Error& at_rank(int rank);
   Error& with_peer(int peer);
   Error& in_operation(std::string operation);
@@ -64,14 +65,16 @@ template <typename... Args>
 
 }  // namespace shoal
 
-// SHOAL_CHECK(rows > 0, "matmul: {} rows", rows): invalid_argument unless the condition holds.
+// SHOAL_CHECK(rows > 0, "matmul: {} rows", rows) throws invalid_argument unless the condition
+// holds.
 #define SHOAL_CHECK(condition, ...)                                            \
   do {                                                                         \
     if (!(condition)) [[unlikely]]                                             \
       ::shoal::throw_error(::shoal::ErrorCode::invalid_argument, __VA_ARGS__); \
   } while (false)
 
-// SHOAL_ASSERT(condition): its failure is a bug in Shoal; the message names the source line.
+// SHOAL_ASSERT(condition) throws internal, with the source line, if the condition is false: a bug
+// in Shoal.
 #define SHOAL_ASSERT(condition)                                                                    \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \

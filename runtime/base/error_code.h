@@ -1,4 +1,4 @@
-// ErrorCodes that travel between ranks as numbers.
+// Reads an ErrorCode that another rank sent as a number.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-// Nothing where `number`, which another rank sent, is no ErrorCode.
+// The ErrorCode with this number; nullopt if there is none.
 inline std::optional<ErrorCode> error_code_of(std::int64_t number) {
   if (number < 0 || number > static_cast<std::int64_t>(ErrorCode::internal)) return std::nullopt;
   return static_cast<ErrorCode>(number);

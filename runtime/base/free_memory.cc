@@ -28,7 +28,7 @@ std::optional<std::int64_t> number_in_file(const std::string& path) {
   return number_in(word);
 }
 
-// Value of a "name value" or "name: value kB" line; 0 if there is none.
+// Returns the value of the line "name value" or "name: value kB"; 0 if there is none.
 std::int64_t field_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -53,7 +53,8 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_inactive_file"};
 
 void look_into_group(FreeMemory& memory, const std::string& directory, const GroupFiles& files) {
-  constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;  // version 1 reports a number near 2^63
+  constexpr std::int64_t kNoLimit = std::int64_t{1}
+                                    << 60;  // without a limit, version 1 reports a number near 2^63
   const auto limit = number_in_file(directory + "/" + files.limit);
   if (!limit || *limit >= kNoLimit) return;
   const std::int64_t used = number_in_file(directory + "/" + files.usage).value_or(0);

@@ -1,6 +1,6 @@
-// Memory that this process may still take before the kernel kills it. It is the smallest of the
-// machine's free memory, the rest in each control group that contains the process, and the rest
-// under `ulimit -v`. Control groups are of version 2 or 1 (cgroups(7)); a container's limit is one.
+// How much more memory this process can use before the kernel kills it: the smallest of the
+// machine's free memory, the remainder in each of the process's control groups (cgroups(7),
+// versions 1 and 2; a container's limit is one), and the remainder under `ulimit -v`.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct FreeMemory {
   bool known() const { return free >= 0; }
 };
 
-// Current values. Other processes share all of it except `ulimit -v`. File pages that the kernel
-// would drop count as free, and so does the machine's swap, but not a group's swap. Of the address
-// space under `ulimit -v` three fifths count: the rest goes to aligned blocks, stacks and malloc's
-// arenas. `root`: a test's directory with its own proc and sys. Never throws for unreadable files.
+// Current values. All of this memory except `ulimit -v` is shared with other processes. Reclaimable
+// file pages and the machine's swap count as free; a group's swap does not. Only three fifths of
+// the address space under `ulimit -v` count, since aligned blocks, stacks and malloc's arenas take
+// the rest. `root`: prefix of /proc and /sys, for tests. Never throws for unreadable files.
 FreeMemory free_memory(const std::string& root = {});
 
 }  // namespace shoal

@@ -1,4 +1,3 @@
-// The name of this host.
 #pragma once
 
 #include <array>
@@ -8,7 +7,7 @@
 
 namespace shoal {
 
-// As gethostname(2) says; empty if that fails.
+// This host's name from gethostname(2); empty if that fails.
 inline std::string host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);

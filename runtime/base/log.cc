@@ -15,14 +15,14 @@
 namespace shoal::log {
 namespace {
 
-// The process's only logger. Computation does not depend on it.
+// The only logger of the process.
 struct Logger {
   Logger()
       : sink(std::make_shared<spdlog::logger>(
             "shoal", std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
     sink->set_pattern("%H:%M:%S %^%L%$ %v");
-    // A wrong SHOAL_LOG must not throw from the first log line. It is logged, and the level stays
-    // info.
+    // An invalid SHOAL_LOG must not throw from the first log line. It is logged, and the level
+    // stays info.
     const std::string wanted = env::get_string(env::kLog);
     try {
       level = parse_level(wanted);

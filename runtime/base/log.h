@@ -1,5 +1,5 @@
-// Rank-tagged logging over spdlog, to standard error. Programs choose the level
-// (SHOAL_LOG=debug|info|warn|error|off) and set the logger's rank once it is known.
+// Rank-tagged logging over spdlog, to standard error. SHOAL_LOG=debug|info|warn|error|off chooses
+// the level. A program sets the rank when it is known.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@ namespace shoal::log {
 
 enum class Level { debug, info, warn, error, off };
 
-// Thread-safe. Once set, each line starts with the rank: "[rank 2] ...".
+// Thread-safe. After set_rank(), each line starts with the rank: "[rank 2] ...".
 void set_rank(int rank, int world_size);
 void set_level(Level level);
 Level parse_level(std::string_view text);  // throws invalid_argument, naming the levels
 bool enabled(Level level);
 void write(Level level, std::string_view text);
 
-// Logs `text` once for each `key` in this process, and only on rank 0 (or before ranks are known).
-// Fallbacks use it, so that each is logged once per job.
+// Logs `text` once per `key` and process, and only on rank 0 (or before the rank is known). Used to
+// log each fallback once per job.
 void once(Level level, std::string_view key, std::string_view text);
 
-// All once() calls in this process so far, on any rank and at any level, in order: the job's
-// fallbacks.
+// The once() calls of this process so far, in order, including those that were not printed: the
+// fallbacks that the job has taken.
 struct Notice {
   Level level;
   std::string key, text;

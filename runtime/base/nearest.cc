@@ -28,13 +28,13 @@ std::vector<std::string_view> words_of(std::string_view name) {
   return words;
 }
 
-// At most a third of the longer one's letters, or one.
+// True if at most a third of the longer name's letters changed, or only one letter.
 bool is_slip(std::int64_t distance, std::int64_t longer) {
   return distance == 0 || 3 * distance <= longer || (distance == 1 && longer > 1);
 }
 
-// A slip of the whole name may be another word of it: lora_rank is not local_rank. A word may be
-// shortened.
+// Compares the names word by word, since a small change to the whole name can make another word:
+// lora_rank is not local_rank. A word may be shortened.
 bool have_near_words(std::string_view a, std::string_view b) {
   const auto first = words_of(a), second = words_of(b);
   if (first.size() != second.size()) return true;
@@ -47,8 +47,8 @@ bool have_near_words(std::string_view a, std::string_view b) {
   return true;
 }
 
-// num_epochs for num_train_epochs: two words or more, all of which the other has, in their order.
-// Or four letters or more of its beginning.
+// True if `name` is `other` with parts left out: two words or more that `other` has in the same
+// order (num_epochs for num_train_epochs), or at least the first four letters of `other`.
 bool leaves_out(std::string_view name, std::string_view other) {
   if (name.size() >= 4 && other.starts_with(name)) return true;
   const auto words = words_of(name), all = words_of(other);
@@ -61,7 +61,7 @@ bool leaves_out(std::string_view name, std::string_view other) {
 }  // namespace
 
 std::int64_t edit_distance(std::string_view a, std::string_view b) {
-  // Far longer than any name, so that a hostile one does not cost quadratic time.
+  // Far longer than any real name. Bounds the quadratic time that a hostile name could take.
   constexpr std::size_t kLongest = 1000;
   a = a.substr(0, kLongest);
   b = b.substr(0, kLongest);

@@ -1,4 +1,4 @@
-// Numbers in text, read strictly.
+// Strict parsing of numbers.
 #pragma once
 
 #include <charconv>
@@ -13,9 +13,9 @@ template <typename Number>
 concept TextNumber =
     std::floating_point<Number> || (std::integral<Number> && !std::same_as<Number, bool>);
 
-// The number that all of `text` denotes. Nothing if it is anything else (a blank, a
-// '+', nothing at all) or a number that does not fit. tools/check_rules keeps std::stoi and its
-// like, which throw "stoi" or read a prefix, out of the tree.
+// Parses the whole text as a number. Returns nullopt for anything else (white space, a '+', an
+// empty text) and for a number that does not fit. tools/check_rules bans std::stoi and similar
+// functions, which throw unhelpful errors or ignore trailing text.
 template <TextNumber Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};
@@ -25,7 +25,7 @@ std::optional<Number> parse_number(std::string_view text) {
   return number;
 }
 
-// The same of digits in another base than ten.
+// The same for digits in another base.
 template <std::integral Number>
 std::optional<Number> parse_number(std::string_view text, int base) {
   Number number{};

@@ -18,9 +18,10 @@ constexpr bool kSanitized = false;
 constexpr std::array kAsksToEnd = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 constexpr std::array kCrash = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV};
 
-sigset_t held;  // what hold_signals() has blocked
+sigset_t held;  // signals that hold_signals() has blocked
 
-// The loader calls it in a program, not in a library, before any library's constructors.
+// The dynamic loader runs it before any library's constructors, if it is linked into the program
+// itself, not into a shared library.
 [[maybe_unused]] void hold_signals() noexcept {
   sigset_t asked, before;
   sigemptyset(&asked);
@@ -30,13 +31,13 @@ sigset_t held;  // what hold_signals() has blocked
     if (sigismember(&before, number) == 0) sigaddset(&held, number);
 }
 
-// A sanitizer starts later, and what it instruments cannot run before.
+// Not with a sanitizer: it starts later, and instrumented code cannot run before it.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 [[gnu::used, gnu::section(".preinit_array")]] void (*before_libraries)() = hold_signals;
 #endif
 
-// A sanitizer's handlers report what a signal means. They lie in the program itself, or in a
-// library that is named after it (libasan).
+// A sanitizer's own handlers stay, since they report the cause of a signal. They are part of the
+// program itself or of a library named after the sanitizer (libasan).
 bool belongs_to_a_sanitizer(const struct sigaction& action) noexcept {
   if (!kSanitized || action.sa_handler == SIG_DFL) return false;
   const void* const handler = (action.sa_flags & SA_SIGINFO) != 0

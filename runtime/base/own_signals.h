@@ -1,6 +1,6 @@
-// Takes back the signals that a library took over while it was loaded. libinfinipath, which
-// Debian's libfabric loads for PSM, takes SIGINT, SIGTERM and those of crashes: it exits with 1
-// without a message, and destroys what threads still use. Its own start takes 0.2 s.
+// Restores signal handling that a library changed while it was loaded. Debian's libfabric loads
+// libinfinipath for PSM. That library handles SIGINT, SIGTERM and crash signals: it exits with
+// status 1 without a message, and destroys data that threads still use.
 #pragma once
 
 namespace shoal {
@@ -9,7 +9,7 @@ namespace shoal {
 // usual. An ignored signal (nohup, a shell's background job) stays ignored.
 //
 // In a program that calls it, the signals that ask a program to end are blocked before any library
-// is loaded. This call lets them through: one that came meanwhile ends the program now.
+// is loaded. This call unblocks them, so a signal that arrived in between ends the program now.
 void take_back_signals() noexcept;
 
 }  // namespace shoal

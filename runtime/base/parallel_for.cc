@@ -28,7 +28,7 @@ bool threads_spin_long() {
 void restart_with_short_spins(char** argv) {
   if (!threads_spin_long()) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
-  // By its own path: a process started as /proc/self/exe is "exe" to ps, top and pgrep.
+  // Uses the real path, since ps, top and pgrep show a process started as /proc/self/exe as "exe".
   std::array<char, 4096> path{};
   if (::readlink("/proc/self/exe", path.data(), path.size() - 1) > 0) ::execv(path.data(), argv);
   ::execv("/proc/self/exe", argv);
@@ -40,13 +40,15 @@ void parallel_for(int threads, std::int64_t count, std::int64_t grain,
   grain = std::max<std::int64_t>(grain, 1);
   const std::int64_t pieces = std::clamp<std::int64_t>(count / grain, 1, std::max(threads, 1));
   const auto piece = [&](std::int64_t index) {
-    const std::int64_t size = count / pieces, longer = count % pieces;  // longer: one item more
+    const std::int64_t size = count / pieces,
+                       longer = count % pieces;  // the first `longer` pieces get one item more
     const std::int64_t begin = index * size + std::min(index, longer);
     body(begin, begin + size + (index < longer));
   };
 #ifndef SHOAL_SERIAL_PARALLEL_FOR
   if (pieces > 1 && !omp_in_parallel()) {
-    std::exception_ptr failure;  // of the lowest piece, so that it is the same in every run
+    std::exception_ptr
+        failure;  // from the lowest failed piece, so that it is the same in every run
     std::int64_t failed = pieces;
 #pragma omp parallel for num_threads(static_cast<int>(pieces)) schedule(static, 1)
     for (std::int64_t index = 0; index < pieces; ++index) {

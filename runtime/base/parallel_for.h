@@ -1,4 +1,5 @@
-// Threads inside one process: the only door to OpenMP (libgomp, the runtime oneDNN uses too).
+// Loops on threads of this process. All OpenMP goes through here (libgomp, the runtime that oneDNN
+// uses too).
 #pragma once
 
 #include <cstdint>
@@ -6,29 +7,30 @@
 
 namespace shoal {
 
-// Cores whose time this process may use: those of its affinity mask, or fewer where a CPU quota of
-// a control group allows less (cpu_quota.h). At least 1.
+// Number of cores that this process may use: its affinity mask, or fewer if a control group's CPU
+// quota allows less (cpu_quota.h). At least 1.
 int available_cores();
-// Cores in the calling thread's affinity mask, at least 1.
+// Number of cores in the calling thread's affinity mask, at least 1.
 int affinity_cores();
 
-// Calls body(begin, end) on contiguous, disjoint pieces that cover [0, count), on at most `threads`
-// threads, the caller's among them. Returns when all are done. Pieces hold at least `grain` items.
-// They depend only on (count, threads, grain), so a result that is summed piece by piece is the
+// Calls body(begin, end) on contiguous, disjoint pieces that cover [0, count), using at most
+// `threads` threads including the caller's. Returns when all are done. Each piece has at least
+// `grain` items. The pieces depend only on (count, threads, grain), so a sum over pieces is the
 // same in every run. Rethrows the exception of the first piece that threw. Nested calls run
 // serially. Under ThreadSanitizer the pieces run one after the other.
 void parallel_for(int threads, std::int64_t count, std::int64_t grain,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 
-// Limits how long libgomp's threads spin between kernels: by default, milliseconds. On a machine
-// that runs anything else (another rank, a checkpoint writer), that cost up to four times the run.
+// Limits how long libgomp's threads spin between parallel regions. Its default is milliseconds,
+// which slowed runs by up to four times if the machine ran anything else (another rank, a
+// checkpoint writer).
 //
-// libgomp reads its environment when it is loaded and has no call for this. Call it first in main:
-// it sets GOMP_SPINCOUNT=10000 (about 50 us, then sleep) and starts the program again, once.
-// Does nothing if GOMP_SPINCOUNT or OMP_WAIT_POLICY is set. If the start fails, the run is only
-// slower.
+// libgomp reads its environment when it is loaded and has no call for this. So call this first in
+// main: it sets GOMP_SPINCOUNT=10000 (about 50 us, then the thread sleeps) and restarts the program
+// once. Does nothing if GOMP_SPINCOUNT or OMP_WAIT_POLICY is set. If the restart fails, the run
+// continues, only slower.
 void restart_with_short_spins(char** argv);
-// True if neither variable is set, so that threads spin for as long as libgomp's default.
+// True if neither variable is set, so that threads spin for libgomp's default time.
 bool threads_spin_long();
 
 }  // namespace shoal

@@ -16,7 +16,7 @@ Listener::~Listener() { innermost = before_; }
 
 void made() {
   if (innermost == nullptr) return;
-  // A listener that reads or writes files itself gets no signs of that.
+  // The listener may read or write files itself; those reads and writes must not call it again.
   struct Deaf {
     Listener* const heard = std::exchange(innermost, nullptr);
     ~Deaf() { innermost = heard; }

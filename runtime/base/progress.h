@@ -1,11 +1,11 @@
-// Signs of progress of a thread's long work, for other ranks that wait for it.
+// Signs of progress from a thread's long work, so that other ranks keep waiting for it.
 //
 //   const progress::Listener hears([&] { store.progressed(); });
 //   read_much();  // runtime/io and loops over rows call progress::made()
 //
-// runtime/io gives a sign before it opens or looks at a file, and after each block that it read or
-// wrote; loops over rows, lines or tokens give one for every 64 KiB. A call that hangs in a dead
-// disk gives none.
+// runtime/io gives a sign before it opens or inspects a file, and after each block that it reads or
+// writes. Loops over rows, lines or tokens give one for every 64 KiB. A system call that hangs on a
+// dead disk gives none.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace shoal::progress {
 
-// Receives the signs of progress of the thread that made it. Only the innermost one receives them.
-// A listener that reads or writes files itself receives no signs of that.
+// Receives the signs of progress of the thread that created it. If several exist, only the
+// innermost receives them. File access by the listener itself gives no signs.
 class Listener {
  public:
-  // `hears` runs in this thread. It may throw to end the work.
+  // `hears` runs in that thread. It may throw to end the work.
   explicit Listener(std::function<void()> hears);
   ~Listener();
   Listener(const Listener&) = delete;
@@ -31,10 +31,10 @@ class Listener {
   std::size_t bytes_ = 0;  // since the last sign
 };
 
-// Gives a sign at once. Throws what the listener throws; call it only where an Error may be thrown.
+// Gives a sign now. Throws what the listener throws, so call it only where an Error may be thrown.
 // Without a listener it costs one load.
 void made();
-// Gives a sign for every 64 KiB of `bytes`, roughly the amount that the loop has read.
+// Adds `bytes`, roughly the amount that the loop has read, and gives a sign for every 64 KiB.
 void made_of(std::size_t bytes = 256);
 
 }  // namespace shoal::progress

@@ -1,4 +1,4 @@
-// Shows other programs' data in a message: in one line, and not at any length.
+// Shortens text from other programs for messages, and puts it on one line.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,10 @@
 
 namespace shoal {
 
-// At most `most` bytes of the text, never a part of a character, and "..." if more follows. Line
-// breaks become \n and \r. Every message that quotes a value, a line or a name from a file, a
-// variable or another program takes it through here.
+// At most `most` bytes of the text, cut between characters, with "..." if the text is longer. Line
+// breaks become
+//  and \r. Every message that quotes a value, line or name from a file, a variable or another
+// program uses it.
 std::string shortened(std::string_view text, std::size_t most = 200);
 
 }  // namespace shoal

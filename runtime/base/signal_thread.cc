@@ -3,7 +3,7 @@
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
-// The thread inherits the current mask, in which the signals are not blocked yet.
+// The thread starts before the signals are blocked, so it inherits a mask that accepts them.
 SignalThread::SignalThread(std::span<const int> signals) : thread_([this] { done_.acquire(); }) {
   sigset_t set;
   sigemptyset(&set);

@@ -1,9 +1,9 @@
-// Keeps signals away from threads that compute, by handling them on a separate thread.
+// Handles signals on a separate thread, so that they never interrupt threads that compute.
 //
-// oneDNN's generated code sometimes uses the stack pointer for other purposes (2.6.3: outside the
-// stack for 5 % of a small model's step). A signal handler on such a thread writes its frame, some
-// kilobytes, wherever the pointer points: into the heap. So a program that handles signals and
-// calls Shoal must keep them away from threads that compute.
+// oneDNN's generated code sometimes uses the stack pointer for other purposes (2.6.3: it points
+// outside the stack during 5 % of a small model's step). A signal handler on such a thread writes
+// its frame, some kilobytes, to wherever the pointer points, which may be the heap. So a program
+// that handles signals and calls Shoal must keep them away from threads that compute.
 #pragma once
 
 #include <csignal>
@@ -13,9 +13,10 @@
 
 namespace shoal {
 
-// During its lifetime, an idle thread takes these signals of the process. They are blocked in the
-// thread that made the object and in all threads started later. Make it before any other thread.
-// Destroy it on the same thread, once the later threads have ended or may be interrupted again.
+// During its lifetime, an idle thread receives these signals of the process. They are blocked in
+// the thread that created the object and in all threads started later. Create it before any other
+// thread. Destroy it on the same thread, when the later threads have ended or may be interrupted
+// again.
 class SignalThread {
  public:
   explicit SignalThread(std::span<const int> signals);

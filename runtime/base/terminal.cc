@@ -75,7 +75,7 @@ void write(std::FILE* stream, std::string_view text) {
 
 void finish_output() {
   errno = 0;
-  // An earlier failure, of which only the flag is left.
+  // The stream's error flag shows that an earlier write failed.
   const bool had_failed = std::ferror(stdout) != 0;
   if (std::fflush(stdout) == 0 && !had_failed) return;
   const int reason = errno;

@@ -6,8 +6,8 @@
 
 namespace shoal {
 
-// str.isspace() of one character. Rust's char::is_whitespace() lacks the four separators of ASCII,
-// U+001C to U+001F.
+// Characters that Rust's char::is_whitespace() and Python's str.isspace() accept. Only Python's
+// includes the ASCII separators U+001C to U+001F.
 constexpr bool is_rust_space(std::uint32_t c) {
   return (c >= 0x9 && c <= 0xD) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -17,7 +17,8 @@ constexpr bool is_python_space(std::uint32_t c) {
   return is_rust_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
-// The text without such characters at one end. Bytes that are not UTF-8 stay.
+// The text without such characters at its end (_behind) or start (_in_front). Bytes that are not
+// UTF-8 stay.
 //
 //   without_spaces_behind(line, is_python_space)  // line.rstrip()
 template <typename IsSpace>
