@@ -73,7 +73,7 @@ std::optional<std::int64_t> read_integer(const Json& value) {
   if (value.is_string())
     if (const auto number = parse_number<std::int64_t>(value.get_ref<const std::string&>()))
       return number;
-  // 5e8 and "3.0": a whole number that a double represents exactly.
+  // Accepts 5e8 and "3.0", if a double represents the whole number exactly.
   const auto number = read_number(value);
   if (!number || *number != std::floor(*number) || std::abs(*number) > 0x1p53) return std::nullopt;
   return static_cast<std::int64_t>(*number);
@@ -91,7 +91,7 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
-// Reads a JSON array, its text, or comma-separated words.
+// Reads a JSON array, a string that holds one, or comma-separated words.
 Maybe read_array(const Json& value) {
   if (value.is_array()) return value;
   if (value.is_number()) return Json::array({value});
@@ -174,7 +174,7 @@ Option make_option(std::string name, Field* field, std::string help,
   option.store = [field](const Json& value) { store(*field, value); };
   if constexpr (is_optional<Field>) {
     option.accepts += " or null";
-    // For text, only null and "null" mean no text, since "" and "none" may be intended values.
+    // For a string field, only null and "null" mean null, since "" and "none" may be intended.
     constexpr bool is_text = std::is_same_v<Field, std::optional<std::string>>;
     option.normalise = [read](const Json& value) -> Maybe {
       if (is_text ? value.is_null() || value == "null" : means_null(value)) return Json(nullptr);
@@ -282,7 +282,7 @@ OptionSet::Section& OptionSet::Section::integer(std::string name, int* field,
   bounded.min = std::max<std::int64_t>(rules.min, std::numeric_limits<int>::min());
   bounded.max = std::min<std::int64_t>(rules.max, std::numeric_limits<int>::max());
   const std::string accepts = [&] {
-    IntegerRules shown = bounded;  // the limits of int need no mention
+    IntegerRules shown = bounded;  // do not show the limits of int itself
     if (shown.min == std::numeric_limits<int>::min())
       shown.min = std::numeric_limits<std::int64_t>::min();
     if (shown.max == std::numeric_limits<int>::max())

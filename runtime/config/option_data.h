@@ -26,7 +26,7 @@ struct Option {
   std::string help;
   std::string kind;                // "INTEGER", for --help
   std::string accepts;             // "an integer of at least 1"
-  std::vector<std::string> words;  // of a choice
+  std::vector<std::string> words;  // accepted words of a choice
   std::size_t section = 0;
   bool is_boolean = false, is_list = false, is_object = false, is_ignored = false;
   bool is_refused = false;

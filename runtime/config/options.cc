@@ -22,7 +22,7 @@ std::string shown(const Json& value) {
   return shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace), 100);
 }
 
-// Suggestion of the word that a wrong value of a choice is close to.
+// Suggests the accepted word that is closest to a wrong value.
 std::string nearly(const Option& option, const Json& value) {
   if (!value.is_string() || option.words.empty()) return "";
   const auto& given = value.get_ref<const std::string&>();
@@ -30,7 +30,7 @@ std::string nearly(const Option& option, const Json& value) {
   return meant.empty() ? "" : "; " + meant;
 }
 
-// Options whose name ends with `name`: per_device_train_batch_size for batch_size.
+// The options whose name ends with `name`, such as per_device_train_batch_size for batch_size.
 std::vector<std::string> ending_with(const std::vector<Option>& options, std::string_view name) {
   const std::string end = fmt::format("_{}", name);
   std::vector<std::string> found;
@@ -52,8 +52,8 @@ std::string underscored(std::string_view name) {
   return text;
 }
 
-// Appends `text` to `out`, wrapped at 100 columns and indented by `indent`; `column` is the current
-// one.
+// Appends `text` to `out`, wrapped at 100 columns and indented by `indent`. `column`: the length of
+// the current line.
 void wrap(std::string& out, std::size_t column, std::size_t indent, std::string_view text) {
   constexpr std::size_t kWidth = 100;
   while (!text.empty()) {
@@ -118,7 +118,7 @@ void OptionSet::Impl::give(Option& option, std::string written, const Json& valu
 }
 
 void OptionSet::Impl::unknown(std::string_view name, const std::string& source) {
-  // Suggestions take time to compute, and users do not read many of them.
+  // Suggestions take time to compute, so only the first problems get one.
   constexpr std::size_t kSuggestions = 10;
   if (problems.size() >= kSuggestions)
     return problems.push_back(
@@ -188,7 +188,7 @@ void OptionSet::add_json(const Json& values, const std::string& source) {
 
 void OptionSet::add_arguments(std::span<const std::string> arguments) {
   const auto is_option = [](std::string_view text) { return text.starts_with("--"); };
-  std::string before;  // note on the option that did not take the following word
+  std::string before;  // explains why the option before did not take the following word
   for (std::size_t i = 0; i < arguments.size();) {
     const std::string_view argument = arguments[i++];
     // Collects values up to the next option.

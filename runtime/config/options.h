@@ -1,12 +1,12 @@
 // A registry of options. Each library declares its options in a table that binds names to fields of
-// a struct. Files and command lines fill the fields; all wrong values are reported together.
+// a struct. Files and command lines fill the fields. All invalid values are reported together.
 //
 //   OptionSet options;
 //   auto section = options.section("training", "How the model is trained");
 //   section.integer("max_steps", &args.max_steps, {.help = "stop after this many; -1: epochs"});
 //   section.choice("optim", &args.optim, {{"adamw", Optim::adamw}, {"lamb", Optim::lamb}});
 //   options.add_file("run.json"), options.add_arguments(argv);
-//   options.finish();   // throws with every problem, else args are filled
+//   options.finish();   // fills args, or throws with every problem
 //
 // A field's value at declaration is its default. The bound struct must outlive the OptionSet.
 // std::optional<...> fields accept null. Not thread-safe.
@@ -35,13 +35,13 @@ struct OptionRules {
   std::string help = {};
   std::vector<std::string> aliases = {};
 };
-struct IntegerRules {  // both ends allowed
+struct IntegerRules {  // the limits are inclusive
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
   std::string help = {};
   std::vector<std::string> aliases = {};
 };
-struct RealRules {  // both ends allowed, unless `open_min`/`open_max`; no infinities or NaN
+struct RealRules {  // limits are inclusive unless `open_min`/`open_max`; no infinities or NaN
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool open_min = false, open_max = false;
@@ -57,19 +57,20 @@ class OptionSet {
   OptionSet(OptionSet&&) noexcept;
   OptionSet& operator=(OptionSet&&) noexcept;
 
-  // Sections group options in --help and dumps. Calling with the same name continues the section.
+  // Sections group options in --help and dumps. A second call with the same name continues that
+  // section.
   Section section(std::string name, std::string title = {});
 
   // Sources in increasing priority: defaults, files in the order added, the command line. finish()
   // reports all problems. A JSON file is an object of options. An object under a section's name
-  // holds options of any section; keys that start with "_" are comments.
+  // holds options of any section; keys that start with "_" are ignored.
   void add_file(const std::string& path);
   void add_json(const nlohmann::json& values, const std::string& source);
   // Accepts --name value, --name=value, --flag, --no_flag. "-" in names reads as "_". A list takes
   // all values up to the next option. Anything else is a problem.
   void add_arguments(std::span<const std::string> arguments);
 
-  // For checks across options; finish() reports the problem with the others.
+  // For checks across options. finish() reports this problem together with the others.
   void add_problem(std::string text);
   // Writes the values to the bound fields. On problems, throws invalid_argument with one line per
   // problem (a single problem is the whole message) and changes no field.
@@ -78,9 +79,9 @@ class OptionSet {
   bool is_set(std::string_view name) const;  // given by a file or the command line
   std::string source_of(
       std::string_view name) const;  // "default", "run.json:/training/x", "command line --x"
-  std::vector<std::string> notices() const;  // for given names that are accepted without effect
+  std::vector<std::string> notices() const;  // one for each given option that has no effect
 
-  // Effective values by section, and their sources under "_sources". add_json accepts it as input.
+  // Effective values by section, and their sources under "_sources". add_json() accepts the result.
   nlohmann::ordered_json dump() const;
   std::string help() const;  // for --help, grouped by section, at most 100 columns
 
@@ -109,19 +110,19 @@ class OptionSet::Section {
   Section& string(std::string name, std::string* field, const OptionRules& rules = {});
   Section& string(std::string name, std::optional<std::string>* field,
                   const OptionRules& rules = {});
-  // A JSON array, "a,b", or several values on the command line.
+  // Accepts a JSON array, "a,b", or several values on the command line.
   Section& list(std::string name, std::vector<std::string>* field, const OptionRules& rules = {});
   Section& list(std::string name, std::vector<std::int64_t>* field, const IntegerRules& rules = {});
-  // A free-form JSON object (lr_scheduler_kwargs).
+  // Accepts any JSON object (lr_scheduler_kwargs).
   Section& object(std::string name, nlohmann::json* field, const OptionRules& rules = {});
-  // A name that other programs accept and that has no effect here; notices() reports its use.
+  // An option of other programs that has no effect here. notices() reports its use.
   Section& ignored(std::string name, std::string reason);
 
-  // The section's options declared so far are parsed, but the caller rejects them if given. No
-  // message suggests them.
+  // Marks the section's options declared so far as unsupported. They are parsed, but no message
+  // suggests them, and the caller rejects them if they are given.
   Section& refused();
 
-  // One of several words. Several words may share a value; the first of them is printed.
+  // Accepts one of several words. Words may share a value; the first of them is printed.
   template <typename E>
   Section& choice(std::string name, E* field,
                   const std::vector<std::pair<const char*, std::type_identity_t<E>>>& words,
