@@ -21,7 +21,7 @@ namespace {
   throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, std::strerror(errno));
 }
 
-// Number of bytes up to and including the last newline; 0 if there is none.
+// Size of the file up to and including its last newline; 0 if there is none.
 std::int64_t end_of_last_line(int descriptor, std::int64_t size, const std::string& path) {
   std::array<char, 65536> block;
   while (size > 0) {

@@ -1,5 +1,5 @@
-// metrics.jsonl: one JSON object per line, each flushed as a whole, so that a killed job leaves a
-// file that is readable up to its last record.
+// Writes metrics.jsonl: one JSON object per line. Each line is written as a whole, so the file of a
+// killed job is readable up to its last record.
 #pragma once
 
 #include <mutex>

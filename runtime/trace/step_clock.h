@@ -1,6 +1,6 @@
-// Measures the training thread's time by phase, for metrics.jsonl. Phases never overlap: time
-// counts for the phase entered last. The interrupted phase (a forward that waits for gradients and
-// runs an update) continues when that phase ends. Each phase costs two clock readings.
+// Measures the training thread's time by phase, for metrics.jsonl. Phases do not overlap: time
+// counts for the phase entered last. When that phase ends, the phase it interrupted continues. Each
+// phase costs two clock readings.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ enum class StepPhase : std::uint8_t {
   other,          // between phases
   data,           // waiting for the loader
   forward,        // including copies of its inputs
-  backward,       // including the reduction work that it does itself
+  backward,       // including gradient reduction on the training thread
   communication,  // waiting for other ranks: gradients and agreements
   pipeline_wait,  // waiting for neighbouring stages, including bubbles
   optimizer,
@@ -30,7 +30,7 @@ struct StepTimes {
 };
 StepTimes operator-(StepTimes a, const StepTimes& b);
 
-// One thread. Counts between start() and stop(), which may be repeated.
+// For one thread. Counts time between start() and stop(), which may be called repeatedly.
 class StepClock {
  public:
   void start();

@@ -38,8 +38,8 @@ struct ThreadBuffer {
   int number = 0;
 };
 
-// This thread's buffer in the tracer it used last. Tracer ids never repeat, so the pointer is never
-// followed after its tracer is destroyed.
+// This thread's buffers, the one in the tracer that it used last first. Tracer ids never repeat, so
+// the pointer is never used after its tracer is destroyed.
 struct LastBuffer {
   std::uint64_t tracer_id = 0;
   ThreadBuffer* buffer = nullptr;

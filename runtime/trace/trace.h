@@ -1,9 +1,9 @@
-// Spans and counters of one rank, and their Chrome-trace file (chrome://tracing, ui.perfetto.dev;
-// Google's "Trace Event Format"): one process per rank, one row per thread.
+// Spans and counters of one rank, written as a Chrome trace (chrome://tracing, ui.perfetto.dev;
+// Google's "Trace Event Format") with one process per rank and one row per thread.
 //
-// A Tracer is passed as a pointer that may be null; disabled tracing costs one branch. Enabled, an
-// event goes to the calling thread's own buffer: about 30 ns, a span 55 to 100 ns with its two
-// clock readings.
+// A Tracer is passed as a pointer that may be null; disabled tracing costs one branch. With tracing
+// enabled, an event goes to the calling thread's own buffer: about 30 ns for an event, 55 to 100 ns
+// for a span, which reads the clock twice.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,10 @@ class Tracer {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  const char* intern(std::string_view name);  // lives as long as this tracer
-  void name_thread(std::string_view name);    // the calling thread's row
-  // A span that has ended; times from now_ns(). `detail`: a number shown with it (bytes, step).
+  const char* intern(std::string_view name);  // the result lives as long as this tracer
+  void name_thread(std::string_view name);    // names the calling thread's row
+  // Records a span that has ended, with times from now_ns(). `detail`: a number shown with it
+  // (bytes, step).
   void span(const char* category, const char* name, std::int64_t begin_ns, std::int64_t end_ns,
             std::int64_t detail = kNoDetail);
   void counter(const char* name, double value);
