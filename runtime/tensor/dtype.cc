@@ -55,7 +55,7 @@ float16::float16(float value) {
   const auto u = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
   const std::uint32_t magnitude = u & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) {  // NaN: made quiet, payload kept, as the hardware does
+  if (magnitude > 0x7f800000u) {  // NaN: becomes quiet and keeps its payload, as in hardware
     bits = static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
     bits = static_cast<std::uint16_t>(sign | 0x7c00u);

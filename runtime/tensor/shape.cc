@@ -26,7 +26,7 @@ std::int64_t Shape::operator[](int dim) const {
 
 namespace {
 
-// 0 if any size is 0, so that an empty tensor cannot overflow.
+// Returns 0 if any size is 0, so that the sizes of an empty tensor cannot overflow.
 std::int64_t product_of(std::span<const std::int64_t> sizes, const Shape& shape) {
   for (const std::int64_t size : sizes)
     if (size == 0) return 0;
@@ -63,7 +63,7 @@ Shape contiguous_strides(const Shape& shape) {
   std::int64_t stride = 1;
   for (int dim = shape.rank() - 1; dim >= 0; --dim) {
     strides[static_cast<std::size_t>(dim)] = stride;
-    // An empty tensor's strides are never used; they only must not overflow.
+    // An empty tensor's strides are never used, but computing them must not overflow.
     const std::int64_t size = shape[dim] == 0 ? 1 : shape[dim];
     if (__builtin_mul_overflow(stride, size, &stride)) stride = 0;
   }

@@ -19,11 +19,12 @@ class Shape {
 
   int rank() const { return rank_; }
   std::int64_t operator[](int dim) const;  // negative dims count from the end; checked
-  std::int64_t count() const;              // elements; 1 for a scalar. Overflow throws
+  std::int64_t count() const;              // number of elements; 1 for a scalar; throws on overflow
   std::span<const std::int64_t> sizes() const {
     return {sizes_.data(), static_cast<std::size_t>(rank_)};
   }
-  // Product of all dimensions but the last, and the last one: kernels see [.., N] as [rows, N].
+  // rows(): product of all dimensions but the last. columns(): the last dimension. Kernels treat
+  // [.., N] as [rows, N].
   std::int64_t rows() const;
   std::int64_t columns() const;
 

@@ -11,9 +11,9 @@
 
 namespace shoal {
 
-// Bytes that tensors share. They may be released (offloaded, sharded away) and rematerialised
-// beneath the tensors; reading a released storage throws. `version` counts in-place writes, so that
-// a tensor saved for backward can detect that it was overwritten. Not thread-safe.
+// Bytes that tensors share. They may be released (by offloading or sharding) and rematerialised
+// while tensors refer to them; reading a released storage throws. `version` counts in-place writes,
+// so that a tensor saved for backward can detect that it was overwritten. Not thread-safe.
 class Storage {
  public:
   explicit Storage(Buffer buffer);
@@ -74,7 +74,7 @@ struct ConstView {  // a View that is read-only
 class Tensor {  // a handle of typed elements in a shared Storage
  public:
   Tensor() = default;  // undefined
-  // Checked: every element must lie within the storage.
+  // Throws unless every element is within the storage.
   Tensor(std::shared_ptr<Storage> storage, std::int64_t offset, Shape shape, Shape strides,
          DType dtype);
 
@@ -98,7 +98,7 @@ class Tensor {  // a handle of typed elements in a shared Storage
   const std::shared_ptr<Storage>& storage() const { return storage_; }
   bool is_contiguous() const;
 
-  // Same storage, other sizes: the count must match and the tensor must be contiguous.
+  // Same storage with other sizes. The count must match, and the tensor must be contiguous.
   Tensor reshaped(const Shape& shape) const;
   // [start, start + length) of dimension dim; shares the storage.
   Tensor narrowed(int dim, std::int64_t start, std::int64_t length) const;
