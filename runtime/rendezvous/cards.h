@@ -1,5 +1,5 @@
-// Cards: messages with which ranks describe themselves at start-up, through the store or a socket.
-// The other rank may run another build, so every field of a card is checked.
+// Cards: messages by which ranks describe themselves at start-up, through the store or a socket.
+// Another rank may run another build, so every field of a card is checked.
 //
 //   const Place place = read_card(peer, "native", text, [](std::string_view card) {
 //     CardFields fields(card, '\n');
@@ -24,11 +24,12 @@
 
 namespace shoal {
 
-// corrupt_data in one line: `what` the card describes, the rank that sent it, why, and the remedy.
+// A one-line corrupt_data error that names the rank, the `what` that its card describes, the
+// reason, and the remedy.
 Error unreadable_card(int rank, std::string_view what, std::string_view why);
 
 // Returns parse(card) for a card of `rank`. Exceptions from parse() become unreadable_card(),
-// except out of memory. Check before or after, not in parse(), whether a card reports a failure.
+// except out of memory. If a card can report a failure, check that outside of parse().
 template <typename Parse>
 auto read_card(int rank, std::string_view what, std::string_view card, const Parse& parse)
     -> std::invoke_result_t<const Parse&, std::string_view> {
@@ -43,7 +44,7 @@ auto read_card(int rank, std::string_view what, std::string_view card, const Par
   }
 }
 
-// exchange() of cards, each as read_card() reads it, in rank order.
+// exchange() of cards. Returns what read_card() makes of each, in rank order.
 template <typename Parse>
 auto exchange_cards(Store& store, std::string_view label, int rank, int size, std::string_view own,
                     Deadline deadline, std::string_view what, const Parse& parse) {
@@ -53,14 +54,14 @@ auto exchange_cards(Store& store, std::string_view label, int rank, int size, st
   return read;
 }
 
-// The fields of a card, one after the other, for use in read_card(): each call throws corrupt_data,
-// naming the field, if it is missing or wrong. The card must outlive it.
+// Reads the fields of a card in order, inside read_card(). Each call throws corrupt_data, naming
+// the field, if it is missing or invalid. The card must outlive this object.
 class CardFields {
  public:
   CardFields(std::string_view card, char separator) : left_(card), separator_(separator) {}
 
   std::string_view next(std::string_view name);
-  // All that is left, separators too.
+  // The rest of the card, including separators.
   std::string_view rest(std::string_view name);
   template <TextNumber Number>
   Number number(std::string_view name, Number least = std::numeric_limits<Number>::lowest(),
@@ -71,7 +72,7 @@ class CardFields {
     return *number;
   }
   bool at_end() const { return !left_; }
-  void end() const;  // throws where something is left
+  void end() const;  // throws if fields are left
 
  private:
   [[noreturn]] static void refuse(std::string_view name, std::string_view text);
@@ -82,6 +83,6 @@ class CardFields {
 
 // A name that a card gives, such as a host's: 1 to 1024 bytes, none of them a control character.
 std::string card_name(std::string_view card);
-std::string card_name_or_none(std::string_view card);  // it may be empty too
+std::string card_name_or_none(std::string_view card);  // may also be empty
 
 }  // namespace shoal

@@ -23,8 +23,8 @@ namespace {
 
 std::string reason() { return std::strerror(errno); }
 
-// Encodes any bytes as a file name: special bytes become %NN. Long names are cut and get a hash;
-// the file holds the whole key.
+// Encodes a key as a file name. Special bytes become %NN. A long name is cut and gets a hash; the
+// file itself holds the whole key.
 std::string encode(std::string_view key) {
   std::string text;
   for (const char c : key) {
@@ -41,11 +41,11 @@ std::string encode(std::string_view key) {
   return fmt::format("{}%{:016x}%{}", text.substr(0, 150), hash, key.size());
 }
 
-// File contents: u32 key length (all ranks share this byte order), key, value.
+// Each file contains: u32 key length (in the byte order that all ranks share), key, value.
 class FileStore final : public Store {
  public:
-  // `shared`: removes the directory, which the store then does not. Else `world_size` as for
-  // make_file_store().
+  // `shared`, if given, removes the directory instead of the store. Otherwise `world_size` is that
+  // of make_file_store().
   FileStore(const std::string& directory, const std::string& job, int world_size,
             std::unique_ptr<SharedDirectory> shared = nullptr)
       : shared_(std::move(shared)),
@@ -242,7 +242,8 @@ std::shared_ptr<Store> make_file_store(const std::string& directory, const std::
 std::shared_ptr<Store> make_temporary_file_store(const std::string& directory,
                                                  const std::string& job, int rank, int world_size) {
   make_directories(directory, "set TMPDIR to a directory that can be written to");
-  // Every rank does, before it comes: none may find files that an earlier run of this name left.
+  // Each rank does this before it joins, so that it never reads files of an earlier run with the
+  // same name.
   remove_left_directories(directory, "shoal-");
   return std::make_shared<FileStore>(
       directory, job, world_size,

@@ -17,7 +17,7 @@ namespace shoal {
 namespace {
 
 constexpr std::size_t kMaxHosts = 65'536;
-constexpr std::size_t kLongestName = 253;  // limit of the domain name system
+constexpr std::size_t kLongestName = 253;  // DNS limit
 
 [[noreturn]] void refuse(std::string_view list, std::string_view why) {
   throw_error(ErrorCode::invalid_argument, "host list '{}': {}", shortened(list), why);

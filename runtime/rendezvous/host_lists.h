@@ -8,7 +8,7 @@ namespace shoal {
 // True if `host` (name or address) is one of this machine's own addresses, so that a socket can be
 // bound to it. False if it does not resolve.
 bool is_local_address(const std::string& host);
-// By its form; does not resolve names.
+// Looks only at the text; does not resolve names.
 inline bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }

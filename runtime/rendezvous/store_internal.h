@@ -9,7 +9,7 @@
 
 namespace shoal::store {
 
-// These throw invalid_argument over the limits of store.h.
+// Throw invalid_argument above the limits of store.h.
 void check_key(std::string_view key);
 void check_value(std::string_view key, std::string_view value);
 

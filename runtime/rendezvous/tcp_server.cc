@@ -33,7 +33,7 @@ using store::FieldReader;
 using store::Operation;
 using store::Status;
 
-// Limit on all values together, so that strangers cannot make rank 0 run out of memory.
+// Limit on the total size of all values, so that foreign clients cannot exhaust rank 0's memory.
 constexpr std::size_t kMaxStoredBytes = std::size_t{1} << 30;
 
 struct Connection {
@@ -86,8 +86,8 @@ int port_of(int fd) {
 
 }  // namespace
 
-// Everything but the constructor and the destructor runs in the serving thread, so there is no
-// lock.
+// Only the serving thread runs these functions, except the constructor and the destructor. So no
+// lock is needed.
 class TcpStoreServer::Impl {
  public:
   Impl(int port, const std::string& bind_address) {
@@ -98,7 +98,7 @@ class TcpStoreServer::Impl {
       close_listeners();
       throw_error(ErrorCode::io, "tcp store: eventfd: {}", std::strerror(errno));
     }
-    // Signals are for the program's own threads.
+    // The program's own threads handle signals, not the serving thread.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -241,7 +241,7 @@ class TcpStoreServer::Impl {
       const ssize_t count = ::recv(connection.fd, block.data(), block.size(), 0);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (count <= 0) {  // gone; an unfinished request is dropped
+      if (count <= 0) {  // the client is gone; its unfinished request is dropped
         connection.closed = true;
         return;
       }

@@ -1,4 +1,5 @@
-// The server of make_tcp_store. It also works alone (tests, tools that outlive a rank).
+// The server of make_tcp_store. It can also run without a store (in tests, and in tools that
+// outlive a rank).
 //
 // Wire format, little-endian. The client opens with the 8 bytes "SHOALST1", and the server answers
 // "SHOALOK1". Each request is

@@ -30,7 +30,7 @@ namespace {
 using store::Operation;
 using store::Status;
 
-struct TimedOut {};  // internal: the caller that knows the wait's purpose turns it into an Error
+struct TimedOut {};  // internal: a caller that knows what the wait was for turns it into an Error
 
 // A non-blocking socket with deadlines. Throws TimedOut, or Error peer_lost.
 class Socket {
@@ -144,8 +144,8 @@ std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline,
   return std::nullopt;
 }
 
-// `served`: the server has been there, so a refused connection means that it has ended, not that it
-// will come.
+// `served`: the server was reached before, so a refused connection means that it has ended.
+// Otherwise it may not have started yet.
 Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline deadline,
                      bool served = false) {
   const auto start = Clock::now();
@@ -156,7 +156,7 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
       addrinfo hints{}, *found = nullptr;
       hints.ai_socktype = SOCK_STREAM;
       hints.ai_family = AF_UNSPEC;
-      // A name may resolve only later: in a cluster, when its host appears.
+      // In a cluster, a name may not resolve until its host has started.
       const int problem = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
       if (problem != 0) {
         unreached.why = ::gai_strerror(problem);
@@ -197,12 +197,13 @@ class TcpStore final : public Store {
         shown_(host.find(':') == host.npos ? fmt::format("{}:{}", host, port_)
                                            : fmt::format("[{}]:{}", host, port_)) {
     hosts_.push_back(std::move(host));
-    if (server_)  // its own name may not be reachable from this host
+    if (server_)  // a host may not be reachable under its own name
       hosts_.insert(hosts_.begin(), {"127.0.0.1", "::1"});
     idle_.push_back(connect_until(hosts_, port_, deadline));
   }
-  // The serving rank often leaves the last barrier first, while answers to other ranks are on their
-  // way. It waits for them, unless an Error unwinds the stack and must be reported without delay.
+  // The serving rank often leaves the last barrier first, before other ranks have received their
+  // answers. It waits for them, unless an Error unwinds the stack and must be reported without
+  // delay.
   ~TcpStore() override {
     idle_.clear();
     if (server_ && std::uncaught_exceptions() == 0)
@@ -225,7 +226,7 @@ class TcpStore final : public Store {
   std::string get(std::string_view key, Deadline deadline) override {
     store::check_key(key);
     const auto start = Clock::now();
-    // A wait of no time still returns a value that is already there.
+    // Without time left, the call still returns a value that is present.
     if (deadline.seconds_left() < 0.01) {
       if (auto value = try_get(key)) return *std::move(value);
       store::throw_missing_key(key, name(), seconds_since(start));
@@ -283,7 +284,7 @@ class TcpStore final : public Store {
     }
   }
 
-  // nullopt: status none. A failed or abandoned connection is closed, not reused.
+  // Returns nullopt for Status::none. A failed or abandoned connection is closed, not reused.
   std::optional<std::string> exchange_frames(const std::string& request, std::string_view key,
                                              Deadline deadline) {
     try {
@@ -392,7 +393,7 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is
   SHOAL_CHECK(port <= 65535 && port >= (is_server ? 0 : 1),
               "the tcp store needs a port from 1 to 65535 (MASTER_PORT), not {}", port);
   std::unique_ptr<TcpStoreServer> server;
-  // Ranks on one host do not open a port to the network.
+  // If all ranks are on one host, the port is not opened to the network.
   if (is_server)
     server = std::make_unique<TcpStoreServer>(port, is_loopback(name) ? name : std::string());
   auto store = std::make_shared<TcpStore>(name, port, std::move(server), deadline);

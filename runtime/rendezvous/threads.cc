@@ -13,10 +13,11 @@
 namespace shoal {
 namespace {
 
-// A rank tells the others "HOST|0110...|DEVICE:INODE DEVICE:INODE ".
+// What a rank sends to the others: "HOST|0110...|DEVICE:INODE DEVICE:INODE ", with the mask of its
+// cores.
 struct Answer {
   std::string_view host, mask;
-  std::vector<std::string_view> groups;  // with a quota, by their identities
+  std::vector<std::string_view> groups;  // identities of the control groups with a quota
 };
 
 std::string own_answer(const std::string& host, const std::vector<CpuQuota>& quotas) {
@@ -54,7 +55,7 @@ Answer read_answer(std::string_view text, int rank) {
   return answer;
 }
 
-// The equal part of each of `ranks`.
+// One rank's equal share.
 double share_of(double cores, std::ptrdiff_t ranks) {
   return cores / static_cast<double>(std::max<std::ptrdiff_t>(ranks, 1));
 }
@@ -68,9 +69,9 @@ int threads_of_rank(const World& world, Store& store, Deadline deadline,
     return wanted > 0 ? static_cast<int>(wanted) : cores_within(affinity_cores(), quotas);
   const auto all = exchange(store, "__shoal/affinity", world.rank, world.size,
                             own_answer(world.host, quotas), deadline);
-  // Only now: a rank that left earlier would keep the others waiting.
+  // Returns only after the exchange, since the other ranks wait for this rank's answer.
   if (wanted > 0) return static_cast<int>(wanted);
-  std::vector<Answer> here;  // of the ranks of this host
+  std::vector<Answer> here;  // answers of the ranks on this host
   std::string_view mask;     // this rank's
   for (int rank = 0; rank < world.size; ++rank) {
     const Answer answer = read_answer(all[static_cast<std::size_t>(rank)], rank);

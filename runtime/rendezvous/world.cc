@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kDefaultPort = 29500;  // the default of torch's launchers
 
-// The variables, read strictly: every complaint names the variable and its value.
+// Strict access to the variables. Every error names the variable and its value.
 class Variables {
  public:
   explicit Variables(const EnvironmentReader& read) : read_(read) {}
@@ -66,7 +66,7 @@ void check_index(std::string_view index_name, int index, std::string_view size_n
               size_name, size);
 }
 
-// Whole hosts of local_size ranks each, until settle_nodes() knows better.
+// Assumes that each host has local_size ranks; settle_nodes() corrects it.
 void assume_nodes(World& world) {
   if (world.local_size >= world.size) {
     world.node = 0;
@@ -140,7 +140,7 @@ void read_torchrun(World& world, const Variables& variables) {
                 world.size);
     world.master_addr = *address;
     world.master_port = variables.port("MASTER_PORT", kDefaultPort);
-    // torchrun's agent listens on MASTER_PORT itself, in its own language.
+    // torchrun's agent listens on MASTER_PORT itself, with its own protocol.
     if (variables.text("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True")
       world.master_port = world.master_port == 65535 ? 1024 : world.master_port + 1;
   }
@@ -151,7 +151,7 @@ void read_torchrun(World& world, const Variables& variables) {
     world.local_size = world.size;
     world.local_rank = local_rank.value_or(world.rank);
   } else if (!local_rank && !local_size) {
-    world.local_rank = 0;  // one rank a host; settle_nodes() finds out
+    world.local_rank = 0;  // assumes one rank per host; settle_nodes() corrects it
     world.local_size = 1;
   } else {
     world.local_rank = variables.required("LOCAL_RANK", "LOCAL_WORLD_SIZE");
@@ -211,7 +211,7 @@ void read_open_mpi(World& world, const Variables& variables, const DiscoveryPath
 
   std::string id = variables.text("PMIX_NAMESPACE")
                        .value_or(variables.text("OMPI_MCA_ess_base_jobid").value_or("job"));
-  // Random for each mpirun; the ids above repeat.
+  // This value is random for each mpirun, while the ids above repeat.
   if (const auto random = variables.text("OMPI_MCA_orte_precondition_transports"))
     id += "-" + *random;
   world.job_id = "ompi-" + id;
@@ -244,8 +244,8 @@ bool is_shell_step(const Variables& variables) {
   return false;
 }
 
-// Whether srun started this process. The shell of sbatch (which has a SLURM_PROCID of 0) and that
-// of salloc have the job's variables, and none of a step or those of a shell's.
+// True if srun started this process. The shells of sbatch (where SLURM_PROCID is 0) and salloc have
+// the job's variables, but no step's variables, or those of a shell step.
 bool is_slurm_step(const Variables& variables) {
   if (is_shell_step(variables)) return false;
   for (const char* name :
@@ -254,8 +254,8 @@ bool is_slurm_step(const Variables& variables) {
   return false;
 }
 
-// Variables by which a launcher says that a process is one of several, and what they are at most in
-// a process that is alone: ranks 0, sizes 1.
+// Variables by which launchers mark one of several processes, and the largest value of each in a
+// process that is alone: 0 for ranks, 1 for sizes.
 constexpr std::array<std::pair<const char*, int>, 16> kOneOfSeveral = {{
     {"SLURM_NTASKS", 1},
     {"SLURM_NPROCS", 1},
@@ -275,7 +275,7 @@ constexpr std::array<std::pair<const char*, int>, 16> kOneOfSeveral = {{
     {"MV2_COMM_WORLD_RANK", 0},
 }};
 
-// Why discover_world() took none of these for a launcher's, and what to do.
+// Why discover_world() recognised no launcher, and the remedy.
 std::pair<std::string, std::string> why_alone(std::string_view name, const Variables& variables) {
   const auto lacks = [](const char* other) { return fmt::format("{} is not set", other); };
   const std::string unset = fmt::format("; unset {} to train with one rank", name);
@@ -295,7 +295,7 @@ std::pair<std::string, std::string> why_alone(std::string_view name, const Varia
           "start the ranks with Open MPI's mpirun, with torchrun's variables or with srun" + unset};
 }
 
-// Nothing said which rank this process is: an error where something says that there are several.
+// No launcher gave this process a rank. Throws if a variable says that there are several processes.
 void check_alone(const Variables& variables) {
   for (const auto& [name, most] : kOneOfSeveral) {
     const int value = variables.integer(name).value_or(most);
@@ -331,7 +331,7 @@ void read_slurm(World& world, const Variables& variables) {
     per_node = expand_tasks_per_node(*text);
     std::int64_t sum = 0;
     for (const int count : per_node) sum += count;
-    // The allocation's list need not be this step's; then the ranks are spread evenly.
+    // This list may describe the allocation instead of the step; then assume evenly spread ranks.
     if (sum != world.size || std::ssize(per_node) != world.nodes) per_node.clear();
   }
   if (per_node.empty())
@@ -407,7 +407,7 @@ World discover_world(const EnvironmentReader& environment, const DiscoveryPaths&
 
   const bool mpi = variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE");
   const bool torchrun = variables.has("RANK") || variables.has("WORLD_SIZE");
-  // mpirun may start one torchrun agent a host; its workers inherit the agent's MPI variables.
+  // mpirun may start one torchrun agent per host; workers inherit their agent's MPI variables.
   if (torchrun && (!mpi || variables.has("TORCHELASTIC_RUN_ID"))) {
     read_torchrun(world, variables);
     check_torchrun_against_slurm(world, variables);
