@@ -17,7 +17,7 @@ bool is_capturing() { return capturing != nullptr; }
 
 void host_node(std::function<void()> work) {
   if (capturing == nullptr) return work();
-  if (!capturing->open_) return;  // the capture failed; unwinding code still passes its work
+  if (!capturing->open_) return;  // the capture failed, and destructors still call this
   capturing->end_graph(std::move(work));
   capturing->begin_graph();
 }

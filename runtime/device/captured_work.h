@@ -1,10 +1,11 @@
-// Work that a thread queues on a stream, captured so that it can run again: graphs, and between
-// them work of the host, such as a collective that needs the hosts.
+// Work that a thread queues on a stream, captured so that it can be repeated: CUDA graphs, with
+// host work between them, such as a collective that needs the hosts.
 //
 //   CapturedWork step(backend, stream, [&] { forward, backward, update; });
 //   each step: step.launch();
 //
-// Capturing is a state of the calling thread. Code inside a step needs no flag for it.
+// Capturing is a state of the calling thread. Code inside a step calls is_capturing() instead of
+// passing a flag.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +17,23 @@
 
 namespace shoal {
 
-// True while the calling thread captures. Nothing that it queues or passes to host_node() runs, and
-// no other rank waits for it.
+// True while the calling thread captures. Work that it queues or passes to host_node() meanwhile
+// does not run, so other ranks must not wait for it.
 bool is_capturing();
 
-// Runs `work` immediately. While the calling thread captures, it is stored instead. Each launch
-// then runs it after earlier work has been queued on the stream and before later work is. Stored
-// `work` must own what it uses, may run any number of times or never, and must not allocate from
-// the step's memory. A buffer that it hands to a device belongs to the device until later work of
-// the step waits for it.
+// Runs `work` now. During a capture by the calling thread, stores it instead. Each launch then runs
+// it between the work that was queued on the stream before it and after it. Stored `work` must own
+// what it uses, may run any number of times or never, and must not allocate from the step's memory.
+// If it hands a buffer to a device, the buffer belongs to the device until later work of the step
+// waits for it.
 void host_node(std::function<void()> work);
 
-// True while the calling thread runs a step that a later replay, or a step served from the same
-// memory plan, must match. What such a step does, and when, must not depend on timing, and nothing
-// of it may still be running when it ends.
+// True while the calling thread runs a step that a later replay, or a later step with the same
+// memory plan, must repeat exactly. Such a step must not depend on timing, and all of its work must
+// be complete when it ends.
 bool is_repeatable_step();
 
-// Makes the calling thread's step repeatable while it lives.
+// Marks the calling thread's step as repeatable during this object's lifetime.
 class RepeatableStep {
  public:
   RepeatableStep();
@@ -46,14 +47,14 @@ class RepeatableStep {
 
 class CapturedWork {
  public:
-  // Calls `work`, whose work on `stream` is recorded and does not run. Throws what `work` throws,
-  // and unavailable if `backend` has no graphs. `backend` must outlive the object.
+  // Calls `work`, and records what it queues on `stream` without running it. Throws what `work`
+  // throws, and unavailable if `backend` has no graphs. `backend` must outlive the object.
   CapturedWork(DeviceBackend& backend, Stream stream, const std::function<void()>& work);
   CapturedWork(const CapturedWork&) = delete;
   CapturedWork& operator=(const CapturedWork&) = delete;
 
-  // Queues the graphs on the stream and runs the host's work between them, in order. An error of
-  // the host's work ends the launch.
+  // Queues the graphs on the stream and runs the host work between them, in order. If host work
+  // throws, the launch ends with that error.
   void launch() const;
   std::int64_t graphs() const;
 
@@ -64,7 +65,7 @@ class CapturedWork {
     void operator()(void* graph) const noexcept { backend->destroy_graph(graph); }
   };
   struct Piece {
-    std::unique_ptr<void, Destroy> graph;  // null: nothing was queued
+    std::unique_ptr<void, Destroy> graph;  // null: no work was queued
     std::function<void()> work;            // runs after the graph; may be empty
   };
   void begin_graph();

@@ -18,8 +18,8 @@ namespace {
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t native(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// First driver with kernel parameters above 4 KiB, needed for tables of tensors (CUDA 12.1's
-// release notes). CUDA 12 runs with every driver from 12.0 on ("CUDA Compatibility").
+// The first driver with kernel parameters above 4 KiB, which tables of tensors need (CUDA 12.1's
+// release notes). CUDA 12 itself runs with every driver from 12.0 on ("CUDA Compatibility").
 constexpr int kOldestDriver = 12010;
 
 // Version number as text: 13000 is "13.0".
@@ -27,7 +27,8 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// True for ordinary host memory, which the driver copies through its own buffer and may block for.
+// True for host memory that is not pinned. The driver copies it through its own buffer and may
+// block.
 bool is_pageable(const void* pointer) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess)
@@ -197,9 +198,9 @@ class CudaBackend final : public DeviceBackend {
     settle(stream);
   }
 
-  // Relaxed mode: other libraries' driver calls do no harm during capture. Waiting for the device
-  // would, in every mode (CUDA Programming Guide, "Prohibited and Unhandled Operations"), so our
-  // code does not wait for a device while one of its streams is captured.
+  // Relaxed mode allows driver calls of other libraries during capture. Waiting for the device is
+  // an error in every mode (CUDA Programming Guide, "Prohibited and Unhandled Operations"), so
+  // Shoal does not wait for a device while one of its streams is captured.
   void begin_capture(Stream stream) override {
     const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
@@ -261,8 +262,8 @@ class CudaBackend final : public DeviceBackend {
     void* pointer = nullptr;
     cudaError_t status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     if (status == cudaErrorMemoryAllocation) {
-      // Freed memory may not be available yet, or may block other allocations (pinned, IPC, other
-      // libraries').
+      // Freed memory may not be available yet, or the pool may hold memory that other allocations
+      // (pinned, IPC, other libraries') need.
       (void)cudaGetLastError();
       Captures& captures = captures_of(device);
       const std::scoped_lock lock(captures.mutex);
@@ -271,15 +272,15 @@ class CudaBackend final : public DeviceBackend {
       status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     }
     check_cuda(status, "cudaMallocFromPoolAsync", device);
-    if (!stream.handle) synchronize(Stream{device, nullptr});  // any stream may use it
+    if (!stream.handle) synchronize(Stream{device, nullptr});  // any stream may use the memory
     return pointer;
   }
   void deallocate(Device device, void* pointer, Stream stream) noexcept override try {
     const CurrentCudaDevice current(device);
     ++deallocations_;
     if (stream.handle && !is_captured(stream)) {
-      (void)cudaFreeAsync(pointer, native(stream));  // valid even if a thread waits for the device
-                                                     // meanwhile
+      (void)cudaFreeAsync(pointer,
+                          native(stream));  // allowed while another thread waits for the device
       return;
     }
     Captures& captures = captures_of(device);
@@ -315,8 +316,8 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  // Captured streams of a device, and memory freed meanwhile. The lock is never held while a
-  // caller's code runs.
+  // Streams of a device that are being captured, and memory freed during these captures. The lock
+  // is never held while a caller's code runs.
   struct Captures {
     std::mutex mutex;
     std::set<void*> streams;
@@ -327,7 +328,7 @@ class CudaBackend final : public DeviceBackend {
     return captures_[device.index];
   }
 
-  // After the last capture, frees the memory that could not be freed during it.
+  // When the last capture has ended, frees the memory that could not be freed earlier.
   void after_capture(Stream stream) noexcept try {
     const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
@@ -344,14 +345,14 @@ class CudaBackend final : public DeviceBackend {
     if (!stream.handle) synchronize(stream);
   }
 
-  // The caller holds the captures' mutex, and no capture is active.
+  // Requires the captures' mutex and that no stream is being captured.
   void wait_for_all(Device device) {
     ++synchronizations_;
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
   }
 
-  // Our own pool per device. It keeps freed memory, which CUDA's default pool returns to the system
-  // at every synchronization and maps again later.
+  // One pool per device. It keeps freed memory. CUDA's default pool would return it to the system
+  // at every synchronization and map it again later.
   cudaMemPool_t pool_of(Device device) {
     const std::scoped_lock lock(mutex_);
     cudaMemPool_t& pool = pools_[device.index];

@@ -9,9 +9,9 @@
 namespace shoal {
 
 // Throws unless `status` is cudaSuccess: out_of_memory; unavailable if the device does not exist or
-// its driver does not match; `otherwise` for all else. The message has `call` (a literal, the
-// function's name), the device and CUDA's text. Clears CUDA's error, so that the thread's next call
-// is not blamed for it.
+// its driver does not match; otherwise `otherwise`. The message contains `call` (the function's
+// name, a literal), the device and CUDA's text. Clears CUDA's error, so that the thread's next CUDA
+// call does not report it again.
 void check_cuda(cudaError_t status, const char* call, Device device,
                 ErrorCode otherwise = ErrorCode::internal);
 

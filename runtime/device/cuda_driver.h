@@ -1,9 +1,10 @@
-// Driver functions obtained through the runtime, so that nothing links libcuda.
+// Driver functions, obtained through the CUDA runtime so that Shoal does not link libcuda.
 #pragma once
 
 namespace shoal {
 
-// Returns the function as of CUDA 12.0; null if the driver lacks it. Creates no context.
+// Returns the driver function of this name in its CUDA 12.0 version; null if the driver lacks it.
+// Creates no context.
 void* cuda_driver_function(const char* name) noexcept;
 
 }  // namespace shoal

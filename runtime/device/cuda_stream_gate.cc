@@ -14,8 +14,8 @@
 namespace shoal {
 namespace {
 
-// CUresult (CUstream, CUdeviceptr, cuuint32_t value, unsigned flags). The default condition is a
-// cyclic *address >= value.
+// CUresult (CUstream, CUdeviceptr, cuuint32_t value, unsigned flags). The default condition is
+// *address >= value, in cyclic arithmetic.
 using WaitValue = int (*)(cudaStream_t, unsigned long long, std::uint32_t, unsigned);
 constexpr unsigned kGreaterOrEqual = 0;
 
@@ -88,8 +88,8 @@ class Words {
  private:
   Words() : wait_value_(reinterpret_cast<WaitValue>(cuda_driver_function("cuStreamWaitValue32"))) {}
   static unsigned long long address(const Word& word) {
-    return reinterpret_cast<std::uintptr_t>(word.value);  // unified addressing: also the device's
-                                                          // address
+    return reinterpret_cast<std::uintptr_t>(
+        word.value);  // equal to the device's address (unified addressing)
   }
 
   static std::vector<Word> make_words(Device device) {
@@ -103,8 +103,8 @@ class Words {
     return words;
   }
 
-  // Waits for a value that is already there. No attribute reports whether version 2 of these calls
-  // exists.
+  // Tries a wait whose condition already holds, since no device attribute reports whether version 2
+  // of these calls works.
   std::string try_on(Device device) {
     const CurrentCudaDevice current(device);
     const OwnedStream stream(device);
@@ -121,7 +121,7 @@ class Words {
   const WaitValue wait_value_;
   std::mutex mutex_;  // never held during a driver call
   std::vector<Word> free_;
-  std::set<int> work_on_;  // devices where gates work; a failed trial is not remembered
+  std::set<int> work_on_;  // devices where a trial succeeded; failed trials are not stored
 };
 
 class CudaGate final : public StreamGate {

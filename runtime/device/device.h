@@ -13,7 +13,7 @@ namespace shoal {
 
 enum class DeviceType : std::uint8_t { cpu, cuda };  // cpu: the host
 
-struct Device {  // a kind of device and the index among that kind
+struct Device {  // a kind of device, and an index within that kind
   DeviceType type = DeviceType::cpu;
   std::int16_t index = 0;
 
@@ -28,8 +28,8 @@ struct Device {  // a kind of device and the index among that kind
 std::string to_string(Device device);  // "cpu", "cuda:0"
 
 // A non-owning view of a stream: device and native handle (null: the host's, or CUDA's default
-// stream). On CUDA's default stream copies and fills are complete on return, since no other stream
-// waits for it. Operations are methods of the device's DeviceBackend.
+// stream). On CUDA's default stream, copies and fills are complete on return, since other streams
+// do not wait for it. Operations are methods of the device's DeviceBackend.
 struct Stream {
   Device device;
   void* handle = nullptr;
@@ -39,7 +39,7 @@ enum class StreamPriority { normal, high };  // high: its work starts first
 // Events order work. Timing events also measure time, at a higher cost per record.
 enum class EventKind { order, timing };
 
-// Driver requests so far that a steady step should not need, summed over all devices of a kind.
+// Driver calls so far that a steady step should avoid, summed over all devices of a kind.
 struct DeviceStatistics {
   std::int64_t synchronizations = 0;  // of a stream, an event or a device
   std::int64_t blocking_copies = 0;   // from or to host memory that is not pinned
@@ -60,11 +60,11 @@ class DeviceBackend {
   // old driver its version and the one required.
   virtual void check_available(Device device) const = 0;
   virtual DeviceStatistics statistics() const { return {}; }
-  // Adds requests that the caller made to the driver directly.
+  // Adds driver calls that the caller made directly.
   virtual void count(const DeviceStatistics& /*asked*/) {}
 
   virtual void* create_stream(Device device, StreamPriority priority) = 0;
-  virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for its work
+  virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for the stream's work
   virtual void synchronize(Stream stream) = 0;              // blocks
   // Blocks until all work queued on the device is done, including on destroyed streams. Throws
   // internal while one of its streams is captured, since that would end the capture.
@@ -89,7 +89,7 @@ class DeviceBackend {
   // end_capture() throws internal if work cannot be recorded, and returns null if there was none.
   virtual void begin_capture(Stream stream);
   virtual void* end_capture(Stream stream);
-  // Also true for a stream that joined a capture by waiting for a captured stream's work.
+  // Also true for a stream that joined a capture by waiting for its stream.
   virtual bool is_captured(Stream) const { return false; }
   virtual void abandon_capture(Stream) noexcept {}  // after a failure; discards the recorded work
   virtual void launch_graph(void* graph, Stream stream);
@@ -97,8 +97,8 @@ class DeviceBackend {
 
   // Memory of `device`, stream-ordered, aligned to 64 bytes (host) or 256 (CUDA); bytes > 0.
   // Without a stream handle, any stream may use the memory at once, and deallocate() waits for the
-  // whole device. While one of its streams is captured, it returns at once and frees later.
-  // Only runtime/memory calls these. Both ask the driver, so a steady step needs a pool above them.
+  // whole device. During a capture on the device, deallocate() returns at once and frees later.
+  // Only runtime/memory calls these. Both call the driver, so a steady step needs a pool.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
   // Unused and total bytes of `device`; {0, 0}: unknown.

@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Work on a host stream is complete when its call returns, so an event is the time of its record().
+// Work on a host stream is complete when its call returns, so an event only stores the time of
+// record().
 struct HostEvent {
   Clock::time_point time{};
 };
@@ -61,7 +62,7 @@ class HostBackend final : public DeviceBackend {
     const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
     if (!pointer) throw_error(ErrorCode::out_of_memory, "no room for {} bytes", bytes);
-    // Only a hint: the kernel may refuse, which affects nothing but speed.
+    // Only a hint; if the kernel refuses, only speed suffers.
     if (huge) (void)madvise(pointer, rounded, MADV_HUGEPAGE);
     return pointer;
   }

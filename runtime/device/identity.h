@@ -1,4 +1,4 @@
-// Identifies a device's hardware, independent of its index in this process.
+// Identifies the hardware of a device, whatever its index in this process.
 #pragma once
 
 #include <string>

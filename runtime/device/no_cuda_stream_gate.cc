@@ -1,4 +1,4 @@
-// Linked if SHOAL_CUDA is OFF.
+// Linked instead of cuda_stream_gate.cc if SHOAL_CUDA is OFF.
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/stream_gate.h"
 

@@ -1,11 +1,11 @@
-// A point in a stream that the host opens. Streams wait there; no thread does.
+// A gate in a stream that the host opens. The stream waits at the gate; no thread does.
 //
-// It uses CUDA's stream memory operations (driver API, "Stream Memory Operations"): the stream
-// polls a word of pinned memory. CUDA does not know about this order, so the thread that opens a
-// gate must follow three rules until the gate is open. It must not depend on work queued behind a
+// CUDA's stream memory operations implement it (driver API, "Stream Memory Operations"): the stream
+// polls a word of pinned memory. CUDA does not know about this dependency, so the thread that opens
+// a gate must follow three rules until the gate is open. It must not depend on work queued after a
 // gate. It must not call anything that waits for the whole device (cudaFree, a kernel's first
-// launch). It must queue its own work on streams of another priority than the waiting ones, since
-// streams of one priority may share a hardware queue.
+// launch). It must queue its own work on streams of another priority than the waiting streams,
+// since streams of one priority may share a hardware queue.
 #pragma once
 
 #include <memory>
@@ -15,29 +15,30 @@
 
 namespace shoal {
 
-// Closed at first; once open, it stays open. Thread-safe. The holder owns it; waiting streams do
-// not, and continue when it is destroyed.
+// A gate starts closed; once open, it stays open. Thread-safe. Destroying it opens it for all
+// waiting streams.
 class StreamGate {
  public:
-  // Opens the gate. Streams that reach it later pass, since its word lives as long as the process.
+  // Opens the gate. Streams that reach it later pass too, since its word exists until the process
+  // ends.
   virtual ~StreamGate() = default;
-  // Later work on `stream`, of any device of the gate's kind, waits for open(); the caller
-  // continues. On a host stream the caller blocks, since it runs the work. Throws internal if
+  // Later work on `stream`, which may be on any device of the gate's kind, waits for open(). Does
+  // not block, except for a host stream, where the caller runs the work. Throws internal if
   // `stream` is being captured (a graph would keep this one gate) or the driver refuses.
   virtual void block_stream(Stream stream) = 0;
-  // Does not block and calls no driver. Streams that pass see the calling thread's writes, and
-  // everything it has seen complete.
+  // Does not block and calls no driver. Work after the gate sees all memory writes that the calling
+  // thread made or has observed.
   virtual void open() noexcept = 0;
 };
 
-// Reuses a word of an earlier gate. If none is free, it asks the driver for pinned memory, which
-// may block until the whole device is idle. So do not call it with a lock that a thread which opens
-// a gate needs. Throws out_of_memory, and unavailable if why_no_stream_gates() gives a reason.
+// Reuses the word of an earlier gate. If no word is free, allocates pinned memory, which may block
+// until the whole device is idle. So do not call it while holding a lock that another thread needs
+// to open a gate. Throws out_of_memory, and unavailable if why_no_stream_gates() gives a reason.
 std::unique_ptr<StreamGate> make_stream_gate(Device device);
 
 // Empty if streams of `device` can wait at gates (driver of CUDA 12 or newer); otherwise the
-// reason. Until a trial succeeds, each call tries a wait on a new stream and blocks for it. Throws
-// what making that stream throws. A failed trial is not remembered.
+// reason. Until a trial has succeeded, each call tries a wait on a new stream and blocks until it
+// is done. Throws if that stream cannot be created.
 std::string why_no_stream_gates(Device device);
 
 // CUDA's implementations of the two functions above.
