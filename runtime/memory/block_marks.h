@@ -1,11 +1,11 @@
-// Tells AddressSanitizer about blocks that a resource cuts from memory it keeps. A block may be
-// touched only while it is handed out, and only within the bytes asked for. Without
-// AddressSanitizer every call is a no-op.
+// Tells AddressSanitizer which blocks of a memory resource are in use. A block may be accessed only
+// while it is allocated, and only within the requested bytes. Without AddressSanitizer, every call
+// is a no-op.
 //
-// On the host the marks take effect at once. On a device they take effect in stream order, which
-// only the emulated GPU can follow (tests/support/emulated_gpu). A device block without a stream
-// handle keeps its first marks, since the end of its use is unknown. Pinned memory in stream order
-// is not marked, since the host may touch it earlier.
+// On the host, marks take effect at once. On a device they take effect in stream order, which only
+// the emulated GPU supports (tests/support/emulated_gpu). A device block without a stream handle
+// keeps its first marks, since it is unknown when its use ends. Pinned memory with a stream handle
+// is not marked, since the host may access it before the stream does.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,17 @@ namespace shoal {
 
 #ifdef __SANITIZE_ADDRESS__
 
-// Marks `bytes` of the `room` bytes at `block` as owned. `again`: the block had earlier owners.
+// Marks `bytes` of the `room` bytes at `block` as in use. `again`: the block was in use before.
 void mark_taken(Device device, void* block, std::size_t bytes, std::size_t room, Stream stream,
                 bool again) noexcept;
 // Call before the block can be handed out again.
 void mark_given_back(Device device, void* block, std::size_t room, Stream stream) noexcept;
-// Call before the block returns to its source.
+// Call before the block returns to the upstream resource.
 void forget_marks(Device device, void* block, std::size_t room) noexcept;
 
-// Only the first `allowed` of `room` bytes of device memory may be touched from now on in the
-// stream, or at once if it has no handle. Does nothing in a program without the emulated GPU.
+// Allows access to only the first `allowed` of `room` bytes of device memory, from this point of
+// the stream on, or at once if `stream` has no handle. Does nothing in a program without the
+// emulated GPU.
 void mark_device_block(void* block, std::size_t allowed, std::size_t room, Stream stream) noexcept;
 
 #else

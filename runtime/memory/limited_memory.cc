@@ -14,8 +14,8 @@ LimitedMemory::LimitedMemory(MemoryResource& upstream, MemoryLimit limit)
 
 namespace {
 
-// Bytes that a block takes. runtime/device rounds host blocks of two huge pages or more up to whole
-// huge pages.
+// Number of bytes that a block occupies. runtime/device rounds host blocks of two huge pages or
+// more up to whole huge pages.
 std::int64_t taken(Device device, std::size_t bytes) {
   constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
   const auto asked = static_cast<std::int64_t>(bytes);

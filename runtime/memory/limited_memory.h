@@ -1,5 +1,5 @@
-// A limit on a process's memory, enforced by exceptions. Linux grants host memory that it does not
-// have, and kills the process when it is touched.
+// A limit on a process's memory, enforced by exceptions. Linux lets a process allocate more host
+// memory than there is, and kills it when it uses that memory.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ struct MemoryLimit {
 };
 
 // Forwards to `upstream`, which must outlive it, while usage stays within the limit. Otherwise
-// throws out_of_memory with the bytes asked for, in use and allowed. Large host blocks count as the
-// whole huge pages they get. Place it below a pool: memory that the pool keeps is in use, and the
-// pool releases it on out_of_memory.
+// throws out_of_memory with the requested, used and allowed bytes. Large host blocks are counted in
+// whole huge pages. Place it below a pool, so that memory that the pool keeps counts as used; on
+// out_of_memory the pool releases that memory.
 class LimitedMemory final : public MemoryResource {
  public:
   LimitedMemory(MemoryResource& upstream, MemoryLimit limit);
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
-  // `elsewhere`: bytes that others allocated. They count, but are never refused. An example is a
-  // communicator's memory, which ranks allocate together: a refusal would leave other ranks in
-  // their call. Call before the first allocation.
+  // `elsewhere` returns bytes that were allocated without this resource. They count toward the
+  // limit but are never refused. An example is a communicator's memory: ranks allocate it together,
+  // so if one rank refused, the others would wait in their call. Call before the first allocation.
   void count_too(std::function<std::int64_t()> elsewhere) { elsewhere_ = std::move(elsewhere); }
   Device device() const override { return upstream_.device(); }
   std::string name() const override { return upstream_.name(); }

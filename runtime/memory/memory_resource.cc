@@ -107,10 +107,11 @@ std::unique_ptr<MemoryResource> make_pinned_memory() {
 std::unique_ptr<MemoryResource> make_host_memory() { return make_device_memory(Device::cpu()); }
 
 struct PoolMemory::FreeLists {
-  // Blocks are kept by the stream that used them last, so that reuse on that stream needs no event.
+  // Free blocks, by the stream that used them last and their size. Reuse on that stream needs no
+  // event.
   std::map<std::pair<void*, std::size_t>, std::vector<void*>> blocks;
-  // Tag under which upstream gave each block. The block is returned under the same tag, although it
-  // may have served others since.
+  // The tag with which each block was allocated upstream. It is freed with the same tag, although
+  // it may have been reused with others since.
   std::unordered_map<void*, MemoryTag> tags;
   std::size_t held = 0;
 };
@@ -145,7 +146,7 @@ void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
     pointer = upstream_.allocate(size, tag, stream);
   } catch (const Error& problem) {
     if (problem.code() != ErrorCode::out_of_memory) throw;
-    trim();  // free blocks of other sizes may be in the way
+    trim();  // unused blocks of other sizes may take the memory
     pointer = upstream_.allocate(size, tag, stream);
   }
   try {
@@ -167,7 +168,7 @@ void PoolMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
     free_->blocks[{stream.handle, size}].push_back(pointer);
     free_->held += size;
     mark_given_back(device(), pointer, size, stream);
-  } catch (...) {  // no memory for the list itself
+  } catch (...) {  // the free list itself cannot grow
     const std::scoped_lock lock(mutex_);
     forget_marks(device(), pointer, size);
     const auto known = free_->tags.find(pointer);
@@ -182,7 +183,7 @@ void PoolMemory::trim() {
     for (void* pointer : pointers) {
       const auto known = free_->tags.find(pointer);
       forget_marks(device(), pointer, key.second);
-      // The block's stream may be gone; without a handle, upstream waits for all streams.
+      // The block's stream may no longer exist. Without a handle, upstream waits for all streams.
       upstream_.deallocate(pointer, key.second, known->second, Stream{upstream_.device(), nullptr});
       free_->tags.erase(known);
     }
@@ -217,8 +218,8 @@ void* CountingMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) 
   try {
     pointer = upstream_.allocate(bytes, tag, stream);
   } catch (const Error& problem) {
-    constexpr std::string_view kHeld = "; held are ";  // added by a CountingMemory below, which
-                                                       // knows more
+    constexpr std::string_view kHeld =
+        "; held are ";  // a CountingMemory below has added it already, with more detail
     if (problem.code() != ErrorCode::out_of_memory ||
         problem.message().find(kHeld) != std::string::npos)
       throw;

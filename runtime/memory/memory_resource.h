@@ -1,8 +1,7 @@
 // Memory allocation, counted by tag.
 //
-// Resources are stream-ordered: memory freed on a stream may be handed out again to work that is
-// queued later on that stream. On the host this is ordinary allocation. All resources are
-// thread-safe.
+// Resources are stream-ordered: memory freed on a stream may be reused by work queued later on that
+// stream. On the host this is ordinary allocation. All resources are thread-safe.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@
 
 namespace shoal {
 
-// Purpose of the bytes. Every allocation names one; reports and tests read the sums.
+// The purpose of an allocation. Reports and tests read the total of each tag.
 enum class MemoryTag : std::uint8_t {
   parameters,
   gradients,
@@ -31,16 +30,16 @@ enum class MemoryTag : std::uint8_t {
 inline constexpr std::size_t kMemoryTags = 7;
 std::string_view to_string(MemoryTag tag);
 
-class MemoryResource {  // where memory comes from
+class MemoryResource {  // allocates and frees memory of one device
  public:
   virtual ~MemoryResource() = default;
 
   // `bytes` > 0. The pointer is aligned to 64 bytes (host) or 256 (CUDA); contents are undefined.
-  // Throws out_of_memory with the requested bytes and the tag; a CountingMemory adds what each tag
-  // holds.
+  // Throws out_of_memory with the requested bytes and the tag; a CountingMemory adds the current
+  // bytes of each tag.
   virtual void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) = 0;
-  // `bytes` and `tag` as at allocation. The memory is free after the work queued on `stream` so
-  // far.
+  // `bytes` and `tag` as at allocation. The memory is free once the work queued on `stream` so far
+  // is done.
   virtual void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                           Stream stream) noexcept = 0;
   virtual Device device() const = 0;
@@ -49,19 +48,19 @@ class MemoryResource {  // where memory comes from
 
 // Plain aligned host memory; large blocks are advised to use huge pages.
 std::unique_ptr<MemoryResource> make_host_memory();
-// The device's own memory. CUDA: a driver pool that keeps freed memory, in stream order. Allocating
+// The device's own memory. CUDA: a stream-ordered driver pool that keeps freed memory. Allocating
 // or freeing without a stream handle waits for the device (DeviceBackend).
 std::unique_ptr<MemoryResource> make_device_memory(Device device);
 // Page-locked ("pinned") host memory, which CUDA copies from and to without blocking; plain host
-// memory if there is no CUDA device. Slow to allocate: keep it, or put a pool above it. Free it
-// only when all work on it is done, since no stream orders the host's writes.
+// memory if there is no CUDA device. Allocation is slow: keep the memory, or put a pool above it.
+// Free it only when all work on it is done, since no stream orders the host's writes.
 std::unique_ptr<MemoryResource> make_pinned_memory();
 
-// Keeps freed blocks for reuse by the stream they were freed on, so a steady step does not call
-// upstream or the driver. Calls without a stream handle count as one stream: their blocks must all
-// be used in one order, as a kernel table's are.
-// Sizes are rounded up to a quarter of a power of two, so waste stays below 25 %. trim() returns
-// all unused memory, and on a device waits for it. `upstream` must outlive the pool.
+// Keeps freed blocks for reuse on the stream on which they were freed, so a steady step calls
+// neither upstream nor the driver. Calls without a stream handle count as one stream, so all their
+// blocks must be used in one order, such as that of one kernel table's stream. Sizes are rounded up
+// to a quarter of a power of two, so waste stays below 25 %. trim() returns all unused memory; on a
+// device, it waits for work that uses it. `upstream` must outlive the pool.
 class PoolMemory final : public MemoryResource {
  public:
   explicit PoolMemory(MemoryResource& upstream);

@@ -1,4 +1,4 @@
-// For programs under AddressSanitizer without the emulated GPU.
+// Linked into programs with AddressSanitizer but without the emulated GPU.
 #include "shoal/runtime/memory/block_marks.h"
 
 namespace shoal {

@@ -16,7 +16,7 @@ PinnedStaging::PinnedStaging(Device device, std::size_t most_ahead, MemoryResour
 PinnedStaging::~PinnedStaging() {
   for (const Event& mark : marks_) try {
       mark.synchronize();
-    } catch (...) {  // the device is lost, and its copies with it
+    } catch (...) {  // the device is lost, so its copies are too
     }
 }
 

@@ -1,6 +1,7 @@
-// Pinned memory between a host and a device that run asynchronously. The host places bytes, queues
-// their copies and puts a mark in the stream, after which the places may be reused. Neither side
-// waits (below `most_ahead` marks), and a steady step does not call the driver.
+// Pinned memory for copies between a host and a device that run asynchronously. The host places
+// bytes, queues their copies and records a mark in the stream. When the device has reached the
+// mark, the memory is reused. Neither side waits (below `most_ahead` marks), and a steady step does
+// not call the driver.
 #pragma once
 
 #include <deque>
@@ -12,16 +13,16 @@ namespace shoal {
 
 class PinnedStaging {
  public:
-  // For copies to or from `device`; plain memory if that is a host. With `most_ahead` marks that
-  // the device has not reached, place() waits for the oldest. `pinned`: source of a device's
-  // blocks, must outlive the object; null: own memory, which is not counted.
+  // For copies to or from `device`; uses plain memory if that is the host. If the device has not
+  // reached `most_ahead` marks, place() waits for the oldest. `pinned`: resource for the pinned
+  // blocks, must outlive the object; null: a resource of its own, which is not counted.
   explicit PinnedStaging(Device device, std::size_t most_ahead = SIZE_MAX,
                          MemoryResource* pinned = nullptr);
   ~PinnedStaging();  // waits for the marks
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
 
-  // Returns `bytes`, 64-byte aligned, valid until the device reaches the next mark.
+  // Returns memory of `bytes` bytes, 64-byte aligned, valid until the device reaches the next mark.
   std::byte* place(std::size_t bytes);
   void mark(Stream stream);
 
@@ -38,7 +39,7 @@ class PinnedStaging {
   const Device device_;
   const std::size_t most_ahead_;
   std::deque<Block> blocks_;  // the last one is being filled
-  std::deque<Event> marks_;   // not known to have been reached, in order
+  std::deque<Event> marks_;   // marks not known to have been reached, oldest first
   std::vector<Event> spare_;
   std::int64_t passed_ = 0;  // number of marks reached
 };
