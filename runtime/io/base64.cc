@@ -14,8 +14,7 @@ const unsigned char* bytes_of(std::string_view text) {
 }  // namespace
 
 std::string to_base64(std::string_view bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // room for OpenSSL's zero byte at the
-                                                           // end
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL adds a zero byte
   text.resize(
       static_cast<std::size_t>(EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
                                                bytes_of(bytes), static_cast<int>(bytes.size()))));
@@ -31,7 +30,7 @@ std::optional<std::string> from_base64(std::string_view text) {
     return std::nullopt;
   const int length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), bytes_of(text),
                                      static_cast<int>(text.size()));
-  // OpenSSL skips some characters at the end.
+  // OpenSSL ignores some trailing characters, which would give a shorter result.
   if (length < 0 || static_cast<std::size_t>(length) != bytes.size()) return std::nullopt;
   bytes.resize(bytes.size() - padding);  // OpenSSL decodes padding to zero bytes
   return bytes;

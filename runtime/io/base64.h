@@ -8,7 +8,7 @@
 namespace shoal {
 
 std::string to_base64(std::string_view bytes);
-// Empty if the text is not base64 with its padding.
+// Returns nullopt if the text is not base64 with padding.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace shoal

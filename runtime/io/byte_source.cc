@@ -38,7 +38,7 @@ class LocalFile final : public ByteSource {
   void read(std::int64_t offset, std::span<std::byte> destination) const override {
     check_range(*this, offset, destination.size());
     while (!destination.empty()) {
-      constexpr std::size_t kPart = std::size_t{8} << 20;  // read between two signs of progress
+      constexpr std::size_t kPart = std::size_t{8} << 20;  // bytes between two signs of progress
       const ssize_t count =
           ::pread(descriptor_, destination.data(), std::min(destination.size(), kPart), offset);
       if (count < 0 && errno == EINTR) continue;

@@ -19,8 +19,8 @@ class ByteSource {
   virtual ~ByteSource() = default;
   virtual std::int64_t size() const = 0;        // bytes
   virtual const std::string& name() const = 0;  // path or URI, for messages
-  // Fills all of `destination` from `offset`. Throws corrupt_data with the numbers for a range
-  // beyond the end, io if a system call fails. Blocks.
+  // Fills all of `destination` from `offset`. Throws corrupt_data with the numbers if the range
+  // exceeds the source, and io if a system call fails. Blocks.
   virtual void read(std::int64_t offset, std::span<std::byte> destination) const = 0;
 };
 
@@ -28,7 +28,7 @@ class ByteSource {
 std::shared_ptr<ByteSource> open_file(const std::string& path);
 std::shared_ptr<ByteSource> make_memory_source(std::string bytes, std::string name);
 
-// Everything in `source`; throws io if it is larger than `limit` bytes.
+// Reads all of `source`; throws io if it is larger than `limit` bytes.
 std::string read_all(const ByteSource& source, std::int64_t limit = std::int64_t{1} << 30);
 std::string read_text_file(const std::string& path, std::int64_t limit = std::int64_t{1} << 30);
 
@@ -43,8 +43,9 @@ class SourceRegistry {
   void add(std::string scheme, Opener opener, Lister lister = {});
   // An unknown scheme throws unavailable and names the known schemes.
   std::shared_ptr<ByteSource> open(const std::string& uri) const;
-  // True if the name stands for itself: it is no local directory, no remote prefix that ends with
-  // '/', and no pattern. An existing local file counts as itself even if it looks like a pattern.
+  // True if the name means one file or object: it is no local directory, no remote prefix that ends
+  // with '/', and no pattern. A local file that exists counts even if its name looks like a
+  // pattern.
   bool is_one(const std::string& name) const;
   // Returns the names that match, sorted; throws not_found if there are none. For a pattern
   // (*, ?, [..], which do not cross '/'): the matching names. For a directory or a prefix that ends

@@ -1,4 +1,4 @@
-// A file descriptor that its owner closes.
+// A file descriptor that its destructor closes.
 #pragma once
 
 #include <utility>

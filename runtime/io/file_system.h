@@ -1,7 +1,7 @@
-// The file system, with no error ignored. Only "does not exist" counts as absent; every other
-// failure (EIO, EACCES, ESTALE, ELOOP, ...) throws Error(io) with the path and the reason. The rest
-// of the tree calls these functions instead of std::filesystem with an error_code;
-// tools/check_rules enforces it.
+// The file system, with no error ignored. A path counts as absent only if it does not exist. Every
+// other failure (EIO, EACCES, ESTALE, ELOOP, ...) throws io with the path and the reason. All of
+// Shoal calls these functions instead of std::filesystem with an error_code; tools/check_rules
+// enforces it.
 //
 //   for (const DirectoryEntry& entry : list_directory_if_there(output_dir))
 //     if (entry.kind == FileKind::directory) ...
@@ -29,7 +29,7 @@ FileKind file_kind(const std::string& path);
 bool path_exists(const std::string& path);
 bool is_directory(const std::string& path);
 bool is_regular_file(const std::string& path);
-// Text of the symbolic link that `path` itself is, dangling or not; nullopt for anything else.
+// If `path` is a symbolic link, dangling or not, returns its text; otherwise nullopt.
 std::optional<std::string> link_target(const std::string& path);
 // Bytes of a regular file; nullopt if absent; throws invalid_argument for anything else.
 std::optional<std::int64_t> file_bytes(const std::string& path);
@@ -39,7 +39,7 @@ std::optional<std::filesystem::file_time_type> modification_time(const std::stri
 struct DirectoryEntry {
   std::string name;  // within the directory that was listed: "a" or, from list_tree, "a/b"
   std::string path;  // the listed directory + "/" + name
-  FileKind kind = FileKind::absent;  // absent: a dangling link, or removed since it was listed
+  FileKind kind = FileKind::absent;  // absent: a dangling link, or removed during the listing
   bool is_link = false;              // `kind` is that of the link's target
 };
 
@@ -52,7 +52,7 @@ using NameFilter = std::function<bool(std::string_view)>;
 std::vector<DirectoryEntry> list_directory(const std::string& directory);
 std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory,
                                                     const NameFilter& wanted = nullptr);
-// Returns names only. No entry is looked at, so none can fail the call.
+// Returns names only. It does not examine entries, so none can fail the call.
 std::vector<std::string> names_in_if_there(const std::string& directory, const NameFilter& wanted);
 // Everything below `directory`, parents before their children, sorted by name. Links to directories
 // are listed but not entered. Throws not_found if the directory is absent.
@@ -60,7 +60,8 @@ std::vector<DirectoryEntry> list_tree(const std::string& directory);
 
 // `remedy`: how to solve a failure. Throws invalid_argument for a name with "scheme://".
 void make_directories(const std::string& path, std::string remedy = {});
-// Only the reason of a failure, for a caller with its own message; nullopt: the directory exists.
+// Like make_directories(), but returns the reason of a failure, for callers with their own message.
+// nullopt: the directory exists.
 std::optional<std::string> reason_not_made(const std::string& path);
 // Returns true if there was something to remove. remove_file: a file, link or empty directory.
 bool remove_file(const std::string& path);

@@ -34,7 +34,7 @@ std::string_view kind_of(mode_t mode) {
   return "a device";
 }
 
-// Remedy for a path that is not a local file, guessed from its form.
+// Guesses a remedy from the form of a path that is not a local file.
 std::string remedy_for(const std::string& path) {
   if (path.find("://") != path.npos)
     return "only files of this machine are read here: copy it to one first";

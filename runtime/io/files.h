@@ -1,4 +1,4 @@
-// Local files: mapped for reading, replaced as a whole when written.
+// Local files: memory-mapped reading, and writing that replaces a whole file.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace shoal {
 
-// Returns a descriptor that reads a regular file; the caller closes it. Refuses everything else at
-// once and names its kind: a directory, a device, a named pipe (whose open() would wait for a
-// writer). Throws not_found, invalid_argument, or io with the reason. `flags` are added to O_RDONLY
-// | O_CLOEXEC.
+// Opens a regular file for reading; the caller closes the descriptor. Throws invalid_argument at
+// once for anything else, naming its kind: a directory, a device, or a named pipe (whose open()
+// would wait for a writer). Throws not_found, or io with the reason. `flags` are added to O_RDONLY
+// and O_CLOEXEC.
 int open_regular_file(const std::string& path, int flags = 0);
 
 // A whole file, mapped read-only. Shrinking a mapped file raises SIGBUS in the reader, so Shoal

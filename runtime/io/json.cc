@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-// Builds the document from nlohmann's events, like its own builder, and checks it meanwhile.
-// nlohmann's parser with a callback could do the same, but takes quadratic time.
+// Builds the document from nlohmann's parser events, as nlohmann's own builder does, and checks it
+// at the same time. nlohmann's parser callback could check it too, but takes quadratic time.
 template <typename Json>
 class DocumentBuilder {
  public:
@@ -31,8 +31,8 @@ class DocumentBuilder {
   using string_t = typename Json::string_t;
   using binary_t = typename Json::binary_t;
 
-  // `quiet`: a text that is no document ends the parsing without an exception, which would take
-  // longer than a short text.
+  // `quiet`: for invalid text, parsing ends without an exception, which would take longer than
+  // parsing a short text.
   DocumentBuilder(Json& root, std::string_view text, std::string_view name, int max_depth,
                   JsonIntegers integers, bool quiet = false)
       : root_(root),
@@ -72,7 +72,7 @@ class DocumentBuilder {
     auto& object = open_.back()->template get_ref<typename Json::object_t&>();
     bool is_new = true;
     if constexpr (kOrdered) {
-      // Its own emplace() searches all keys before it adds one.
+      // nlohmann's emplace() would search all keys first.
       is_new = keys_.back().insert(key).second;
       if (is_new) member_ = &object.emplace_back(key, Json()).second;
     } else {
@@ -89,7 +89,7 @@ class DocumentBuilder {
 
   bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& problem) {
     if (quiet_) return false;
-    // nlohmann reports the end of the text at a NUL byte.
+    // At a NUL byte, nlohmann reports that the text has ended.
     if (const std::size_t nul = text_.find('\0'); nul != text_.npos && nul + 1 == at)
       throw_error(ErrorCode::corrupt_data, "{}: a NUL byte within the JSON document, at byte {}",
                   name_, nul);
@@ -165,7 +165,7 @@ Json parse(std::string_view text, std::string_view name, int max_depth,
   Json root;
   DocumentBuilder<Json> builder(root, text, name, max_depth, integers);
   Json::sax_parse(text, &builder);
-  // The parser stopped at any NUL byte after the document.
+  // The parser stops at a NUL byte after the document and ignores the rest.
   if (const std::size_t nul = text.find('\0'); nul != text.npos)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("{}: a NUL byte after the JSON document, at byte {}", name, nul),

@@ -1,5 +1,5 @@
-// JSON from untrusted sources: nlohmann-json, but stricter. All JSON that Shoal reads goes through
-// here (tools/check_rules), in time and memory proportional to the text.
+// JSON from untrusted sources: nlohmann-json, but stricter. Shoal reads all JSON with these
+// functions (enforced by tools/check_rules). They take time and memory proportional to the text.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace shoal {
 // nlohmann would silently drop one value of a repeated key, and take a NUL byte for the end of the
 // text.
 nlohmann::json parse_json(std::string_view text, std::string_view name, int max_depth = 64);
-// An integer outside 64 bits becomes a double. For a document that will be written again, `exact`
-// throws corrupt_data instead.
+// How to read integers that need more than 64 bits. `any`: they become doubles. `exact`, for a
+// document that will be written again: throws corrupt_data.
 enum class JsonIntegers : std::uint8_t { any, exact };
 nlohmann::json read_json_file(const std::string& path, JsonIntegers integers = JsonIntegers::any);
 // Keeps the keys of objects in the order of the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name,
                                           JsonIntegers integers = JsonIntegers::any);
 
-// Empty where the functions above throw: for text that may or may not be JSON.
+// For text that may or may not be JSON. Return nullopt where the functions above throw.
 std::optional<nlohmann::json> json_if_valid(std::string_view text);
 std::optional<nlohmann::ordered_json> ordered_json_if_valid(std::string_view text);
 

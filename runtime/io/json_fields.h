@@ -42,8 +42,8 @@ template <typename Json>
               shortened(key), shortened(text, 80), want);
 }
 
-// The integer that `value` holds. Nothing for another type (true and 1.0 too), or if it does not
-// fit.
+// The integer that `value` holds. Returns nullopt for another type, including true and 1.0, and for
+// an integer that does not fit.
 template <std::integral Number, typename Json>
 std::optional<Number> integer_in(const Json& value) {
   if (!value.is_number_integer()) return std::nullopt;
@@ -53,8 +53,8 @@ std::optional<Number> integer_in(const Json& value) {
   return fits ? std::optional(value.template get<Number>()) : std::nullopt;
 }
 
-// The value of the field `key` of `file` as a Value: JSON, bool, a number, std::string, or a vector
-// of these. Throws invalid_argument for another type, or for an integer that does not fit.
+// Converts `value`, the field `key` of `file`, to a Value: JSON, bool, a number, std::string, or a
+// vector of these. Throws invalid_argument for another type, or for an integer that does not fit.
 template <typename Value, typename Json>
 Value field_as(const Json& value, std::string_view key, std::string_view file) {
   if constexpr (std::same_as<Value, Json>) {

@@ -15,7 +15,8 @@ namespace {
 
 bool is_control(char one) { return static_cast<unsigned char>(one) < 0x20 || one == '\x7f'; }
 
-// A signal handler may call write(2), but no allocating function.
+// A line of output without allocation, since a signal handler may call write(2) but must not
+// allocate.
 class Line {
  public:
   void add(std::string_view text) {
@@ -35,7 +36,7 @@ class Line {
 extern "C" void on_bus_error(int, siginfo_t* what, void*) {
   Line line;
   const char* const path = path_of_mapped(what->si_addr);
-  if (path == nullptr) {  // returning repeats the access, which then ends the program
+  if (path == nullptr) {  // the access repeats when the handler returns, and then ends the program
     std::signal(SIGBUS, SIG_DFL);
     return;
   }

@@ -1,5 +1,5 @@
-// Names the file where a mapped file's bytes cannot be read any more: it was cut short, or its disk
-// fails. The kernel then sends SIGBUS.
+// Reports which mapped file can no longer be read, because it was truncated or its disk failed. The
+// kernel then sends SIGBUS.
 #pragma once
 
 namespace shoal {

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kMost = 4096;
 
 struct Mapped {
-  std::atomic<std::uintptr_t> begin{0};  // 0: free; the others are set before
+  std::atomic<std::uintptr_t> begin{0};  // 0: unused entry; set last
   std::atomic<bool> taken{false};
   std::atomic<std::size_t> bytes{0};
   std::atomic<const char*> path{nullptr};

@@ -51,8 +51,8 @@ NamedPipe::~NamedPipe() { ::close(descriptor_); }
 std::size_t NamedPipe::read(std::span<std::byte> into) {
   for (;;) {
     if (stop_) give_up(path_);
-    // A pipe that no process has written yet is silent; POLLHUP means that all writers have closed
-    // it.
+    // poll() reports nothing until a process has opened the pipe for writing. POLLHUP means that
+    // all writers have closed it.
     pollfd watched{descriptor_, POLLIN, 0};
     if (::poll(&watched, 1, kPollMilliseconds) <= 0) continue;
     const ssize_t count = ::read(descriptor_, into.data(), into.size());

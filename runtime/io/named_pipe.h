@@ -10,7 +10,7 @@ namespace shoal {
 
 class NamedPipe {
  public:
-  // Waits up to `wait_seconds` for `path` to exist, but not for a writer. Throws timeout, or io,
+  // Waits up to `wait_seconds` for `path` to exist, but not for a writer. Throws timeout; or io,
   // also if it is not a pipe. Once `stop` is true, this call and read() soon throw aborted. `stop`
   // must outlive the object.
   NamedPipe(std::string path, const std::atomic<bool>& stop, double wait_seconds);

@@ -27,14 +27,14 @@ class OrderedFields {
   using Json = nlohmann::ordered_json;
 
   OrderedFields() = default;
-  // Begins with the fields of an object, or null, which has none.
+  // Starts with the fields of `object`; null has none.
   explicit OrderedFields(Json object)
       : object_(object.is_null() ? Json::object() : std::move(object)) {
     SHOAL_ASSERT(object_.is_object());
     for (const auto& [key, value] : fields()) places_.emplace(key, places_.size());
   }
 
-  // The field, null if it is new. Valid until the next new field.
+  // Returns the field; a new one holds null. The reference is valid until the next field is added.
   Json& operator[](const std::string& key) {
     auto& all = object_.get_ref<Json::object_t&>();
     const auto [place, is_new] = places_.try_emplace(key, all.size());
@@ -50,7 +50,7 @@ class OrderedFields {
   std::unordered_map<std::string, std::size_t> places_;
 };
 
-// The fields of an object by rising name. The object must outlive them.
+// The fields of an object, sorted by name. The object must outlive them.
 inline std::vector<std::pair<std::string_view, const nlohmann::ordered_json*>> sorted_fields(
     const nlohmann::ordered_json& object) {
   std::vector<std::pair<std::string_view, const nlohmann::ordered_json*>> all;

@@ -26,8 +26,8 @@ constexpr std::int64_t kMaxHeader = 100'000'000;
 
 struct Word {
   std::string_view word;
-  std::int64_t bytes;          // of one element
-  std::optional<DType> dtype;  // Shoal's, if it has one
+  std::int64_t bytes;          // per element
+  std::optional<DType> dtype;  // Shoal's dtype, if there is one
 };
 
 constexpr std::array<Word, 17> kWords{{{"F64", 8, DType::f64},
@@ -57,7 +57,7 @@ const Word* find_word(std::string_view word) {
   throw_error(ErrorCode::corrupt_data, "{}: {}", name, what);
 }
 
-// A non-negative integer, else empty: 3.0, -1 and 2^64 do not count.
+// Reads a non-negative integer. Returns nullopt otherwise, as for 3.0, -1 and 2^64.
 std::optional<std::int64_t> whole(const Json& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   const auto number = value.get<std::uint64_t>();
@@ -170,7 +170,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view prefix, std::int64_t
     else
       header.entries.push_back(parse_entry(name, key, value));
   }
-  // If several tensors begin at one byte, empty ones come first; names decide the rest.
+  // Of several tensors that begin at the same byte, empty ones come first, then by name.
   std::ranges::sort(header.entries, {}, [](const SafetensorsEntry& e) {
     return std::tuple<std::int64_t, std::int64_t, const std::string&>(e.offset, e.bytes, e.name);
   });
@@ -221,7 +221,7 @@ std::span<const std::byte> SafetensorsFile::bytes(std::string_view name) const {
 }
 
 Tensor SafetensorsFile::tensor(std::string_view name) const {
-  progress::made();  // the one before was read
+  progress::made();  // the previous tensor has been read
   const SafetensorsEntry& found = entry(name);
   const DType dtype = dtype_from_safetensors(found.dtype, name);
   if (found.sizes.size() > Shape::kMaxRank)
@@ -266,7 +266,7 @@ std::string lay_out(const std::string& path, std::vector<SafetensorsEntry>& entr
       SHOAL_CHECK(size >= 0 && !__builtin_mul_overflow(entry.bytes, size, &entry.bytes),
                   "{}: tensor '{}' has a bad size {}", path, shortened(entry.name), size);
   }
-  // Holes are not allowed, so wide elements come first: then all are aligned.
+  // Holes are not allowed. With the widest elements first, all tensors are aligned.
   std::ranges::stable_sort(entries, std::ranges::greater{}, [](const SafetensorsEntry& entry) {
     return find_word(entry.dtype)->bytes;
   });

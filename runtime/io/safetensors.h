@@ -43,7 +43,8 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::string_view prefix, std::int64_t file_bytes,
                                            std::string_view name);
 
-// A mapped file. Opening reads only the header; a tensor's pages are read when used.
+// A memory-mapped safetensors file. Opening reads only the header; a tensor's pages are read when
+// used.
 class SafetensorsFile {
  public:
   static std::shared_ptr<SafetensorsFile> open(const std::string& path);
@@ -53,8 +54,8 @@ class SafetensorsFile {
   bool contains(std::string_view name) const;
   const SafetensorsEntry& entry(std::string_view name) const;     // not_found names the nearest
   std::span<const std::byte> bytes(std::string_view name) const;  // valid as long as this object
-  // A read-only tensor over the mapped pages, which it keeps alive. It is a copy if the file's
-  // bytes are not aligned for the dtype. Writing through it throws.
+  // A read-only tensor over the mapped pages, which it keeps alive. If the file's bytes are not
+  // aligned for the dtype, it is a copy. Writing to it throws.
   Tensor tensor(std::string_view name) const;
   const std::string& path() const { return map_->path(); }
 
@@ -66,11 +67,12 @@ class SafetensorsFile {
 };
 
 // Writes a file atomically, one tensor after another, without holding all of them. The header comes
-// first, so the entries (name, dtype, sizes; offsets and bytes are computed) are declared in
-// advance. They are laid out by alignment, then in the given order; append() must follow order().
+// first, so all entries are declared in advance by name, dtype and sizes; offsets and bytes are
+// computed. Tensors are ordered by alignment, then in the given order. append() must follow
+// order().
 class SafetensorsWriter {
  public:
-  // `metadata` gets {"format": "pt"} unless it has a format: transformers requires it.
+  // Adds {"format": "pt"} to `metadata` if it has no format, since transformers requires one.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries,
                     SafetensorsMetadata metadata = {});
   const std::vector<SafetensorsEntry>& order() const { return entries_; }
@@ -80,7 +82,7 @@ class SafetensorsWriter {
   void commit();  // throws invalid_argument if tensors are missing
 
  private:
-  struct Laid {};  // selects the constructor that runs once the header is laid out
+  struct Laid {};  // selects the constructor for entries that are already laid out
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries,
                     SafetensorsMetadata metadata, Laid laid);
   std::string header_;

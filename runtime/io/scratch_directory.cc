@@ -33,7 +33,8 @@ std::string make_below(const fs::path& parent, const std::string& name, const st
   return pattern;
 }
 
-// Other processes may remove the same directories at the same time. Skips other users' entries.
+// Removes old directories of killed processes, except other users'. Other processes may remove the
+// same ones at the same time.
 void remove_left_behind(const std::string& parent, const std::string& name) {
   const auto old = fs::file_time_type::clock::now() - deadlines::kLeftBehind;
   const auto is_named_so = [&](std::string_view entry) {
@@ -50,8 +51,8 @@ void remove_left_behind(const std::string& parent, const std::string& name) {
   }
 }
 
-// The parent may be a directory of the user's: a name that only this class gives, and mkdtemp's
-// mode.
+// The parent may be a directory of the user's, so the name is one that only this class uses, and
+// mkdtemp() makes the directory private.
 std::string make_anew(const std::string& parent, const std::string& name,
                       const std::string& remedy) {
   const std::string prefix = ".shoal-" + name + "-";

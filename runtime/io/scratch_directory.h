@@ -5,9 +5,9 @@
 
 namespace shoal {
 
-// PARENT/.shoal-NAME-xxxxxx; unique among all processes and jobs. Directories of this user and NAME
-// that killed processes left in PARENT are removed once they are a day old. Throws io with the path
-// if it cannot be made.
+// The directory is PARENT/.shoal-NAME-xxxxxx, unique among all processes and jobs. Also removes
+// this user's directories with the same NAME in PARENT that killed processes left a day ago or
+// earlier. Throws io with the path if the directory cannot be created.
 class ScratchDirectory {
  public:
   ScratchDirectory();  // "files", in the temporary directory (TMPDIR)

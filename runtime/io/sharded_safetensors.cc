@@ -46,8 +46,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
   return files;
 }
 
-// True for buffers that transformers once saved and now computes. An old index may list them even
-// if the files were written without them. transformers skips them too.
+// True for buffers that old versions of transformers saved and new ones compute. An old index may
+// list them although the files lack them; transformers skips them too.
 bool is_old_buffer(std::string_view tensor) {
   constexpr std::array kEndings = {"rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
                                    ".position_ids", ".token_type_ids"};
@@ -78,7 +78,8 @@ void write_values(const std::string& path, std::vector<SafetensorsEntry> entries
   writer.commit();
 }
 
-// Uses transformers' order, so that both read the same weights if a directory has both files.
+// Uses transformers' order of preference, so that both read the same weights if a directory has a
+// single file and an index.
 std::string find_in_directory(const fs::path& directory) {
   const std::string single = directory / "model.safetensors";
   const std::string index = directory / "model.safetensors.index.json";
@@ -226,7 +227,8 @@ std::vector<std::string> write_sharded_safetensors(
     written.push_back(fmt::format("{}{}", stem, kIndexSuffix));
     write_file_atomically(directory + "/" + written.back(), index.dump(2) + "\n");
   }
-  // Removes an earlier save in the other form, which a reader might take for this one.
+  // An earlier save may have used the other form (single file or index), which a reader might
+  // prefer.
   const std::string index_name = fmt::format("{}{}", stem, kIndexSuffix),
                     single_name = shard_file_name(stem, 0, 1);
   const std::string stale = directory + "/" + (shards.size() > 1 ? single_name : index_name);

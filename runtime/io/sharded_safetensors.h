@@ -15,8 +15,8 @@
 
 namespace shoal {
 
-// Assigns tensors to shards, in order: a new shard begins if the next tensor would exceed
-// `max_bytes`, and a single larger tensor gets its own shard. Returns indices into `entries`. Pure.
+// Assigns tensors to shards, in order. A new shard begins if the next tensor would exceed
+// `max_bytes`; a tensor larger than that gets its own shard. Returns indices into `entries`.
 std::vector<std::vector<std::size_t>> plan_shards(const std::vector<SafetensorsEntry>& entries,
                                                   std::int64_t max_bytes);
 // "model-00002-of-00005.safetensors"; with one shard "model.safetensors".
@@ -26,8 +26,8 @@ class ShardedSafetensors {
  public:
   // `path`: a directory (model.safetensors takes precedence over an index, as in transformers), an
   // index file or a single safetensors file. Opens every shard and checks the index against it.
-  // Throws corrupt_data for a file name with a directory part ("../x") or an absolute one, and for
-  // a tensor that is not where the index says or is in two shards.
+  // Throws corrupt_data if the index names a file with a directory part ("../x") or an absolute
+  // path, or if a tensor is missing from its shard or is in two shards.
   static ShardedSafetensors open(const std::string& path);
 
   std::vector<std::string> names() const;  // sorted
@@ -43,8 +43,8 @@ class ShardedSafetensors {
 };
 
 // Writes `tensors` to `directory` (which must exist), the index last. Removes an earlier save's
-// index or model.safetensors if it would be read instead; its other shards stay. So it is better to
-// write to a new directory and rename it. Returns the names of the files written.
+// index or model.safetensors if it would be read instead. Other shards of that save stay, so it is
+// better to write to a new directory and rename it. Returns the names of the files written.
 std::vector<std::string> write_sharded_safetensors(
     const std::string& directory, const std::vector<NamedView>& tensors,
     std::int64_t max_shard_bytes = std::int64_t{5'000'000'000}, std::string_view stem = "model");

@@ -51,7 +51,7 @@ std::string this_host() {
 
 enum class Place : std::uint8_t { absent, ours, other };
 
-// Ours: a directory of this user, and no link to one.
+// `ours`: a directory of this user, not a link to one.
 Place place_of(const std::string& path) {
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -61,7 +61,8 @@ Place place_of(const std::string& path) {
   return S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() ? Place::ours : Place::other;
 }
 
-// Whether `path` still leads to the open file: its directory may have been removed since.
+// True if `path` still names the open file. Its directory may have been removed since it was
+// opened.
 bool is_still_at(int fd, const std::string& path) {
   struct stat open{}, named{};
   if (::fstat(fd, &open) != 0) fail("look at", path);
@@ -72,7 +73,7 @@ bool is_still_at(int fd, const std::string& path) {
   return open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
-// False: LOCK_NB was asked for, and another process holds the lock.
+// Returns false if `how` includes LOCK_NB and another process holds the lock.
 bool lock(int fd, int how, const std::string& path) {
   while (::flock(fd, how) != 0) {
     if (errno == EWOULDBLOCK) return false;
@@ -81,11 +82,11 @@ bool lock(int fd, int how, const std::string& path) {
   return true;
 }
 
-// The content of `alive`: a line "shoal RANK RANKS BOOT HOST" of each rank that came.
+// The content of `alive`: a line "shoal RANK RANKS BOOT HOST" for each rank that has joined.
 struct Visits {
   std::set<int> came;
   std::size_t ranks = 0;
-  bool this_boot = true;  // or this host was started again since
+  bool this_boot = true;  // false: this host has been rebooted since
 };
 
 std::optional<Visits> visits_of(int fd, const std::string& path) {
@@ -96,7 +97,8 @@ std::optional<Visits> visits_of(int fd, const std::string& path) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("read", path);
     text.append(block.data(), static_cast<std::size_t>(count));
-    if (text.size() > (std::size_t{1} << 20)) return std::nullopt;  // none that we wrote
+    if (text.size() > (std::size_t{1} << 20))
+      return std::nullopt;  // too large for a file that Shoal wrote
   }
   Visits visits;
   std::istringstream lines(text);
@@ -112,7 +114,8 @@ std::optional<Visits> visits_of(int fd, const std::string& path) {
   return visits.came.empty() ? std::nullopt : std::optional(visits);
 }
 
-// By renaming it first: a rank that comes now makes a new one, and never uses half of this one.
+// Renames the directory before removing it. A rank that joins meanwhile creates a new one instead
+// of using a partly removed one.
 void remove_locked(const std::string& path) {
   const std::string aside = fmt::format("{}.left-{}", path, ::getpid());
   rename_path(path, aside);
@@ -139,7 +142,7 @@ void remove_if_left(const std::string& path) {
   if (visits && was_left(path, *visits)) remove_locked(path);
 }
 
-// The locked `alive`; -1: another process removed the directory just now.
+// Returns `alive` with a shared lock; -1: another process has just removed the directory.
 int join(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) fail("make the directory", path);
   const Place place = place_of(path);
@@ -175,7 +178,8 @@ SharedDirectory::SharedDirectory(std::string path, int rank, int ranks) : path_(
 SharedDirectory::~SharedDirectory() {
   const Descriptor alive(lock_);
   try {
-    // The shared lock goes first, so the last of several leaving ranks gets the exclusive one.
+    // Converting to an exclusive lock releases the shared lock first, so the last rank to leave
+    // succeeds.
     const std::string file = file_in(path_);
     if (!lock(lock_, LOCK_EX | LOCK_NB, file) || !is_still_at(lock_, file)) return;
     const auto visits = visits_of(lock_, file);

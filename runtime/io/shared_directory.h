@@ -7,14 +7,14 @@
 
 namespace shoal {
 
-// The last rank to leave removes it. Ranks may be killed: each holds a shared flock(2) on the file
-// `alive` in it, which the kernel gives back however a process ends. That file has a line for each
-// rank that came, so a directory that all ranks of its run have left is known from one that others
-// are still to join.
+// The last rank to leave removes the directory. Since ranks may be killed, each holds a shared
+// flock(2) on the file `alive` in the directory, which the kernel releases however the process
+// ends. `alive` has a line for each rank that has joined. It shows whether all ranks of the run
+// have left the directory or some have yet to join.
 class SharedDirectory {
  public:
-  // Makes `path`, mode 0700, or joins the ranks that are there. Throws io if that fails, or if
-  // `path` is anything but a directory of this user.
+  // Creates `path` with mode 0700, or joins the ranks that use it. Throws io if that fails, or if
+  // `path` is not a directory of this user.
   SharedDirectory(std::string path, int rank, int ranks);
   ~SharedDirectory();
   SharedDirectory(const SharedDirectory&) = delete;
@@ -27,10 +27,10 @@ class SharedDirectory {
   int lock_ = -1;
 };
 
-// Removes this user's unused shared directories in `parent` whose name begins with `prefix`. One of
-// a run that was complete, or from before a reboot, goes at once; others after
-// deadlines::kRanksCome without a write. An entry without SharedDirectory's `alive` file stays.
-// Never throws; logs at debug.
+// Removes this user's unused shared directories in `parent` whose names begin with `prefix`. If all
+// ranks of the run had joined, or the host was rebooted since, the directory is removed at once.
+// Otherwise it is removed once it is unchanged for deadlines::kRanksCome. An entry without
+// SharedDirectory's `alive` file stays. Never throws; logs failures at level debug.
 void remove_left_directories(const std::string& parent, std::string_view prefix) noexcept;
 
 }  // namespace shoal

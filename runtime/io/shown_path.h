@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-// In one line, and in part if it is longer than nearly every path that there is.
+// A path on one line, cut at 1000 bytes.
 inline std::string shown_path(std::string_view path) { return shortened(path, 1000); }
 
 }  // namespace shoal

@@ -17,7 +17,8 @@ std::string_view wide_encoding(std::string_view text) {
   std::array<std::size_t, 2> zeros = {0, 0};
   for (std::size_t i = 0; i < 2 * pairs; ++i)
     if (text[i] == '\0') ++zeros[i % 2];
-  // Of Latin text nearly all pairs have a zero, of Cyrillic text those of spaces and line ends.
+  // In UTF-16, nearly every pair of bytes of Latin text has a zero; in Cyrillic text, only spaces
+  // and line ends do.
   const auto is_at = [&](std::size_t place) {
     const std::size_t here = zeros[place], others = zeros[1 - place];
     return others * 16 <= here && (here * 2 > pairs || (here >= 8 && here * 16 >= pairs));

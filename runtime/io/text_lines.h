@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-// "\n", "\r\n" and a lone "\r" each end a line. A final line end is not followed by an empty line.
-// Each byte is searched once, however long the lines are.
+// "\n", "\r\n" and a lone "\r" each end a line. There is no empty line after a final line end.
+// Takes linear time, however long the lines are.
 //
 //   std::string_view line;
 //   for (TextLines lines(text); lines.next(line);) ...
