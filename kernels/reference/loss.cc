@@ -35,7 +35,7 @@ RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smooth
   for (double logit : logits) sum += std::exp(logit - largest);
   const double log_sum = largest + std::log(sum), n = static_cast<double>(logits.size());
   double loss = (1 - smoothing) * (log_sum - logits[at]);
-  // total is -inf with a masked class
+  // Skipped for 0, since `total` is -inf if a class is masked.
   if (smoothing > 0) loss += smoothing * (log_sum - total / n);
   for (std::size_t j = 0; j < logits.size(); ++j)
     logits[j] =
