@@ -21,7 +21,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Needed by the fused kernels' instructions: cp.async, mma of 16 x 8 x 16, bf16.
+// Compute capability that the fused kernels' instructions need: cp.async, mma of 16 x 8 x 16, bf16.
 constexpr int kFusedCapability = 80;
 
 enum class Choice { automatic, cudnn, own, products };
@@ -36,7 +36,7 @@ Choice choice_of_user() {
               env::kCudaAttention.name, text);
 }
 
-// The tensors of one call; those that forward lacks are null.
+// The tensors of one call. In forward, the gradients are null.
 struct Tensors {
   HeadsView q, k, v, out, dout, dq, dk, dv;
   float* log_sum_exp = nullptr;
@@ -70,8 +70,9 @@ const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
   return nullptr;
 }
 
-// Most pieces of a packed gradient for cuDNN, empty sequences included. Each piece takes several
-// launches and scratch for full-length rows. Our own kernels skip what is outside a sequence.
+// Largest number of pieces of a packed gradient that cuDNN gets, empty sequences included. Each
+// piece takes several launches and scratch for full-length rows. Our own kernels skip keys and
+// queries outside a sequence.
 constexpr std::int64_t kMostPackedPieces = 8;
 
 // Number of batch rows in cuDNN's view of the call.
@@ -79,7 +80,7 @@ std::int64_t rows_of(const AttentionShape& s) {
   return s.sequences.defined() ? s.sequences.shape.count() : s.batch;
 }
 
-// Reason not to use cuDNN; null: use it.
+// Returns the reason not to use cuDNN; null: use it.
 const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capability) {
   if (capability < kFusedCapability) return "its fused kernels need compute capability 8.0";
   if (s.dtype == DType::f32) return "f32 is computed in f32";
@@ -103,7 +104,7 @@ CudnnStrides strides(std::int64_t batch, HeadsView view, std::int64_t length) {
   return {batch == 1 ? length * view.row_stride : view.batch_stride, view.row_stride};
 }
 
-// Key of a plan for `batch` rows of the call.
+// The key of the plan for `batch` rows of the call.
 CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t, std::int64_t batch) {
   CudnnAttentionKey key;
   key.batch = batch;
@@ -184,7 +185,7 @@ class CudaAttention final : public AttentionKernels {
   }
 
   std::int64_t kept_bytes(const AttentionShape& s) const override {
-    // Bits are kept for backward; the product path draws them again.
+    // Only the fused kernels keep bits for backward; attention by products draws them again.
     return goes_by_products(s, true) ? 0 : drawn_bytes(s);
   }
 
@@ -288,7 +289,7 @@ class CudaAttention final : public AttentionKernels {
                 to_string(s.kept.shape), kept_bytes(s));
   }
 
-  // False: our own kernels must run the call.
+  // Tries to run the call with cuDNN. Returns false if our own kernels must run it.
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     if (choice_ == Choice::own || choice_ == Choice::products) return false;
     if (const char* why = beyond_cudnn(s, t, resources_.capability())) return declined(s, t, why);
@@ -296,7 +297,7 @@ class CudaAttention final : public AttentionKernels {
     const std::int64_t all = rows_of(s), rows = t.backward ? piece(s) : all;
     if (s.sequences.defined() && all > kMostPackedPieces * rows)
       return declined(s, t, "packed sequences are many, each a batch row of its own to cuDNN");
-    // Both plans are made first, so that a refusal comes before anything is queued.
+    // Makes both plans before queuing anything, since either may be refused.
     for (const std::int64_t count : {rows, all % rows}) {
       if (count == 0) continue;
       const std::string& why = CudnnAttention::refusal(cudnn_->plan(key_of(s, t, count)));
@@ -438,7 +439,7 @@ class CudaAttention final : public AttentionKernels {
     const auto whole_tiles = [](std::int64_t length) { return (length + 63) / 64 * 64; };
     const std::int64_t row_bytes =
         2 * s.heads * whole_tiles(s.query_length) * whole_tiles(s.key_length);
-    // Pieces of log_sum_exp must be aligned too.
+    // The log_sum_exp of each piece must also be aligned.
     const std::int64_t all = rows_of(s);
     if (workspace_ == 0 || (!s.sequences.defined() && s.heads * s.query_length % 4 != 0))
       return all;
@@ -473,12 +474,12 @@ class CudaAttention final : public AttentionKernels {
     return false;
   }
 
-  // Words of kept bits per query.
+  // Number of 32-bit words of kept bits per query.
   static int kept_words(const AttentionShape& s) {
     return static_cast<int>((s.key_length + 31) / 32);
   }
 
-  // Bytes of kept bits for a call with dropout.
+  // Number of bytes of kept bits, for a call with dropout.
   static std::int64_t drawn_bytes(const AttentionShape& s) {
     if (!(s.dropout > 0)) return 0;
     return s.batch * s.heads * s.query_length * kept_words(s) *
@@ -510,7 +511,7 @@ class CudaAttention final : public AttentionKernels {
     return {};
   }
 
-  // Applies to calls that cuDNN does not take.
+  // True if a call that cuDNN does not run needs attention by products.
   bool goes_by_products(const AttentionShape& s, bool backward) const {
     return choice_ == Choice::products || !beyond_fused(s, backward).empty();
   }

@@ -19,7 +19,7 @@ using cudnn::Refusal;
 // Older versions compute backward wrongly for lengths that are not multiples of 128.
 constexpr std::size_t kOldest = 91501;
 
-// Each plan holds its kernels' code.
+// Limits the memory that plans take, since each holds its kernels' code.
 constexpr std::size_t kMostPlans = 1024;
 
 struct CudnnAttention::Plan {
@@ -63,7 +63,7 @@ static std::string to_string(const CudnnAttentionKey& key) {
                                    : "");
 }
 
-// Index and numerical notes of a configuration's engine.
+// The index of a configuration's engine, and its numerical notes.
 struct EngineNotes {
   std::int64_t engine = -1;
   bool deterministic = true;
@@ -90,7 +90,8 @@ static EngineNotes notes_of(Descriptor& config) {
   return found;
 }
 
-// True if the configuration becomes a plan; otherwise plan.refusal holds the reason.
+// Makes a plan from the configuration. Returns false if cuDNN refuses it; plan.refusal then holds
+// the reason.
 bool CudnnAttention::Impl::take(Plan& plan, Descriptor& config) {
   try {
     const EngineNotes notes = notes_of(config);
@@ -111,7 +112,8 @@ bool CudnnAttention::Impl::take(Plan& plan, Descriptor& config) {
     plan.refusal.clear();
     return true;
   } catch (const Refusal& refusal) {
-    if (refusal.memory) throw;  // the next engine would be a different choice
+    if (refusal.memory)
+      throw;  // memory may be free later, and another engine would be a different choice
     plan.refusal = refusal.why;
     return false;
   }
@@ -161,7 +163,7 @@ CudnnAttention::CudnnAttention(const std::string& device_json) : impl_(std::make
 
 CudnnAttention::~CudnnAttention() = default;
 
-// Makes resources for one more plan: removes the least recently used one that no graph runs.
+// Makes room for one more plan by removing the least recently used one that no captured graph runs.
 void CudnnAttention::Impl::make_room() {
   if (plans.size() < kMostPlans) return;
   auto oldest = plans.end();
@@ -173,7 +175,7 @@ void CudnnAttention::Impl::make_room() {
             fmt::format("attention has met {} shapes: cuDNN's plans of those used the longest ago "
                         "are made again when they return, about a second each",
                         plans.size() + 1));
-  // The plan's kernel code is freed with it, and streams may not have run it yet.
+  // Removing the plan frees its kernels' code, which queued work may not have run yet.
   if (handle) check_cuda(cudaDeviceSynchronize(), "waiting for attention");
   plans.erase(oldest);
 }

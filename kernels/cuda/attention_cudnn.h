@@ -14,20 +14,21 @@
 
 namespace shoal::kernels {
 
-// Strides in elements of a tensor [batch, heads, length, head_dim]; the heads' stride is head_dim.
+// Strides, in elements, of a tensor [batch, heads, length, head_dim]. The stride between heads is
+// head_dim.
 struct CudnnStrides {
   std::int64_t batch = 0, row = 0;
   friend auto operator<=>(const CudnnStrides&, const CudnnStrides&) = default;
 };
 
-// All that a plan depends on.
+// Everything that determines a plan.
 struct CudnnAttentionKey {
   std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   DType dtype = DType::bf16;
   bool causal = false, backward = false;
   bool lengths = false;  // keys have one length per batch row; with causal, queries = keys
-  // Batch rows are packed sequences of at most queries = keys tokens. They begin at the offsets and
-  // have lengths. Batch strides are ignored, and log_sum_exp and delta are [tokens, heads].
+  // Batch rows are packed sequences of at most `queries` = `keys` tokens, given by offsets and
+  // lengths. Batch strides are ignored, and log_sum_exp and delta are [tokens, heads].
   bool packed = false;
   CudnnStrides q, k, v, out, dout, dq, dk, dv;
   friend auto operator<=>(const CudnnAttentionKey&, const CudnnAttentionKey&) = default;

@@ -39,7 +39,7 @@ __device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S:
       for (int n = 0; n < S::kColumns / 8; ++n)
         top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       top = row_max(top);
-      // If nothing is seen yet, every exponential below is 0 (or NaN for a NaN score).
+      // If the row has seen no key yet, every exponential below is 0 (or NaN for a NaN score).
       const float shift = top == -kInfinity ? 0.0f : top * scale;
       shrink[half] = exp2_quick(fmaf(largest[m][half], scale, -shift));
       largest[m][half] = top;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   using S = ForwardTiles<T, kDim>;
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
   Place p = place(a, tiles, 1);
-  p.tile = tiles - 1 - p.tile;  // the longest rows of a causal mask first
+  p.tile = tiles - 1 - p.tile;  // starts with the tiles that see most keys under a causal mask
   const Room<S, T, 1> room;
   const T* k = head_of<T>(a.k, p, a.head_dim);
   const T* v = head_of<T>(a.v, p, a.head_dim);
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     largest[m][0] = largest[m][1] = -kInfinity;
     sum[m][0] = sum[m][1] = 0;
   }
-  // softmax_tile() needs a positive scale. The sign of a negative one goes into the scores below,
-  // and instead of 0 it gets a scale so small that all scores count as equal.
+  // softmax_tile() needs a positive scale. If the scale is negative, the scores below change sign.
+  // If it is 0, a tiny scale makes all scores count as equal.
   const float scale = fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
   for (int step = begin; step < steps; ++step) {
     fetch(step + 1);

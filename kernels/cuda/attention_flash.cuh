@@ -1,7 +1,7 @@
-// Our own attention kernels (Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), for
-// what cuDNN does not support: f32, byte masks, dropout at the layout-free coordinates of random.h,
-// any alignment of pointers and sizes. Backward recomputes the probabilities twice, by queries and
-// by keys, so that every sum has one owner and one order.
+// Our own attention kernels (Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023).
+// They run calls that cuDNN does not support: f32, byte masks, dropout with the coordinates of
+// random.h, and any alignment of pointers and sizes. Backward computes the probabilities twice,
+// once by queries and once by keys, so that one thread block adds each sum in a fixed order.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256) delta_kernel(FlashArgs a) {
 struct ScoreGradient {
   float scale, keep_scale;
 
-  // Requires that the query sees the key.
+  // The query must see the key.
   __device__ void operator()(const QueryNumbers& query, bool drops, bool kept, float& p,
                              float& dp) const {
     const float probability = exp2_quick(fmaf(p, scale * kLog2E, -query.shift));
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
                       a);
 }
 
-// A lane's data on its two queries of each eight columns.
+// What a lane needs of its two queries in each group of eight columns.
 template <typename S>
 struct QueryColumns {
   QueryNumbers numbers[S::kColumns / 8][2];
@@ -159,8 +159,8 @@ __device__ __forceinline__ FlashRange queries_of_keys(const FlashArgs& a, const 
   return {a.causal ? max(0, begin - behind) : 0, a.queries};
 }
 
-// Which of the warp's keys from `key` on are visible; the same for every tile of queries. True if
-// all keys of the warp are.
+// Sets `shown` for the warp's keys from `key` on, which is the same for every tile of queries.
+// Returns true if all of the warp's keys are visible.
 template <int kMatrices>
 __device__ __forceinline__ bool visible_keys(const FlashArgs& a, const Place& p, int key,
                                              bool (&shown)[kMatrices][2]) {
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   const bool drops = a.kept != nullptr;
   const std::int64_t first_query = p.head_row + lane % 4 * 2;
   const QueryNumbers* of_queries = numbers(a) + first_query;
-  // A warp whose keys are all out of range reads the bits of the last ones.
+  // If all of a warp's keys are out of range, it reads the bits of the last word.
   const std::uint32_t* bits =
       drops ? a.kept + first_query * a.kept_words + min(key / 32, a.kept_words - 1) : nullptr;
   typename S::template Sums<kPart> dk = {}, dv = {};

@@ -1,5 +1,5 @@
 // Grouped-query attention for kernels that need one key head per query head. Keys and values are
-// copied to all heads that read them, and the copies' gradients are summed. Launchers of
+// copied for each query head that reads them, and the copies' gradients are summed. Launchers of
 // attention_groups.cu.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace shoal::kernels {
 
-// One side has `key_heads` heads a row, at these strides. The other side is contiguous
-// [batch, length, key_heads·group, head_dim] and repeats each key head `group` times in a row.
+// One tensor has `key_heads` heads per row, with these strides. The expanded tensor is contiguous
+// [batch, length, key_heads·group, head_dim] and repeats each key head `group` times in succession.
 struct GroupedHeads {
   std::int64_t batch, length, key_heads, group, head_dim;
   std::int64_t batch_stride, row_stride;  // elements

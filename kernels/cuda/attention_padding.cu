@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) clear_padding_kernel(PaddedTensors p
 __global__ void __launch_bounds__(kThreads) packed_offsets_kernel(PackedOffsets p) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i > p.count) return;
-  // The end offset is where the last row ends.
+  // The last offset is the end of the last row.
   const int sequence = p.first + i, row = sequence / p.of_row;
   const int begin = row < p.rows ? max(0, min(p.sequences[sequence], p.length)) : 0;
 #pragma unroll

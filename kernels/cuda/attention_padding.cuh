@@ -1,6 +1,6 @@
-// Support for cuDNN's attention with key lengths or packed sequences: computes the lengths and
-// offsets it needs, and overwrites what it leaves undefined with the values attention.h defines.
-// Launchers of attention_padding.cu.
+// Support for cuDNN's attention with key lengths or packed sequences. Computes the lengths and
+// offsets that cuDNN needs, and overwrites values that cuDNN leaves undefined with those that
+// attention.h defines. Launchers of attention_padding.cu.
 #pragma once
 
 #include <cstdint>

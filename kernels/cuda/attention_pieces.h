@@ -21,7 +21,8 @@ struct ScorePiece {
   friend bool operator==(const ScorePiece&, const ScorePiece&) = default;
 };
 
-// Fewest queries in a piece for any workspace: products with fewer rows waste time.
+// A piece has at least this many queries, whatever the workspace, since products with fewer rows
+// are inefficient.
 constexpr std::int64_t kLeastQueries = 64;
 
 // `bytes`: bytes per score over all matrices that exist at once. `workspace`: bytes; 0: unlimited.

@@ -101,7 +101,7 @@ ScoreRows AttentionProducts::rows_of(const Call& c) const {
   return rows;
 }
 
-// Calls piece(call) for every piece; the queries of a head come in order.
+// Calls piece(call) for every piece. The pieces of one head come in the order of its queries.
 template <class Piece>
 void AttentionProducts::each_piece(Call& call, std::int64_t bytes_of_score,
                                    const Piece& piece) const {

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
       x[j] = row.sees(key + j) ? x[j] * scale : -kInfinity;
       top = fmaxf(top, x[j]);
     }
-    // If nothing is seen yet, every exponential is 0 (or NaN for a NaN score).
+    // If the row has seen no key yet, every exponential is 0 (or NaN for a NaN score).
     const float shift = top == -kInfinity ? 0.0f : top;
     sum *= exp2f(largest - shift);
 #pragma unroll
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
   probabilities += row.start;
   dscores += row.start;
 
-  // p: the probability; after: with dropout; dp: the gradient of p.
+  // p: the probability. after: the probability after dropout. dp: the gradient of p.
   const auto read = [&](std::int64_t key, float(&p)[4], float(&after)[4], float(&dp)[4]) {
     load<4>(scores + key, s.keys - key, true, p);
     load<4>(gradient + key, s.keys - key, true, dp);

@@ -10,8 +10,8 @@
 
 namespace shoal::kernels {
 
-// Scores of a piece of a call: batch rows [first_batch, first_batch + batch), likewise heads and
-// queries, and keys [0, keys), beyond which none of these queries sees a key.
+// The scores of a piece of a call: batch rows [first_batch, first_batch + batch), heads and queries
+// likewise, and keys [0, keys). None of these queries sees a later key.
 struct ScoreRows {
   std::int64_t batch = 0, heads = 0, queries = 0, keys = 0;
   std::int64_t first_batch = 0, first_head = 0, first_query = 0;

@@ -1,11 +1,11 @@
 // Building blocks of our own attention kernels.
 //
-// A block owns a tile of rows, 16 or 32 a warp, in shared memory, and streams tiles of columns past
-// it; the next tile is copied while the current one is used. Rows are queries and columns are keys;
-// in the gradient of keys and values it is the reverse.
-// A warp's scores are one or two matrices [16, columns] in registers, in the layout of
-// instructions.cuh. With two, each load of columns is used twice. Bits tell which scores count;
-// they are checked only in tiles where some do not.
+// A block keeps a tile of rows (16 or 32 per warp) in shared memory and loops over tiles of
+// columns; the next tile is copied while the current one is used. Rows are queries and columns are
+// keys; for the gradients of keys and values it is the reverse. A warp's scores are one or two
+// matrices [16, columns] in registers, in the layout of instructions.cuh. With two matrices, each
+// load of columns is used twice. A bit per score tells whether it counts; bits are checked only in
+// tiles where some scores do not.
 #pragma once
 
 #include <type_traits>
@@ -30,7 +30,7 @@ struct Tiles {
   static constexpr int kThreads = 32 * kWarps, kRows = kWarpRows * kWarps;
   static constexpr int kVector = 16 / static_cast<int>(sizeof(T));
   static constexpr int kStride = kDim + kVector;
-  // f32: memory in which a warp lays out its scores for the second product.
+  // f32: memory where a warp rearranges its scores for the second product.
   static constexpr int kPatchStride = kColumns + 4;
   static constexpr int kPatch = kTensorCores ? 0 : 16 * kPatchStride;
   static constexpr int kWords = (kColumns + 31) / 32;  // of one row's bits
@@ -71,7 +71,7 @@ __device__ inline int keys_of_row(const FlashArgs& a, const Place& p) {
   return a.key_lengths ? max(0, min(a.key_lengths[p.batch], a.keys)) : a.keys;
 }
 
-// Number of the first `keys` keys that causality leaves to the query.
+// Of the first `keys` keys, the number that the causal mask lets the query see.
 __device__ inline int visible_keys(const FlashArgs& a, int keys, int query) {
   if (!a.causal) return keys;
   const int end = query + a.keys - a.queries + 1;
@@ -357,8 +357,8 @@ __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int 
   }
   return bits;
 }
-// For a warp's queries starting at `query` and a tile of keys: which scores each row of the lane
-// sees, and with dropout which it keeps. Returns true if it sees all; `seen` is then not set.
+// For a warp's queries starting at `query` and a tile of keys: sets which scores each row of the
+// lane sees and, with dropout, which it keeps. Returns true if it sees all; `seen` is then not set.
 template <typename S, bool kPacked>
 __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query, int key,
                                   Bits<S> (&seen)[S::kMatrices][2],
@@ -410,16 +410,16 @@ template <typename T, int kDim>
 using ForwardTiles =
     std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, (kDim > 128 ? 32 : 64), (kDim > 64 ? 1 : 2)>,
                        Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
-// The gradient of queries keeps two sets of scores.
+// The gradient of queries needs registers for two sets of scores.
 template <typename T, int kDim>
 using QueryTiles =
     std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, (kDim == 128 ? 64 : 32), (kDim > 64 ? 1 : 2)>,
                        Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
-// The gradient of keys and values also keeps two sums.
+// The gradient of keys and values also needs registers for two sums.
 template <typename T, int kDim>
 using KeyTiles = std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, 32, (kDim > 64 ? 1 : 2)>,
                                     Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
-// Limits the columns of each, since the gradients of keys and values need two sums at once.
+// Number of columns of these two sums that a block computes, limited by registers.
 template <int kDim>
 constexpr int kKeyPart = kDim > 128 ? 128 : kDim;
 

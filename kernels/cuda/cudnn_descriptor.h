@@ -13,7 +13,7 @@
 
 namespace shoal::kernels::cudnn {
 
-// cuDNN refused an operation. Caught where a plan is made or run.
+// Thrown when cuDNN refuses an operation. Caught where a plan is made or run.
 struct Refusal {
   std::string why;
   bool memory = false;  // out of memory, so a later attempt may succeed
@@ -29,7 +29,7 @@ inline void accept(cudnnStatus_t status, const char* what) {
                     status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED};
 }
 
-// One backend descriptor, owned.
+// Owns one backend descriptor.
 class Descriptor {
  public:
   Descriptor() = default;

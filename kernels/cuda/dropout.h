@@ -6,7 +6,7 @@
 
 namespace shoal::kernels {
 
-// `columns`: the tensor's. args.site.state, if any, is a device pointer.
+// `columns`: number of columns of the tensor. args.site.state, if any, is a device pointer.
 inline RowDropout make_row_dropout(const DropoutArgs& args, std::int64_t columns) {
   RowDropout rows;
   rows.site = args.site;

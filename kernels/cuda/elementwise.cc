@@ -14,7 +14,7 @@ std::size_t bytes_of(const ConstView& view) {
   return static_cast<std::size_t>(view.shape.count()) * size_of(view.dtype);
 }
 
-// Kernels reach pinned host memory too, but not pageable memory.
+// Kernels can access pinned host memory, but not pageable memory.
 enum class Place { device, pinned, pageable };
 
 // A view marked as host memory may still point into device memory, since bare pointers carry no
@@ -67,8 +67,8 @@ class CudaElementwise final : public ElementwiseKernels {
                "axpy");
   }
 
-  // Either view may be in host memory. Pageable memory blocks the call until it is read or written;
-  // pinned memory is accessed in stream order, like device memory.
+  // Either view may be in host memory. With pageable memory, the call blocks until it has been read
+  // or written. Pinned memory is accessed in stream order, like device memory.
   void cast(ConstView x, View out, Stream stream) override {
     check::shape("cast", "out", out, x.shape);
     const Launch at = begin(stream);
@@ -185,7 +185,7 @@ class CudaElementwise final : public ElementwiseKernels {
  private:
   Launch begin(Stream stream) { return {resources_.begin(stream), resources_.multiprocessors()}; }
 
-  // Copies between any two places; the driver knows where pointers point.
+  // Copies between any two kinds of memory; the driver detects the kind from the pointer.
   void copy(Launch at, void* out, const void* x, std::size_t bytes) const {
     resources_.copy(out, x, bytes, at.stream);
   }

@@ -75,8 +75,8 @@ __device__ __forceinline__ std::int64_t thread_count() {
   return static_cast<std::int64_t>(gridDim.x) * kThreads;
 }
 
-// out = op(a, b), with `inputs` inputs (the others are not read). Loads come before stores, so that
-// several are in flight although out may alias an input.
+// out = op(a, b) with `inputs` inputs; the others are not read. All loads of an iteration come
+// before its stores, so that several loads are in flight although out may alias an input.
 template <int inputs, int N, class In, class Out, class Op>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(std::int64_t count, bool aligned, Op op, const In* a, const In* b, Out* out) {
@@ -215,8 +215,8 @@ cudaError_t transpose(Launch at, const void* x, void* out, std::int64_t matrices
                        down * across, all);
 }
 
-// As elementwise.h: u = (bits + 1/2) / 2^32 rounded once. The halves are converted apart, since f32
-// cannot hold 32 bits.
+// As in elementwise.h: u = (bits + 1/2) / 2^32, rounded once. The halves are converted separately,
+// since f32 cannot hold 32 bits.
 __device__ __forceinline__ void normal_pair(std::uint32_t word, std::uint32_t turn, float mean,
                                             float std, float* pair) {
   const auto upper = static_cast<float>(word >> 16), lower = static_cast<float>(word & 0xffffu);

@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// Each warp owns consecutive keys of the tile, 32 at a time, so that ranks follow the order.
+// Each warp handles consecutive keys of the tile, 32 at a time, so that equal keys keep their
+// order.
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(const std::uint32_t* keys, const std::uint32_t* positions, std::int64_t count,
                    int shift, const std::uint32_t* starts, std::uint32_t* sorted_keys,
@@ -169,9 +170,9 @@ __device__ __forceinline__ void add_to(const float (&sum)[N], std::int64_t count
   store(before, count, aligned, to);
 }
 
-// Data of both kernels over sorted ids. A warp's task is one chunk of 32 sorted ids and one strip
-// of 32 * N columns. partials [chunk][2][columns] holds the sum of the run that began in an earlier
-// chunk, and of the run that continues into the next.
+// Data of the two kernels that work on sorted ids. A warp's task is one chunk of 32 sorted ids and
+// one strip of 32 * N columns. partials [chunk][2][columns] has two sums per chunk: of the run of
+// equal ids that began in an earlier chunk, and of the run that continues into the next chunk.
 struct Runs {
   const std::uint32_t *keys, *positions;
   std::int64_t count, columns, strips;
@@ -183,8 +184,8 @@ struct Runs {
   }
 };
 
-// Adds the rows of a chunk in order. A run inside the chunk goes to the table, whose row no other
-// warp touches; parts of longer runs are left for join_kernel.
+// Adds the rows of a chunk in order. The sum of a run inside the chunk is added to its table row,
+// which no other warp writes. Parts of longer runs are left for join_kernel.
 template <int N, class T>
 __device__ void add_chunk(const Runs& runs, const T* dout, std::int64_t chunk,
                           std::int64_t column) {

@@ -36,7 +36,7 @@ BiasGradient bias_gradient_of_user() {
               env::kCudaBiasGradient.name, text);
 }
 
-// The columns that a bias's gradient sums, in one operand as stored.
+// The columns whose sums are a bias's gradient, in the operand as stored.
 struct SummedColumns {
   explicit SummedColumns(const GemmArgs& args)
       : data(args.bias_gradient_of_a ? args.a.data : args.b.data),
@@ -133,10 +133,10 @@ class Gemm final : public CudaGemm {
     cudaStream_t native;
   };
 
-  // A product that also gives a bias's gradient.
+  // A product that also computes a bias's gradient.
   struct Summing {
     GemmPlan plan;
-    int trials = kTrialsOfSums;  // trials left; 0: plan.fused is decided
+    int trials = kTrialsOfSums;  // trials left; 0: plan.fused is final
   };
 
   void run_alone(GemmArgs args, const Queue& queue);  // without a bias's gradient
@@ -181,7 +181,7 @@ void Gemm::run(const GemmArgs& args, Stream stream) {
 
 void Gemm::run_alone(GemmArgs args, const Queue& queue) {
   if (args.m <= 0 || args.n <= 0 || args.groups <= 0) return;
-  // An aux that the activation would overwrite is not kept.
+  // If the activation would overwrite aux, aux is not kept.
   if (!args.aux_is_input && args.aux.data == args.c.data) args.aux = {};
   const bool ends = args.bias || args.activation != Activation::none || args.aux.data;
   SHOAL_CHECK(!ends || (args.groups == 1 && args.beta == 0),
@@ -219,7 +219,8 @@ void Gemm::multiply(const GemmArgs& args, const Queue& queue) {
   multiply_then_finish(args, queue);
 }
 
-// Runs the product with all that cuBLASLt can fuse except the activation, then the rest.
+// Runs the product with everything that cuBLASLt can fuse except the activation. A separate pass
+// does the rest.
 void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   const bool keeps = args.aux.data && !args.aux_is_input;
   GemmArgs product = args;
@@ -236,8 +237,9 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   }
   if (fusion == GemmFusion::none) {
     product.bias = nullptr;
-    if (args.bias && args.output != DType::f32) {  // so that the result, bias included, is rounded
-                                                   // once
+    if (args.bias &&
+        args.output !=
+            DType::f32) {  // so that the result is rounded only once, after adding the bias
       whole = resources_.scratch(static_cast<std::size_t>(args.m * args.n) * sizeof(float),
                                  queue.stream);
       product.c = {whole.data(), args.n, 0};
@@ -269,7 +271,8 @@ void Gemm::multiply_then_sum(const GemmArgs& args, const Queue& queue) {
                  args.adds_bias_gradient, queue.stream, queue.native);
 }
 
-// Runs the product with sums by cuBLASLt. False, with nothing queued, if a separate pass must sum.
+// Runs the product and lets cuBLASLt compute the sums. Returns false, with nothing queued, if a
+// separate pass must compute them.
 bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   const GemmFusion fusion = sums_fusion(args);
   if (fusion == GemmFusion::none || bias_gradient_ == BiasGradient::pass) return false;
@@ -310,8 +313,8 @@ bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
   return true;
 }
 
-// Decides whether cuBLASLt computes the bias's gradient within the product. An attempt that decides
-// nothing uses up one trial, except while the stream is captured. `args` must overwrite the bias's
+// Decides whether cuBLASLt computes the bias's gradient within the product. An attempt without a
+// result uses up one trial, except while the stream is captured. `args` must overwrite the bias's
 // gradient, which must be aligned.
 void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& args,
                        const Queue& queue) {
@@ -336,7 +339,7 @@ void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& arg
       return std::nullopt;
     }
   };
-  // If sums within the product are forced, their fastest algorithm is remembered under its own key.
+  // If sums within the product are forced, their fastest algorithm is stored under a separate key.
   const bool always = bias_gradient_ == BiasGradient::product;
   const std::optional<GemmChoice> choice =
       times_ ? choices_.find_or_time(always ? text + " always" : text, attempt) : attempt();
@@ -351,8 +354,8 @@ void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& arg
          fmt::format("cuBLASLt does not take the algorithm of {} for {}", choices_.path(), text));
 }
 
-// Returns the faster way among those with correct sums; nothing if the sums are all zero or not
-// finite.
+// Returns the faster of the two ways if cuBLASLt's sums are correct. Returns nullopt if the sums
+// cannot be compared because they are all zero or not finite.
 std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, GemmArgs args,
                                          const Queue& queue) {
   const std::vector<float> expected = sums_by_pass(args, queue);
@@ -489,7 +492,7 @@ void Gemm::choose(GemmPlan& plan, const GemmKey& key, const GemmArgs& args, cons
                           choices_.path()));
 }
 
-// Replaces c by scratch memory if the product reads c, which must then stay unchanged.
+// If the product reads c, makes it write to scratch memory instead, so that c stays unchanged.
 Buffer Gemm::instead_of_c(const GemmKey& key, GemmArgs& args, const Queue& queue) {
   if (!key.reads_c) return {};
   const std::int64_t elements = (key.groups - 1) * key.stride_c + key.m * key.ldc;

@@ -1,5 +1,5 @@
-// Matrix products with explicit leading dimensions through cuBLASLt. MatmulKernels is built on
-// them, and other families call them for matrices that are padded or lie inside others.
+// Matrix products with explicit leading dimensions through cuBLASLt. MatmulKernels uses them, and
+// other families use them for matrices that are padded or part of larger ones.
 //
 // Algorithm: without a cache directory, cuBLASLt's first proposal. With one, the fastest of its
 // proposals, timed at a shape's first use (never during stream capture) and stored in a file for
@@ -7,11 +7,12 @@
 // so one choice always gives the same bits. Processes agree on the choice if they have no directory
 // or share one: the first to finish timing decides (gemm_choices.h).
 //
-// Bias gradient: cuBLASLt sums it within the product (epilogues BGRADA, BGRADB) if c is f32, as the
-// sums then are, and timing shows a gain. Otherwise, and always without a directory, a pass of our
-// own sums it. SHOAL_CUDA_BIAS_GRADIENT forces one or the other. cuBLASLt documents neither the
-// order nor the precision of its sums, so they are compared with the pass's before a shape's first
-// use. It does promise that one algorithm gives the same bits in each run.
+// Bias gradient: cuBLASLt computes it within the product (epilogues BGRADA, BGRADB) if c is f32, as
+// its sums have c's dtype, and if timing shows a gain. Otherwise, and always without a directory,
+// our own separate pass computes it. SHOAL_CUDA_BIAS_GRADIENT forces one of them. cuBLASLt
+// documents neither the order nor the precision of its sums, so they are compared with those of our
+// pass before a shape's first use. It does promise that one algorithm gives the same bits in each
+// run.
 #pragma once
 
 #include <memory>

@@ -43,8 +43,8 @@ GemmChoice from_json(const nlohmann::json& json) {
   return choice;
 }
 
-// Holds an exclusive lock on the file, against other processes and within this one. The file is
-// never removed: two processes could otherwise lock different files of that name.
+// Holds an exclusive lock on the file against other processes and other threads of this one. The
+// file is never removed; otherwise two processes could lock different files of the same name.
 class FileLock {
  public:
   explicit FileLock(const std::string& path)
@@ -85,7 +85,8 @@ GemmChoices::GemmChoices(const std::string& directory, std::string device,
   read();
 }
 
-// Choices of this process take precedence over those in the file, so that a used choice stays.
+// This process's choices take precedence over those in the file, so that a choice in use does not
+// change.
 void GemmChoices::read() {
   const auto ignore = [&](const std::string& why) {
     log::once(log::Level::warn, path_,

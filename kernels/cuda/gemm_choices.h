@@ -1,7 +1,7 @@
-// The matmul algorithms chosen by timing, in a file for the device and the library's version. Ranks
-// by timing may choose different algorithms, which add in different orders. So all processes
-// that share the directory take the first choice written, and a resumed run takes those of the
-// earlier run. Hosts with separate directories choose separately. Host code only.
+// The matmul algorithms chosen by timing, stored in a file for the device and the library's
+// version. Ranks that time separately may choose different algorithms, which add in different
+// orders. So all processes that share the directory use the first choice written, and a resumed run
+// uses those of the earlier run. Hosts with separate directories choose separately. Host code only.
 #pragma once
 
 #include <array>
@@ -32,15 +32,15 @@ class GemmChoices {
 
   bool on_disk() const { return !path_.empty(); }
   const std::string& path() const { return path_; }
-  // This process's choice, else the one in the file as it is now.
+  // Returns this process's choice, or else the one that is in the file now.
   std::optional<GemmChoice> find(const std::string& key);
   // Returns find()'s choice if there is one, even if another process has written it meanwhile;
   // otherwise stores and returns `choice`. The file is replaced as a whole, including choices of
   // other processes, under a lock. No process holds the lock while it times, since timed work may
   // be queued behind work that waits for another rank. A failure to write is logged once.
   GemmChoice agree(const std::string& key, const GemmChoice& choice);
-  // find(), else agree() on the result of time(); nothing if time() gives nothing. If several
-  // threads or processes time at once, one of them decides for all.
+  // Returns find()'s choice, or else agree() on the result of time(); nullopt if time() returns
+  // none. If several threads or processes time at once, they all use the result of one of them.
   std::optional<GemmChoice> find_or_time(const std::string& key,
                                          const std::function<std::optional<GemmChoice>()>& time);
 

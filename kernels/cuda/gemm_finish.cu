@@ -4,8 +4,8 @@
 namespace shoal::kernels::cuda {
 namespace {
 
-// 1 / (1 + exp(-x)). f32 results need the accurate functions; 16-bit rounding hides the quick ones'
-// error.
+// 1 / (1 + exp(-x)). f32 results need the accurate functions. For 16-bit results, rounding hides
+// the error of the fast ones.
 template <class T>
 __device__ inline float sigmoid(float x) {
   if constexpr (sizeof(T) == 4) return 1.0f / (1.0f + expf(-x));
@@ -54,7 +54,7 @@ template <class T>
 __device__ inline float derivative(GemmActivation kind, float x) {
   if (kind == GemmActivation::none) return 1.0f;
   if (kind == GemmActivation::relu) return x > 0.0f ? 1.0f : 0.0f;
-  // Clamped, since the result is 0 or 1 beyond, to avoid inf times 0. NaN stays.
+  // Clamped to avoid inf times 0, since the result is 0 or 1 outside of this range. NaN stays.
   x = x > 30.0f ? 30.0f : x < -30.0f ? -30.0f : x;
   if (kind == GemmActivation::tanh) {
     const float e = expf(-2.0f * fabsf(x)), s = 2.0f / (1.0f + e);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kTile* kTile) plain_product(const PlainProduct
         for (int q = 0; q < kTile; ++q) sum = fmaf(a_tile[y][q], b_tile[q][x], sum);
         __syncthreads();
       }
-      if (i >= p.m || j >= p.n) continue;  // nothing below waits for the block
+      if (i >= p.m || j >= p.n) continue;  // no barrier follows in this iteration
       float value = p.alpha * sum;
       Out* const place = c + i * p.c_row + j;
       if (p.beta != 0) value += p.beta * widened(*place);

@@ -1,5 +1,6 @@
-// Launchers of gemm_finish.cu: the product that no library offers, and the steps after a product
-// that no epilogue does. Matrices are row-major; `leading` is in elements.
+// Launchers of gemm_finish.cu: a plain product for cases that cuBLASLt does not support, and the
+// steps after a product that no cuBLASLt epilogue does. Matrices are row-major; `leading` is in
+// elements.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// All that decides how a product runs: sizes, layouts, dtypes, epilogue and alignment, but no
-// address. Host code only.
+// Everything that determines how a product runs: sizes, layouts, dtypes, epilogue and alignment,
+// but no addresses. Host code only.
 #pragma once
 
 #include <cstdint>
@@ -55,12 +55,12 @@ struct GemmKeyHash {
   std::size_t operator()(const GemmKey& key) const;
 };
 
-// The most that cuBLASLt can fuse of what `args` asks for. Its epilogues need a bias of c's dtype,
-// an aux whose leading dimension is a multiple of eight elements, and bias and aux aligned to 16
-// bytes (algorithms are chosen without checking that, hence aligned_for_epilogue). GELU is fused
-// only for 16-bit results: for f32 its tanh is too imprecise.
+// The largest part of `args` that cuBLASLt can fuse. Its epilogues need a bias of c's dtype, an aux
+// whose leading dimension is a multiple of eight elements, and 16-byte alignment of both (cuBLASLt
+// chooses algorithms without checking it, hence aligned_for_epilogue). GELU is fused only for
+// 16-bit results, since cuBLASLt's tanh is too imprecise for f32.
 GemmFusion widest_fusion(const GemmArgs& args);
-// The fusion without the activation; a pass of our own then does the rest.
+// The same fusion without the activation, which our own pass then applies.
 GemmFusion without_activation(const GemmArgs& args);
 
 // Fusion of the column sums that `args` wants, if cuBLASLt can compute them. They have c's dtype,

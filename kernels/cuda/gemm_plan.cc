@@ -143,7 +143,7 @@ void GemmPlan::propose() {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, description_.get(), a_.get(), b_.get(), c_.get(),
                                      c_.get(), made, kProposals, results.data(), &count);
-  // cuBLASLt has no algorithm for this product; the caller has other ways.
+  // cuBLASLt has no algorithm for this product; the caller uses another way.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return;
   check_cublas(status, operation);
   for (const auto& result : std::span(results).first(static_cast<std::size_t>(count)))

@@ -30,7 +30,7 @@ class GemmPlan {
   // `args` must match the key; only the alignment of its addresses matters.
   GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const GemmArgs& args);
 
-  // Number of algorithms, the library's favourite first.
+  // Number of algorithms. The library's preferred one comes first.
   std::size_t candidates() const { return candidates_.size(); }
   GemmChoice choice(std::size_t index) const;  // the algorithm of that candidate
   // Puts the chosen algorithm first, before the other candidates. False if the library does not

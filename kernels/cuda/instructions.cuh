@@ -1,5 +1,5 @@
-// Instructions that C++ cannot express: PTX, and a block's dynamic shared memory. Tests replace
-// this file by the emulated GPU's (tests/support/emulated_gpu).
+// Instructions that C++ cannot express (PTX), and a block's dynamic shared memory. Tests replace
+// this file with that of the emulated GPU (tests/support/emulated_gpu).
 //
 // Asynchronous copies and tensor-core products need sm_80. For older GPUs, the kernels that use
 // them compile to traps, and host code such as attention.cc selects others.
@@ -96,16 +96,15 @@ __device__ void multiply(float (&)[4], const std::uint32_t (&)[4], std::uint32_t
 
 #endif
 
-// 2^x to two units of the last place. Results that would be denormal in f32 are 0; for a denormal
-// argument the result is 1.
-// gives 1.
+// 2^x to two units of the last place. Results that would be denormal in f32 are 0. A denormal
+// argument gives 1.
 __device__ inline float exp2_quick(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// Hides from the compiler what the register holds.
+// Hides a register's value from the compiler, so that it cannot use what it knows about the value.
 __device__ inline void forget(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // The block's dynamic shared memory, aligned to 16 bytes.

@@ -12,8 +12,8 @@ struct Launch {
   int multiprocessors;
 };
 
-// Number of blocks of `threads` for `items`; threads take more items in grid strides. At least 1,
-// and no more than fill the device.
+// Number of blocks of `threads` threads for `items` items, at least 1. It is limited to the blocks
+// that fill the device; threads then take several items, in grid strides.
 inline unsigned grid_for(std::int64_t items, int threads, int multiprocessors) {
   const std::int64_t wanted = (items + threads - 1) / threads;
   const std::int64_t most = static_cast<std::int64_t>(multiprocessors) * (2048 / threads);

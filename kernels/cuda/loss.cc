@@ -33,7 +33,7 @@ std::int64_t slice_rows(std::int64_t rows, std::int64_t row_bytes) {
   return ((rows + fewest - 1) / fewest + 7) / 8 * 8;
 }
 
-// At least one byte, since scratch is never asked for 0 bytes.
+// At least one byte, since scratch memory of 0 bytes is not allowed.
 std::size_t bytes_of(std::int64_t count, std::size_t element) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * element;
 }
@@ -55,7 +55,7 @@ class CudaLoss final : public LossKernels {
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
 
  private:
-  // The head's weight [classes, C] and bias in the form products take.
+  // The head's weight [classes, C] and bias in the form that products need.
   struct Head {
     const void *weight = nullptr, *bias = nullptr;
     std::int64_t classes = 0;
@@ -98,9 +98,9 @@ const void* CudaLoss::padded(const ConstView& rows, std::int64_t row_bytes, std:
   return scratch.data();
 }
 
-// With an odd vocabulary (GPT-2's 50,257) cuBLASLt uses kernels without vectors: 98 and 77 TFLOP/s
-// on an H200 where others reach 760. A copy padded with rows of zeros costs 0.04 ms. The padding's
-// logits are never read, and its gradients are 0.
+// With an odd vocabulary (GPT-2's 50,257), cuBLASLt uses kernels without vector loads: 98 and 77
+// TFLOP/s on an H200, where other sizes reach 760. A copy padded with rows of zeros costs 0.04 ms.
+// The padding's logits are never read, and its gradients are 0.
 CudaLoss::Head CudaLoss::padded_head(const LinearCrossEntropyArgs& args, std::int64_t leading,
                                      Stream stream) {
   Head head;
@@ -118,7 +118,7 @@ CudaLoss::Head CudaLoss::padded_head(const LinearCrossEntropyArgs& args, std::in
   return head;
 }
 
-// Without rows no product writes the gradients, so they are zeroed here.
+// Without rows, no product writes the gradients, so this function zeroes them.
 void CudaLoss::clear_gradients(const LinearCrossEntropyArgs& args, cudaStream_t native) {
   if (args.accumulate_dweight) return;
   for (const View& view : {args.dweight, args.dbias})

@@ -49,7 +49,7 @@ struct Largest {
 // precision.
 __device__ __forceinline__ float exp_of(float x) { return exp2_quick(x * 1.4426950408889634f); }
 
-// Shift for exp(x - largest) when everything may still be -inf.
+// The largest logit as the shift in exp(x - largest); 0 if all logits so far are -inf.
 __device__ __forceinline__ float finite_or_zero(float largest) {
   return largest == -INFINITY ? 0.0f : largest;
 }
@@ -146,7 +146,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     if (args.correct) args.correct[row] = 0;
     return;
   }
-  // Read before any thread overwrites it; over_block's barriers come in between.
+  // The target's logit is read before any thread overwrites it; over_block's barriers order the
+  // two.
   const float at_target = widened(logits[target]);
   const bool smooth = args.label_smoothing > 0;
   T* kept = dynamic_shared<T>();  // [leading], if `keep`
@@ -196,8 +197,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     }
     store(out, gradient + column);
   });
-  // Written by the thread that wrote the rest of its pack. Subtracted before rounding, so that it
-  // is rounded only once.
+  // The thread that wrote the rest of the pack writes the target's gradient. It subtracts in f32,
+  // so that the result is rounded only once.
   if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
     gradient[target] = narrowed<G>(
         scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);

@@ -23,7 +23,7 @@ struct CrossEntropyLaunch {
   std::int64_t first_row;       // index of row 0 among all rows, for error reports
   FaultRecord* fault;
   float label_smoothing, scale;
-  const StepState* state;  // its two scales multiply `scale` (whole_scale()); null: none
+  const StepState* state;  // its two factors also multiply `scale` (whole_scale()); null: none
   float* token_loss;       // [rows]; 0 where there is no target
   std::int32_t* correct;   // [rows] 1 if the target is the first largest logit; null: not wanted
 };

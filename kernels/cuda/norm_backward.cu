@@ -1,5 +1,5 @@
-// Backward of LayerNorm and RMSNorm: dx, and the weights' gradients from the same reading of dy and
-// x.
+// Backward of LayerNorm and RMSNorm. dx and the weights' gradients are computed from one reading of
+// dy and x.
 #include "shoal/kernels/cuda/norm_rows.cuh"
 
 namespace shoal::kernels {
@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
     layer_norm_backward_whole_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
                                      const Rows rows, const std::int64_t rows_a_part) {
   constexpr int N = kVector;
-  // For this row and the next: one row's sums are read while the next one's are written.
+  // Two buffers, for this row and the next: one row's sums are read while the next row's are
+  // written.
   __shared__ float room[2][2][kWarps];
   float* const totals = dynamic_shared<float>();  // [2, columns]
   const int a_row = 32 * rows.warps, thread = static_cast<int>(threadIdx.x), group = thread / a_row,

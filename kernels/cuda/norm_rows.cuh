@@ -1,5 +1,6 @@
 // Shared by the kernels of LayerNorm, RMSNorm and softmax. A row is read once into registers, by
-// one warp or as many as needed. Arithmetic is written so that the compiler cannot contract it.
+// one warp or as many as it needs. The arithmetic prevents the compiler from fusing multiplications
+// and additions.
 #pragma once
 
 #include <type_traits>
@@ -31,8 +32,8 @@ __device__ __forceinline__ void store_pack(const Pack<T, N>& pack, T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-// Keeps 16-bit elements packed between two passes over them. Otherwise the compiler keeps them
-// widened, in twice the registers, because it knows that they have not changed.
+// Keeps 16-bit elements packed between two passes over them. Otherwise the compiler would keep the
+// widened values, in twice as many registers.
 template <class T, int N, int count>
 __device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
   if constexpr (sizeof(T) * N == 16) {

@@ -191,7 +191,8 @@ class CudaOptimizer final : public OptimizerKernels {
     return table;
   }
 
-  // Adds each table's squares in up to kSquaresSums sums, then these; the order depends on sizes.
+  // Adds the squares of each table in up to kSquaresSums sums, then adds these. The order depends
+  // only on the sizes.
   void squares_of(std::span<const ConstView> xs, double* out, bool accumulate, Stream stream) {
     const cudaStream_t native = resources_.begin(stream);
     const std::size_t capacity = kManySquares, tables = (xs.size() + capacity - 1) / capacity;

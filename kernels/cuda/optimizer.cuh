@@ -37,7 +37,8 @@ struct RoundedTensor : AdamWTensor {
   RoundingPlace place;
 };
 
-// In f64: the device derives the factors from them, since the step is there.
+// The settings are f64. The device computes the factors from them, since the step number is in
+// device memory.
 struct AdamWSettings {
   const StepState* state;
   double beta1, beta2, epsilon;

@@ -7,14 +7,15 @@
 
 namespace shoal::kernels {
 
-// Splits `count` elements of `bytes` bytes into packs of 16 bytes. The first `head` elements are
-// taken one by one, until every pointer is aligned.
+// Splits `count` elements of `bytes` bytes into packs of 16 bytes. The first `head` elements, up to
+// the first address where every pointer is aligned, are accessed one by one.
 struct PackedRange {
   enum Access { by_bytes, by_elements, by_packs } access = by_packs;
   std::int64_t head = 0;
   std::int64_t packs = 0;  // including the head, if there is one
 
-  // `first`: the address of one pointer; `differing`: the bits in which the others differ from it.
+  // `first`: the address in one pointer. `differing`: the bits in which the other pointers differ
+  // from it.
   PackedRange(std::int64_t count, std::int64_t bytes, std::uintptr_t first,
               std::uintptr_t differing) {
     const auto size = static_cast<std::uintptr_t>(bytes);

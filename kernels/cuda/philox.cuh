@@ -80,7 +80,8 @@ SHOAL_HOST_DEVICE void philox_bits(const PhiloxKey& key, std::uint32_t sample,
   if (lane == 0) return;
   std::uint32_t next[4];
   philox_block(key, sample, block + N / 4, next);
-  // Shifts down by `lane`, register by register: no array is indexed at run time.
+  // Shifts down by `lane` in registers, since indexing an array at run time would need local
+  // memory.
   SHOAL_UNROLL
   for (int k = 0; k < N; ++k) {
     const std::uint32_t by1 = k + 1 < N ? bits[(k + 1) % N] : next[(k + 1) % 4];

@@ -18,7 +18,7 @@ class CudaReduction final : public ReductionKernels {
     reduce_into_all(operation, dtype, sources, {&destination, 1}, count, false, stream);
   }
 
-  // Ignores `past_caches`: data stored to a peer is cached on the peer, if at all.
+  // Ignores `past_caches`: data stored to a peer is cached at most on the peer.
   void reduce_into_all(Reduce operation, DType dtype, std::span<const void* const> sources,
                        std::span<void* const> destinations, std::int64_t count, bool,
                        Stream stream) override {

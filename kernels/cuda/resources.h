@@ -34,8 +34,9 @@ class CudaResources {
   // that a kernel has reported since the last call.
   cudaStream_t begin(Stream stream);
 
-  // Copies between any two places, in the order of `native`. Copies and waits are counted as the
-  // device backend's are, so that kernels cannot wait or copy pageable memory unnoticed.
+  // Copies between any two kinds of memory, in the order of `native`. Copies and waits are counted
+  // in the device backend's statistics, so that tests notice kernels that wait or copy pageable
+  // memory.
   void copy(void* to, const void* from, std::size_t bytes, cudaStream_t native) const;
   void wait_for(cudaStream_t native) const;  // blocks
 

@@ -1,5 +1,5 @@
-// Elements of a [rows, columns] tensor in packs of `width` that never span two rows. It maps
-// threads to elements where the column matters.
+// Splits a [rows, columns] tensor into packs of `width` elements that never span two rows, for
+// kernels that need the column of an element.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct RowPacks {
         small(total <= 0xffffffff) {
     if (small && per_row > 0) divisor = Divisor(static_cast<std::uint32_t>(per_row));
   }
-  // True if every row allows vectors, provided that the first one does.
+  // If the first row is aligned for vectors, true means that every row is.
   bool whole() const { return columns % width == 0; }
 
   SHOAL_HOST_DEVICE Place at(std::int64_t pack) const {

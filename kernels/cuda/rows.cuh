@@ -1,4 +1,4 @@
-// Launchers of rows.cu: operations of heads that use few rows.
+// Launchers of rows.cu: operations for heads that use only a few rows of their input.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ cudaError_t launch_count_positions(Launch at, std::int64_t batch, std::int64_t l
                                    const std::int32_t* ids, std::int32_t padding,
                                    std::int32_t* out);
 
-// LossKernels::squared_error in one block, for few numbers; it has its own order of addition.
+// LossKernels::squared_error in a single block, since it has few numbers. Its order of addition is
+// fixed but differs from that of other devices.
 cudaError_t launch_squared_error(DType dtype, std::int64_t count, const void* x,
                                  const float* targets, float loss_scale, const StepState* state,
                                  float* loss_sum, void* dx, cudaStream_t stream);
