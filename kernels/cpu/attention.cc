@@ -1,8 +1,8 @@
 // FlashAttention on tiles of queries by keys that fit a core's L2 cache (Dao et al., 2022). A
-// forward task is one (batch, head): it packs the head's keys and values once, then loops over
-// blocks of queries and, for each, over blocks of keys up to the causal limit.
-// A backward task is one (batch, key head) with all heads that read it. It owns their dq and the
-// key head's dk and dv, so the order of every sum is the same for any number of threads.
+// forward task is one (batch, head). It packs the head's keys and values once, then loops over
+// blocks of queries and, for each of them, over blocks of keys up to the causal limit. A backward
+// task is one (batch, key head) with all query heads that read it. Only this task writes their dq
+// and the key head's dk and dv, so the order of every sum is the same for any number of threads.
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
@@ -111,7 +111,8 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   delta = floats(backward, kQueries);
 }
 
-// One (batch, head); in backward, the heads of a group starting with this one.
+// Work on one (batch, head). In backward, also on the following query heads that read the same key
+// head.
 class HeadTask {
  public:
   HeadTask(const AttentionShape& shape, const TileProduct& product, const Workspace& work,
@@ -345,7 +346,7 @@ class CpuAttention final : public AttentionKernels {
     const std::int64_t heads = shape.batch * shape.heads,
                        blocks = (shape.query_length + kQueries - 1) / kQueries;
     if (heads == 0 || blocks == 0 || shape.head_dim == 0) return;
-    // With few heads, several threads share one head, and each packs the keys for itself.
+    // With few heads, several threads share one head, and each packs the keys itself.
     const std::int64_t splits =
         std::clamp<std::int64_t>((resources_.threads + heads - 1) / heads, 1, blocks);
     float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;

@@ -59,7 +59,7 @@ std::int64_t KeptRowBytes(std::int64_t keys) {
   return lanes < 8 ? 0 : (keys + lanes - 1) / lanes * (lanes / 8);
 }
 
-// Number of the tile's keys that causality leaves to row r.
+// Number of the tile's keys that the causal mask lets row r see.
 std::int64_t SeenColumns(const ScoreTile& tile, std::int64_t r) {
   return std::clamp<std::int64_t>(visible_keys(*tile.shape, tile.query + r) - tile.key, 0,
                                   tile.columns);
@@ -200,8 +200,8 @@ struct Gradients {
   FloatVec p, ds;
 };
 
-// How backward gets forward's dropout mask: there is none, it draws the bits again, or forward kept
-// them.
+// How backward obtains forward's dropout mask. `nothing`: there was no dropout. `drawn`: it draws
+// the bits again. `kept`: forward kept them.
 enum class Drops { nothing, drawn, kept };
 
 // Gradients of a tile's rows, one vector at a time.
@@ -257,8 +257,8 @@ class TileGradients {
     } else {
       rest = hn::Sub(dp, row.delta);
     }
-    // dp is 0 beyond the last key, but an infinite product elsewhere must not leak: p = 0 implies
-    // ds = 0.
+    // dp is 0 beyond the last key. Elsewhere an infinite dp must not give NaN, so p = 0 implies ds
+    // = 0.
     return {kept_p, hn::IfThenElseZero(hn::Gt(p, zero), hn::Mul(p, rest))};
   }
 

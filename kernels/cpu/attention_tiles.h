@@ -1,5 +1,5 @@
-// Vectorised attention steps on a tile of scores between two products. A tile is `rows` queries by
-// `columns` keys of one head; its scores are q·k, not yet scaled.
+// Vectorised steps of attention between the two products of a tile of scores. A tile is `rows`
+// queries by `columns` keys of one head. Its scores are q·k, not yet scaled.
 #pragma once
 
 #include <cstdint>

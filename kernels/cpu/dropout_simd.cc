@@ -91,7 +91,8 @@ HWY_INLINE void normal_pairs(const std::uint32_t* bits, std::int64_t pairs, Floa
   }
 }
 
-// Pairs are always made whole, from an even element on. An odd start or end discards half a pair.
+// Computes whole pairs, starting at an even element. At an odd start or end, half of a pair is
+// discarded.
 void FillNormal(const RandomKey& key, std::uint32_t sample, std::uint64_t first, float mean,
                 float std, float* out, std::int64_t count) {
   constexpr std::uint64_t kStep = static_cast<std::uint64_t>(kRandomChunk);

@@ -38,7 +38,8 @@ class CpuEmbedding final : public EmbeddingKernels {
                  });
   }
 
-  // Threads own columns, so each element is summed in the order of i for any number of threads.
+  // Each thread owns a range of columns, so each element is summed in the order of i for any number
+  // of threads.
   void embedding_backward(ConstView ids, ConstView dout, View dtable, Stream) override {
     check::embedding_backward(ids, dout, dtable);
     check::ids("embedding_backward", ids, dtable.shape[0]);

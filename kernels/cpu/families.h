@@ -16,7 +16,7 @@ std::unique_ptr<MatmulKernels> make_cpu_matmul(const CpuResources& resources,
                                                ElementwiseKernels& elementwise);
 std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuResources& resources);
 std::unique_ptr<NormKernels> make_cpu_norm(const CpuResources& resources);
-// `bf16_pairs`: multiply bf16 in pairs if the machine can; otherwise bf16 computes through f32.
+// `bf16_pairs`: multiply pairs of bf16 if the machine can. Otherwise bf16 is computed in f32.
 std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuResources& resources,
                                                      bool bf16_pairs = true);
 // `elementwise` (f16 conversion) must outlive the result. A slice's logits take about

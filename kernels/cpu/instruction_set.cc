@@ -31,7 +31,8 @@ const char* instruction_set() {
     const std::int64_t beyond = targets_beyond_the_limit();
     if (beyond != 0) hwy::DisableTargets(beyond);
     const std::int64_t targets = hwy::SupportedTargets();
-    // SupportedTargets() makes Highway dispatch to the processor's targets, whatever is disabled.
+    // SupportedTargets() makes Highway dispatch to all of the processor's targets again, including
+    // disabled ones.
     if (beyond != 0) hwy::DisableTargets(beyond);
     return hwy::TargetName(targets & -targets);
   }();

@@ -25,8 +25,8 @@ constexpr std::int64_t kAlign = 32;
 
 std::int64_t aligned(std::int64_t count) { return (count + kAlign - 1) / kAlign * kAlign; }
 
-// The head with its inputs in the form the products take: f32 or bf16, K even, without the rows
-// that have no target.
+// The head's inputs in the form that products need: f32 or bf16, with an even K, and without the
+// rows that have no target.
 struct Head {
   DType dtype = DType::f32;
   const char* x = nullptr;       // [rows, ld]
@@ -96,7 +96,7 @@ class CpuLoss final : public LossKernels {
   std::vector<CrossEntropyRow> results_;
 };
 
-// Replaces views in args by f32 copies if products cannot take their dtype.
+// Converts views in `args` to f32 copies if products do not support their dtype.
 Head CpuLoss::prepare(LinearCrossEntropyArgs& args, Stream stream) {
   const auto widen = [&](Scratch& scratch, ConstView& view) {
     if (!view.defined() || view.dtype == DType::f32) return;

@@ -92,8 +92,8 @@ struct NarrowPart {
 };
 
 // Computes the columns of panels [first, last). The next part of b is packed between the tiles of
-// this one and prefetched slightly earlier: its lines are a page apart, where hardware prefetchers
-// do not follow.
+// the current one. It is prefetched slightly earlier, since its rows are a page apart and hardware
+// prefetchers do not cross pages.
 void MultiplyNarrow(const GemmProblem& p, const float* a, const float* b, const float* bias,
                     float* c, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kAhead = 24;  // rows of b

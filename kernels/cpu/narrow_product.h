@@ -1,9 +1,9 @@
 // Forward products with few rows, such as a pipeline's microbatch or the last rows of a batch.
-// Without AVX-512, oneDNN 2.6.3 multiplies up to 263 rows with kernels that read b unpacked. If
-// rows of b are a multiple of 4 KiB apart (3072 columns), they share a few cache sets, and half of
-// the peak is lost.
-// Here, panels of b are packed while the previous one is multiplied: 1.55 times as fast
-// (docs/performance.md). Transposed b has no such rows, so oneDNN is faster there.
+// Without AVX-512, oneDNN 2.6.3 multiplies up to 263 rows with kernels that do not pack b. If the
+// rows of b are a multiple of 4 KiB apart (3072 columns), they share a few cache sets, which halves
+// the speed. This product packs each panel of b while the previous one is multiplied, and is 1.55
+// times as fast (docs/performance.md). Transposed b does not have such rows, so oneDNN is faster
+// there.
 #pragma once
 
 #include "shoal/kernels/cpu/onednn.h"

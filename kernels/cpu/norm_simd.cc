@@ -206,8 +206,8 @@ void Softmax(const ConstView& x, const View& y, std::int64_t first, std::int64_t
       const FloatVec last = LoadSomeFloats(from + i, columns - i);
       const auto inside = hn::FirstN(kFloat, static_cast<std::size_t>(columns - i));
       largest = hn::MaxOfLanes(kFloat, hn::IfThenElse(inside, hn::Max(largest, last), largest));
-      // The exponentials are computed twice: 16-bit outputs cannot hold them, and f32 is
-      // memory-bound even so.
+      // The exponentials are computed twice. 16-bit outputs cannot hold them, and f32 is limited by
+      // memory bandwidth anyway.
       const auto exponential = [largest](FloatVec v) HWY_ATTR { return exp(hn::Sub(v, largest)); };
       const FloatVec inverse = hn::Set(kFloat, 1.0f / sum_of(columns, exponential, from));
       map(

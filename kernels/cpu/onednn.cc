@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kThroughF32 = "through f32";
 
-// oneDNN takes its team from the calling thread's OpenMP setting, both at creation and at
-// execution.
+// Sets the number of OpenMP threads. oneDNN reads it from the calling thread, both when it creates
+// a primitive and when it runs it.
 class Team {
  public:
   explicit Team(int threads) : before_(omp_get_max_threads()) {

@@ -36,8 +36,8 @@ class OneDnnGemm {
   void run(const GemmProblem& problem, const void* a, const void* b, const void* bias, void* c);
 
   // True if oneDNN multiplies bf16 with native instructions on this machine. Otherwise the caller
-  // computes through f32 copies: 2.6.3 refuses bf16 without AVX-512, and with AVX-512 that lacks
-  // bf16 its products take 2.4 times as long as f32's.
+  // computes with f32 copies: oneDNN 2.6.3 rejects bf16 without AVX-512, and with an AVX-512 that
+  // lacks bf16 its products take 2.4 times as long as in f32.
   bool multiplies_bf16();
   // oneDNN's name of the implementation that multiplies `dtype` on this machine:
   // "brg:avx512_core_bf16", or "through f32".

@@ -68,7 +68,7 @@ class CpuOptimizer final : public OptimizerKernels {
       if (tensor.state->skip) return;
       const AdamWFactors factors(tensor);
       const std::int64_t count = tensor.master.shape.count();
-      // Directions are only kept for one block.
+      // The directions of only one block are in memory at a time.
       *squares++ = squares_of(tensor.master);
       *squares++ = sum_of_blocks(count, [&](std::int64_t first, std::int64_t some) {
         float direction[kBlock];
@@ -105,7 +105,7 @@ class CpuOptimizer final : public OptimizerKernels {
     check::training_float("has_non_finite", "x", x);
     std::atomic<bool> found{false};
     over(x, [&](std::int64_t first, std::int64_t count) {
-      // Block by block, so that one thread's find stops the other threads.
+      // Works block by block, so that all threads stop soon after one finds such a value.
       for (std::int64_t i = 0; i < count && !found.load(std::memory_order_relaxed); i += kBlock)
         if (non_finite_range(x, first + i, std::min(kBlock, count - i)))
           found.store(true, std::memory_order_relaxed);

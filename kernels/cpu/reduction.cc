@@ -18,8 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Register form of elements of T: f32 for 16-bit floats, T otherwise. Addresses are in bytes, since
-// nothing is aligned.
+// How elements of T are held in registers: as f32 for 16-bit floats, otherwise as T. Addresses are
+// in bytes, since no alignment is assumed.
 template <class T>
 struct Lanes {
   using Tag = hn::ScalableTag<T>;
@@ -55,8 +55,8 @@ struct Sum {
   }
 };
 
-// Highway cannot multiply 8- and 64-bit integers. Those go lane by lane in unsigned arithmetic,
-// where wrapping is defined.
+// Highway cannot multiply 8- and 64-bit integers. They are multiplied one by one, in unsigned
+// arithmetic, where wrapping is defined.
 struct Product {
   template <class D, class V>
   static HWY_INLINE V apply(D d, V a, V b) {
@@ -86,14 +86,14 @@ struct Extreme {
   }
 };
 
-// Number of vectors that are folded before any is stored. Ranks' buffers have equal offsets in
-// their pages, so otherwise loads and stores of one line would wait for each other.
+// Number of vectors that are folded before any is stored. Ranks' buffers have equal offsets within
+// pages, so alternating loads and stores would wait for each other.
 constexpr std::size_t kGroup = 4;
 
-// Prefetch distance of sources. Hardware prefetching stops at the end of a page, and alternates
-// between the two rows of a pair. Beyond the last-level cache, 4 MiB of two ranks took 149 us
-// without and 76 with it (Zen 3); within L2 it costs 4 %. Never prefetches beyond the end, since
-// those lines belong to another rank.
+// Prefetch distance of sources, in bytes. Hardware prefetching stops at the end of a page and does
+// not follow alternating streams well. Beyond the last-level cache, 4 MiB of two ranks took 149 us
+// without prefetching and 76 us with it (Zen 3); within L2 it costs 4 %. It never reads beyond the
+// end, since those lines belong to another rank.
 constexpr std::int64_t kAhead = 2048;
 
 template <class Sources>
@@ -103,7 +103,7 @@ HWY_INLINE void fetch_ahead(const Sources& sources, std::int64_t at, std::int64_
       hwy::Prefetch(sources[s] + at + kAhead + line);
 }
 
-// Keeps `kCount` pointers in registers, as for two ranks; 0: any number.
+// Keeps `kCount` pointers in registers (used for two ranks); 0: any number of pointers.
 template <class Byte, std::size_t kCount>
 struct Rows {
   template <class Pointer>
@@ -153,7 +153,7 @@ HWY_INLINE void reduce_rest(const Sources& sources, const Destinations& destinat
     std::memcpy(destinations[d] + offset, lanes, rest);
 }
 
-// Stores the bytes of kGroup vectors past the caches; `to` is aligned to a vector.
+// Writes the bytes of kGroup vectors with non-temporal stores; `to` is aligned to a vector.
 HWY_INLINE void stream_group(const std::byte* group, std::int64_t bytes, std::byte* to) {
   const hn::ScalableTag<std::uint8_t> d;
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
@@ -241,7 +241,7 @@ HWY_INLINE void reduce_typed(const Job& job) {
     reduce_rows<T, Op>(Rows<const std::byte, kSources>(job.sources),
                        Rows<std::byte, kDestinations>(job.destinations), bytes, job.past_caches);
   };
-  // Rings and pairs of ranks have their own loops.
+  // Rings and pairs of ranks have specialised loops.
   if (job.sources.size() == 2 && job.destinations.size() == 1)
     run.template operator()<2, 1>();
   else if (job.sources.size() == 2 && job.destinations.size() == 2)

@@ -56,8 +56,8 @@ SHOAL_BF16_TARGET void block(const TileProduct::Call& call, const char* a, const
   }
 }
 
-// Transposes rows of 16 words to words of 16 rows. The masks select all lanes: without them GCC 12
-// warns of uninitialised values inside its header.
+// Transposes rows of 16 words to words of 16 rows. The masks select all lanes; without them GCC 12
+// warns about uninitialised values inside its own header.
 SHOAL_BF16_TARGET inline void transpose_words(const char* from, std::int64_t row_bytes,
                                               std::uint32_t* to, std::int64_t to_stride) {
   __m512i a[16], b[16];

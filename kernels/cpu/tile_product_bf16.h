@@ -1,5 +1,5 @@
-// The AVX512_BF16 part of tile_product.h. Highway 1.0.3 has no vdpbf16ps, which doubles the rate of
-// f32, so this file alone uses intrinsics, guarded by has_bf16_pairs().
+// The AVX512_BF16 part of tile_product.h. Highway 1.0.3 lacks vdpbf16ps, which is twice as fast as
+// f32. So this file, and only this one, uses intrinsics, guarded by has_bf16_pairs().
 #pragma once
 
 #include "shoal/kernels/cpu/tile_product.h"
