@@ -1,4 +1,4 @@
-// The activations that products apply to their result.
+// The activation functions that a matrix product can apply to its result.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Scaled dot-product attention. It never holds a [T, T] matrix of the whole batch, only tiles, and
-// backward recomputes them (Dao et al., "FlashAttention", 2022).
+// Scaled dot-product attention. Score matrices [T, T] are computed tile by tile and never stored
+// for the whole batch; backward recomputes them (Dao et al., "FlashAttention", 2022).
 #pragma once
 
 #include "shoal/kernels/random.h"

@@ -27,7 +27,7 @@ void parameter_copy(const char* operation, const View& parameter, std::int64_t c
               parameter.shape.count(), count);
 }
 
-// A StepState in device memory is read by the kernel, not here. `device` is the gradients' device,
+// A StepState in device memory is checked by the kernel instead. `device` is the gradients' device,
 // since masters and moments may be in pinned host memory.
 void step_state(const char* operation, const StepState* state, Device device) {
   SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
@@ -175,7 +175,7 @@ void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const C
   const char* operation = "layer_norm_weight_gradient";
   same(operation, dy, x);
   statistics(operation, x, mean, rstd);
-  // Empty tensors are undefined as well.
+  // A tensor without elements also counts as undefined.
   SHOAL_CHECK(mean.defined() == dbeta.defined() || x.shape.count() == 0,
               "{}: an RMSNorm has neither mean nor dbeta, a LayerNorm both", operation);
   const auto of_columns = [&](const ConstView& gradient) {

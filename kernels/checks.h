@@ -6,7 +6,7 @@
 
 namespace shoal::kernels::check {
 
-// The view has this shape and, unless it is empty, is defined.
+// Checks that the view has this shape and, unless it is empty, is defined.
 void shape(const char* operation, const char* name, const ConstView& view, const Shape& expected);
 void dtype(const char* operation, const char* name, const ConstView& view, DType expected);
 // f32, bf16 or f16.

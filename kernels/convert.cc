@@ -22,7 +22,7 @@ To convert(From value) {
     return To(static_cast<float>(value));
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     using Limits = std::numeric_limits<To>;
-    // 2^bits is exact in any float; max() itself need not be.
+    // max() + 1 is a power of two and therefore exact in any float; max() may not be.
     constexpr To kHalfEnd = Limits::max() / 2 + 1;
     constexpr From kEnd = static_cast<From>(kHalfEnd) * 2;
     if (std::isnan(value)) return 0;

@@ -25,8 +25,9 @@ class ElementwiseKernels {
   virtual void scale(ConstView x, float factor, View out, Stream stream) = 0;
   // y += alpha * x
   virtual void axpy(float alpha, ConstView x, View y, Stream stream) = 0;
-  // out = x converted, any pair of dtypes. To bf16/f16: to nearest even; f64 and integers go by way
-  // of f32, as in PyTorch. Float to integer: toward zero, saturating, NaN gives 0. Integers wrap.
+  // out = x converted, any pair of dtypes. To bf16 or f16: rounds to nearest even; f64 and integers
+  // go through f32, as in PyTorch. Float to integer: toward zero, saturating, NaN gives 0. Integers
+  // wrap.
   virtual void cast(ConstView x, View out, Stream stream) = 0;
   // x [.., rows, columns] -> out [.., columns, rows], any dtype.
   virtual void transpose(ConstView x, View out, Stream stream) = 0;
@@ -46,7 +47,8 @@ class ElementwiseKernels {
   virtual void swiglu_backward(ConstView gate, ConstView up, ConstView dout, View dgate, View dup,
                                Stream stream) = 0;
 
-  // out = dropout(x). Also its own backward: the mask is recomputed, never stored.
+  // out = dropout(x). Backward calls it too, with the gradient as x: the mask is recomputed, never
+  // stored.
   virtual void dropout(const DropoutArgs& args, ConstView x, View out, Stream stream) = 0;
   // out = residual + dropout(x): the sum at the end of a transformer's sub-layer.
   virtual void dropout_add(const DropoutArgs& args, ConstView x, ConstView residual, View out,

@@ -17,7 +17,7 @@ struct RotaryArgs {
   // the table throws invalid_argument with its place and value.
   ConstView positions;
   std::int64_t first_position = 0;  // if no `positions`: position of each sample's row 0
-  bool backward = false;            // rotate the other way: dx from dy
+  bool backward = false;            // rotates in the opposite direction: computes dx from dy
   View out;                         // like x; may alias x
 };
 

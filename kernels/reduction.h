@@ -1,4 +1,4 @@
-// Reductions over ranks' buffers: the part of kernels that collectives may use.
+// Reductions over ranks' buffers. Of all kernels, collectives may use only these.
 #pragma once
 
 #include <memory>
