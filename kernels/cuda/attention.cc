@@ -21,7 +21,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Compute capability that the fused kernels' instructions need: cp.async, mma of 16 x 8 x 16, bf16.
+// First with the instructions that the fused kernels need: cp.async, mma of 16 x 8 x 16, bf16.
 constexpr int kFusedCapability = 80;
 
 enum class Choice { automatic, cudnn, own, products };
@@ -70,9 +70,8 @@ const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
   return nullptr;
 }
 
-// Largest number of pieces of a packed gradient that cuDNN gets, empty sequences included. Each
-// piece takes several launches and scratch for full-length rows. Our own kernels skip keys and
-// queries outside a sequence.
+// cuDNN gets at most this many pieces of a packed gradient, empty sequences included, since each
+// takes several launches and scratch for full-length rows. Our own kernels skip other sequences.
 constexpr std::int64_t kMostPackedPieces = 8;
 
 // Number of batch rows in cuDNN's view of the call.
@@ -479,7 +478,7 @@ class CudaAttention final : public AttentionKernels {
     return static_cast<int>((s.key_length + 31) / 32);
   }
 
-  // Number of bytes of kept bits, for a call with dropout.
+  // Bytes of kept bits; 0 without dropout.
   static std::int64_t drawn_bytes(const AttentionShape& s) {
     if (!(s.dropout > 0)) return 0;
     return s.batch * s.heads * s.query_length * kept_words(s) *

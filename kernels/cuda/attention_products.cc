@@ -51,8 +51,8 @@ struct AttentionProducts::Product {
   bool adds = false;
 };
 
-// Groups are heads or batch rows, whichever needs fewer calls, since a product has only one group
-// stride.
+// A product has only one stride between groups, so its groups are either heads or batch rows. Takes
+// whichever needs fewer calls.
 void AttentionProducts::multiply(const Call& call, const Product& p) const {
   const bool by_batch = call.batch <= call.heads;
   GemmArgs args;

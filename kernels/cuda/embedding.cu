@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();
   }
   __syncthreads();
-  // Turns the warps' counts into the target of each warp's first key of a digit.
+  // Turns each warp's count per digit into the position of its first key with that digit.
   std::uint32_t start = starts[static_cast<std::int64_t>(threadIdx.x) * gridDim.x + blockIdx.x];
   for (int w = 0; w < kWarps; ++w) {
     const std::uint32_t mine = next[w][threadIdx.x];

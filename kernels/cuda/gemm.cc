@@ -237,9 +237,7 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   }
   if (fusion == GemmFusion::none) {
     product.bias = nullptr;
-    if (args.bias &&
-        args.output !=
-            DType::f32) {  // so that the result is rounded only once, after adding the bias
+    if (args.bias && args.output != DType::f32) {  // rounds only once, after the bias
       whole = resources_.scratch(static_cast<std::size_t>(args.m * args.n) * sizeof(float),
                                  queue.stream);
       product.c = {whole.data(), args.n, 0};

@@ -43,8 +43,8 @@ GemmChoice from_json(const nlohmann::json& json) {
   return choice;
 }
 
-// Holds an exclusive lock on the file against other processes and other threads of this one. The
-// file is never removed; otherwise two processes could lock different files of the same name.
+// Holds an exclusive lock on the file against other processes and other threads. The file is never
+// removed; otherwise two processes could lock different files of the same name.
 class FileLock {
  public:
   explicit FileLock(const std::string& path)
