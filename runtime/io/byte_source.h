@@ -33,7 +33,7 @@ std::string read_all(const ByteSource& source, std::int64_t limit = std::int64_t
 std::string read_text_file(const std::string& path, std::int64_t limit = std::int64_t{1} << 30);
 
 // Maps schemes to openers. It is passed as an object, not global: each program registers the
-// schemes it links. A name without "scheme://", and "file://", is a local path.
+// schemes it links. A name without "scheme://" or with "file://" is a local path.
 class SourceRegistry {
  public:
   using Opener = std::function<std::shared_ptr<ByteSource>(const std::string& uri)>;
