@@ -34,8 +34,9 @@ class LossScaler {
   const LossScalerState& state() const { return state_; }
   void restore(const LossScalerState& state) { state_ = state; }
 
-  // With the scale in a device's StepState, each update moves it by rule() (StepOptions::scaling).
-  // put() writes this state into `state`; take() reads it back and throws like update().
+  // If the scale is kept in a device's StepState, kernels adjust it by rule() after each update
+  // (StepOptions::scaling). put() writes this state into `state`; take() reads it back and throws
+  // like update().
   kernels::LossScaleRule rule() const;
   void put(kernels::StepState& state) const;
   void take(const kernels::StepState& state);

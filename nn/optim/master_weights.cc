@@ -6,7 +6,7 @@
 namespace shoal::nn {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // f32 elements: one cache line
+constexpr std::int64_t kAlignment = 16;  // in f32 elements: one cache line
 
 }  // namespace
 

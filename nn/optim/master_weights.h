@@ -1,4 +1,5 @@
-// f32 masters of a model that computes in 16 bits (decision 12), or updates without masters.
+// Master weights: f32 copies of the parameters of a 16-bit model (decision 12). With stochastic
+// rounding, bf16 parameters need none.
 #pragma once
 
 #include <functional>
@@ -13,15 +14,15 @@ namespace shoal::nn {
 
 class MasterWeights {
  public:
-  // `parameters` hold f32 values (initialised or loaded). With compute f32, they are their own
+  // `parameters` hold f32 values (initialised or loaded). With f32 compute, they are their own
   // masters. With bf16/f16, their values move to masters in one block (MemoryTag::optimizer), and
-  // `value` becomes a rounded copy. Frozen parameters get the copy only. If a parameter has no
-  // value yet, `fill` provides it just before, so that only one parameter at a time is whole in
-  // f32.
+  // `value` becomes a rounded copy. A frozen parameter gets no master. `fill` initialises a
+  // parameter that has no value yet, just before its conversion, so only one parameter at a time
+  // exists in f32.
   //
-  // `rounding_seed` (bf16 only): there are no masters; updates round stochastically
-  // (kernels/rounding.h). "Master" below then means the bf16 value itself. `masters`: memory of the
-  // block if not `memory`, such as pinned host memory that a device's kernels access in place.
+  // `rounding_seed` (bf16 only) selects stochastic rounding without masters (kernels/rounding.h).
+  // "Master" below then means the bf16 value itself. `masters`: where to allocate the block instead
+  // of `memory`, such as pinned host memory that device kernels access in place.
   MasterWeights(std::span<Parameter* const> parameters, DType compute, kernels::Kernels& kernels,
                 MemoryResource& memory, const std::function<void(Parameter&)>& fill = {},
                 MemoryResource* masters = nullptr, std::optional<std::uint64_t> rounding_seed = {});
@@ -31,7 +32,7 @@ class MasterWeights {
   std::vector<Segment> segments() const;
   // f32 values by parameter name, for checkpoints and exported models.
   std::vector<NamedTensor> masters() const;
-  // Rounds the masters into the values again, after masters() were modified.
+  // Rounds the masters into the values again. Call after modifying masters().
   void refresh();
 
  private:

@@ -10,7 +10,7 @@
 namespace shoal::nn {
 namespace {
 
-// Segments start on cache lines, so that vector loops over neighbours do not share one.
+// Segments start on cache-line boundaries, so that neighbouring segments never share a line.
 constexpr std::int64_t kAlignment = 16;  // f32 elements
 
 std::int64_t aligned(std::int64_t count) {
@@ -169,7 +169,7 @@ bool Optimizer::update_segment(std::size_t segment, Stream stream) {
 double Optimizer::end() {
   SHOAL_ASSERT(state_ != nullptr);
   state_ = nullptr;
-  double sum = 0;  // in the order of segments, as queue_step() adds them
+  double sum = 0;  // in segment order, like queue_step()
   for (const double squares : segment_squares_) sum += squares;
   return std::sqrt(sum) * scale_;
 }

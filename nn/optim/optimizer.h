@@ -32,14 +32,14 @@ struct StepOptions {
   // skipped, the device picks the rate of the update it actually reached, from those of the last
   // kernels::kRates steps. Negative, or on the host: `learning_rate` is used as it is.
   std::int64_t update = -1;
-  // 1 / the step's targets, if the host did not apply it to the losses: StepState then scales them
-  // (kernels/loss.h).
+  // 1 / the number of targets in the step. Set it if the host did not scale the losses by it;
+  // kernels then scale them through StepState (kernels/loss.h).
   float inverse_targets = 1;
-  // For f16: how the StepState's loss scale follows the update. Losses were multiplied by it and by
-  // 1 / gradient_scale.
+  // For f16: adjusts the loss scale in StepState after the update. Losses were multiplied by that
+  // scale and by 1 / gradient_scale.
   kernels::LossScaleRule scaling = {};
-  // On the host: this rank's part of the step's loss, which becomes the sum over all ranks, in the
-  // operation that adds up the norm. May be null.
+  // Host only, may be null. In: this rank's part of the step's loss. Out: the sum over all ranks,
+  // computed by the same reduction as the norm.
   double* loss = nullptr;
 };
 
@@ -54,8 +54,8 @@ class Optimizer {
  public:
   // Allocates the rule's states, zeroed, under MemoryTag::optimizer, in one block per name. The
   // blocks come from `states` if it is not null, such as pinned host memory that a device's kernels
-  // access in place. `group`: the ranks that update with this one; null: there are none. Everything
-  // but `segments` and `rule` must outlive the object.
+  // access in place. `group`: the ranks that update the model together; null: only this rank.
+  // Everything but `segments` and `rule` must outlive the object.
   Optimizer(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
             std::unique_ptr<UpdateRule> rule, MemoryResource* states = nullptr,
             UpdateGroup* group = nullptr);
@@ -63,14 +63,14 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Computes the norm, clips and updates, in one pass over each segment after the norm. Clips by
-  // min(1, max / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. Advances state.step unless
-  // skipped. On a device, the host waits for the outcome.
+  // Computes the norm, then clips and updates each segment in one pass. The clip factor is min(1,
+  // max / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_. Advances state.step unless the step
+  // is skipped. On a device, the host waits for the outcome.
   StepOutcome step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
 
   // step() in three parts that the caller can queue without waiting. set_step() stores the values
   // that change per step; call it before the forward pass if losses read the state. queue_step()
-  // queues the work, which may be captured and replayed with its max_gradient_norm and group.
+  // queues the work, which may be captured; a replay uses the captured max_gradient_norm and group.
   // outcome() waits for the last step's result.
   void set_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   void queue_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
@@ -78,17 +78,17 @@ class Optimizer {
   // Norm of the last step, [1] f64, for a later read. Not finite if the step was skipped.
   const Tensor& norm() const { return norm_; }
 
-  // Segment-wise stepping, if gradients arrive one after the other without clipping. begin()
-  // advances `state`. Then update_segment() updates each segment once, in any order. The results
-  // equal step() with a finite norm, bit by bit. False: the segment's gradient is not finite, and
-  // nothing was changed. end() returns the norm. All wait.
+  // Segment-wise stepping without clipping, for gradients that arrive one after the other. begin()
+  // advances `state`. Then call update_segment() once per segment, in any order; it returns false
+  // and leaves the segment unchanged if the gradient is not finite. end() returns the norm. If the
+  // norm is finite, the results equal those of step() bit by bit. All three block.
   void begin(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   bool update_segment(std::size_t segment, Stream stream = {});
   double end();
 
   const std::vector<Segment>& segments() const { return segments_; }
   // "exp_avg/NAME", "exp_avg_sq/NAME" ..., sharing the optimizer's memory. A checkpoint saves and
-  // loads them beside the masters.
+  // loads them together with the masters.
   std::vector<NamedTensor> state_tensors() const;
   std::int64_t state_bytes() const;
 

@@ -7,7 +7,7 @@
 namespace shoal::nn {
 namespace {
 
-// Elements contiguous both in this part and in the whole parameter.
+// A range of elements that is contiguous in both this part and the whole parameter.
 struct Run {
   std::int64_t here = 0, whole = 0, count = 0;
 };

@@ -1,4 +1,4 @@
-// Random coordinates for the stochastic rounding of a parameter without masters
+// Random-number coordinates for stochastic rounding of a parameter without masters
 // (kernels/rounding.h).
 #pragma once
 
@@ -7,8 +7,9 @@
 
 namespace shoal::nn {
 
-// Coordinates of the elements from `first` on in this rank's part of the parameter. Throws
-// unavailable if its pieces are not equal runs at even steps; this library makes no such parts.
+// Coordinates for this rank's part of the parameter, starting at its element `first`. Throws
+// unavailable unless the pieces of the part are equal runs at regular strides, as this library
+// always makes them.
 kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t seed,
                                       std::int64_t first = 0);
 

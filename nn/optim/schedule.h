@@ -1,4 +1,4 @@
-// Learning rates as a function of the step, equal to transformers.get_scheduler's. Pure.
+// Learning rates as pure functions of the step, equal to those of transformers.get_scheduler.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Schedule {
   Schedule(std::string_view kind, double learning_rate, std::int64_t warmup_steps,
            std::int64_t total_steps, const nlohmann::json& options);
 
-  // Rate of update `step`, counted from 0. Beyond the total it behaves as in transformers.
+  // Rate of the zero-based update `step`. Also defined beyond total_steps, as in transformers.
   double learning_rate(std::int64_t step) const;
   const std::string& kind() const { return kind_; }
   static std::vector<std::string> kinds();

@@ -14,7 +14,8 @@
 
 namespace shoal::nn {
 
-// Input and output of one update. All tensors are contiguous and have the same count.
+// The memory that an update reads and writes. All tensors are contiguous and have the same number
+// of elements.
 struct Segment {
   std::string name = {};  // name of the parameter
   Tensor master = {};     // f32 values to update; bf16 with `rounding`
@@ -27,29 +28,31 @@ struct Segment {
   std::optional<kernels::RoundingPlace> rounding = {};
 };
 
-// Sums of squares of a segment's masters before the update, and of the update at learning rate and
-// trust ratio 1.
+// Sums of squares over a segment: of its masters before the update, and of the update at learning
+// rate 1 and trust ratio 1.
 struct SquareSums {
   double weight = 0, update = 0;
 };
 
-// The ranks that update one model together: the sums over them that an update needs. All ranks make
-// the same calls in the same order. This class itself is a single rank that has the whole model.
+// Reductions over the ranks that update one model together. All of them make the same calls in the
+// same order. This base class serves a single rank that holds the whole model.
 class UpdateGroup {
  public:
   virtual ~UpdateGroup() = default;
-  // Turns this rank's sum of squares into the sum over all ranks with different segments, and
-  // `*loss`, if not null, into its sum over all ranks. Blocks.
+  // Returns the sum of `mine` over all ranks with different segments. Replaces `*loss`, if not
+  // null, by its sum over all ranks. Blocks.
   virtual double sum_squares(double mine, double* loss);
-  // The same for an f64 [1] in device memory, queued on its stream; the host does not wait.
+  // The same sum of squares, in place on an f64 [1] in device memory. Queued on `stream`; the host
+  // does not wait.
   virtual void sum_squares_in_place(const Tensor& mine, Stream stream);
-  // True if ranks have parts of parameters, the same on every rank. Rules that need whole
-  // parameters (LAMB) then call sum_over_parts() once per update, even without segments. It
-  // replaces the sums of each segment, in order, by those of its whole parameter. Blocks.
+  // True if ranks hold parts of parameters; every rank returns the same. Rules that need whole
+  // parameters (LAMB) then call sum_over_parts() once per update, even on a rank without segments.
+  // sum_over_parts() replaces each segment's sums, in order, by those of its whole parameter. It
+  // blocks.
   virtual bool has_parts() const;
   virtual void sum_over_parts(std::span<SquareSums> sums);
   // Called before the host waits for a device's `stream`, which may hold pending all-reduces. Waits
-  // for those with a deadline, since the stream wait itself has none.
+  // for these all-reduces with a deadline, because waiting for the stream has none.
   virtual void before_reading(Stream stream);
 };
 
@@ -68,9 +71,9 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual std::string name() const = 0;  // "AdamW"
-  // Names of the numbers kept per element, as PyTorch calls them: "exp_avg".
+  // PyTorch's names for the states kept per element, such as "exp_avg".
   virtual std::vector<std::string> states() const = 0;
-  virtual bool rounds() const { return true; }  // updates segments with `rounding`
+  virtual bool rounds() const { return true; }  // supports segments with `rounding`
   virtual bool needs_squares() const { return false; }
   virtual void update(const RuleStep& step) const = 0;
 };
