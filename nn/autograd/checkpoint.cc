@@ -95,8 +95,8 @@ Value checkpoint(Context& context, const std::function<Value(Context&, const Val
   std::vector<Parameter*> parameters;
   Tensor y;
   {
-    // Uses inside belong to the enclosing tape. No parameter can then become ready before the
-    // recomputation has added its gradient.
+    // Parameter uses inside fn are counted on the enclosing tape, so that no parameter becomes
+    // ready before the recomputation has added its gradient.
     const Switched switched(context, nullptr, &parameters);
     y = fn(context, Value{x.tensor}).tensor;
   }

@@ -1,5 +1,5 @@
 // State that a forward pass carries: kernels, memory, mode, tape, random coordinates, dispatcher.
-// It is passed explicitly; there are no thread-locals. One per thread that computes; the tape and
+// It is passed explicitly; there are no thread-locals. Each computing thread has one. The tape and
 // random coordinates change between microbatches.
 #pragma once
 
@@ -33,9 +33,9 @@ struct RandomCoordinates {  // which random numbers dropout draws
   std::uint32_t sample_first = 0, sample_stride = 1;  // of the batch being computed
 };
 
-// The slice of the batch that activations between modules hold.
+// Which positions the activations between modules hold (a slice under sequence parallelism).
 struct ActivationCoordinates {
-  std::int64_t first_position = 0;  // of row 0 of every sample
+  std::int64_t first_position = 0;  // position of the first row of every sample
 };
 
 // The state of one forward pass, besides its input and tape. checkpoint() restores it to recompute.
@@ -43,12 +43,12 @@ struct ForwardState {
   Mode mode = Mode::train;
   RandomCoordinates random;
   ActivationCoordinates activation;
-  std::map<std::uint32_t, std::uint32_t> ordinals;  // of next_site(), by path hash
+  std::map<std::uint32_t, std::uint32_t> ordinals;  // next_site()'s counters, by path hash
   using Cache = std::map<std::type_index, std::any>;
-  std::shared_ptr<Cache> cached = std::make_shared<Cache>();  // of Context::cache()
+  std::shared_ptr<Cache> cached = std::make_shared<Cache>();  // values of Context::cache()
 };
 
-// Passed to the forward pass of each module. One per thread that computes.
+// Passed to the forward pass of each module.
 class Context : public ForwardState {
  public:
   // All arguments must outlive the context.
@@ -58,7 +58,7 @@ class Context : public ForwardState {
   MemoryResource& memory() const { return memory_; }
   Dispatcher& dispatcher() const { return dispatcher_; }
 
-  Stream stream;                   // the kernels' stream unless it was replaced
+  Stream stream;                   // initially the kernels' stream
   Tape* tape = nullptr;            // null: no gradients
   WeightBranch* branch = nullptr;  // queue for weight gradients in backward; null: `stream`
 

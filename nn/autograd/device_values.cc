@@ -7,7 +7,8 @@
 namespace shoal::nn {
 namespace {
 
-// Uses the backend of the stream's device, even for host memory: the stream orders the copy.
+// Uses the backend of the stream's device, even for host memory, because the stream orders the
+// copy.
 void copy_and_wait(void* to, const void* from, std::size_t bytes, Stream stream) {
   DeviceBackend& backend = device_backend(stream.device.type);
   backend.copy(to, from, bytes, stream);

@@ -1,4 +1,5 @@
-// The hook that every operation passes through (decision 8). It runs, records or times operations.
+// The hook that every operation passes through (decision 8). Dispatchers run, record or time
+// operations.
 #pragma once
 
 #include <functional>

@@ -47,8 +47,8 @@ class SavedTensor {
   bool defined_ = false;
 };
 
-// The activation at the end of an operation and its input. activation'(input) is a factor of the
-// gradient of that input.
+// An activation function fused into the end of an operation, and its input. The gradient of that
+// input has activation'(input) as a factor.
 struct ActivationGate {
   kernels::Activation activation = kernels::Activation::none;
   Tensor input;
@@ -75,9 +75,10 @@ class BackwardContext {
     weight_gradient(parameters, std::move(work), false);
   }
 
-  // For a product whose `input` was produced by an operation ending in an activation, and has no
-  // other reader. If a gate is returned, the caller must multiply the input's gradient by the
-  // activation's derivative, typically in the product's epilogue. Call once.
+  // For a matrix product whose `input` has no other reader and was produced by an operation that
+  // ends in an activation; otherwise returns nothing. If a gate is returned, the caller must
+  // multiply the input's gradient by the activation's derivative, typically in the product's
+  // epilogue. Call once.
   std::optional<ActivationGate> take_gate(int input);
   // The gradient accumulated so far by the other readers of `input`, if the tape holds its only
   // reference; otherwise undefined. The caller adds to it in place and returns it as the input's
@@ -104,7 +105,7 @@ class Function {  // owned by its tape
   // afterwards.
   virtual std::vector<Tensor> backward(BackwardContext& context,
                                        std::span<Tensor> output_gradients) = 0;
-  // Hands over the activation at the end of the only output (BackwardContext::take_gate).
+  // Hands over the activation that produced the only output (BackwardContext::take_gate).
   // backward() then receives the gradient with respect to the activation's input.
   virtual std::optional<ActivationGate> give_gate() { return {}; }
 };

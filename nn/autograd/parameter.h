@@ -20,7 +20,7 @@ struct Initializer {
 };
 
 // A box of a parameter and its position in the whole tensor, as stored in a checkpoint (decision
-// 13). A quarter of a fused qkv projection has three.
+// 13). One rank's quarter of a fused qkv projection consists of three.
 struct ParameterPiece {
   Shape sizes;  // of the box
   Shape local;  // corner within the parameter
@@ -28,7 +28,7 @@ struct ParameterPiece {
   bool operator==(const ParameterPiece&) const = default;
 };
 
-// 32-bit FNV-1a. Turns paths and names into random coordinates.
+// 32-bit FNV-1a. Maps paths and names to random coordinates.
 std::uint32_t hash_name(std::string_view name);
 
 class Parameter {  // owned by the modules that use it

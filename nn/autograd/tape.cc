@@ -208,8 +208,8 @@ std::optional<ActivationGate> BackwardContext::take_gate(int input) {
 Tensor BackwardContext::take_sum(int input) {
   Tensor sum = tape_.take_sum(node_, input);
   if (sum.defined() || context_.branch == nullptr || deferred_) return sum;
-  // Perhaps only pending work of the branch still holds the gradient. Whether it is added in place,
-  // and hence its rounding, must not depend on the branch's progress.
+  // Pending work of the branch may hold the only other reference to the gradient. Whether the sum
+  // is made in place, and hence its rounding, must not depend on the branch's progress.
   if (tape_.has_sum(node_, input)) context_.branch->join(context_);
   return tape_.take_sum(node_, input);
 }

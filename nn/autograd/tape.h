@@ -20,7 +20,7 @@ struct SavedTensorHooks {
 class Tape {
  public:
   Tape();
-  ~Tape();  // ends uses of parameters that were not walked
+  ~Tape();  // ends the parameter uses that backward did not reach
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -48,7 +48,7 @@ class Tape {
 
   // After backward: the gradient of a leaf; undefined if none reached it.
   Tensor gradient(const Value& leaf) const;
-  // Like gradient(), but the tape releases it. Queued work may keep a tape alive for long.
+  // Like gradient(), but the tape releases it, since deferred work may keep a tape alive for long.
   Tensor take_gradient(const Value& leaf);
 
   void set_saved_tensor_hooks(SavedTensorHooks hooks);

@@ -1,4 +1,5 @@
-// Sums the time of operations by name, for profiles. On a device it measures only the queueing.
+// Sums the time of operations by name, for profiles. On a device it measures only the time to queue
+// the kernels.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ void WeightBranch::run(Context& context, std::function<void()> work) {
 void WeightBranch::wait_for_oldest(Stream stream) {
   Work& entry = works_[oldest_];
   entry.done.block_stream(stream);
-  entry.work = {};  // only now, because its memory is reused in the order of `stream`
+  entry.work = {};  // only now, because `stream` may reuse the memory
   oldest_ = place(1);
   --under_way_;
 }

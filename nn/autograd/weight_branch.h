@@ -1,6 +1,7 @@
-// Runs weight gradients beside backward. No later part of backward reads them, and kernels of a
-// small step fill only a fraction of a device, so they run on a stream of their own. A captured
-// step keeps that stream as a branch of its graph. The results equal those of one stream.
+// Computes weight gradients concurrently with the rest of backward. No later part of backward reads
+// them, and kernels of a small step fill only a fraction of a device, so they run on a stream of
+// their own. A captured step keeps that stream as a branch of its graph. The results equal those of
+// one stream.
 //
 // Set it as Context::branch before Tape::backward, which joins it at the end. Do not use it if
 // parameter hooks (Parameter::end_use) read gradients: they run when the work is queued.
@@ -24,16 +25,16 @@ bool wants_weight_branch(std::int64_t positions);
 
 class WeightBranch {
  public:
-  // `most`: maximum number of pending works. One more makes the context's stream wait for the
-  // oldest, whose tensors are then released.
+  // `most`: maximum number of pending works. Beyond it, the context's stream waits for the oldest
+  // work, and that work's tensors are released.
   explicit WeightBranch(Device device, std::size_t most = 16);
   ~WeightBranch();  // waits for the branch
   WeightBranch(const WeightBranch&) = delete;
   WeightBranch& operator=(const WeightBranch&) = delete;
 
-  // Calls `work`, which queues kernels on context.stream. During the call that is the branch's
-  // stream, ordered after everything queued so far. `work` and the tensors it owns live until the
-  // context's stream has waited for it. If `work` throws, the error propagates; then call
+  // Calls `work`, which queues kernels on context.stream. During the call, context.stream is the
+  // branch's stream, ordered after everything queued so far. `work` and the tensors it owns live
+  // until the context's stream has waited for it. If `work` throws, the error propagates; then call
   // give_up().
   void run(Context& context, std::function<void()> work);
   // Orders work queued on context.stream from now on after all work of the branch.
