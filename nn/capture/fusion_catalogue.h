@@ -21,7 +21,7 @@ struct FoundChain {
   std::int64_t bytes_saved = 0;  // memory traffic that the fusion would save
 };
 
-// In order of their first operations. Pure.
+// Returns the chains in the order of their first operations.
 std::vector<FoundChain> find_chains(const RecordingDispatcher& record);
 
 // A readable summary: "12 x residual_layer_norm, 3.5 MiB a step; ...". Empty if there are no

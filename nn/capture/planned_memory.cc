@@ -116,7 +116,8 @@ void PlannedMemory::begin_serving(const MemorySequence& sequence, bool strict) {
   const std::scoped_lock lock(mutex_);
   SHOAL_CHECK(mode_ == Mode::pass, "a step's memory is served inside another");
   SHOAL_CHECK(fits(sequence), "a step is served without an arena of its size; prepare() it");
-  // Stored host work runs later than the stream order shows, so marking blocks would be wrong.
+  // Stored host work runs later than the stream order suggests, so AddressSanitizer marks on blocks
+  // would be wrong.
   if (strict && device().is_cpu() && std::exchange(arenas_.back()->told_apart, false))
     forget_marks(device(), arenas_.back()->buffer.data(), arenas_.back()->buffer.size());
   mode_ = Mode::serve;

@@ -30,8 +30,8 @@ struct MemorySequence {
   std::vector<int> lanes;             // by block: index of its stream
   std::int64_t arena_bytes = 0;
   std::int64_t live_bytes = 0;  // peak in use; a lower bound for any plan
-  std::int64_t pool_bytes = 0;  // held by the pool for such a step
-  int outliving = 0;            // number of blocks
+  std::int64_t pool_bytes = 0;  // bytes that the pool would hold for the step
+  int outliving = 0;            // number of blocks that outlive the step
 };
 
 // Lifetimes of a recorded step's blocks, in calls. Blocks that outlived it are not `produced`.
@@ -44,7 +44,7 @@ std::int64_t alignment_of(Device device);
 class PlannedMemory final : public MemoryResource {
  public:
   // `source` is the memory below `pool`. The arena comes from it because the pool's rounding would
-  // waste a fifth.
+  // waste a fifth of it.
   PlannedMemory(PoolMemory& pool, MemoryResource& source);
   // For a memory without a separate pool, such as a Communicator's. The arena comes from it, too.
   explicit PlannedMemory(MemoryResource& memory);
@@ -76,9 +76,9 @@ class PlannedMemory final : public MemoryResource {
 
   // Between served steps the arena is idle, and other work (a step of another shape, an evaluation)
   // allocates beside it. If the compute thread then runs out of memory, `give_back` is called. If
-  // it returns true, it has freed the arena (release()), and the allocation is retried once. Empty:
-  // the allocation fails. PyTorch's allocator frees its cache likewise, but cannot free the pools
-  // of graphs.
+  // it returns true, it has freed the arena (release()), and the allocation is retried once. If
+  // none is set, the allocation fails. PyTorch's allocator frees its cache likewise, but cannot
+  // free the memory pools of CUDA graphs.
   void set_give_back(std::function<bool()> give_back);
   // Frees all arenas without live blocks and returns their bytes. The caller must have waited for
   // all work that used them.

@@ -59,8 +59,8 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
   return entries_.front();
 }
 
-// If ranks agree on captures, the kind of a step combines the keys of all ranks. All ranks have
-// then warmed up, recorded and captured the same kinds.
+// If ranks agree on captures, the kind of a step combines the keys of all ranks. All ranks then
+// warm up, record and capture the same kinds.
 void StepCapture::run(std::string_view key, const std::function<void()>& step, bool warm) {
   const RepeatableStep repeatable;
   std::string kind(key);
@@ -183,7 +183,7 @@ void StepCapture::begin_serving(const Entry& entry, bool strict) {
     memories_[i]->begin_serving(entry.sequences[i], strict);
 }
 
-// Returns the first memory's difference, if any.
+// Returns the first difference that a memory reports; empty: none.
 std::string StepCapture::end_serving() {
   std::string difference;
   for (PlannedMemory* memory : memories_)
@@ -269,9 +269,8 @@ bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
 }
 
 void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
-  // Memory that was freed in between is released at the end of each piece by waiting for the
-  // device. No work of this rank that depends on another thread may be pending then
-  // (runtime/device/stream_gate.h).
+  // At the end of each piece, memory freed during it is released, which waits for the device. No
+  // pending work of this rank may then depend on another thread (runtime/device/stream_gate.h).
   wait_for_stream();
   entry.captured.reset();  // stale if another rank dropped its graphs
   std::string problem;

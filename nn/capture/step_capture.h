@@ -61,8 +61,8 @@ struct StepCaptureOptions {
 };
 
 // The arena is kept between steps. If other work (a step of another shape, an evaluation) lacks
-// memory beside it, graphs and arena are dropped. This is logged once; the steps are captured again
-// when they come next.
+// memory beside it, graphs and arena are dropped. This is logged once. Each step is captured again
+// at its next run.
 class StepCapture {
  public:
   // The step's tensors and the kernels' scratch come from `memory`. Kernels and memory must outlive
@@ -88,8 +88,8 @@ class StepCapture {
     // For the last kind, with options.operations.
     std::int64_t operations = 0;
     std::string left_apart;  // unfused chains (StepRecorder); empty: none
-    // Time on the stream of the recorded step, and of the first step replayed or served after the
-    // one that captured or planned. 0: not yet known.
+    // Stream time of the recorded step, and of the first step replayed or served after the
+    // capturing or planning step. 0: not yet known.
     double before_ms = 0, after_ms = 0;
   };
   Statistics statistics();  // waits for the events that it reads
@@ -138,7 +138,7 @@ class StepCapture {
   std::list<Entry> entries_;  // most recently used first
   Statistics statistics_;
   int planned_steps_ = 0;
-  std::uint64_t voided_ = 0;  // number of dropped captures after an arena was replaced or freed
+  std::uint64_t voided_ = 0;  // captures dropped because an arena was replaced or freed
   std::optional<std::pair<Event, Event>> before_, after_;
 };
 
