@@ -13,8 +13,9 @@
 
 namespace shoal::nn {
 
-// The residual stream between sub-layers: residual + dropout(branch). The sum is pending because
-// the next norm adds and normalises in one pass. Without a branch, only the residual.
+// The residual stream between sub-layers: residual + dropout(branch). The sum is pending so that
+// the next norm can add and normalise in one pass. Without a branch, the stream is only the
+// residual.
 struct ResidualStream {
   Value residual;
   std::optional<Value> branch;
@@ -28,8 +29,8 @@ struct ResidualStream {
 // One microbatch.
 struct ChainInput {
   Tensor ids;  // i32 [B, T]
-  // Targets of the head: i32 [B, T] shifted by the task (language models), or as the head's header
-  // says. Negative: no target.
+  // Targets of the head. Language models: i32 [B, T], shifted by the task. Other heads document
+  // theirs. Negative: no target.
   Tensor targets;
   // Optional u8 [B, T], 1 for visible keys; or i32 [B], the number of leading visible keys of each
   // sample, which is faster (AttentionShape::key_mask).
@@ -58,7 +59,8 @@ Tensor positions_in(const Tensor& sequences, std::int64_t length, MemoryResource
 // Computes ChainInput::target_rows from targets i32 [B, T], both in host memory. Negative entries
 // pad to a multiple of `granularity`, which limits the number of different shapes.
 Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, MemoryResource& memory);
-// About a sixteenth of the positions. An encoder's head (15 % of positions) pays a few percent.
+// Returns about a sixteenth of the positions. The padding costs an encoder's head (15 % of
+// positions) a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
 
 class Chain : public Module {  // for a model of your own, see Sequential
@@ -79,7 +81,7 @@ class Chain : public Module {  // for a model of your own, see Sequential
                                       const ChainInput& input) = 0;
   virtual LossOutput forward_head(Context& context, ResidualStream stream,
                                   const ChainInput& input) = 0;
-  // The head's class scores, [B, ..], as the head defines them. Not recorded on the tape.
+  // The head's scores, [B, ..]; the head defines the shape. Not recorded on the tape.
   virtual Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) = 0;
 
   // Parameters of one unit, in registration order.
@@ -95,7 +97,8 @@ class UnitObserver {
   // `next`: the unit expected next; -1 if unknown.
   virtual void before_forward(int unit, int next) = 0;
   virtual void after_forward(int unit) noexcept = 0;
-  // Around the unit's input gradients. Deferred weight gradients may follow later.
+  // Called around the computation of the unit's input gradients. Deferred weight gradients may
+  // follow later.
   virtual void before_backward(int unit, int next) = 0;
   virtual void after_backward(int unit) noexcept = 0;
 };

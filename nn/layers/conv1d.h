@@ -1,4 +1,4 @@
-// GPT-2's Linear. Not installed: files of other models have torch.nn.Linear's weights.
+// GPT-2's Linear. Not installed, because other models use torch.nn.Linear's weight layout.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"

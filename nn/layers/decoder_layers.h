@@ -31,8 +31,8 @@ class RotaryTable {
 
  private:
   std::vector<float> frequencies_;
-  // Own memory, since a context may be temporary (for example when units are measured) and its
-  // memory ends with it.
+  // The table owns its memory, because a context and its memory may be temporary (for example when
+  // units are measured).
   std::shared_ptr<MemoryResource> memory_;
   // The last one is the largest; captured steps may still read earlier ones.
   std::vector<Tensor> tables_;

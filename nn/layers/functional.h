@@ -1,7 +1,7 @@
 // Differentiable operations. Each runs its kernels through the Context's dispatcher and records a
 // Function if context.records(...). [.., C] means any leading dimensions. Activations and parameter
-// values have one dtype (f32, bf16, f16). Weight gradients go to Parameter::gradient (f32), which
-// Parameter::accumulate() says to overwrite or to add to. Mismatched shapes throw.
+// values have one dtype (f32, bf16, f16). Weight gradients go to Parameter::gradient (f32),
+// Parameter::accumulate() tells whether to add to it or overwrite it. Mismatched shapes throw.
 #pragma once
 
 #include "shoal/nn/autograd/context.h"
@@ -28,7 +28,7 @@ Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& 
 struct DropoutSite {
   float probability = 0;
   std::uint32_t path_hash = 0;
-  std::int64_t column_offset = 0, columns = 0;  // columns 0: as many as x has
+  std::int64_t column_offset = 0, columns = 0;  // columns 0: x's channels
 };
 Value dropout(Context& context, const Value& x, const DropoutSite& site);  // x if disabled
 // residual + dropout(branch)
@@ -39,7 +39,7 @@ Value add(Context& context, const Value& a, const Value& b);  // of equal shape
 // RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma.
 Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
 
-// The end of one sub-layer fused with the next norm: sum = residual + dropout(branch), normed =
+// The end of a sub-layer, fused with the next norm: sum = residual + dropout(branch), normed =
 // norm(sum).
 struct ResidualNorm {
   Value sum, normed;
@@ -129,14 +129,14 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
 // The same for logits [.., V] and targets i32 [..], for heads with few classes.
 LossResult cross_entropy(Context& context, const Value& logits, const Tensor& targets,
                          const LossOptions& options);
-// Sum of (x - target)². targets are f32, as many as x has elements, on the host or device; NaN: no
+// Sum of (x - target)². targets are f32, one per element of x, on the host or device; NaN: no
 // target. Backward accepts only d(loss) = 1. label_smoothing is ignored.
 LossResult squared_error(Context& context, const Value& x, const Tensor& targets,
                          const LossOptions& options);
 
-// A loss of one's own: the sum of term(x[i], targets[i], slope), where `term` also sets `slope` to
-// its derivative by x[i]. x and targets are f32, equally many, in host memory; NaN: no target.
-// Throws unavailable on a device. `name` must have static storage.
+// A custom loss: the sum of term(x[i], targets[i], slope). `term` also sets `slope` to its
+// derivative with respect to x[i]. x and targets are f32 in host memory, with equally many
+// elements; NaN: no target. Throws unavailable on a device. `name` must have static storage.
 //   float squared(float x, float target, float& slope) {
 //     slope = 2 * (x - target);
 //     return (x - target) * (x - target);

@@ -1,4 +1,4 @@
-// Operations besides those of functional.h that only Shoal's own layers use. Not installed.
+// Further operations, used only by Shoal's own layers. Not installed.
 #pragma once
 
 #include <memory>

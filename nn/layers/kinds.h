@@ -24,7 +24,7 @@ class NormLike : public Module {  // normalises the last dimension
                                const DropoutSite& site);
 };
 
-class EmbeddingLike : public Module {  // looks rows of a table up
+class EmbeddingLike : public Module {  // looks up rows of a table
  public:
   virtual Value forward(Context& context, const Tensor& ids) = 0;  // i32 [B, T] -> [B, T, C]
   virtual const std::shared_ptr<Parameter>& weight() const = 0;    // [V, C]; may be tied
@@ -36,11 +36,11 @@ struct KeyValueCache {
   std::int64_t length = 0;  // positions filled
 };
 
-struct AttentionInput {  // everything but x that one call of attention reads
+struct AttentionInput {  // the inputs of an attention call besides x
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it and append to it
-  // As in ChainInput. Not with a cache.
+  // As in ChainInput. Must be undefined if a cache is given.
   Tensor sequences{}, positions{};
 };
 class AttentionLike : public Module {  // x [B, T, C] -> [B, T, C]
@@ -48,7 +48,7 @@ class AttentionLike : public Module {  // x [B, T, C] -> [B, T, C]
   virtual Value forward(Context& context, const Value& x, const AttentionInput& input) = 0;
 };
 
-class MlpLike : public Module {  // computes each position by itself
+class MlpLike : public Module {  // computes each position independently
  public:
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
 };

@@ -1,4 +1,4 @@
-// The head of a language model. Not installed: a user's own head is a LossUnit (sequential.h).
+// The head of a language model. Not installed: custom heads derive from LossUnit (sequential.h).
 #pragma once
 
 #include "shoal/nn/layers/kinds.h"
@@ -6,11 +6,11 @@
 namespace shoal::nn {
 
 struct LmHeadConfig {
-  std::int64_t vocabulary = 0, channels = 0;  // for an own weight
+  std::int64_t vocabulary = 0, channels = 0;  // used if the head owns its weight
   float std = 0.02f;
-  std::shared_ptr<Parameter> tied{};  // the embedding's weight; null: create an own one
+  std::shared_ptr<Parameter> tied{};  // the embedding's weight; null: the head owns its weight
   bool bias = false;
-  std::string weight = "weight";  // name of an own weight
+  std::string weight = "weight";  // name of the weight if the head owns it
 };
 
 // Language-model head: logits x·Wᵀ + bias. Shares its weight with the embedding or owns it.

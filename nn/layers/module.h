@@ -1,5 +1,5 @@
-// Modules form a named tree. Children sit in typed slots, so that parallelism can replace a layer
-// by another one of the same kind without changing the model (parallel/apply).
+// Modules form a named tree. Children are held in typed slots, so that parallelism can replace a
+// layer by one of the same kind without changing the model (parallel/apply).
 #pragma once
 
 #include <functional>
@@ -98,8 +98,8 @@ class Slot {
 
 // Allocates each parameter in `dtype` and draws its initial value from (context.random.seed, name).
 // The bits do not depend on call order or other parameters; a 16-bit value is the rounded f32
-// value. Call after name_tree(). A rank with only some modules materialises only their parameters,
-// and so allocates nothing else.
+// value. Call after name_tree(). A rank that holds only some modules passes, and so allocates, only
+// their parameters.
 void materialize(Context& context, const std::vector<Parameter*>& parameters, DType dtype);
 
 // Gives each trainable parameter its own zeroed gradient tensor. For callers without a Reducer.

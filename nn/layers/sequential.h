@@ -1,5 +1,5 @@
-// A model of one's own as a list of units, like torch.nn.Sequential. Pipelines cut it between
-// units; tensor parallelism splits the layers in it whose kinds it knows (parallel/tensor).
+// A custom model as a list of units, like torch.nn.Sequential. Pipelines cut it between units.
+// Tensor parallelism splits its layers of known kinds (parallel/tensor).
 //
 //   struct Block final : nn::Unit {
 //     nn::Slot<nn::Mlp> mlp{*this, "mlp", std::make_unique<nn::Mlp>(config)};
@@ -40,7 +40,7 @@ class LossUnit : public Module {
 // Owns its units. Give it to shoal::Model.
 class Sequential final : public Chain {
  public:
-  // Modules are named "0", "1", ... and "head". At least one unit.
+  // Modules are named "0", "1", ... and "head". `units` must not be empty.
   Sequential(std::int64_t channels, std::vector<std::unique_ptr<Unit>> units,
              std::unique_ptr<LossUnit> head);
 

@@ -9,7 +9,7 @@ class TaskHead : public Module {
  public:
   // Hidden states [B, T, C], or a slice of the positions. The head defines the targets.
   virtual LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) = 0;
-  // Scores of every class, as the head defines them.
+  // Class scores; the head defines the shape.
   virtual Value logits(Context& context, const Value& hidden, const ChainInput& input) = 0;
 };
 
