@@ -24,7 +24,7 @@ class CausalLm : public Decoder {
   // [B, T], T <= positions(). Resets the random coordinates with begin_forward().
   LossOutput forward(Context& context, const Tensor& ids, const Tensor& targets,
                      const LossOptions& options = {}, const Tensor& key_mask = {});
-  // The same for all inputs that a microbatch can have, including packed sequences.
+  // Like forward() above, for all inputs of a microbatch, including packed sequences.
   LossOutput forward(Context& context, const ChainInput& input) { return run(context, input); }
   // Logits of every position, [B, T, V], in evaluate mode without a tape.
   Tensor logits(Context& context, const Tensor& ids, const Tensor& key_mask = {});
@@ -58,7 +58,7 @@ nlohmann::json complete_causal_lm_config(const nlohmann::json& config, std::stri
 // Only the fields that the model knows. Equal for two configurations of the same model.
 nlohmann::json known_decoder_fields(const nlohmann::json& config, std::string_view source,
                                     DecoderHead head);
-// The parameters below the head, without biases at least.
+// Number of parameters below the head; a lower bound, because biases are not counted.
 double decoder_trunk_parameters(const nlohmann::json& config, std::string_view source);
 // The supported model_types: gpt2, llama.
 const std::vector<std::string_view>& causal_lm_types();

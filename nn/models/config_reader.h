@@ -13,7 +13,7 @@ inline constexpr std::int64_t kMostLayers = 10'000, kMostLabels = 32'768;
 inline constexpr std::int64_t kMostWidth = 1 << 24, kMostHeadWidth = 1 << 16;
 inline constexpr double kMostParameters = 1e13;  // keeps every product of sizes in 64 bits
 
-// `parameters`: of the model without its head.
+// `parameters`: number of parameters without the head.
 inline void check_parameters(double parameters) {
   SHOAL_CHECK(parameters <= kMostParameters, "a model of {:.2g} parameters is beyond reason",
               parameters);

@@ -12,7 +12,7 @@ namespace shoal::nn {
 // (LlamaForCausalLM: "llama"). Empty if these are of no family that Shoal knows, or of several.
 std::string model_type_of(const nlohmann::json& config);
 
-// Whether Shoal has a model for it.
+// True if Shoal implements this model type.
 bool is_known_type(std::string_view model_type);
 
 // model_type_of(), but never empty: throws invalid_argument, naming `source`.
