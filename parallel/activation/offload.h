@@ -22,7 +22,8 @@ struct OffloadOptions {
   std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors stay
   // Saved tensors that may still hold memory while they leave; saving another waits for the oldest.
   int max_leaving = 2;
-  // Tensors read back ahead of backward; taking one starts the next.
+  // Maximum number of tensors read back ahead of backward; when backward takes one, the next is
+  // read.
   int max_returning = 2;
   // Pinned host memory for device tensors; it must outlive the Offloader, which keeps what it
   // allocated. Null: the Offloader's own memory, which no statistics count.
@@ -41,8 +42,8 @@ class OffloadPlace;
 // All methods belong to the computing thread.
 class Offloader {
  public:
-  // Tensors come back into `memory`; its device is where they are now. `compute` is the stream that
-  // computes with device tensors. Throws io if the file cannot be created.
+  // Tensors are restored into `memory`, which must be on the tensors' device. `compute` is the
+  // stream that computes with device tensors. Throws io if the file cannot be created.
   explicit Offloader(MemoryResource& memory, const OffloadOptions& options = {},
                      Stream compute = {});
   ~Offloader();  // waits for running transfers

@@ -1,4 +1,4 @@
-// Interface between the Offloader and the storage of offloaded tensors. Not for other libraries.
+// Interface between the Offloader and the storage of offloaded tensors. Private to this folder.
 //
 // A saved tensor keeps its memory while it leaves; at most `max_leaving` tensors may do so. Of the
 // expected tensors, the next `max_returning` are brought back. A tensor that has not left by then
@@ -24,9 +24,9 @@ class OffloadPlace {
   virtual ~OffloadPlace() = default;  // waits for running transfers
   virtual std::shared_ptr<OffloadedTensor> save(const Tensor& tensor) = 0;
   virtual Tensor load(const std::shared_ptr<OffloadedTensor>& tensor) = 0;
-  // The tape no longer needs it: frees its memory and its place.
+  // Frees the tensor's memory and storage; called when the tape no longer needs it.
   virtual void forget(const std::shared_ptr<OffloadedTensor>& tensor) noexcept = 0;
-  // In the order of their backwards, after the tensors expected before.
+  // Announces tensors in the order of their backwards, after those announced before.
   virtual void expect(std::span<const std::shared_ptr<OffloadedTensor>> tensors) = 0;
   virtual OffloadStatistics statistics() const = 0;
 };

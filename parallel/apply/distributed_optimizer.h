@@ -1,4 +1,4 @@
-// SMP's DistributedOptimizer: one update of a ParallelModel, whatever its mesh and sharding.
+// SMP's DistributedOptimizer: updates a ParallelModel with any mesh and sharding.
 //
 //   ParallelModel model(context, chain, mesh, options);
 //   DistributedOptimizer optimizer(model, nn::adamw({.weight_decay = 0.1}));
@@ -52,25 +52,25 @@ class DistributedOptimizer {
   double loss_scale() const { return scaler_.scale(); }
   // Call after train(). Clips by the norm over all parameters of the model, which has the same bits
   // on every rank. If the norm or one rank's share of it is not finite, all ranks skip the step.
-  // Then updates the loss scale. With sharding, new values may still be on their way when this
-  // returns; train() and evaluate() wait for the ones they read. Blocks.
+  // Then updates the loss scale. With sharding, gathers of the new values may still be running when
+  // this returns; train() and evaluate() wait for the values they read. Blocks.
   nn::StepOutcome step(kernels::StepState& state, nn::StepOptions options);
 
   // The step on a device without host waits. Call set_step() with the step's settings, then
   // ParallelModel::queue_train(), then queue_step(). Losses are scaled by `state`
   // (LossOptions::state), whose loss scale follows `options.scaling`; loss_scale() and scaler() are
-  // not used. If the step is skipped, rule().norm() is not finite, and values are published all the
-  // same. queue_step() may be captured in a graph.
+  // not used. If the step is skipped, rule().norm() is not finite; the (unchanged) values are still
+  // published. queue_step() may be captured in a graph.
   void set_step(kernels::StepState& state, const nn::StepOptions& options);
   void queue_step(kernels::StepState& state, const nn::StepOptions& options);
 
-  // For checkpoints: masters and the rule's states, in no particular order. Without sharding whole
-  // parameters, with sharding this rank's runs. Every rank loads all of its entries, whichever rank
-  // wrote them.
+  // For checkpoints: masters and the rule's states, in no particular order. Without sharding they
+  // are whole parameters; with sharding, this rank's runs. Every rank loads all of its entries,
+  // whichever rank wrote them.
   std::vector<HeldRun> held() const;
   // Call after loading into held(): rounds masters into values and gathers them. Blocks.
   void refresh();
-  // Its state() and restore() are the loss scale's part of a checkpoint.
+  // Its state() and restore() save and load the loss scale in checkpoints.
   nn::LossScaler& scaler() { return scaler_; }
 
   nn::Optimizer& rule() { return rule_; }

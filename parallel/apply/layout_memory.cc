@@ -10,8 +10,8 @@
 namespace shoal::parallel {
 namespace {
 
-// Bytes in memory, and the number of stream-sized tensors that leave for a file. Of the leaving
-// tensors only a few take memory at a time.
+// Bytes in memory, and the number of stream-sized tensors that are offloaded to a file. Only a few
+// of the offloaded tensors occupy memory at a time.
 struct Holding {
   double bytes = 0, leaving = 0;
   Holding operator+(const Holding& other) const {
@@ -40,7 +40,7 @@ class StageMemory {
     }
   }
   Holding kept() const { return kept_; }        // from the forward until the backward
-  Holding weights() const { return weights_; }  // from a backward of inputs until the weights'
+  Holding weights() const { return weights_; }  // from the input backward until the weight backward
 
   // Peak of this stage's memory while it computes; `others` are held too. `splits`: this is a
   // backward of inputs only.

@@ -14,8 +14,8 @@
 namespace shoal::parallel {
 
 struct StateRequest {
-  std::int64_t elements = 0;    // of this rank's parameters (its stages, its parts), each once
-  std::int64_t persistent = 0;  // of these, kept whole at level 3 (persistence_threshold)
+  std::int64_t elements = 0;    // this rank's parameter elements, shared ones once
+  std::int64_t persistent = 0;  // of `elements`, kept whole at level 3
   DType dtype = DType::f32;     // of values
   int level = 0;                // of sharding
   int shards = 1;               // ranks that share one copy
@@ -42,7 +42,7 @@ struct ActivationRequest {
   std::span<const UnitCost> units;
   double stream_bytes = 0;   // of the residual stream between two units
   int checkpoint_group = 0;  // nn::forward_units()
-  bool offloads = false;     // offloads what checkpoints keep
+  bool offloads = false;     // offloads the tensors that checkpoints keep
   OffloadOptions offload = {};
 };
 // Peak bytes of activations on pipeline rank `rank`, found by walking through its list of

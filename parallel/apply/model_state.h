@@ -1,5 +1,5 @@
-// A rank's parameters during a step: values, masters and gradients, whole or sharded. For
-// ParallelModel; not for other libraries.
+// A rank's parameters during a step: values, masters and gradients, whole or sharded. Used only by
+// ParallelModel.
 #pragma once
 
 #include <functional>
@@ -64,26 +64,26 @@ class ModelState {
   virtual void begin_step() = 0;
   virtual void arm() = 0;
   virtual void finish() = 0;
-  // `drop_tapes` drops what the step recorded. It runs after gradients are abandoned, because a
-  // dropped tape marks its gradients as ready. It runs before values are abandoned, because units
-  // that were entered release theirs.
+  // `drop_tapes` drops the tapes of the step. It runs after gradients are abandoned, because a
+  // dropped tape marks its gradients as ready. It runs before values are abandoned, because
+  // dropping a tape releases the values of entered units.
   virtual void abandon_step(const std::function<void()>& drop_tapes) = 0;
   // Removes hooks and gradients, and aborts running reductions. Call before the tapes are
   // destroyed.
   virtual void drop_gradients() = 0;
 
-  // The one that sums all gradients; null if there are several, or gradients are sharded.
+  // The Reducer that sums all gradients; null if there are several, or if gradients are sharded.
   virtual Reducer* reducer() { return nullptr; }
   virtual ReducerStatistics statistics() const = 0;  // all zero without gradients
   virtual KeptElements kept() const = 0;             // computed from the plan, not measured
 
-  virtual nn::UnitObserver* observer() = 0;         // for the stages; may be null
-  virtual std::vector<OwnedRun> owned() const = 0;  // trainable ones
-  virtual void publish() = 0;    // after owned() were updated: starts to send the new values
-  virtual void wait() = 0;       // for the published values
-  virtual void refresh() = 0;    // after masters were written: rounds them into the values. Blocks
-  virtual void drop_idle() = 0;  // values of units that no computation uses
-  // True if this rank is in the first copy of the state. A copy is the ranks that share one state.
+  virtual nn::UnitObserver* observer() = 0;         // to pass to the stages; may be null
+  virtual std::vector<OwnedRun> owned() const = 0;  // runs of trainable parameters
+  virtual void publish() = 0;    // call after updating owned(): starts to send the new values
+  virtual void wait() = 0;       // waits for the published values
+  virtual void refresh() = 0;    // call after writing masters: rounds them into the values; blocks
+  virtual void drop_idle() = 0;  // drops values of units that are not computing
+  // True if this rank holds part of the first copy of the state.
   virtual bool is_first_copy() const = 0;
 
  protected:
@@ -91,9 +91,9 @@ class ModelState {
 };
 
 // One group per set: all ranks that hold part `part` of `parts` of its gradients, over all copies.
-// Null if this rank holds none. A single group gives a single sum. If each replica summed by
-// itself, hosts could cut replicas differently and add three or more summands in different orders.
-// Then replicas would drift apart. Collective over the mesh.
+// Null if this rank holds none. A single group makes one sum. With a sum per replica, three or more
+// summands could be added in different orders, and replicas would drift apart. Collective over the
+// mesh.
 std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
     const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);
 

@@ -11,9 +11,9 @@ namespace shoal::parallel {
 
 using collectives::ReduceOp;
 
-// A single sum over all ranks. Separate sums of each copy might add in different orders, and copies
-// that clip by different norms drift apart. A copy that does not count adds zero and its veto: if
-// any rank's sum is not finite, the result is not finite on every rank.
+// One sum over all ranks. Separate sums per copy might add in different orders, and copies that
+// clip by different norms would drift apart. Copies other than the first contribute zero and a
+// veto: if any rank's sum is not finite, the result is not finite on every rank.
 double ModelSums::sum_squares(double mine, double* loss) {
   collectives::Communicator& all = model_.mesh().world();
   if (all.size() == 1) return mine;

@@ -1,5 +1,5 @@
-// The sums over a mesh's ranks that an update of a ParallelModel needs: its gradients' norm, and
-// the squares of whole parameters.
+// Reductions over a mesh that an update of a ParallelModel needs: the gradient norm, and the
+// squares of whole parameters.
 #pragma once
 
 #include <span>

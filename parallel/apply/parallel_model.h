@@ -1,8 +1,9 @@
-// parallelize(model, mesh, options): the one place where a model meets parallelism.
+// parallelize(model, mesh, options): applies a parallel plan to a model.
 //
 // A ParallelModel builds this rank's part of a model (its pipeline stages, its tensor-parallel
 // parts, its shard of both). It runs training steps and sums gradients over the ranks. On any mesh,
-// a step computes what one rank would compute from the whole batch. DistributedOptimizer steps it.
+// a step computes what one rank would compute from the whole batch. DistributedOptimizer updates
+// the parameters.
 #pragma once
 
 #include <functional>
@@ -26,8 +27,8 @@ namespace shoal::parallel {
 class ParallelModel {
  public:
   // Collective over the mesh. Replaces modules of `chain` for tensor parallelism. Allocates and
-  // initialises only this rank's parameters: `chain` must not be materialised. An impossible layout
-  // is refused with the numbers and a remedy. All arguments must outlive the object.
+  // initialises only this rank's parameters: `chain` must not be materialised. Throws for an
+  // impossible layout, with the numbers and a remedy. All arguments must outlive the object.
   ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh& mesh,
                 const ParallelOptions& options);
   ~ParallelModel();
@@ -50,7 +51,7 @@ class ParallelModel {
   // The elements this rank updates, in the order of parameters(): with sharding, its shard of each.
   std::vector<OwnedRun> owned() const { return state_->owned(); }
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
-  // True if this rank is in the first copy of the state. A copy is the ranks that share one state.
+  // True if this rank holds part of the first copy of the state.
   bool is_first_copy() const { return state_->is_first_copy(); }
   int parameters_of_all() const { return parameters_of_all_; }  // in ranks of the whole model
   // Call after an update: starts to send the new values. train() and evaluate() wait unit by unit.

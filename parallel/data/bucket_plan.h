@@ -1,5 +1,5 @@
-// Plans where each parameter's gradient lies and in which order buckets go. Pure functions: ranks
-// that call them with the same numbers get the same plan (decision 17).
+// Plans the position of each parameter's gradient and the order in which buckets are reduced. Pure
+// functions: ranks that call them with the same numbers get the same plan (decision 17).
 #pragma once
 
 #include <cstdint>

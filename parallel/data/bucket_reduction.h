@@ -16,7 +16,7 @@ namespace shoal::parallel {
 class BucketReduction {
  public:
   virtual ~BucketReduction() = default;
-  virtual int ranks() const = 0;           // that sum gradients; 1: start() is not called
+  virtual int ranks() const = 0;           // number of ranks; 1: start() is not called
   virtual int parts() const { return 1; }  // a bucket's length must be a multiple of it
   virtual MemoryResource& memory() = 0;    // for the buffers that start() reduces
   // Writes into that memory must be ordered on this stream before start() reads it.
@@ -30,9 +30,9 @@ class BucketReduction {
 };
 
 // Sums the squares of gradients over all ranks: `sum`, f64 [1] on a device, in place. The work is
-// queued on `stream`, which waits for it; the host does not. Of ranks with the same gradients, one
-// has `counts`. If the sum of any rank is not finite, all results are not finite. Null: there is
-// one rank.
+// queued on `stream`, which waits for it; the host does not. `counts` must be true on exactly one
+// of the ranks that hold the same gradients. If the sum of any rank is not finite, all results are
+// not finite. Null: there is one rank.
 collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
                                           kernels::ReductionKernels& kernels, const Tensor& sum,
                                           bool counts, Stream stream);

@@ -43,7 +43,7 @@ struct ReducerOptions {
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // ddp_first_bucket_cap_mb
   // ddp_buckets_in_flight. 0: the Reducer sets no limit. Ready buckets are handed over at once in
   // the agreed order, and the communicator limits what it runs at a time. With a limit, the next
-  // bucket goes only when backward or the caller calls the Reducer.
+  // bucket starts only when backward or the caller calls the Reducer.
   int buckets_in_flight = 0;
   BucketPriority priority = BucketPriority::readiness;
   // Called during wait_for() and finish(), once per step and trainable parameter, as soon as the
@@ -75,7 +75,7 @@ class Reducer {
   // stay valid as long as a Tensor refers to them and the communicator lives.
   Reducer(std::span<nn::Parameter* const> parameters, collectives::Communicator& communicator,
           const ReducerOptions& options = {});
-  // The same with another kind of sum, which then replaces "the sum over all ranks" below.
+  // The same with another reduction; below, "the sum over all ranks" then means its result.
   Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
           const ReducerOptions& options = {});
   // The same with buckets that the caller planned for the trainable parameters. Their lengths must

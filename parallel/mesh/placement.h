@@ -31,7 +31,7 @@ struct MeshPlace {  // a rank's index along each axis
   bool operator==(const MeshPlace&) const = default;
 };
 
-class Placement {  // which global rank stands where on the mesh
+class Placement {  // maps global ranks to positions on the mesh
  public:
   Placement() = default;  // cluster
   // "cluster" (DPT), "spread" (TPD) or the letters in any order and case. Otherwise throws an Error

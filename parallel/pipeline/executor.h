@@ -34,8 +34,9 @@ class PipelineExecutor {
   // activation_loading_horizon, in pipeline tasks); 0: never.
   //
   // `abort`: tells the other ranks that a step failed with this error, and must not throw. It
-  // returns false if it does not tell them because none of the step has begun (a capture). Without
-  // it, run() calls pp.abort(), which ranks outside the pipeline do not receive.
+  // returns false if it told no rank, because the step was only being captured and no work has
+  // begun. Without `abort`, run() calls pp.abort(), which does not reach ranks outside the
+  // pipeline.
   //
   // `clock`, which may be null: counts run() as forward, backward, pipeline_wait and communication.
   using Abort = std::function<bool(const std::exception& why)>;
@@ -43,11 +44,11 @@ class PipelineExecutor {
                    std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0,
                    Abort abort = {}, StepClock* clock = nullptr);
 
-  // Runs the list once. Blocks until this rank's work is done and its sends have left; on a device
-  // pp's stream waits instead. Collective over `pp`, whose sends and receives belong to this call.
-  // `after_last_forward` is called once, after this rank's last forward (gradients become complete
-  // from then on); may be empty. Throws errors of the stages and the communicator. Then every rank
-  // gives the step up (`abort`), and its messages no longer touch memory.
+  // Runs the list once. Blocks until this rank's work is done and its sends have completed; on a
+  // device pp's stream waits instead. Collective over `pp`, whose sends and receives belong to this
+  // call. `after_last_forward` is called once, after this rank's last forward (gradients become
+  // complete from then on); may be empty. Throws errors of the stages and the communicator. In that
+  // case every rank abandons the step (`abort`), and its messages no longer touch memory.
   void run(const std::function<void()>& after_last_forward = {});
 
   const Schedule& schedule() const { return schedule_; }
@@ -84,9 +85,9 @@ class PipelineExecutor {
   int horizon_;
   Abort abort_;
   StepClock* clock_;
-  // By the receiving stage; received, or handed over by a stage of this rank.
+  // Keyed by the receiving stage: tensors received, or handed over by another stage of this rank.
   std::map<Key, Arriving> inputs_, gradients_;
-  // By the producing stage, until its SEND.
+  // Keyed by the producing stage: tensors waiting for their SEND.
   std::map<Key, Tensor> outputs_, input_gradients_;
   std::vector<Leaving> leaving_;
   PipelineStatistics statistics_;

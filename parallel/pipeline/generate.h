@@ -19,13 +19,13 @@ struct ScheduleOptions {
   int chunks = 1;               // stages per rank; virtual_interleaved: any; zero_bubble_v: 2
   int group = 0;                // virtual_interleaved: consecutive microbatches per chunk; 0: ranks
   int active_microbatches = 0;  // interleaved: limit in flight; 0: ranks + 2; simple ignores it
-  PipelineCosts costs = {};     // `interleaved` is generated from them
+  PipelineCosts costs = {};     // used to generate `interleaved`
   bool forward_only = false;
   int receive_ahead = 1;  // number of compute actions by which receives are posted early
   int stages() const { return ranks * chunks; }
 };
 
-// Options that make no valid schedule are refused with the numbers and a remedy.
+// Throws if the options allow no valid schedule, with the numbers and a remedy.
 Schedule make_schedule(const ScheduleOptions& options);
 
 }  // namespace shoal::parallel

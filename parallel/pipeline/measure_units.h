@@ -14,12 +14,11 @@ namespace shoal::parallel {
 
 struct MeasureOptions {
   DType dtype = DType::f32;      // of values and activations
-  int repetitions = 3;           // the fastest one counts
+  int repetitions = 3;           // the fastest one is used
   ChainStageOptions stage = {};  // as in training, without offloader and observer
   bool split_backward = false;   // adds a run that measures UnitCost's values for split backwards
   // Offload activations with training's options: a unit then keeps only tensors that stay in
-  // memory. Times are measured without offloading, because waiting for a file is no computation and
-  // a pipeline hides it.
+  // memory. Times are measured without offloading, because a pipeline hides the wait for a file.
   std::optional<OffloadOptions> offload = {};
   // Counts the context's memory and the memory of the unit's groups
   // (CommunicatorOptions::counted_by), so that tensor-parallel exchanges are included. Its peaks
@@ -33,8 +32,8 @@ struct MeasureOptions {
 // materialised before, and none is afterwards; initial values are not drawn.
 //
 // All ranks of `group` measure at the same time, as in training. The mean of their times and the
-// maximum of their bytes count, so that all ranks plan alike. A tensor-parallel group must lie
-// within `group`. Collective; blocks.
+// maximum of their bytes are used, so that all ranks make the same plan. A tensor-parallel group
+// must lie within `group`. Collective; blocks.
 std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain,
                                     const Microbatch& microbatch, collectives::Communicator& group,
                                     const MeasureOptions& options);
@@ -43,8 +42,8 @@ std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain
 // they multiply nothing.
 std::vector<UnitCost> count_units(const nn::Chain& chain);
 
-// If parts of a parameter differ in size between ranks (vocabularies under tensor parallelism), the
-// largest part in `group` counts on all ranks, so that all plan alike. Collective; blocks.
+// If parts of a parameter differ in size between ranks (vocabularies under tensor parallelism), all
+// ranks use the largest part in `group`, so that they make the same plan. Collective; blocks.
 void agree_on_parameters(std::span<UnitCost> units, collectives::Communicator& group);
 
 }  // namespace shoal::parallel

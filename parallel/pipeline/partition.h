@@ -59,11 +59,12 @@ struct Partition {
   double largest() const;
 };
 
-// Cuts the units into contiguous, non-empty stages so that the largest cost is minimal; memory
-// shares refer to the memory of all stages of the cut. Among such cuts, a stage-by-stage choice
-// evens out the costs. Measured seconds vary a little, and the cut should not: the cut by work
-// instead of seconds is taken if its largest cost is within kSteady of the best. More stages than
-// units, or a memory_weight outside [0, 1], throws invalid_argument with the numbers.
+// Cuts the units into contiguous, non-empty stages so that the largest cost is minimal. Memory
+// shares are relative to the total memory of all stages of the cut. Among such cuts, a
+// stage-by-stage choice evens out the costs. Measured seconds vary a little, and the cut should
+// not: the cut by work instead of seconds is taken if its largest cost is within kSteady of the
+// best. More stages than units, or a memory_weight outside [0, 1], throws invalid_argument with the
+// numbers.
 inline constexpr double kSteady = 0.05;
 Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options);
 

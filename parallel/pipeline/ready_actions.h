@@ -1,5 +1,5 @@
 // Runs a schedule's lists against each other: finds which action may run next, and what a rank
-// waits for. Shared by the validator and the simulator; not for other libraries.
+// waits for. Used only by the validator and the simulator.
 #pragma once
 
 #include <functional>

@@ -42,9 +42,9 @@ struct Simulation {
   double bubble() const;
 };
 
-// Waits for data count. A message between two ranks begins when both sides have reached it and the
-// previous message has arrived. The schedule must be valid (validate.h); if it cannot run to its
-// end, this throws invalid_argument.
+// Waiting for data is included. A message between two ranks begins when both sides have reached it
+// and the previous message has arrived. The schedule must be valid (validate.h); if it cannot run
+// to its end, this throws invalid_argument.
 Simulation simulate(const Schedule& schedule, const PipelineCosts& costs = {});
 
 // For each stage, microbatches whose activations it keeps when its rank's stages together keep the

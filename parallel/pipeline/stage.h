@@ -24,14 +24,14 @@ class Stage {
 
   // F. `input` is undefined on the first stage; the result is undefined on the last.
   virtual Tensor forward(int microbatch, Tensor input) = 0;
-  // B, or I with `weights_later`: then weight_backward() (W) does the rest. Takes the gradient of
+  // B. With `weights_later` it is I, and weight_backward() (W) completes it. Takes the gradient of
   // the output (undefined on the last stage) and returns that of the input (undefined on the
   // first).
   virtual Tensor backward(int microbatch, Tensor gradient, bool weights_later) = 0;
   virtual void weight_backward(int microbatch) = 0;
 
-  // Announces that microbatch's backward some computations ahead (PipelineExecutor's horizon),
-  // possibly more than once. Offloaded tensors may be brought back.
+  // Announces the backward of `microbatch` some computations ahead (PipelineExecutor's horizon),
+  // possibly more than once, so that the stage can bring offloaded tensors back.
   virtual void expect_backward(int microbatch) { (void)microbatch; }
   virtual void unshard() {}
   virtual void reshard() {}

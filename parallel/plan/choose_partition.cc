@@ -1,4 +1,4 @@
-// The cut of a model into stages that a plan asks for, and its file.
+// Cuts a model into stages as a plan describes; reads and writes the partition file.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Checks which combinations of parallelism are possible, before anything is built: the one list of
-// refusals. Pure.
+// Checks whether a parallel plan is possible, before anything is built. All refusals are listed
+// here. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace shoal::parallel {
 struct RunShape {
   int ranks = 1;
   std::int64_t batch = 1;   // samples of a rank (with prescaled_batch: of a tensor-parallel group)
-  int accumulated = 1;      // such batches per step, each of plan.pipeline.microbatches
+  int accumulated = 1;      // batches per step; each has plan.pipeline.microbatches
   std::int64_t length = 0;  // positions of a sample; 0: not known yet
 };
 

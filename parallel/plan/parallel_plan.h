@@ -77,7 +77,7 @@ struct TensorPlan {
 struct ActivationPlan {
   int checkpoint_group = 0;  // nn::forward_units(); 0: no checkpointing
   bool offload = false;      // keep checkpoints in host memory or in a file until their backward
-  int loading_horizon = 4;   // bring them back this many pipeline tasks before it
+  int loading_horizon = 4;   // bring checkpoints back this many pipeline tasks ahead
   bool operator==(const ActivationPlan&) const = default;
 };
 

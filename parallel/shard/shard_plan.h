@@ -30,8 +30,8 @@ struct ShardPlan {
   // Lengths are multiples of shards × a cache line of f32. The parameters that backward completes
   // first come first.
   BucketPlan flat;
-  // The first `unit_buckets` buckets belong to units and are whole only while those compute (level
-  // 3).
+  // The first `unit_buckets` buckets belong to units and are whole only while those units compute
+  // (level 3).
   int unit_buckets = 0;
 
   const GradientBucket& bucket(int index) const {

@@ -1,5 +1,5 @@
-// Sums gradients at their owners: each rank of a shard group gets its part of every bucket, summed
-// over all data-parallel ranks. Gradients are sums, never averages (decision 11). A step:
+// Reduces gradients to their owners: each rank of a shard group gets its part of every bucket,
+// summed over all data-parallel ranks. Gradients are sums, never averages (decision 11). A step:
 //   gradients.begin_step();
 //   for each microbatch: forward; after the last forward: gradients.arm(); backward
 //   gradients.finish();
@@ -11,8 +11,8 @@
 // Levels 2 and 3 hold a bucket's memory only from its first write to its reduction. A bucket is
 // reduced whenever no use of its parameters is left. With one microbatch at a time, that is once
 // per microbatch; with several in flight, after the last of their backwards. Sums accumulate in the
-// f32 shard; replicas add theirs once, at the end. The order is that of the program, so every rank
-// must run the same forwards and backwards in the same order.
+// f32 shard; shards are summed over replicas once, at the end of the step. The order is that of the
+// program, so every rank must run the same forwards and backwards in the same order.
 #pragma once
 
 #include <memory>
@@ -42,7 +42,7 @@ class ShardedGradients {
   // Call after the step's last forward, before its backward.
   virtual void arm() = 0;
   // Call after the last backward; parts are sums afterwards. With host memory it blocks until they
-  // are. On a device the kernels' stream waits and the host goes on. Throws the communicators'
+  // are. On a device the kernels' stream waits and the host continues. Throws the communicators'
   // Errors.
   virtual void finish() = 0;
   // Replaces finish() for a step whose capture failed, so that nothing it handed over has begun.

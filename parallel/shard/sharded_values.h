@@ -1,10 +1,10 @@
 // Values and f32 masters of the parameters: stores this rank's shard and gathers whole values.
 //
 // Whole buckets (levels 1 and 2; level 3 for small parameters) lie in one flat memory in the
-// compute dtype, so gathering them is in place. Of a unit's bucket (level 3) only this rank's part
-// persists. gather() allocates its parameters' storage and release() frees it; reading a value
-// while released throws. Gathers are all_gathers of the shard group: every rank makes the same
-// calls in the same order. One thread.
+// compute dtype, so gathering them is in place. For a unit's bucket (level 3), only this rank's
+// part is kept permanently. gather() allocates its parameters' storage and release() frees it;
+// reading a value while released throws. Gathers are all_gathers of the shard group: every rank
+// makes the same calls in the same order. One thread.
 #pragma once
 
 #include <functional>
@@ -63,13 +63,13 @@ class ShardedValues {
 
   // --- buckets, for ShardedUnits ---------------------------------------------------------------
   bool is_unit_bucket(int bucket) const { return bucket < layout_.plan.unit_buckets; }
-  void gather(int bucket);  // starts a gather unless the bucket is present, on its way or whole
+  void gather(int bucket);  // starts a gather unless the bucket is present, being gathered or whole
   void wait_for_bucket(int bucket);
   // A pinned bucket is in use: release() is refused.
   void pin(int bucket) { ++at(bucket).pins; }
   void unpin(int bucket) noexcept { --at(bucket).pins; }
   int pins(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)].pins; }
-  bool present(int bucket) const;                       // or on its way
+  bool present(int bucket) const;                       // or being gathered
   void release(int bucket);                             // waits for a running gather first
   std::int64_t live_elements() const { return live_; }  // of units' buckets that are present
 

@@ -14,9 +14,9 @@ struct ShardingOptions {
   std::int64_t first_bucket_elements = 0;            // of the first ready bucket; 0: as others
   std::int64_t persistence_threshold = 1'000'000;    // sdp_param_persistence_threshold, elements
   std::int64_t max_live_parameters = 1'000'000'000;  // sdp_max_live_parameters, elements
-  // Levels 2 and 3: limit of full gradient buckets on their way to their owners; the next one
-  // waits. Buckets that are being written are full too (a tied weight's from the head's backward to
-  // the embeddings' backward).
+  // Levels 2 and 3: maximum number of gradient buckets being reduced; the next one waits. Buckets
+  // that are still being written also occupy full memory (a tied weight's, from the head's backward
+  // to the embeddings' backward).
   int buckets_in_flight = 2;
   bool operator==(const ShardingOptions&) const = default;
 };

@@ -43,7 +43,8 @@ class Exchange {
 };
 // local -> whole; under `none` the same tensor.
 Exchange begin_gather(nn::Context& context, const TensorParallel& group, Tensor local);
-// Partial sums of the whole -> local. Works in place if the tensor is not shared and not split.
+// Partial sums of the whole -> local. Works in place under `none` if the tensor has no other
+// reference.
 Exchange begin_reduce(nn::Context& context, const TensorParallel& group, Tensor whole);
 
 // Gathers per-sample data without gradients: ids, targets, masks. `batch`: [B, ..] -> [tp·B, ..];

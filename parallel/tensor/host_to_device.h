@@ -1,4 +1,4 @@
-// HostToDevice host values to a device without waiting.
+// Uploads host values to a device without waiting.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +36,15 @@ class HostToDevice {
 bool same_memory(const Tensor& a, const Tensor& b);
 // An uninitialised tensor that owns its host memory.
 Tensor host_tensor(const Shape& shape, DType dtype);
-// A microbatch's targets on a device, and the same in host memory for heads that read them there.
-// Kept in Context::cache().
+// A microbatch's targets on a device, and their values in host memory for heads that read them on
+// the host. Kept in Context::cache().
 struct HostTargets {
   Tensor targets, values;
 };
 // The tensor itself if it is in host memory, or its HostTargets::values. Undefined: the host does
 // not know the values.
 Tensor known_on_host(nn::Context& context, const Tensor& tensor);
-// The same, but copies unknown values, for which it waits.
+// The same, but copies unknown values to the host and waits for the copy.
 Tensor on_host(nn::Context& context, const Tensor& tensor);
 
 }  // namespace shoal::parallel

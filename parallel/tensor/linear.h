@@ -1,7 +1,7 @@
-// Linear layers with weights split over the group. A column-parallel layer has a part of the
-// outputs and begins with enter(). A row-parallel layer has a part of the inputs and ends with
-// leave(). Together they exchange once. Parameters are parts of the whole layer's and have its
-// names.
+// Linear layers with weights split over the group. A column-parallel layer computes a part of the
+// outputs and begins with enter(). A row-parallel layer consumes a part of the inputs and ends with
+// leave(). A pair of them needs only these two exchanges. Parameters are parts of the whole layer's
+// and have its names.
 #pragma once
 
 #include "shoal/nn/layers/conv1d.h"

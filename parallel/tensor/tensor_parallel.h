@@ -32,7 +32,7 @@ struct TensorParallel {
   collectives::Communicator& tp;
   ActivationSplit split = ActivationSplit::none;
   std::shared_ptr<HostToDevice> uploads =
-      std::make_shared<HostToDevice>();  // of the group's layers
+      std::make_shared<HostToDevice>();  // shared by the group's layers
   int rank() const { return tp.rank(); }
   int size() const { return tp.size(); }
 };

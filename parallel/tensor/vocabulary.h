@@ -1,5 +1,5 @@
 // Token embedding and language-model head with the vocabulary split over the group: rank r has rows
-// [V·r/tp, V·(r+1)/tp), whose numbers may differ by one.
+// [V·r/tp, V·(r+1)/tp), so row counts may differ by one.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
