@@ -26,9 +26,9 @@ class Task;
 class Tokenizer;
 using parallel::ParallelPlan;
 
-// A decoder that predicts the next token: a new one of a Hugging Face model_type ("gpt2", "llama")
-// with the tokenizer's vocabulary, or the one that the config.json of a directory describes
-// (Model::load_pretrained() reads its weights). `overrides` change the configuration of a new one:
+// A decoder that predicts the next token. `type_or_directory`: a Hugging Face model_type ("gpt2",
+// "llama") for a new model with the tokenizer's vocabulary, or a directory with a config.json
+// (Model::load_pretrained() reads its weights). `overrides` change a new model's configuration:
 // "n_layer=4,n_head=4". Throws invalid_argument, not_found.
 std::shared_ptr<Task> causal_lm(const std::string& type_or_directory,
                                 const std::string& overrides = {},
@@ -43,7 +43,7 @@ class Model {
   // the number of ranks. `job` must outlive the model.
   Model(Job& job, std::shared_ptr<Task> task, const ParallelPlan& plan = {},
         std::uint64_t seed = 42);
-  // A model of one's own. Its head gets Batch::labels as ChainInput::targets.
+  // A custom model. Its head receives Batch::labels as ChainInput::targets.
   Model(Job& job, std::unique_ptr<nn::Chain> chain, const ParallelPlan& plan = {},
         std::uint64_t seed = 42);
   ~Model();
@@ -59,11 +59,11 @@ class Model {
   // Lines that describe mesh, stages and schedule.
   std::string describe() const;
 
-  // Reads the weights of a Hugging Face directory, or those of a checkpoint of any plan. Throws
-  // not_found, invalid_argument, io. Call before Optimizer::resume().
+  // Reads weights from a Hugging Face directory, or from a checkpoint written under any plan.
+  // Throws not_found, invalid_argument, io. Call before Optimizer::resume().
   void load_pretrained(const std::string& directory);
-  // Writes the model as transformers reads it: config.json, weights, tokenizer. Replaces files of
-  // these names. Throws io, or unavailable for a model of one's own.
+  // Writes config.json, weights and tokenizer in the format of transformers. Replaces existing
+  // files. Throws io, or unavailable for a custom model.
   void save_pretrained(const std::string& directory);
 
   struct Parts;
@@ -73,8 +73,9 @@ class Model {
   std::unique_ptr<Parts> parts_;
 };
 
-// The learning rate of each zero-based step, as transformers.get_scheduler() has it: "cosine",
-// "linear", "constant_with_warmup", ... Throws invalid_argument with the known ones.
+// The learning rate of each zero-based step, equal to transformers.get_scheduler(): "cosine",
+// "linear", "constant_with_warmup", ... Throws invalid_argument for an unknown kind, listing the
+// known ones.
 std::function<double(std::int64_t step)> learning_rates(const std::string& kind, double highest,
                                                         std::int64_t warmup_steps,
                                                         std::int64_t total_steps);
@@ -90,7 +91,7 @@ struct Update {              // result of Optimizer::step()
   bool skipped = false;      // the norm was not finite: nothing was changed
 };
 
-// Updates the f32 values of a model. One per model, which must outlive it.
+// Updates the f32 values of a model. Create one per model. The model must outlive it.
 class Optimizer {
  public:
   explicit Optimizer(Model& model, const AdamW& rule = {});
@@ -115,8 +116,8 @@ class Optimizer {
 
 // Options of Batches.
 struct BatchOptions {
-  std::int64_t size = 8;    // rows of one replica and step
-  std::uint64_t seed = 42;  // of the order, which changes with each epoch
+  std::int64_t size = 8;    // rows per replica and step
+  std::uint64_t seed = 42;  // of the row order, which changes every epoch
   bool shuffle = true;
   LabelsOf labels = LabelsOf::positions;
 };
@@ -130,9 +131,9 @@ class Batches {
   Batches(const Batches&) = delete;
   Batches& operator=(const Batches&) = delete;
 
-  // The next batch, in host memory. Blocks while it is made.
+  // Returns the next batch, in host memory. Blocks until it is ready.
   Batch next();
-  // Continues with the batch of this zero-based step.
+  // The following next() returns the batch of this zero-based step.
   void seek(std::int64_t step);
 
  private:

@@ -6,7 +6,7 @@
 //     });
 //   }
 //
-// Start it directly (one rank), with mpirun, with torchrun's variables, or with srun.
+// Start the program directly (one rank), with mpirun, with srun, or with torchrun's variables.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,10 @@ class Job {
 
   int rank() const;
   int ranks() const;
-  // All ranks. Aborted when the program's body throws, so that no other rank waits for this one.
+  // The communicator of all ranks. run() aborts it if `body` throws, so that no other rank waits
+  // for this one.
   collectives::Communicator& communicator();
-  // Memory that every rank of the host maps: collectives on it copy nothing.
+  // Memory that every rank of the host maps. Collectives on it need no copies.
   MemoryResource& symmetric_memory() { return communicator().memory_resource(); }
 
   // The value of an option. Throws invalid_argument if there is no such option, or if the value is
@@ -71,15 +72,15 @@ class Job {
 
 // Reads the options, connects the ranks and calls body(job) on each of them. Returns the exit
 // status: 0, 2 if an option or another argument is wrong (invalid_argument), 1 after other errors.
-// If ranks fail, one line on standard error says why, and names the rank. `--help` prints the
+// If ranks fail, one line on standard error names the rank and the cause. `--help` prints the
 // options. Blocks until all ranks have finished.
 int run(int argc, char** argv, const std::vector<Option>& options,
         const std::function<void(Job&)>& body);
 
 // Trains, evaluates and predicts as the program `shoal train` does. `words` are its arguments:
 // {"run.json", "--max_steps", "100"}. Returns its exit status: 0 done, 1 failed, 2 wrong options or
-// data, 128 + N stopped by signal N. If ranks fail, one line on standard error says why. Data lie
-// on this machine; the program also reads s3://. Every rank calls it first in main, outside run().
+// data, 128 + N stopped by signal N. If ranks fail, one line on standard error says why. Reads only
+// local data; the program also reads s3://. Every rank must call it first in main(), outside run().
 // Blocks.
 int train(const std::vector<std::string>& words);
 

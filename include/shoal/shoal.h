@@ -1,5 +1,5 @@
-// Everything that a training program includes. In reading order: run.h (ranks and options), text.h
-// (data), model.h (model, optimizer, checkpoints), and for a model of one's own nn/layers/.
+// The header that a training program includes. In reading order: run.h (ranks and options), text.h
+// (data), model.h (model, optimizer, checkpoints), and nn/layers/ for custom models.
 #pragma once
 
 #include "shoal/model.h"

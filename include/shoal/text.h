@@ -17,8 +17,8 @@ class Tokenizer;
 
 // Options of Text.
 struct TextOptions {
-  std::int64_t block_size = 128;  // tokens of one row
-  // Prepared tokens are kept here and used again; empty: `file`.tokens beside the text.
+  std::int64_t block_size = 128;  // tokens per row
+  // Where prepared tokens are cached; empty: in `file`.tokens next to the text.
   std::string cache_directory = {};
 };
 
