@@ -31,7 +31,7 @@ nlohmann::ordered_json generation_config(const nlohmann::ordered_json& config) {
   return out;
 }
 
-// It is saved as it was read, so damage would spread.
+// The file is saved as it was read, so errors in it would spread.
 void check_generation_config(const std::string& text, const std::string& path) {
   const nlohmann::json config = parse_json(text, path);
   const ConfigReader read(config, path);

@@ -18,7 +18,7 @@ struct Known {
   DecoderHead head;
   std::string_view name, class_suffix;
 };
-// The first has no suffix, since transformers' class names for it differ.
+// causal_lm has no suffix, since transformers' class names differ between models.
 constexpr std::array kKnown = {
     Known{DecoderHead::causal_lm, "causal language modelling", ""},
     Known{DecoderHead::sequence_classification, "sequence classification",

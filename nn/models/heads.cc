@@ -51,7 +51,8 @@ class QuestionHead final : public SampleHead {
   Slot<Dropout> dropout;
 };
 
-// transformers scores every position and selects one. The result is the same.
+// Scores only the selected position. transformers scores every position and selects one, with the
+// same result.
 class EndHead final : public SampleHead {
  public:
   EndHead(const HeadSizes& sizes, bool numbers)

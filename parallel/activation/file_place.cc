@@ -218,7 +218,7 @@ struct FilePlace final : OffloadPlace {
   void advance(std::unique_lock<std::mutex>& lock) {
     while (!expected.empty() && ahead < options.max_returning) {
       if (const auto item = expected.front().lock()) {
-        if (item->state == Item::State::leaving) return;  // waits for this write first
+        if (item->state == Item::State::leaving) return;  // its write must finish first
         if (item->state == Item::State::away) {
           begin_load(lock, item);
           item->ahead = true;

@@ -1,6 +1,6 @@
 // Device tensors are offloaded to pinned host memory. Copies out and copies in each have a stream.
-// Events alone keep the order and the host never waits. The calls, not their timing, decide which
-// tensors leave and return. So every run uses the same memory, and a step can be captured.
+// Events order them, and the host never waits. The calls, not their timing, decide which tensors
+// leave and return. So every run uses the same memory, and a step can be captured.
 //
 // - A copy out waits for the work queued on the computing stream when the tensor was saved. The
 //   computing stream waits for the copy before it gets the tensor's memory back.
@@ -84,7 +84,8 @@ class PinnedPlace final : public OffloadPlace {
     held_ -= static_cast<std::int64_t>(item->place.size());
     try {
       wait(*item);
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost, or a capture is
+    } catch (
+        const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost, or a capture failed
     }
     item->tensor = {};
     item->place = {};

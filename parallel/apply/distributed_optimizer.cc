@@ -53,7 +53,7 @@ void DistributedOptimizer::queue_step(kernels::StepState& state, const nn::StepO
     model_.wait_for_values();
     rule_.queue_step(state, options);
     model_.publish();
-    // The next step may be a replay, which waits for none of this step's gathers.
+    // The next step may be a replay, which does not wait for this step's gathers.
     if (is_repeatable_step()) model_.wait_for_values();
   });
 }

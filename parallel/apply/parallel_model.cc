@@ -40,13 +40,14 @@ ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh
       make_state();
       make_stages();
     });
-  } catch (...) {  // values may lie in the memory of groups that the mesh ends
+  } catch (...) {  // values may be in memory of groups that the mesh aborts
     for (nn::Parameter* parameter : parameters_) parameter->value = {};
     throw;
   }
 }
 
-// Hooks and gradients are destroyed before the tapes, which the stages hold; values after them.
+// Hooks and gradients are destroyed before the stages with their tapes; values are destroyed after
+// them.
 ParallelModel::~ParallelModel() { state_->drop_gradients(); }
 
 void ParallelModel::split_tensors() {
@@ -88,7 +89,7 @@ void ParallelModel::cut() {
 }
 
 // Every pipeline rank walks through the whole model, so that tied weights have the same order on
-// all.
+// all ranks.
 void ParallelModel::find_parameters() {
   std::vector<nn::Parameter*> all;
   std::map<nn::Parameter*, std::set<int>> ranks_of;  // pipeline ranks that hold it
@@ -189,8 +190,8 @@ void ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> 
   executor.run(after_last_forward);
 }
 
-// A tensor-parallel head computes the loss of its whole group, the same on every rank. So does any
-// head if the ranks see the same samples.
+// A tensor-parallel head computes the loss of its whole group, the same on every rank. If the ranks
+// see the same samples, any head computes the same loss on every rank.
 bool ParallelModel::losses_differ_over_tp() const {
   const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
   return split_ == ActivationSplit::batch &&
@@ -203,7 +204,7 @@ StageLoss ParallelModel::own_loss() const {
   return stages_.at(schedule_.stages() - 1)->loss();
 }
 
-// Losses are f32: their f64 sums do not depend on the order.
+// The losses are f32, so their f64 sums do not depend on the order.
 StageLoss ParallelModel::sum_over_ranks(const StageLoss& own) {
   double loss[] = {own.sum, static_cast<double>(own.targets)};
   if (mesh_.world().size() > 1)
@@ -226,8 +227,8 @@ void ParallelModel::prepare_training() {
   mesh_.guarded([this] { state_->make_gradients(); });
 }
 
-// The runs of a training step. `after_forward` gets the first microbatch of each, after its
-// forwards.
+// Runs the pipeline for a training step. After the forwards of each run, `after_forward` gets the
+// index of the run's first microbatch.
 void ParallelModel::pass(std::span<const Microbatch> microbatches,
                          const std::function<void(std::int64_t first)>& after_forward) {
   prepare_training();
@@ -261,7 +262,8 @@ void ParallelModel::forward_backward(std::span<const Microbatch> microbatches, c
                                      const std::function<void()>& after_forward) {
   mesh_.guarded([&] {
     const auto last = stages_.find(schedule_.stages() - 1);
-    // Before backward: between the begin and the end of the sums it would be a graph of its own.
+    // Taken before backward. Between the start and the end of the reductions, it would need a graph
+    // of its own.
     pass(microbatches, [&](std::int64_t first) {
       if (last != stages_.end())
         last->second->take_losses(

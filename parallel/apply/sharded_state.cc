@@ -12,7 +12,8 @@ namespace {
 using collectives::Communicator;
 using collectives::ReduceOp;
 
-// Ranks of other shard groups that sum a gradient too: those of tp and those of a tied weight.
+// Other ranks whose gradient is added: tensor-parallel ranks, and ranks that hold the same tied
+// weight.
 struct Peers {
   bool partial = false;
   int tied = -1;  // HeldParameter::tied
@@ -41,7 +42,7 @@ class ShardedState final : public ModelState {
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {
-    // The values lie in the shard group's memory.
+    // The values are in the shard group's memory.
     for (const HeldParameter& entry : held_) entry.parameter->value = {};
   }
 
@@ -146,7 +147,7 @@ class ShardedState final : public ModelState {
     return tp_of_copies_ ? *tp_of_copies_ : mesh_.tp();
   }
 
-  // Copies have the same sums here; the first copy's counts.
+  // All copies hold the same sums here, so only the first copy contributes.
   void sum_parts() {
     std::vector<collectives::WorkPtr> works;
     for (int b = 0; b < layout_.plan.buckets(); ++b) {

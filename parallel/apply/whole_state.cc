@@ -84,7 +84,7 @@ class WholeState final : public ModelState {
   void drop_gradients() override {
     for (Sum& sum : sums_) sum.reducer.reset();
     for (const HeldParameter& entry : held_) entry.parameter->gradient = {};
-    sums_.clear();  // releases groups last: gradients lie in their memory
+    sums_.clear();  // releases groups last, since gradients are in their memory
   }
 
   nn::UnitObserver* observer() override { return nullptr; }
@@ -107,7 +107,7 @@ class WholeState final : public ModelState {
   bool is_first_copy() const override { return mesh_.place().rdp == 0; }
 
  private:
-  // Each sum has a group of its own, because each rank decides when its buckets go.
+  // Each sum needs its own group, because each rank decides when its buckets are reduced.
   struct Sum {
     std::shared_ptr<collectives::Communicator> group;
     std::unique_ptr<Reducer> reducer;
@@ -132,7 +132,7 @@ class WholeState final : public ModelState {
   ReducerOptions reducer_;
   const std::vector<TiedSet> tied_;
   nn::MasterWeights weights_;
-  std::vector<Sum> sums_;  // any two ranks order the sums they share alike
+  std::vector<Sum> sums_;  // any two ranks list their common sums in the same order
 };
 
 }  // namespace

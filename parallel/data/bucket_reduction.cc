@@ -30,7 +30,7 @@ class AllReduction final : public BucketReduction {
   void abort(std::string_view reason) override { communicator_.abort(reason); }
 
  private:
-  // A stream of its own, so that sums run beside backward's work.
+  // A separate stream, so that reductions run concurrently with backward.
   class Lane {
    public:
     explicit Lane(Device device) : stream_(device, StreamPriority::high), written_(device) {}

@@ -11,8 +11,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// For the plan of turns: one bucket at a time. If a wire carries several at a time, the bucket
-// needed first arrives later.
+// The plan of turns assumes one bucket at a time. With several at a time, the bucket that is needed
+// first would arrive later.
 constexpr int kPlannedInFlight = 1;
 
 std::int64_t bytes_of(const GradientBucket& bucket) {
@@ -47,7 +47,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
     : Reducer(parameters, make_all_reduction(communicator), options) {}
 
-// Not moved: the same call still reads it for the plan.
+// `reduction` is not moved, because the same call also reads it for the plan.
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  // NOLINTNEXTLINE(performance-unnecessary-value-param)
                  std::shared_ptr<BucketReduction> reduction, const ReducerOptions& options)
@@ -98,7 +98,8 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
     parameter.set_ready_hook(
         [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });
   }
-  // A plan by time should not use the first step, which touches memory for the first time.
+  // Plans from measured times should not use the first step, which touches memory for the first
+  // time.
   if (reduction_->ranks() > 1 && buckets > 1)
     agreements_left_ = options.priority == BucketPriority::forward ? 3 : 1;
 }
@@ -108,8 +109,8 @@ Reducer::~Reducer() {
   give_up_step();
 }
 
-// For a step that ended early, e.g. by an exception in backward. Buckets in flight would be written
-// into freed memory, and the other ranks would wait for the rest.
+// Called for a step that ended early, e.g. by an exception in backward. Buckets in flight would be
+// written into freed memory, and the other ranks would wait for the rest.
 void Reducer::give_up_step() noexcept {
   try {
     while (!in_flight_.empty() && in_flight_.front().work->test()) in_flight_.pop_front();
@@ -172,7 +173,8 @@ void Reducer::mark_ready(int index) {
 }
 
 void Reducer::progress() {
-  // Buckets end roughly in the order of turns; a later one is seen only after those before it.
+  // Buckets finish roughly in the order of turns. A finished bucket is noticed only after all
+  // earlier ones.
   while (!in_flight_.empty() && in_flight_.front().work->test()) {
     const InFlight reduced = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -216,7 +218,7 @@ void Reducer::count_reduced(int bucket) {
     if (--unreduced_[at(entry.parameter)] == 0) arrived_.push_back(entry.parameter);
 }
 
-// Not called during backward, which may still read values.
+// Not called during backward, because backward may still read the values that on_reduced changes.
 void Reducer::tell_reduced() {
   if (options_.on_reduced)
     for (const int parameter : arrived_) options_.on_reduced(*parameters_[at(parameter)]);

@@ -11,7 +11,7 @@
 namespace shoal::parallel {
 namespace {
 
-// The axes of `axes` with more than one rank: groups of the same ranks are one group.
+// Removes axes of size 1, so that groups of the same ranks are recognised as one group.
 Axes effective(Axes axes, const MeshShape& shape) {
   for (const Axes axis : {kTp, kPp, kRdp})
     if (shape.size(axis) == 1) axes &= ~axis;
@@ -110,8 +110,7 @@ bool ProcessMesh::abort(const std::exception& why) const noexcept {
   if (aborted_.exchange(true)) return true;
   try {
     const std::string reason = reason_of(why);
-    // The world first: through it each rank learns which rank began the abort, whichever other
-    // ranks it hears from.
+    // The world first: through it, every rank learns which rank began the abort.
     give_up(world_, reason);
     for (const auto& group : owned_) give_up(*group, reason);
     const std::lock_guard lock(mutex_);

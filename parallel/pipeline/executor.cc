@@ -63,8 +63,8 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
   statistics_.seconds += seconds_since(began);
 }
 
-// An error in a stage leaves messages in flight, which would arrive in freed memory, and ranks that
-// wait for messages that will never be sent. If `pp` has failed already, all of them have ended.
+// After an error in a stage, messages in flight would arrive in freed memory, and other ranks would
+// wait for messages that are never sent. If `pp` has already failed, all its messages have ended.
 void PipelineExecutor::give_up(const std::exception& why) noexcept {
   const auto each_work = [this](const auto& act) {
     for (const auto* table : {&inputs_, &gradients_})
@@ -76,7 +76,7 @@ void PipelineExecutor::give_up(const std::exception& why) noexcept {
     if (!abort_ || abort_(why)) {
       each_work([](collectives::Work& work) { work.test(); });  // throws if `pp` has failed
       if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", why.what()));
-      // Once one of them throws, this rank touches no buffer any more.
+      // Once one of these waits throws, the communicator no longer touches this rank's buffers.
       each_work([](collectives::Work& work) { work.wait(deadlines::at_once()); });
     }
     // Expected: the communicator has failed, or fails now.
@@ -125,7 +125,7 @@ void PipelineExecutor::compute(const Action& action) {
     drop_output(key);
   }
 
-  // Without a pipeline, the name of the action adds nothing.
+  // Without a pipeline, the action's name would add no information.
   const char* const name = first && last ? (forward ? "forward" : "backward")
                            : tracer_     ? tracer_->intern(to_string(action))
                                          : nullptr;
@@ -206,7 +206,7 @@ void PipelineExecutor::receive(const Action& action) {
   (forward ? inputs_ : gradients_)[{action.stage, action.microbatch}] = std::move(arriving);
 }
 
-// Messages whose arrival is known from the schedule are dropped by drop_output() and at the end.
+// In a repeatable step, drop_output() and the end of run() drop the messages instead.
 void PipelineExecutor::drop_what_left() {
   if (is_repeatable_step()) return;
   std::erase_if(leaving_, [](Leaving& message) { return message.work->test(); });
@@ -216,7 +216,7 @@ void PipelineExecutor::drop_what_left() {
 void PipelineExecutor::drop_output(const Key& key) {
   const auto found = std::ranges::find_if(
       leaving_, [&](const Leaving& message) { return message.forward && message.from == key; });
-  if (found == leaving_.end()) return;  // dropped before, or went to a stage of this rank
+  if (found == leaving_.end()) return;  // already dropped, or handed to a stage of this rank
   found->work->block_stream(pp_.stream());
   leaving_.erase(found);
 }

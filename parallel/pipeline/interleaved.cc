@@ -1,4 +1,4 @@
-// SMP's "interleaved". SMP decides it at run time; here it is generated in advance.
+// SMP's "interleaved". SMP chooses the order at run time; here it is generated in advance.
 #include <algorithm>
 #include <limits>
 

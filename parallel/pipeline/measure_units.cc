@@ -70,7 +70,7 @@ class Runner {
     DeviceBackend& device = device_backend(context_.stream.device.type);
     memory_.reset_peaks();
     const std::int64_t before = current();
-    // Moved into the unit, which may keep it.
+    // Moved into the stage, which may keep it.
     Tensor input = unit_ > 0 ? zeros(stage) : Tensor();
     device.synchronize(context_.stream);
     const auto began = Clock::now();
@@ -131,7 +131,7 @@ void append_kinds(nn::Module& module, std::string& text) {
 
 // Equal for units of equal structure.
 std::string structure_of(const nn::Chain& chain, int unit) {
-  // The first and the last unit have inputs and outputs of their own.
+  // The inputs and outputs of the first and last unit differ from those of the others.
   std::string text = unit == 0 ? "first" : unit == chain.units() - 1 ? "last" : "";
   for (nn::Module* module : chain.unit_modules(unit)) append_kinds(*module, text);
   for (const nn::Parameter* parameter : chain.unit_parameters(unit))

@@ -11,8 +11,8 @@ struct Turn {
 };
 
 // Sizes of the groups of microbatches that go through a chunk together. Ranks would wait for a last
-// group shorter than the pipeline. So its microbatches are shared out over the other groups, the
-// first ones first, because the first group sets the length of the warmup.
+// group shorter than the pipeline. So its microbatches are distributed over the other groups,
+// starting with the first.
 std::vector<int> group_lengths(const ScheduleOptions& o) {
   const int group = std::min(o.group == 0 ? o.ranks : o.group, o.microbatches);
   const int rest = o.microbatches % group;

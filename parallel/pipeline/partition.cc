@@ -67,7 +67,7 @@ class Costs {
     const double all_time = segment({0, static_cast<int>(count_)}).time;
     const double memory = all_bytes > 0 ? cost.memory_bytes / all_bytes : 0;
     const double time = all_time > 0 ? part.time / all_time : 0;
-    // A measure without data gets no weight.
+    // If memory or time is unknown, only the other one counts.
     const double weight = all_time <= 0 ? 1 : all_bytes <= 0 ? 0 : options_.memory_weight;
     cost.cost = weight * memory + (1 - weight) * time;
     return cost;
@@ -127,7 +127,7 @@ Partition with_costs(std::vector<UnitRange> stages, const Costs& costs) {
   return partition;
 }
 
-// The best cut by those costs if the memory of all stages is assumed to be `all_bytes`.
+// The best cut, assuming that the memory of all stages totals `all_bytes`.
 std::vector<UnitRange> best_cut_at(const Costs& costs, std::size_t stages, double all_bytes) {
   // best[s][j]: the first j units on the first s stages: largest cost, then sum of squares.
   using Score = std::pair<double, double>;

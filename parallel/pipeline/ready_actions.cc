@@ -12,7 +12,8 @@ constexpr unsigned bit(ActionKind kind) { return 1U << static_cast<unsigned>(kin
 ReadyActions::ReadyActions(const Schedule& schedule)
     : schedule_(schedule), next_(static_cast<std::size_t>(schedule.ranks()), 0) {}
 
-// Between neighbours on two ranks it is the message; on one rank, the other stage's action.
+// If the neighbour stage is on another rank, the dependency is a message; otherwise it is that
+// stage's action.
 ReadyActions::Need ReadyActions::need_of(const Action& action) const {
   const int stage = action.stage;
   const int last = schedule_.stages() - 1;

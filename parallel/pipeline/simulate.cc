@@ -13,7 +13,8 @@ namespace {
 
 using Key = std::pair<int, int>;  // stage, microbatch
 
-// Times at which each side reached a message. The play may visit its receive after its send.
+// Times at which each side reached a message. ReadyActions::play() may visit the receive after the
+// send.
 struct Message {
   double sent = 0, posted = 0;
 };
@@ -65,8 +66,8 @@ class Clockwork {
     }
   }
 
-  // Time at which the data that `action` needs is there. A message's arrival is settled here, when
-  // both of its sides are known; messages before it on the same wire are settled first.
+  // Time at which the data that `action` needs is available. Computes a message's arrival once both
+  // of its sides are known; earlier messages between the same ranks come first.
   double arrival(int rank, const Action& action) {
     const ReadyActions::Need need = ready_.need_of(action);
     if (need.action.stage < 0) return 0;

@@ -17,7 +17,7 @@ class Inspector {
 
   std::vector<ScheduleFault> faults() && {
     check_places();
-    if (!faults_.empty()) return std::move(faults_);  // later checks would only repeat them
+    if (!faults_.empty()) return std::move(faults_);  // later checks would only repeat these faults
     for (int rank = 0; rank < schedule_.ranks(); ++rank) check_order(rank);
     for (int stage = 0; stage < schedule_.stages(); ++stage) check_complete(stage);
     if (options_.communication) check_wires();

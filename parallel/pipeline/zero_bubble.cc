@@ -47,7 +47,7 @@ class RankList {
 }  // namespace
 
 // 1F1B in which rank r delays W by r microbatches. Each rank then holds at most p microbatches, and
-// has that many W left for its cooldown.
+// r W remain for its cooldown.
 ComputeLists zero_bubble_lists(const ScheduleOptions& o) {
   ComputeLists lists;
   for (int rank = 0; rank < o.ranks; ++rank) {

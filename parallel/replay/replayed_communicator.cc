@@ -115,7 +115,7 @@ WorkPtr ReplayedCommunicator::make_node(Begin begin) {
   return std::make_unique<NodeWork>(std::move(slot));
 }
 
-// After a failed wait, this rank touches no buffer any more.
+// After a failed wait, the communicator no longer touches this rank's buffers.
 void ReplayedCommunicator::end_operations(std::string_view reason) noexcept {
   try {
     for (const std::shared_ptr<Slot>& slot : slots_) {

@@ -10,7 +10,7 @@ namespace {
 
 using Parameters = std::span<const std::vector<nn::Parameter*>>;
 
-// Indices of the parameters that the layout has.
+// Converts lists of parameters to indices; skips parameters that are not in the layout.
 std::vector<std::vector<int>> indices_of(const ShardLayout& layout, Parameters lists) {
   std::unordered_map<const nn::Parameter*, int> index_of;
   for (const nn::Parameter* parameter : layout.parameters)

@@ -210,8 +210,8 @@ void PassingGradients::on_uses_ended(int index) {
   hand_over(b);
 }
 
-// Zeros the gaps between entries and the gradients that backward did not write; they hold old
-// memory.
+// Zeros the gaps between entries and the gradients that backward did not write; their memory holds
+// stale values.
 void PassingGradients::zero_gaps(int index) {
   const GradientBucket& bucket = layout_.plan.bucket(index);
   auto* const data = static_cast<float*>(at_bucket(index).storage->data()) - bucket.begin;
@@ -253,8 +253,8 @@ void PassingGradients::hand_over(int index) {
   progress();
 }
 
-// This rank's part of the bucket is the shard group's sum: adds it to the shard and frees the
-// bucket.
+// This rank's part of the bucket now holds the shard group's sum. Adds it to the shard and frees
+// the bucket.
 void PassingGradients::take_over(int index) {
   Bucket& bucket = at_bucket(index);
   const Tensor mine = part(index);

@@ -34,7 +34,7 @@ void ShardedUnits::bring(int bucket) {
       std::max(statistics_.most_live_elements, values_.live_elements());
 }
 
-// The calls alone decide which gathers begin in which order, so every rank does the same.
+// The order of gathers depends only on the calls, so it is the same on every rank.
 void ShardedUnits::begin(int unit, int next) {
   const ShardPlan& plan = values_.layout().plan;
   const std::vector<int>& needed = buckets(unit);

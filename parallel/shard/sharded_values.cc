@@ -62,7 +62,8 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   }
 }
 
-// Moves one parameter's values to their places and frees its own memory.
+// Moves one parameter's values into the flat or sharded memory and frees the parameter's own
+// memory.
 void ShardedValues::take_over(int index, std::span<const ShardSegment* const> mine,
                               const Fill& fill) {
   nn::Parameter& parameter = *layout_.parameters[static_cast<std::size_t>(index)];
@@ -166,7 +167,8 @@ void ShardedValues::refresh() {
 void ShardedValues::publish() {
   for (int b = 0; b < layout_.plan.unit_buckets; ++b) release(b);
   if (layout_.groups.shards() == 1) return;
-  // Planned in the order in which backward completes them; the forward needs the reverse order.
+  // Buckets are planned in the order in which backward completes them; the forward needs them in
+  // reverse.
   for (int b = layout_.plan.buckets(); b-- > layout_.plan.unit_buckets;) {
     const Tensor mine = part(b);
     void* const all =

@@ -114,7 +114,7 @@ VocabularyParallelEmbedding::VocabularyParallelEmbedding(const TensorParallel& g
   weight_->set_part({vocabulary, channels}, {{{own.count, channels}, {0, 0}, {own.first, 0}}});
 }
 
-// Computed once: an id's row does not depend on the batch.
+// Computed only once, since an id's row does not depend on the batch.
 const OwnRows& VocabularyParallelEmbedding::own_rows(Context& context) {
   if (own_.numbers.defined()) return own_;
   const std::int64_t vocabulary = weight_->whole_shape()[0];
@@ -135,7 +135,7 @@ Value VocabularyParallelEmbedding::forward(Context& context, const Tensor& ids) 
   SHOAL_CHECK(ids.dtype() == DType::i32 && ids.shape().rank() == 2,
               "{}: ids are {} {}, not i32 [B, T]", weight_->name(), to_string(ids.dtype()),
               to_string(ids.shape()));
-  // Checked here on the host; a device's kernels could only report it later.
+  // Check on the host, since device kernels can only report errors later.
   if (ids.device().is_cpu())
     for (std::int64_t i = 0; i < ids.count(); ++i) {
       const std::int32_t id = ids.const_data<std::int32_t>()[i];

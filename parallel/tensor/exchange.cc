@@ -74,8 +74,8 @@ class LeaveFunction final : public nn::Function {
 }  // namespace
 
 Exchange::~Exchange() {
-  // The buffers belong to the work until it is done. Its error is either being thrown already or
-  // thrown by a later call.
+  // The buffers belong to the work until it is done. Its error is already being thrown, or a later
+  // call throws it.
   if (work_) try {
       work_->wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch)

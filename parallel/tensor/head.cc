@@ -27,7 +27,7 @@ class LossPass {
            const nn::LossOptions& options)
       : context_(context), group_(group), weight_(weight), bias_(bias), options_(options) {}
 
-  // x [.., C] and targets [..] are the group's. take(): targets are in host memory.
+  // x [.., C] and targets [..] cover the whole group. take() requires targets in host memory.
   void take(const Tensor& x, const Tensor& targets);
   void take_all(const Tensor& x, const Tensor& targets);
   void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, bool wants_dbias);
@@ -219,7 +219,7 @@ void LossPass::bias_gradient(const Tensor& dlogits) {
   });
 }
 
-// Moves rows back to their places; rows without a target have no gradient.
+// Puts gradient rows back at their original positions; rows without a target get zeros.
 void LossPass::begin_dx_reduction() {
   Tensor dx;
   if (row_.empty() && count_ > 0) {
