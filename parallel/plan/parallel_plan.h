@@ -67,8 +67,7 @@ struct PipelinePlan {
 
 // How tensor-parallel ranks share activations.
 struct TensorPlan {
-  bool prescaled_batch = false;  // true: the ranks of a group see the same samples; false: each its
-                                 // own
+  bool prescaled_batch = false;  // the ranks of a group see the same samples, not different ones
   bool speed = false;  // with prescaled_batch: activations are duplicated instead of split
   bool operator==(const TensorPlan&) const = default;
 };
