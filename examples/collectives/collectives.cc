@@ -1,11 +1,11 @@
-// An all_reduce in symmetric memory, and what a lost rank looks like: mpirun -n 4 collectives
+// An all_reduce in symmetric memory, and the error after a lost rank: mpirun -n 4 collectives
 #include <csignal>
 
 #include <shoal/shoal.h>
 
 int main(int argc, char** argv) {
   return shoal::run(argc, argv, {{"lose", "-1", "the rank that dies"}}, [](shoal::Job& job) {
-    // Collectives on symmetric memory copy nothing: the ranks read each other's buffers.
+    // Collectives on symmetric memory need no copies: the ranks read each other's buffers.
     shoal::Tensor tensor = shoal::Tensor::empty(
         {1 << 20}, shoal::DType::f32, job.symmetric_memory(), shoal::MemoryTag::workspace);
     auto* const numbers = tensor.data<float>();

@@ -1,6 +1,6 @@
-// A model and a loss of one's own, on 2 pipeline stages of 2 tensor-parallel ranks each:
+// A custom model with a custom loss, on 2 pipeline stages of 2 tensor-parallel ranks each:
 //   mpirun -n 4 own_model --pipeline 2 --tensor 2
-// It reads numbers and learns their sines.
+// The model learns the sines of the numbers that it reads.
 #include <algorithm>
 #include <cmath>
 
@@ -24,7 +24,7 @@ struct Block final : nn::Unit {
   }
 };
 
-// Quadratic below 1, linear beyond.
+// Huber loss: quadratic for errors below 1, linear beyond.
 float huber(float x, float target, float& slope) {
   slope = std::clamp(x - target, -1.0f, 1.0f);
   return slope * (x - target - slope / 2);

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     const std::int64_t replicas = job.ranks() / (plan.mesh.pipeline * plan.mesh.tensor);
     shoal::Batches batches(model, std::make_shared<Counting>(), {.size = 16 / replicas});
 
-    // Any plan continues a checkpoint of any other.
+    // A checkpoint can be resumed under any plan.
     const std::int64_t first = optimizer.resume(job.text("output_dir"));
     const std::int64_t last = first + job.integer("steps");
     batches.seek(first);
