@@ -63,7 +63,7 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
 // positions) a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
 
-class Chain : public Module {  // for a model of your own, see Sequential
+class Chain : public Module {  // for a custom model, see Sequential
  public:
   // Unit 0 turns ids into hidden states [B, T, channels]; the last unit computes the loss.
   virtual int units() const = 0;

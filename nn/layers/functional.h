@@ -34,7 +34,7 @@ Value dropout(Context& context, const Value& x, const DropoutSite& site);  // x 
 // residual + dropout(branch)
 Value dropout_add(Context& context, const Value& branch, const Value& residual,
                   const DropoutSite& site);
-Value add(Context& context, const Value& a, const Value& b);  // of equal shape
+Value add(Context& context, const Value& a, const Value& b);  // a and b have equal shapes
 
 // RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma.
 Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
@@ -88,13 +88,13 @@ Tensor targets_at(Context& context, const Tensor& targets, const Tensor& numbers
 // [B, T, C] -> [B, C, T]
 Value transpose_samples(Context& context, const Value& x);
 
-struct AttentionOptions {  // of attention()
+struct AttentionOptions {  // options of attention()
   std::int64_t heads = 1;
   std::int64_t key_heads = 0;  // with three tensors: heads of keys and values; 0: heads
   bool causal = true;
   float scale = 0;  // 0: 1 / sqrt(head size)
   DropoutSite dropout{};
-  std::int64_t max_positions = 0;  // of the model, for dropout coordinates
+  std::int64_t max_positions = 0;  // the model's maximum length, for dropout coordinates
   std::int64_t head_offset = 0;    // global index of local head 0
   // Optional u8 [B, T], 1 for visible keys; or i32 [B], the number of leading visible keys.
   Tensor key_mask{};
@@ -118,7 +118,7 @@ struct LossResult {
   Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
   std::int64_t targets = 0;  // valid targets; -1 (unknown) if they are on a device
 };
-struct LossOptions {  // of the losses below
+struct LossOptions {  // options of the losses below
   float loss_scale = 1;
   const kernels::StepState* state = nullptr;  // on the kernels' device; null: no further scaling
   float label_smoothing = 0;

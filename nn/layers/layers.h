@@ -5,10 +5,10 @@
 
 namespace shoal::nn {
 
-struct LinearConfig {  // of a Linear; sizes are elements
+struct LinearConfig {  // configures a Linear; sizes in elements
   std::int64_t in = 0, out = 0;
   bool bias = true;
-  float std = 0.02f;  // of the initial weight
+  float std = 0.02f;  // standard deviation of the initial weight
   kernels::Activation activation = kernels::Activation::none;
 };
 
@@ -79,7 +79,7 @@ class Dropout final : public Module {  // its mask depends on seed, path and pos
   float probability_;
 };
 
-struct CausalSelfAttentionConfig {  // of the layer below
+struct CausalSelfAttentionConfig {  // configures the layer below
   std::int64_t channels = 0, heads = 1, max_positions = 0;
   float scale = 0;  // 0: 1 / sqrt(head size)
   float attention_dropout = 0;
@@ -101,7 +101,7 @@ class CausalSelfAttention final : public AttentionLike {
   CausalSelfAttentionConfig config_;
 };
 
-struct SelfAttentionConfig {  // of the layer below
+struct SelfAttentionConfig {  // configures the layer below
   std::int64_t channels = 0, heads = 1, max_positions = 0;
   float attention_dropout = 0;
   float std = 0.02f;
@@ -124,7 +124,7 @@ class SelfAttention final : public AttentionLike {
   SelfAttentionConfig config_;
 };
 
-struct MlpConfig {  // of an Mlp
+struct MlpConfig {  // configures an Mlp
   std::int64_t channels = 0, inner = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   float std = 0.02f, projection_std = 0.02f;
