@@ -30,7 +30,7 @@ enum class Mode { train, evaluate };  // evaluate: no dropout
 struct RandomCoordinates {  // which random numbers dropout draws
   std::uint64_t seed = 42;
   const kernels::StepState* state = nullptr;
-  std::uint32_t sample_first = 0, sample_stride = 1;  // of the batch being computed
+  std::uint32_t sample_first = 0, sample_stride = 1;  // sample numbers of the current batch
 };
 
 // Which positions the activations between modules hold (a slice under sequence parallelism).

@@ -22,7 +22,7 @@ struct Initializer {
 // A box of a parameter and its position in the whole tensor, as stored in a checkpoint (decision
 // 13). One rank's quarter of a fused qkv projection consists of three.
 struct ParameterPiece {
-  Shape sizes;  // of the box
+  Shape sizes;  // size of the box
   Shape local;  // corner within the parameter
   Shape whole;  // corner within the whole tensor
   bool operator==(const ParameterPiece&) const = default;

@@ -81,7 +81,7 @@ class StepCapture {
     std::int64_t direct = 0, served = 0, captured = 0, replayed = 0, deviated = 0;
     std::int64_t given_back = 0;   // times the arena was freed for other work
     std::int64_t pieces = 0;       // graphs of the last captured step; more than 1 with host nodes
-    std::int64_t arena_bytes = 0;  // of all plans
+    std::int64_t arena_bytes = 0;  // arenas of all plans together
     // For the last planned key: a lower bound for any plan, and the bytes the pool held.
     std::int64_t live_bytes = 0, pool_bytes = 0;
     std::int64_t allocations = 0;  // per step

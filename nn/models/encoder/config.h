@@ -29,7 +29,7 @@ struct EncoderConfig {
   std::int64_t embedding_size = 0;   // 0: hidden_size; otherwise a linear mapping follows (ALBERT)
   std::int64_t num_hidden_groups = 0;  // 0: each layer has its own weights; else shared (ALBERT)
   std::int64_t inner_group_num = 1;    // blocks per layer
-  std::string hidden_act = "gelu";     // erf; gelu_new, gelu_pytorch_tanh (tanh form), relu
+  std::string hidden_act = "gelu";     // GELU by erf; or gelu_new, gelu_pytorch_tanh, relu
   double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1;
   // Before the last layer of each head.
   double sequence_dropout = 0.1, token_dropout = 0.1, question_dropout = 0;
@@ -49,7 +49,7 @@ struct EncoderConfig {
   // All fields that the model knows.
   nlohmann::ordered_json known_fields() const;
   // config.json as transformers writes it for the task's class: `source` with changes applied.
-  // `dtype`: of the saved tensors ("float32").
+  // `dtype`: dtype of the saved tensors ("float32").
   nlohmann::ordered_json to_json(EncoderTask task, std::string_view dtype) const;
 
   void check() const;  // throws invalid_argument on impossible sizes, naming them

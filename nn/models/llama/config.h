@@ -41,7 +41,7 @@ struct LlamaConfig {
   // All fields that the model knows.
   nlohmann::ordered_json known_fields(DecoderHead head) const;
   // config.json as transformers writes it for the head's class: `source` with changes applied.
-  // `dtype`: of the saved tensors ("float32").
+  // `dtype`: dtype of the saved tensors ("float32").
   nlohmann::ordered_json to_json(std::string_view dtype,
                                  DecoderHead head = DecoderHead::causal_lm) const;
 
