@@ -18,7 +18,7 @@
 namespace shoal::parallel {
 
 struct OffloadOptions {
-  std::string directory = {};                      // of the file; empty: TMPDIR, else /tmp
+  std::string directory = {};  // directory of the file; empty: TMPDIR, else /tmp
   std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors stay
   // Saved tensors that may still hold memory while they leave; saving another waits for the oldest.
   int max_leaving = 2;
@@ -32,9 +32,9 @@ struct OffloadOptions {
 
 struct OffloadStatistics {
   std::int64_t tensors = 0, bytes = 0;  // offloaded
-  std::int64_t early = 0;               // of these, back before backward asked for them
-  double waited_seconds = 0;            // computing thread blocked on the file, in either direction
-  std::int64_t held_bytes = 0;          // peak of the bytes in the file or pinned memory
+  std::int64_t early = 0;       // offloaded tensors that were back before backward asked for them
+  double waited_seconds = 0;    // computing thread blocked on the file, in either direction
+  std::int64_t held_bytes = 0;  // peak of the bytes in the file or pinned memory
 };
 
 class OffloadPlace;

@@ -16,8 +16,8 @@ namespace shoal::parallel {
 struct StateRequest {
   std::int64_t elements = 0;    // this rank's parameter elements, shared ones once
   std::int64_t persistent = 0;  // of `elements`, kept whole at level 3
-  DType dtype = DType::f32;     // of values
-  int level = 0;                // of sharding
+  DType dtype = DType::f32;     // dtype of values
+  int level = 0;                // sharding level
   int shards = 1;               // ranks that share one copy
   int moments = 2;              // f32 numbers of the update rule per element; AdamW has 2
   bool masters = true;          // for 16-bit values; false with stochastic rounding
@@ -40,7 +40,7 @@ struct ActivationRequest {
   // Per microbatch, measured without checkpointing and offloading (measure_units()). If the
   // schedule splits backwards, measured with MeasureOptions::split_backward.
   std::span<const UnitCost> units;
-  double stream_bytes = 0;   // of the residual stream between two units
+  double stream_bytes = 0;   // bytes of the residual stream between two units
   int checkpoint_group = 0;  // nn::forward_units()
   bool offloads = false;     // offloads the tensors that checkpoints keep
   OffloadOptions offload = {};

@@ -53,7 +53,9 @@ class ParallelModel {
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
   // True if this rank holds part of the first copy of the state.
   bool is_first_copy() const { return state_->is_first_copy(); }
-  int parameters_of_all() const { return parameters_of_all_; }  // in ranks of the whole model
+  int parameters_of_all() const {
+    return parameters_of_all_;
+  }  // in the whole model, over all ranks
   // Call after an update: starts to send the new values. train() and evaluate() wait unit by unit.
   void publish() { state_->publish(); }
   void wait_for_values() { state_->wait(); }  // before reading values in any other way
@@ -63,7 +65,8 @@ class ParallelModel {
   // and no prescaled_batch, the ranks of a tp group share the group's rows.
   int batch_parts() const { return batch_parts_; }
   int batch_part() const { return batch_part_; }
-  std::int64_t sum_over_samples(std::int64_t value);  // of ranks with different samples; blocks
+  std::int64_t sum_over_samples(
+      std::int64_t value);  // sums over ranks with different samples; blocks
 
   // Forward and backward of the plan's number of microbatches. Afterwards gradients are sums over
   // all ranks and microbatches. Returns the total loss on every rank. Blocks.
@@ -80,7 +83,9 @@ class ParallelModel {
   void finish_gradients();
   // Tries the memory of such passes on this rank alone; they must not communicate.
   void try_step(std::span<const Microbatch> microbatches);
-  Reducer* reducer() { return state_->reducer(); }  // of all gradients; null: there are several
+  Reducer* reducer() {
+    return state_->reducer();
+  }  // the Reducer of all gradients; null: there is not exactly one
   // Discards a step whose capture failed, so that none of its work has begun: after queue_train()
   // or in the middle of the optimizer's queue_step(). Another step may follow.
   void abandon_step();
@@ -129,7 +134,7 @@ class ParallelModel {
   Partition partition_;
   std::vector<TiedSet> tied_;
   std::vector<HeldParameter> held_;
-  int parameters_of_all_ = 0;  // in ranks of the whole model
+  int parameters_of_all_ = 0;  // in the whole model, over all ranks
   // Declared before the stages, whose tapes refer to it.
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<Offloader> offloader_;

@@ -59,7 +59,7 @@ struct ReducerOptions {
 struct ReducerStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;
-  std::int64_t hidden_bytes = 0;          // of these, seen reduced before backward ended
+  std::int64_t hidden_bytes = 0;          // bytes seen reduced before backward ended
   double exposed_seconds = 0;             // waiting for communication in finish() and wait_for()
   std::int64_t launched_in_backward = 0;  // buckets handed over before flush() or finish()
   int most_in_flight = 0;
@@ -155,7 +155,7 @@ class Reducer {
   Phase phase_ = Phase::idle;
   int agreements_left_ = 0;
   Clock::time_point armed_at_, busy_since_;
-  double busy_seconds_ = 0;  // with a bucket in flight, this step
+  double busy_seconds_ = 0;  // time with a bucket in flight, in this step
   ReducerStatistics statistics_;
 };
 

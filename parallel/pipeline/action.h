@@ -10,8 +10,9 @@ namespace shoal::parallel {
 
 enum class ActionKind : std::uint8_t {
   forward,          // F
-  backward,         // B: the input's gradient and the weights'
-  input_backward,   // I: the input's gradient; the weights' is left for W (zero bubble)
+  backward,         // B: the gradients of the input and the weights
+  input_backward,   // I: only the input's gradient; W computes the weights' gradient later (zero
+                    // bubble)
   weight_backward,  // W
   send_forward,     // SEND_F: this stage's output goes to the next stage
   recv_forward,     // RECV_F: this stage's input comes from the previous stage

@@ -18,8 +18,8 @@ namespace shoal::parallel {
 
 struct PipelineStatistics {
   double seconds = 0;          // in all calls of run()
-  double compute_seconds = 0;  // of these, in the stages
-  double wait_seconds = 0;     // of `seconds`, waiting for messages
+  double compute_seconds = 0;  // part of `seconds`: computing in the stages
+  double wait_seconds = 0;     // part of `seconds`: waiting for messages
   std::int64_t messages = 0;   // sent
   std::int64_t message_bytes = 0;
 };

@@ -13,7 +13,7 @@
 namespace shoal::parallel {
 
 struct MeasureOptions {
-  DType dtype = DType::f32;      // of values and activations
+  DType dtype = DType::f32;      // dtype of values and activations
   int repetitions = 3;           // the fastest one is used
   ChainStageOptions stage = {};  // as in training, without offloader and observer
   bool split_backward = false;   // adds a run that measures UnitCost's values for split backwards

@@ -44,8 +44,8 @@ bool begins_group(int unit, int first, int units, int checkpoint_group);
 
 struct StageCost {
   std::int64_t parameters = 0;  // elements, shared ones once
-  int microbatches = 1;         // whose activations the stage keeps
-  double memory_bytes = 0;      // of parameters and those activations
+  int microbatches = 1;         // microbatches whose activations the stage keeps
+  double memory_bytes = 0;      // bytes of parameters and those activations
   double seconds = 0;           // for one microbatch
   // memory_weight × its share of the memory of all stages + (1 - memory_weight) × its share of the
   // time. The costs of all stages add up to 1. If no time is known, only memory counts, and vice

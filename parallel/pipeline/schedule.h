@@ -37,10 +37,10 @@ PeerStage peer_of(const Schedule& schedule, const Action& action);
 bool crosses_forward(const Schedule& schedule, int stage);  // stage -> stage + 1
 
 // Adds the needed sends and receives to the compute actions, in an order that cannot deadlock. A
-// send follows the action that computes its data. A receive comes before its use; earlier if the
-// peer sends something else first, because messages between two ranks arrive in the order they were
-// sent. It comes another `ahead` compute actions earlier, so that data arrives while the rank
-// computes. Replaces sends and receives that `schedule` already has.
+// send follows the action that computes its data. A receive comes before the action that uses its
+// data. It may come earlier, because receives keep the order of the peer's sends. It is then moved
+// another `ahead` compute actions earlier, so that data arrives while the rank computes. Existing
+// sends and receives of `schedule` are replaced.
 Schedule with_communication(const Schedule& schedule, int ahead = 1);
 
 }  // namespace shoal::parallel

@@ -19,19 +19,19 @@ struct StageCosts {
 struct PipelineCosts {
   std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // for all stages, or per stage
   double message = 0;   // from when both sides are ready until the data has arrived
-  double overhead = 0;  // of each action, on its rank
+  double overhead = 0;  // added to each action's time on its rank
   const StageCosts& of(int stage) const {
     return stages[stages.size() == 1 ? 0 : static_cast<std::size_t>(stage)];
   }
 };
 
 struct SimulatedAction {
-  double begin = 0, end = 0;  // of a message: when it was handed over
+  double begin = 0, end = 0;  // for a message: when it was handed over
 };
 
 struct Simulation {
   double time = 0;                      // until the last rank is done
-  std::vector<double> busy;             // by rank: computing, overheads included
+  std::vector<double> busy;             // by rank: compute time, overheads included
   std::vector<double> peak_activation;  // by rank, in the unit of StageCosts::activation
   std::vector<int> peak_microbatches;   // by rank: forwards whose backward is not done
   std::vector<std::vector<SimulatedAction>> actions;  // as in the schedule

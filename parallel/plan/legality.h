@@ -30,7 +30,7 @@ struct LayoutModel {
 LayoutModel layout_model(const nn::Chain& chain);
 
 struct LayoutProblem {
-  std::string what;  // with the numbers
+  std::string what;  // the problem, with the numbers
   std::string remedy;
 };
 

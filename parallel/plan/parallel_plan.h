@@ -34,7 +34,7 @@ struct UnitCost;
 // The number of replicas is ranks / (pipeline x tensor).
 struct MeshPlan {
   int pipeline = 1, tensor = 1;    // ranks of one replica along each axis
-  Placement placement = {};        // of ranks on the mesh
+  Placement placement = {};        // placement of ranks on the mesh
   std::optional<bool> ddp = true;  // gradients of replicas are summed; nullopt: not specified
   bool operator==(const MeshPlan&) const = default;
 };
@@ -42,9 +42,9 @@ struct MeshPlan {
 // How the model is cut into stages. Set at most one of `counts`, `first_units`, `by_hand` and
 // `load`.
 struct PartitionChoice {
-  double memory_weight = 0.8;                 // as in PartitionOptions
-  bool measured = true;                       // unit costs; false: counts parameters
-  std::string counts = {};                    // "4,3,2": units of each stage
+  double memory_weight = 0.8;  // as in PartitionOptions
+  bool measured = true;        // cut by measured unit costs; false: by parameter counts
+  std::string counts = {};     // "4,3,2": units of each stage
   std::vector<std::string> first_units = {};  // first unit of each stage, by name
   bool by_hand = false;                       // `stage_of`; others: default_partition
   std::map<std::string, int> stage_of = {};
@@ -82,7 +82,7 @@ struct ActivationPlan {
 
 // Element types.
 struct PrecisionPlan {
-  DType dtype = DType::f32;  // of values and activations; the optimizer updates f32 masters
+  DType dtype = DType::f32;  // dtype of values and activations; the optimizer updates f32 masters
   std::optional<nn::LossScalerOptions> loss_scaling = {};  // f16; nullopt: GradScaler's
   bool operator==(const PrecisionPlan&) const = default;
 };

@@ -95,6 +95,6 @@ struct SmpKey {
 
 std::span<const SmpKey> smp_keys();
 void declare_smp_keys(OptionSet& options, SmpRaw& raw);
-std::vector<std::string> split_words(std::string_view words);  // at "|"
+std::vector<std::string> split_words(std::string_view words);  // splits at "|"
 
 }  // namespace shoal::parallel

@@ -16,8 +16,8 @@ struct ShardLayout {
   std::vector<nn::Parameter*> frozen;      // the others: every rank keeps them whole
   ShardingOptions options;
   ShardGroups groups;
-  ShardPlan plan;                            // of `parameters`
-  std::vector<ShardSegment> segments;        // this rank's
+  ShardPlan plan;                            // plan of `parameters`
+  std::vector<ShardSegment> segments;        // this rank's segments
   std::vector<std::vector<int>> buckets_of;  // by parameter
   std::vector<int> set_of;                   // by bucket: index of its set in `apart`; -1: none
 

@@ -26,7 +26,7 @@ namespace shoal::parallel {
 struct ShardedGradientStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;         // full buckets that were handed over
-  std::int64_t hidden_bytes = 0;          // of these, seen reduced before finish()
+  std::int64_t hidden_bytes = 0;          // bytes seen reduced before finish()
   std::int64_t launched_in_backward = 0;  // buckets handed over before finish()
   std::int64_t most_full_bytes = 0;       // levels 2 and 3: peak of buckets with memory
   double exposed_seconds = 0;             // waiting for communication
@@ -34,7 +34,7 @@ struct ShardedGradientStatistics {
 
 class ShardedGradients {
  public:
-  virtual ~ShardedGradients() = default;  // in the middle of a step: aborts the groups
+  virtual ~ShardedGradients() = default;  // aborts the groups if a step is running
   ShardedGradients(const ShardedGradients&) = delete;
   ShardedGradients& operator=(const ShardedGradients&) = delete;
 

@@ -17,8 +17,8 @@ namespace shoal::parallel {
 std::vector<std::vector<nn::Parameter*>> parameters_of_units(const nn::Chain& chain);
 
 struct ShardedUnitsStatistics {
-  std::int64_t gathers = 0;     // of units' buckets
-  std::int64_t prefetched = 0;  // of these, begun while another unit computed
+  std::int64_t gathers = 0;     // gathers of units' buckets
+  std::int64_t prefetched = 0;  // gathers begun while another unit computed
   std::int64_t most_live_elements = 0;
 };
 

@@ -180,7 +180,7 @@ void ShardedValues::publish() {
 
 void ShardedValues::wait_for(const nn::Parameter& parameter) {
   const auto found = std::ranges::find(layout_.parameters, &parameter);
-  if (found == layout_.parameters.end()) return;  // frozen, or another stage's
+  if (found == layout_.parameters.end()) return;  // frozen, or a parameter of another stage
   for (const int bucket :
        layout_.buckets_of[static_cast<std::size_t>(found - layout_.parameters.begin())]) {
     gather(bucket);

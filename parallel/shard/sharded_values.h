@@ -56,7 +56,7 @@ class ShardedValues {
   // Waits until the host's kernels, or work queued later on the device, may read the parameter's
   // value. wait() and wait_for_bucket() wait likewise. Level 3: gathers.
   void wait_for(const nn::Parameter& parameter);
-  void wait();  // for every started gather
+  void wait();  // waits for every started gather
   // Forgets a step whose capture failed, so that none of its gathers has begun. Nothing is pinned
   // afterwards.
   void abandon_step();
@@ -69,9 +69,11 @@ class ShardedValues {
   void pin(int bucket) { ++at(bucket).pins; }
   void unpin(int bucket) noexcept { --at(bucket).pins; }
   int pins(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)].pins; }
-  bool present(int bucket) const;                       // or being gathered
-  void release(int bucket);                             // waits for a running gather first
-  std::int64_t live_elements() const { return live_; }  // of units' buckets that are present
+  bool present(int bucket) const;  // or being gathered
+  void release(int bucket);        // waits for a running gather first
+  std::int64_t live_elements() const {
+    return live_;
+  }  // elements of units' buckets that are present
 
  private:
   struct Bucket {

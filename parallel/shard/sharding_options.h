@@ -7,11 +7,11 @@ namespace shoal::parallel {
 
 struct ShardingOptions {
   // 1: optimizer state (shard_optimizer_state). 2: gradients too. 3: parameters too
-  // (sharded_data_parallel_degree > 1 in SMP). A ParallelPlan also knows 0: no sharding.
+  // (sharded_data_parallel_degree > 1 in SMP). In a ParallelPlan, 0 means no sharding.
   int level = 1;
   int degree = 0;  // ranks that share one copy (fewer than all: MiCS); 0: all
-  std::int64_t bucket_elements = 500'000'000;        // sdp_reduce_bucket_size
-  std::int64_t first_bucket_elements = 0;            // of the first ready bucket; 0: as others
+  std::int64_t bucket_elements = 500'000'000;  // sdp_reduce_bucket_size
+  std::int64_t first_bucket_elements = 0;      // size of the first ready bucket; 0: like the others
   std::int64_t persistence_threshold = 1'000'000;    // sdp_param_persistence_threshold, elements
   std::int64_t max_live_parameters = 1'000'000'000;  // sdp_max_live_parameters, elements
   // Levels 2 and 3: maximum number of gradient buckets being reduced; the next one waits. Buckets

@@ -29,7 +29,7 @@ class HostToDevice {
   // Queued on context.stream.
   void copy(const nn::Context& context, const void* values, const Tensor& to);
   MemoryResource* pinned_;
-  std::optional<PinnedStaging> staging_;  // of the device of the first call
+  std::optional<PinnedStaging> staging_;  // for the device of the first call
 };
 
 // True if both are the same elements, or both are undefined.

@@ -47,7 +47,7 @@ void bias_gradient(Context& context, Parameter* bias, const Tensor& dy) {
   });
 }
 
-// dx [.., in] = dy·Wᵀ, through the gate if there is one
+// dx [.., in] = dy·Wᵀ, times the gate's derivative if there is a gate
 void input_gradient(Context& context, const Parameter& weight, bool transposed, const Tensor& dy,
                     const Tensor& dx, const nn::ActivationGate& gate = {}) {
   kernels::MatmulArgs args;
