@@ -80,8 +80,8 @@ Value position_of_all(Context& context, const Value& x, std::int64_t position);
 // [B, T, C] -> [B, C]: position positions[b] of sample b; i32 [B]. Host positions are checked
 // before anything is queued.
 Value positions_at(Context& context, const Value& x, const Tensor& positions);
-// Rows of x [.., C] by number, i32 [n], each at most once -> [n, C]. A negative number gives zeros.
-// Host numbers are checked first.
+// Selects rows of x [.., C] by index, i32 [n] -> [n, C]; each row at most once. A negative number
+// gives zeros. Host numbers are checked first.
 Value rows_at(Context& context, const Value& x, const Tensor& numbers);
 // The same for targets i32 [..] -> [n]; a negative number gives -1 (no target).
 Tensor targets_at(Context& context, const Tensor& targets, const Tensor& numbers);

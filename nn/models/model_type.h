@@ -9,7 +9,8 @@
 namespace shoal::nn {
 
 // The config's model_type. If it has none, the family of the classes in `architectures`
-// (LlamaForCausalLM: "llama"). Empty if these are of no family that Shoal knows, or of several.
+// (LlamaForCausalLM: "llama"). Empty if Shoal knows none of the classes, or if they belong to
+// several families.
 std::string model_type_of(const nlohmann::json& config);
 
 // True if Shoal implements this model type.

@@ -58,7 +58,7 @@ kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t 
   if (runs.size() == 1) return place;
   place.run = runs[0].count;
   place.run_step = runs[1].whole - runs[0].whole;
-  std::size_t row = 1;  // number of runs in a row
+  std::size_t row = 1;  // number of runs per row
   while (row < runs.size() && runs[row].whole - runs[row - 1].whole == place.run_step) ++row;
   place.row = static_cast<std::int64_t>(row) * place.run;
   if (row < runs.size()) place.row_step = runs[row].whole - place.base;

@@ -278,7 +278,7 @@ struct FilePlace final : OffloadPlace {
   std::condition_variable wake, done;
   std::deque<std::shared_ptr<Item>> leaving, arriving;  // for the file thread
   std::deque<std::shared_ptr<Item>> outgoing;           // memory not freed yet
-  std::deque<std::weak_ptr<Item>> expected;             // in the order of their backwards
+  std::deque<std::weak_ptr<Item>> expected;             // in the order in which backward needs them
   int ahead = 0;                                        // items whose `ahead` is true
   std::map<const Item*, void*> pointers;
   Places places;

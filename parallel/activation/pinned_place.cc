@@ -148,7 +148,8 @@ class PinnedPlace final : public OffloadPlace {
   const OffloadOptions options_;
   const Stream compute_;
   DeviceBackend& backend_;
-  // Declared before the streams: they are destroyed first, which ends running copies.
+  // Declared before the streams, so that the streams are destroyed first, which ends running
+  // copies.
   std::unique_ptr<MemoryResource> own_;
   PoolMemory pinned_;
   std::deque<std::shared_ptr<Item>> leaving_;

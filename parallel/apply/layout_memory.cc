@@ -47,7 +47,7 @@ class StageMemory {
   double computing(const Holding& others, bool splits) const {
     double most = 0;
     Holding before = others;
-    double after = weights_.bytes;  // of later pieces, whose backward of inputs is done
+    double after = weights_.bytes;  // bytes of later pieces, whose input backward is done
     for (const Piece& piece : pieces_) {
       after -= weights_of(piece);
       double inside = 0, inside_after = weights_of(piece);
@@ -195,7 +195,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
 double peak_offloaded(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
                       const ActivationRequest& request) {
   const std::vector<StageMemory> memory = stage_memories(schedule, stages, request);
-  double held = 0, most = 0;  // in stream-sized tensors
+  double held = 0, most = 0;  // numbers of stream-sized tensors
   for (const Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
     if (!computes(action.kind) || action.kind == ActionKind::weight_backward) continue;
     const double own = memory[static_cast<std::size_t>(action.stage)].kept().leaving;

@@ -81,7 +81,7 @@ class ParallelModel {
   void forward_backward(std::span<const Microbatch> microbatches, const Tensor& losses,
                         const std::function<void()>& after_forward = {});
   void finish_gradients();
-  // Tries the memory of such passes on this rank alone; they must not communicate.
+  // Runs such passes on this rank only, to test whether memory suffices; they must not communicate.
   void try_step(std::span<const Microbatch> microbatches);
   Reducer* reducer() {
     return state_->reducer();
@@ -126,7 +126,7 @@ class ParallelModel {
   ProcessMesh& mesh_;
   ParallelOptions options_;
   bool prepared_ = false;
-  bool trying_ = false;  // in try_step(): a failure ends no other rank
+  bool trying_ = false;  // true in try_step(): a failure must not abort other ranks
   ActivationSplit split_ = ActivationSplit::none;
   int batch_parts_ = 1, batch_part_ = 0;
   std::vector<UnitCost> units_;

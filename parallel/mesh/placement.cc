@@ -76,8 +76,8 @@ std::vector<int> Placement::group(int rank, Axes axes, const MeshShape& shape) c
 }
 
 int Placement::group_index(int rank, Axes axes, const MeshShape& shape) const {
-  // Ordering groups by their smallest ranks orders them by their remaining coordinates, read in the
-  // placement's order.
+  // Groups are numbered by their coordinates along the other axes, in the placement's order. This
+  // equals the order of their smallest ranks.
   MeshPlace place = place_of(rank, shape);
   int index = 0;
   for (const char letter : letters_)

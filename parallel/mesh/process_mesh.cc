@@ -36,7 +36,7 @@ int take_rank(std::string_view& text) {
 struct Beginning {
   int rank = -1;
   std::string_view why;
-  int passed_on = -1;  // by how many ranks; -1: not an abort
+  int passed_on = -1;  // number of ranks that passed it on; -1: not an abort
 };
 Beginning beginning_of(std::string_view message) {
   Beginning found{.why = message};

@@ -129,7 +129,7 @@ void append_kinds(nn::Module& module, std::string& text) {
   text += ')';
 }
 
-// Equal for units of equal structure.
+// A text that is equal for units of equal structure.
 std::string structure_of(const nn::Chain& chain, int unit) {
   // The inputs and outputs of the first and last unit differ from those of the others.
   std::string text = unit == 0 ? "first" : unit == chain.units() - 1 ? "last" : "";

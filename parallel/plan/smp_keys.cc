@@ -275,7 +275,7 @@ void declare_smp_keys(OptionSet& options, SmpRaw& raw) {
             [&](const SmpNoEffect&) { section.ignored(name, std::string(key.meaning)); },
             [&](const SmpOnlyFlag&) { section.boolean(name, &raw.only_flags[name]); },
             [&](const SmpOnlyNumber&) { section.integer(name, &raw.only_numbers[name]); },
-            [](const SmpInternal&) {},  // OptionSet takes these names for comments
+            [](const SmpInternal&) {},  // OptionSet treats these names as comments
         },
         key.takes);
   }

@@ -67,7 +67,7 @@ class PassingGradients final : public ShardedGradients {
   enum class Phase : std::uint8_t { idle, accumulating, armed };
   enum class State : std::uint8_t { absent, written, reducing };
   struct Bucket {
-    std::shared_ptr<Storage> storage;  // the full bucket's; released while absent
+    std::shared_ptr<Storage> storage;  // memory of the full bucket; null while absent
     State state = State::absent;
     bool has_sum = false;  // its part of the shard holds a sum of this step
     bool is_last = false;  // nothing more will be added to it
@@ -93,7 +93,7 @@ class PassingGradients final : public ShardedGradients {
   Tensor shard_;  // f32 [plan.shard_count()]
   std::vector<Bucket> buckets_;
   std::deque<InFlight> reducing_;               // in the order of hand-over
-  std::vector<collectives::WorkPtr> replicas_;  // of parts of the shard
+  std::vector<collectives::WorkPtr> replicas_;  // reductions of parts of the shard
   Phase phase_ = Phase::idle;
   bool finishing_ = false;  // in finish(): communication is no longer hidden
   std::int64_t full_bytes_ = 0;
@@ -149,7 +149,7 @@ void PassingGradients::give_up() noexcept {
     if (layout_.groups.replicas) layout_.groups.replicas->abort(kReason);
     if (!reducing_.empty()) reducing_.front().work->wait(deadlines::at_once());
     if (!replicas_.empty()) replicas_.front()->wait(deadlines::at_once());
-  } catch (const std::exception&) {  // expected: the groups have failed, or fail now
+  } catch (const std::exception&) {  // expected: the groups have failed or fail now
     reducing_.clear();
     replicas_.clear();
   }

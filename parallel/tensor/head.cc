@@ -18,7 +18,7 @@ using nn::Context;
 using nn::Parameter;
 using nn::Value;
 
-constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // of f32 logits
+constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // bytes of f32 logits per slice
 
 // One forward of the head over the group's rows, with backward if wanted.
 class LossPass {
@@ -58,7 +58,7 @@ class LossPass {
   Parameter& weight_;
   Parameter* bias_;  // null: none
   nn::LossOptions options_;
-  Shape whole_;                    // of the group's x
+  Shape whole_;                    // shape of the group's x
   Tensor x_, targets_;             // rows that have a target: [n, C], i32 [n]
   std::vector<std::int32_t> row_;  // row in the group's x; empty if every row has a target
   std::int64_t count_ = 0;

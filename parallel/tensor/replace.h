@@ -42,7 +42,7 @@ class TensorParallelRegistry {
   // and LmHead (tied or not); SampleHead is not split.
   static TensorParallelRegistry defaults();
   void add(const std::string& kind, TensorParallelMaker maker);  // replaces an earlier maker
-  void remove(const std::string& kind);                          // its modules are kept whole
+  void remove(const std::string& kind);  // modules of this kind then stay unsplit
   const TensorParallelMaker* find(std::string_view kind) const;
 
  private:

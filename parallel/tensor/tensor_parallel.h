@@ -37,9 +37,9 @@ struct TensorParallel {
   int size() const { return tp.size(); }
 };
 
-// During its lifetime, tells the context which part of a microbatch of T positions this rank's
-// activations are. The caller of a forward creates one around it. Throws if T is no multiple of tp.
-// (Under `batch`, random.sample_first is this rank's own first sample, as on any other rank.)
+// During its lifetime, the context knows which positions of a microbatch this rank's activations
+// cover. The caller of a forward creates one around it. Throws if T is no multiple of tp. (Under
+// `batch`, random.sample_first is this rank's own first sample, as on any other rank.)
 class ForwardCoordinates {
  public:
   ForwardCoordinates(nn::Context& context, const TensorParallel& group, std::int64_t positions);
