@@ -68,7 +68,7 @@ class Chain : public Module {  // for a custom model, see Sequential
   // Unit 0 turns ids into hidden states [B, T, channels]; the last unit computes the loss.
   virtual int units() const = 0;
   virtual std::string unit_name(int unit) const = 0;  // "embeddings", "h.3", "head"
-  // Modules whose parameters the unit reads. Two units read a tied parameter.
+  // Modules whose parameters the unit reads. A tied parameter is read by two units.
   virtual std::vector<Module*> unit_modules(int unit) const = 0;
   virtual std::int64_t channels() const = 0;
   // True if the head computes positions independently, so that it can use target_rows.

@@ -8,7 +8,7 @@
 namespace shoal::nn {
 namespace {
 
-// The kernels add to rows, so the first write of a gradient zeroes it.
+// The kernels add to rows, so the gradient is zeroed before the first addition of a step.
 void begin_rows(Context& context, Parameter& table) {
   if (table.accumulate() || table.gradient.count() == 0) return;
   context.run("zero", {}, {table.gradient}, [&] {

@@ -262,8 +262,8 @@ void ParallelModel::forward_backward(std::span<const Microbatch> microbatches, c
                                      const std::function<void()>& after_forward) {
   mesh_.guarded([&] {
     const auto last = stages_.find(schedule_.stages() - 1);
-    // Taken before backward. Between the start and the end of the reductions, it would need a graph
-    // of its own.
+    // The losses are taken before backward. Between the start and the end of the reductions, the
+    // copy would become a separate captured graph.
     pass(microbatches, [&](std::int64_t first) {
       if (last != stages_.end())
         last->second->take_losses(

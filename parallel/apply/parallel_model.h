@@ -91,7 +91,7 @@ class ParallelModel {
   void abandon_step();
   // `logits`: receives the scores of each microbatch's rows (Chain::head_logits()) on one of the
   // ranks that read those rows; empty on the others. evaluate_own() returns this rank's part of the
-  // loss; only passes of the plan that communicate wait for other ranks.
+  // loss; it waits for other ranks only if the plan's passes communicate.
   StageLoss evaluate(std::span<const Microbatch> microbatches,
                      std::vector<Tensor>* logits = nullptr);
   StageLoss evaluate_own(std::span<const Microbatch> microbatches,

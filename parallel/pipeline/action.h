@@ -19,7 +19,7 @@ enum class ActionKind : std::uint8_t {
   send_backward,    // SEND_B: the gradient of this stage's input goes to the previous stage
   recv_backward,    // RECV_B: the gradient of this stage's output comes from the next stage
   unshard,          // UNSHARD: gather the stage's sharded parameters
-  reshard,          // RESHARD: drop them again
+  reshard,          // RESHARD: drop the gathered parameters
   reduce_gradient,  // REDUCE_GRAD: the stage's gradients are complete on this rank
 };
 

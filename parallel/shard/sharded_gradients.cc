@@ -67,7 +67,7 @@ class PassingGradients final : public ShardedGradients {
   enum class Phase : std::uint8_t { idle, accumulating, armed };
   enum class State : std::uint8_t { absent, written, reducing };
   struct Bucket {
-    std::shared_ptr<Storage> storage;  // memory of the full bucket; null while absent
+    std::shared_ptr<Storage> storage;  // memory of the full bucket; released while absent
     State state = State::absent;
     bool has_sum = false;  // its part of the shard holds a sum of this step
     bool is_last = false;  // nothing more will be added to it

@@ -44,7 +44,7 @@ class LlamaTrunk final : public DecoderTrunk {
   const DecoderLabels& labels() const override { return config_.labels; }
   nlohmann::ordered_json known_fields(DecoderHead head) const override;
   nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const override;
-  // Only LlamaForQuestionAnswering calls it "transformer".
+  // Only LlamaForQuestionAnswering calls the trunk "transformer".
   std::string_view base_name(DecoderHead head) const override {
     return head == DecoderHead::question_answering ? "transformer" : "model";
   }
