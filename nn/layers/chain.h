@@ -22,7 +22,7 @@ struct ResidualStream {
   DropoutSite dropout;
   // Adds the pending branch, before the stream leaves the unit (checkpoint, pipeline stage).
   Value collapse(Context& context) &&;
-  // Adds the pending branch and normalises; the sum becomes the stream.
+  // Adds the pending branch and normalises; the sum becomes the new residual.
   Value norm(Context& context, NormLike& norm);
 };
 

@@ -37,7 +37,7 @@ class ComputedLoss final : public Function {
   }
 
  private:
-  std::string_view name_;  // static storage
+  std::string_view name_;  // must have static storage
   SavedTensor dx_;
   std::vector<Parameter*> parameters_;
 };

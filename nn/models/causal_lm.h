@@ -14,8 +14,8 @@ namespace shoal::nn {
 
 using DecoderCache = std::vector<KeyValueCache>;  // one per block
 
-// A model is ready for materialize(). Weight matrices are drawn with its configuration's
-// initializer_range.
+// Constructors name the module tree, so call materialize() next. Weight matrices are drawn with its
+// configuration's initializer_range.
 class CausalLm : public Decoder {
  public:
   DecoderHead head_kind() const final { return DecoderHead::causal_lm; }

@@ -17,7 +17,7 @@ namespace shoal::nn {
 // (ChainInput::ends); question_answering [B, T, 2]; token_classification [B, T, labels].
 class HeadedDecoder final : public Decoder {
  public:
-  // Named and ready for materialize(). Any head but causal_lm.
+  // Names the module tree; call materialize() next. Any head but causal_lm.
   HeadedDecoder(std::unique_ptr<DecoderTrunk>&& trunk, DecoderHead head);
   std::string_view kind() const override { return "HeadedDecoder"; }
   DecoderTrunk& trunk() const override { return *base; }

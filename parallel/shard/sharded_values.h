@@ -69,11 +69,9 @@ class ShardedValues {
   void pin(int bucket) { ++at(bucket).pins; }
   void unpin(int bucket) noexcept { --at(bucket).pins; }
   int pins(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)].pins; }
-  bool present(int bucket) const;  // or being gathered
-  void release(int bucket);        // waits for a running gather first
-  std::int64_t live_elements() const {
-    return live_;
-  }  // elements of units' buckets that are present
+  bool present(int bucket) const;                       // or being gathered
+  void release(int bucket);                             // waits for a running gather first
+  std::int64_t live_elements() const { return live_; }  // in present unit buckets
 
  private:
   struct Bucket {

@@ -15,7 +15,7 @@ namespace shoal::nn {
 // units with the same modules.
 class Encoder final : public Chain {
  public:
-  // Named and ready for materialize().
+  // Names the module tree; call materialize() next.
   Encoder(const EncoderConfig& config, EncoderTask task);
   std::string_view kind() const override { return "Encoder"; }
   const EncoderConfig& config() const { return config_; }

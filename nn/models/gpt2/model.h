@@ -76,8 +76,8 @@ class Gpt2Transformer final : public DecoderTrunk {
 
 class Gpt2 final : public CausalLm {
  public:
-  // Named and ready for materialize(). Weights are drawn as in GPT-2: std initializer_range,
-  // divided by sqrt(2 · n_layer) for residual projections.
+  // Names the module tree; call materialize() next. Weights are drawn as in GPT-2: std
+  // initializer_range, divided by sqrt(2 · n_layer) for residual projections.
   explicit Gpt2(const Gpt2Config& config);
   std::string_view kind() const override { return "Gpt2"; }
   const Gpt2Config& config() const { return transformer->config(); }

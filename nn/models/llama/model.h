@@ -12,7 +12,8 @@ namespace shoal::nn {
 
 class Llama final : public CausalLm {
  public:
-  // Named and ready for materialize(). Every weight matrix is drawn with std initializer_range.
+  // Names the module tree; call materialize() next. Every weight matrix is drawn with std
+  // initializer_range.
   explicit Llama(const LlamaConfig& config);
   std::string_view kind() const override { return "Llama"; }
   const LlamaConfig& config() const { return model->config(); }
