@@ -53,9 +53,8 @@ class ParallelModel {
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
   // True if this rank holds part of the first copy of the state.
   bool is_first_copy() const { return state_->is_first_copy(); }
-  int parameters_of_all() const {
-    return parameters_of_all_;
-  }  // in the whole model, over all ranks
+  // Number of parameters in the whole model, over all ranks.
+  int parameters_of_all() const { return parameters_of_all_; }
   // Call after an update: starts to send the new values. train() and evaluate() wait unit by unit.
   void publish() { state_->publish(); }
   void wait_for_values() { state_->wait(); }  // before reading values in any other way
@@ -83,9 +82,8 @@ class ParallelModel {
   void finish_gradients();
   // Runs such passes on this rank only, to test whether memory suffices; they must not communicate.
   void try_step(std::span<const Microbatch> microbatches);
-  Reducer* reducer() {
-    return state_->reducer();
-  }  // the Reducer of all gradients; null: there is not exactly one
+  // The Reducer of all gradients; null: there is not exactly one.
+  Reducer* reducer() { return state_->reducer(); }
   // Discards a step whose capture failed, so that none of its work has begun: after queue_train()
   // or in the middle of the optimizer's queue_step(). Another step may follow.
   void abandon_step();
