@@ -84,8 +84,7 @@ class PinnedPlace final : public OffloadPlace {
     held_ -= static_cast<std::int64_t>(item->place.size());
     try {
       wait(*item);
-    } catch (
-        const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost, or a capture failed
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): lost device or failed capture
     }
     item->tensor = {};
     item->place = {};

@@ -170,8 +170,7 @@ class ShardedState final : public ModelState {
   Tracer* tracer_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;
-  std::shared_ptr<Communicator> shard_,
-      replicas_;  // splits of rdp; replicas_ is null with one shard group
+  std::shared_ptr<Communicator> shard_, replicas_;  // replicas_ is null for one shard group
   ShardGroups groups_;
   std::shared_ptr<Communicator> tp_of_copies_;  // null: one copy, or no tp
   std::vector<std::shared_ptr<Communicator>> tied_groups_;

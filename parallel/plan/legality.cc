@@ -25,8 +25,7 @@ std::int64_t replica_of(const ParallelPlan& plan) {
   return std::int64_t{plan.mesh.pipeline} * plan.mesh.tensor;
 }
 
-constexpr std::int64_t kMostMicrobatches =
-    1'000'000;  // limit per step, because a schedule lists every microbatch
+constexpr std::int64_t kMostMicrobatches = 1'000'000;  // per step; a schedule lists them all
 
 // Outputs of a layer that can become column-parallel; 0: another kind, which its maker checks.
 std::int64_t width_of(const nn::Module& module) {
