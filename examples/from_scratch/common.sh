@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What both scripts begin with: options, the program, the tokenizer. Sourced.
+# Sourced by both scripts: reads options, finds the program, prepares the tokenizer.
 shoal=build/release/apps/shoal data='' out=''
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -18,7 +18,7 @@ out=${out:-out/$(basename "$0" .sh)}
 mkdir -p "$out/tokenizer"
 cp "$data/bert-base-uncased-vocab.txt" "$out/tokenizer/vocab.txt"
 
-# train NAME option value ...: into $out/NAME, its log beside it.
+# train NAME option value ...: trains into $out/NAME and logs to $out/NAME.log.
 train() {
   local name=$1
   shift
@@ -27,10 +27,10 @@ train() {
     >"$out/$name.log" 2>&1 || { tail -n 3 "$out/$name.log" >&2; exit 1; }
 }
 
-# number NAME FILE: that number of a JSON file of results.
+# number NAME FILE: prints the number NAME of a JSON file of results.
 number() { sed -n "s/^ *\"$1\": \([-0-9.e]*\),*$/\1/p" "$2"; }
 
-# verdict FIGURE WORD LIMIT TEXT: prints, and ends with status 1 where FIGURE is not above (below).
+# verdict FIGURE WORD LIMIT TEXT: prints the result; status 1 if FIGURE is not WORD (above, below) LIMIT.
 verdict() {
   awk -v figure="$1" -v word="$2" -v limit="$3" -v text="$4" 'BEGIN {
     good = word == "above" ? figure >= limit : figure < limit

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Classes of SST-2's sentences from random weights, three seeds. README.md.
+# Trains a classifier of SST-2's sentences from random weights, with three seeds. See README.md.
 set -euo pipefail
 # shellcheck source=examples/from_scratch/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Hidden words of wikitext-2 from random weights, against what counting its tokens gives. README.md.
+# Trains a masked language model on wikitext-2 from random weights. Its loss must be below the entropy
+# of the token frequencies. See README.md.
 set -euo pipefail
 # shellcheck source=examples/from_scratch/common.sh
 . "$(dirname "$0")/common.sh"
 
-# Entropy, nats a token, of the measured text under its own frequencies: no model that knows nothing
-# but how often each token occurs can do better.
+# Entropy of the test text under its own token frequencies, in nats per token. No model that knows
+# only token frequencies can do better.
 entropy=$("$shoal" tokenizer encode -t "$out/tokenizer" -f "$data/wikitext2-test.txt" | tr ' ' '\n' |
   awk '{ count[$1]++ } END { for (id in count) h -= count[id] / NR * log(count[id] / NR); printf "%.4f", h }')
 train words --task masked-lm --model_type bert --config_overrides \
