@@ -25,14 +25,14 @@ namespace parallel {
 struct SmpParameters;
 }
 
-enum class Interval { no, steps, epoch, best };  // best: only for save_strategy
+enum class Interval { no, steps, epoch, best };  // `best` is valid only for save_strategy
 enum class Sampling { random, sequential, group_by_length };
 std::string_view to_string(Sampling sampling);  // as the option spells it
 // Capture of a step as one graph with planned memory (nn/capture). automatic: on if kernels run on
 // a GPU.
 enum class StepCaptureMode { automatic, on, off };
 
-// Updates of one run. A double holds each whole number up to it, so shares of it are exact.
+// Largest number of updates in one run. A double represents every integer up to this value exactly.
 inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 
 struct TrainingArguments {
@@ -45,8 +45,8 @@ struct TrainingArguments {
   std::int64_t gradient_accumulation_steps = 1;
   bool auto_find_batch_size = false;  // per_device_train_batch_size is then a limit
   double num_train_epochs = 3.0;
-  std::int64_t max_steps = -1;              // if above 0, replaces epochs
-  std::optional<double> max_train_minutes;  // the first step after it saves and ends the run
+  std::int64_t max_steps = -1;              // above 0: overrides num_train_epochs
+  std::optional<double> max_train_minutes;  // the first step that begins later is the last
 
   // --- optimizer
   std::string optim = "adamw";  // the first name in a row of train/trainer/optimizers.cc
@@ -73,11 +73,10 @@ struct TrainingArguments {
   double grad_scaler_init_scale = 65536, grad_scaler_growth_factor = 2;
   double grad_scaler_backoff_factor = 0.5;
   std::int64_t grad_scaler_growth_interval = 2000;
-  // Evaluation computes in training's dtype, so these must request the same dtype; others are
-  // refused.
+  // Evaluation computes in the training dtype. A request for another dtype is refused.
   bool bf16_full_eval = false, fp16_full_eval = false;
   bool gradient_checkpointing = false;
-  bool activation_offloading = false;     // of the tensors that checkpoints keep
+  bool activation_offloading = false;     // of the tensors that gradient checkpointing keeps
   bool optimizer_offloading = false;      // masters and moments in pinned host memory
   bool use_cpu = false;                   // even if there is a GPU
   std::optional<double> memory_limit_mb;  // MiB of tensors; nullopt: see train/run/compute.h
@@ -89,7 +88,8 @@ struct TrainingArguments {
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
   std::vector<std::string> report_to = {"none"};
-  std::optional<std::string> logging_dir;  // of report_to tensorboard; nullopt: output_dir/runs/...
+  // for report_to tensorboard; nullopt: output_dir/runs/...
+  std::optional<std::string> logging_dir;
   std::optional<std::string> run_name;
   bool disable_tqdm = false;
   bool include_tokens_per_second = false;
@@ -98,7 +98,7 @@ struct TrainingArguments {
   // --- evaluation
   Interval eval_strategy = Interval::no;
   std::optional<double> eval_steps;  // nullopt: logging_steps
-  double eval_delay = 0;             // in steps or epochs, as eval_strategy
+  double eval_delay = 0;             // in the unit of eval_strategy
   bool eval_on_start = false;
 
   // --- checkpoints
@@ -127,7 +127,7 @@ struct TrainingArguments {
 
   // --- collectives
   std::string ddp_backend;  // empty: SHOAL_BACKEND
-  std::string collectives;  // rules that follow SHOAL_COLLECTIVES' (collectives/select)
+  std::string collectives;  // selection rules, appended to those of SHOAL_COLLECTIVES
   bool fixed_order = false;
   // Fusion buffers (parallel/data/reducer.h): sizes in MiB, and how many are reduced at a time.
   double ddp_bucket_cap_mb = 25, ddp_first_bucket_cap_mb = 1;
@@ -137,16 +137,16 @@ struct TrainingArguments {
   // first: see overlaps_forward().
   bool ddp_overlap_forward = true;
 
-  // The layout over ranks as SMP's `parameters`. Empty: every rank has the whole model.
+  // Model parallelism, in the format of SMP's `parameters`. Empty: every rank has the whole model.
   nlohmann::json mp_parameters = nlohmann::json::object();
-  // The same under flat names (--pipeline_parallel_degree 2); take_given() moves them to
-  // mp_parameters.
+  // The same settings given as separate options (--pipeline_parallel_degree 2). take_given() moves
+  // them to mp_parameters.
   std::map<std::string, std::optional<std::string>> plan_options = {};
   // The parsed mp_parameters, set once by resolve_arguments(); null: not resolved yet, or none
   // given.
   std::shared_ptr<const parallel::SmpParameters> model_parallel;
-  // Options that overlap with mp_parameters and were given explicitly, with any value
-  // (take_given()). A value that is not the default counts as given anyway.
+  // Names of options that overlap with mp_parameters and were set explicitly, even to their default
+  // (take_given()). An option with another value counts as given without being listed.
   std::set<std::string> given;
 
   bool overlaps_forward(int ranks) const {
@@ -172,8 +172,8 @@ struct DataArguments {
   double validation_split_percentage = 0;   // taken from train_file if there is no validation_file
   std::optional<std::int64_t> block_size;   // nullopt: min(1024, the model's positions)
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
-  // Causal language models: puts each document into the tokenizer's template, as run_clm does with
-  // lines.
+  // Causal language models: adds the tokenizer's special tokens to each document, as run_clm does
+  // to each line.
   bool add_special_tokens = true;
   // Causal language models: documents share blocks without attending to each other. Otherwise they
   // are concatenated and attend to each other. eval_packing nullopt: same as packing.
@@ -192,7 +192,7 @@ struct DataArguments {
   std::string validation_mismatched_file, test_mismatched_file;
 
   // --- rows of text with a class or a score
-  std::string task_name;                       // a GLUE task, whose files have columns of their own
+  std::string task_name;                       // a GLUE task; determines the columns of the files
   std::vector<std::string> column_names;       // for a TSV or CSV without a header line
   std::vector<std::string> text_column_names;  // one or two; empty: the usual names
   std::string label_column_name = "label";
@@ -206,7 +206,7 @@ struct DataArguments {
   double null_score_diff_threshold = 0;
 
   // --- words with a tag each
-  bool label_all_tokens = false;             // false: only a word's first piece has its tag
+  bool label_all_tokens = false;             // false: only the first piece of a word is labelled
   bool return_entity_level_metrics = false;  // adds metrics per type of entity
 
   // --- masked language modelling
@@ -231,14 +231,14 @@ class RefusedOptions {
  public:
   RefusedOptions();
   void declare(OptionSet& options);
-  // Call after finish(). Throws unavailable with one line per name that was given and requests
-  // something.
+  // Call after finish(). Throws unavailable with one line per given name whose value would have an
+  // effect.
   void check(const OptionSet& options) const;
 
  private:
   struct Entry {
     std::string name, reason;
-    bool is_flag = false;  // Hugging Face's --do_predict needs no value
+    bool is_flag = false;  // needs no value, as Hugging Face's --do_predict
     std::optional<std::string> value = {};
     std::optional<bool> flag = {};
   };

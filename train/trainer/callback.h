@@ -18,10 +18,10 @@ struct TrainerControl {
 };
 
 struct StepReport {
-  std::int64_t step = 0, total_steps = 0;  // updates done; of this run
+  std::int64_t step = 0, total_steps = 0;  // updates done so far; updates of the whole run
   // False: the step runs on a device and the host has not waited for it. Loss and norm are then
-  // NaN, and the learning rate assumes that no step since the last known one was skipped (see
-  // TrainerCallback::needs_every_step()).
+  // NaN, and the learning rate assumes that no step was skipped since the last one with known
+  // results (see TrainerCallback::needs_every_step()).
   bool known = true;
   double loss = 0;  // mean over the step's targets, all ranks
   // If updates run during the next forward (ddp_overlap_forward), the norm is NaN except in steps
@@ -36,10 +36,10 @@ struct StepReport {
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;
-  // If it is false for every callback on every rank, the host waits for device steps only when they
-  // log, evaluate or save. on_step_end() is called for the other steps before they are done,
-  // without loss and norm. Computed and logged values stay the same. Called once, when training
-  // begins.
+  // If this returns false for every callback on every rank, the host waits for device steps only
+  // when they log, evaluate or save. For the other steps, on_step_end() is called before they are
+  // done, without loss and norm. Computed and logged values do not change. Called once, when
+  // training begins.
   virtual bool needs_every_step() const { return true; }
   virtual void on_train_begin(const TrainerState& state) { (void)state; }
   virtual void on_step_end(const StepReport& report, TrainerControl& control) {

@@ -13,11 +13,11 @@
 namespace shoal {
 namespace {
 
-// Limit of batch shapes whose inputs and graphs are kept. Questions about texts of up to 384
-// tokens, padded to multiples of 8, have about 25 shapes, each of which recurs.
+// Limit of batch shapes whose inputs and graphs are kept. SQuAD samples of up to 384 tokens, padded
+// to multiples of 8, have about 25 shapes, each of which recurs.
 constexpr std::size_t kMostShapes = 32;
 
-// For nn::StepCaptureOptions::exchange, through the ranks' hosts.
+// For nn::StepCaptureOptions::exchange; communicates in host memory.
 std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange_over(
     collectives::Communicator& all) {
   return [&all](std::span<const std::uint64_t> own) {
@@ -32,14 +32,15 @@ std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchan
 bool wants_capture(const EngineParts& parts) {
   const StepCaptureMode mode = parts.arguments.step_capture;
   if (mode == StepCaptureMode::off || parts.trainer.planned_memory == nullptr) return false;
-  // By default, only where it is known to be faster.
+  // `automatic` captures only where that is known to be faster.
   return mode == StepCaptureMode::on ||
          (!parts.arguments.model_parallel && !parts.trainer.kernels->device().is_cpu() &&
           parts.trainer.communicator->size() == 1);
 }
 
-// True if the host reads targets: the head computes only rows with a target, or samples that
-// tensor-parallel ranks divide. Microbatches keep them then, and no graph can hold the step.
+// True if the host reads targets: the head computes only rows with a target, or tensor-parallel
+// ranks divide the samples of an unsplit head. Targets then stay in host memory, and the step
+// cannot be captured.
 bool CapturedSteps::reads_on_host() const {
   const nn::Chain* const chain = parts_.trainer.task->chain();
   const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
@@ -58,8 +59,8 @@ std::string CapturedSteps::why_not() const {
 
 void CapturedSteps::begin() {
   if (!wants_capture(parts_) || !why_not().empty()) return;
-  // Only for one rank: a sum over ranks begins when a bucket's last gradient is queued, on any
-  // stream.
+  // Only for one rank. With several, the all-reduce of a bucket begins when its last gradient is
+  // queued, regardless of that gradient's stream.
   if (on_device() && mesh_.world().size() == 1 && !parts_.arguments.model_parallel) {
     (void)nn::wants_weight_branch(0);  // reports a wrong value of the setting now
     branch_ = std::make_unique<nn::WeightBranch>(context_.stream.device);
@@ -69,7 +70,8 @@ void CapturedSteps::begin() {
 
 void CapturedSteps::begin_capture() {
   collectives::Communicator& all = mesh_.world();
-  nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),  // with branches
+  // with and without branch_
+  nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),
                                  .say = [this](const std::string& line) { parts_.say(line); },
                                  .operations = &recorder_};
   if (replayed_ != nullptr) options.beside = replayed_->memories();
@@ -103,7 +105,7 @@ void CapturedSteps::upload(std::span<parallel::Microbatch> microbatches, StepRes
     if (results != nullptr) results->wait_for_ranks();
     device_backend(context_.stream.device.type).synchronize(context_.stream);
     staged_.clear();
-    if (capture_) begin_capture();  // its graphs read inputs that are gone
+    if (capture_) begin_capture();  // the old graphs read inputs that no longer exist
   }
   auto& staged =
       staged_
@@ -113,8 +115,8 @@ void CapturedSteps::upload(std::span<parallel::Microbatch> microbatches, StepRes
   for (std::size_t i = 0; i < all.size(); ++i) *all[i] = device[i];
 }
 
-// Everything that a graph cannot see change. A new StepCapture has no warm kinds. Ranks agree on
-// kinds, so all of them must be captured again.
+// Identifies all values that are constant in a graph. Includes captures_made_, because a new
+// StepCapture has seen no kinds yet: ranks agree on kinds, so all ranks must capture again.
 std::string CapturedSteps::kind_of(std::span<const parallel::Microbatch> microbatches) const {
   std::string kind =
       fmt::format("{} {}", captures_made_, microbatches.front().input.loss.label_smoothing);
@@ -161,10 +163,10 @@ void CapturedSteps::run(std::span<const parallel::Microbatch> microbatches, cons
   in_line_.emplace(last_kind_, capture_->planned().front());
 }
 
-// Captures and runs a step of this kind with weight gradients beside backward, if in_line_ knows
-// the memory of its in-line step. False: nothing was queued, and the step must be captured in line.
-// The branch keeps more memory, which may not fit although a step with one stream fits. Then that
-// step is captured instead, and the branch is dropped for good.
+// Captures and runs a step of this kind with weight gradients on branch_'s stream, if in_line_ has
+// the memory of such a step on one stream. False: nothing was queued, and the step must be captured
+// on one stream. A step with branch_ needs more memory. If it does not fit, the step is captured on
+// one stream and branch_ is destroyed.
 bool CapturedSteps::run_with_branch(const std::string& kind,
                                     std::span<const parallel::Microbatch> microbatches,
                                     const Step& step, const std::function<void()>& run) {
@@ -183,7 +185,7 @@ bool CapturedSteps::run_with_branch(const std::string& kind,
     if (error.code() != ErrorCode::out_of_memory || updates_) throw;
     problem = error.message();
     ran = false;
-    abandon(step);  // frees its memory for the step in line
+    abandon(step);  // frees its memory for the step on one stream
   }
   context_.branch = nullptr;
   if (problem.empty()) return true;
@@ -192,8 +194,8 @@ bool CapturedSteps::run_with_branch(const std::string& kind,
   return ran;
 }
 
-// The first steps of a kind run call by call, because their memory decides how the kind can run.
-// The arenas of the mesh's groups count as part of the room shared by all of them.
+// The reported room includes the arenas of the mesh's groups. The first steps of a kind run call by
+// call, so the text also gives the largest batch that fits this way.
 std::string CapturedSteps::describe() {
   if (!capture_) return {};
   std::string text = capture_->describe();

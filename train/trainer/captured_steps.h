@@ -1,5 +1,5 @@
-// Runs steps, captured if the run wants that (nn/capture), on inputs in memory that graphs read
-// again.
+// Runs training steps. If the run uses step capture (nn/capture), captures them and keeps their
+// inputs in device memory that graph replays read again.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,9 @@ bool wants_capture(const EngineParts& parts);
 
 class CapturedSteps {
  public:
-  // `context`: with `recorder` as its dispatcher, for the model that `plan` describes. `replayed`:
-  // the mesh's world, null if it is not replayed. All arguments must outlive the object.
+  // `context` must use `recorder` as its dispatcher. `plan` describes the model. `replayed`: the
+  // mesh's world communicator if graphs replay its operations, otherwise null. All arguments must
+  // outlive the object.
   CapturedSteps(const EngineParts& parts, const parallel::ParallelPlan& plan,
                 const parallel::ProcessMesh& mesh, nn::Context& context, nn::StepRecorder& recorder,
                 const parallel::ReplayedCommunicator* replayed)
@@ -40,19 +41,19 @@ class CapturedSteps {
         recorder_(recorder),
         replayed_(replayed) {}
 
-  // Why steps are not captured although the run wants that; empty: they are. The same on every
-  // rank. With tensor parallelism, call it after the model is split.
+  // The reason why steps are not captured although the run asks for it; empty: they are captured.
+  // The same on every rank. With tensor parallelism, call it after the model is split.
   std::string why_not() const;
-  // Captures steps from now on, unless why_not() has a reason. Small steps of one rank run weight
-  // gradients beside backward.
+  // Captures steps from now on, unless why_not() has a reason. With one rank, small steps compute
+  // weight gradients on a second stream during backward.
   void begin();
 
-  // On a device: copies the inputs of a step there, once, not at each use. `results`, if not null,
-  // is waited for before inputs that steps still read are dropped.
+  // On a device: copies a step's inputs there once, before all uses. If `results` is not null,
+  // waits for it before dropping inputs that queued steps still read.
   void upload(std::span<parallel::Microbatch> microbatches, StepResults* results);
   void drop_inputs() { staged_.clear(); }
-  // Runs step.run, or replays its capture. step.abandon drops a run that failed in its capture; it
-  // is called before another run.
+  // Calls step.run, or replays its capture. If step.run fails during capture, step.abandon discards
+  // that run before the next call of step.run.
   struct Step {
     std::function<void()> run, abandon;
   };
@@ -60,7 +61,7 @@ class CapturedSteps {
   // A line for the log; empty: no step was captured.
   std::string describe();
 
-  void begin_update() { updates_ = true; }  // called by a step that cannot be repeated any more
+  void begin_update() { updates_ = true; }  // a step calls this once it can no longer be repeated
 
  private:
   bool on_device() const { return !context_.kernels().device().is_cpu(); }
@@ -77,14 +78,15 @@ class CapturedSteps {
   nn::Context& context_;
   nn::StepRecorder& recorder_;
   const parallel::ReplayedCommunicator* replayed_;
-  // Inputs of steps by their shapes. Empty if kernels run on the host.
+  // Step inputs by shape. Empty if kernels run on the host.
   std::map<std::string, nn::StagedInputs> staged_;
-  // For captured steps of one rank, while its tensors fit into memory; otherwise null.
+  // Second stream for the weight gradients of captured steps. Null with several ranks, or if its
+  // tensors do not fit into memory.
   std::unique_ptr<nn::WeightBranch> branch_;
-  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: memory without the branch
+  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: memory of a step without branch_
   std::string last_kind_;                              // of the last step
   nn::RecordedBatch last_batch_;                       // the first microbatch of the last step
-  bool ran_beside_ = false;                            // the last step used the branch
+  bool ran_beside_ = false;                            // the last step used branch_
   bool open_ = false;                                  // the last run failed before its end
   bool updates_ = false;                               // the last run has begun its update
   int captures_made_ = 0;                              // StepCaptures created so far

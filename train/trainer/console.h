@@ -9,14 +9,14 @@
 
 namespace shoal {
 
-// Writes records (as Python dicts) and messages to `out` and the bar to `bar`. Only one rank has
-// one; the others stay silent.
+// Writes records (as Python dicts) and messages to `out` and the bar to `bar`. Only one rank
+// creates it; the others print nothing.
 class ConsoleCallback final : public TrainerCallback {
  public:
   struct Options {
     std::FILE* out = nullptr;
     std::FILE* bar = nullptr;     // null: no bar
-    int columns = 0;              // width of the bar; 0: that of its terminal
+    int columns = 0;              // width of the bar; 0: the terminal's width
     bool plain_progress = false;  // without a bar, report progress about twice a minute
   };
   explicit ConsoleCallback(const Options& options);
@@ -41,7 +41,7 @@ class ConsoleCallback final : public TrainerCallback {
   std::string loss_;  // "loss 3.2, " of the last known step
 };
 
-// Bars for other long work: drawn at most ten times a second, erased when destroyed.
+// A progress bar for other long work. Redrawn at most ten times a second; erased by the destructor.
 class ProgressBar {
  public:
   // `stream` null: silent.
@@ -56,7 +56,7 @@ class ProgressBar {
   bool drawn_ = false;
 };
 
-// Columns of the terminal behind `stream`; 0 if it is no terminal.
+// Width in columns of the terminal that `stream` writes to; 0 if it is not a terminal.
 int terminal_width(std::FILE* stream);
 int terminal_width(int descriptor);
 

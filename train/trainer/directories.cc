@@ -21,7 +21,7 @@ using collectives::Communicator;
 using collectives::ReduceOp;
 
 constexpr std::int64_t kChunk = std::int64_t{8} << 20U;  // bytes of a broadcast
-constexpr int kLooks = 10;                               // a network disk may show files late
+constexpr int kLooks = 10;  // a network file system may show files late
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 std::int64_t told(Communicator& c, std::int64_t value, int root) {
@@ -101,7 +101,8 @@ DirectoryOwners find_owners(Communicator& c, const std::string& path) {
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string probe = fmt::format("{}/tmp-checkpoint-seen-by-rank-{}-{}", path, owner,
                                           told(c, static_cast<std::int64_t>(now), owner));
-    // Rank 0 needs the directory. Another rank may have nothing to write there.
+    // Rank 0 must be able to write. Other ranks may have nothing to write, so their errors are only
+    // logged.
     if (c.rank() == owner && owner == 0) put_probe(path, probe);
     if (c.rank() == owner && owner != 0)
       best_effort(fmt::format("write on the host of rank {}", owner),

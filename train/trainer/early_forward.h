@@ -2,15 +2,15 @@
 // idea of ByteScheduler, SOSP 2019). Each parameter is updated when its gradient has arrived from
 // all ranks. The forward waits only for the parameter that it is about to use.
 //
-// The results have the same bits as those of a step that waits for everything. If any rank's
-// gradients are not finite, the whole step is skipped as usual: each rank checks its own gradients
-// before they are summed, and the ranks agree before the first update. Finite gradients may still
-// overflow in their sum, which is not known then. Only that parameter is skipped, and the skip is
-// reported.
+// Results are bitwise equal to those without overlap. If any rank's gradients are not finite, the
+// whole step is skipped as usual: each rank checks its own gradients before they are summed, and
+// the ranks agree before the first update. Finite gradients may still overflow when they are
+// summed, which is found only after the updates began. Then only that parameter is skipped, and the
+// skip is reported.
 //
-// One thread. Between begin_updates() and settle(), gradients and values not yet updated belong to
-// the updates. Only forward may run, and it may write gradients only of parameters that it has
-// read.
+// Not thread-safe. Between begin_updates() and settle(), only a forward pass may run: the updates
+// still use the gradients and write the values. The forward may write a gradient only after it has
+// read that parameter.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@
 
 namespace shoal {
 
-// Runs each operation at once, after calling `before_read` with each of its inputs.
+// Calls `before_read` with each input of an operation, then runs the operation immediately.
 class AskingDispatcher final : public nn::Dispatcher {
  public:
   std::function<void(const Tensor&)> before_read;  // may be empty
@@ -35,9 +35,8 @@ class AskingDispatcher final : public nn::Dispatcher {
 
 class EarlyForward {
  public:
-  // The reducer must call on_complete and on_reduced; the optimizer must have the same parameters.
-  // attach() sets both before the first step. `left_out` is called with a parameter whose sum
-  // overflowed.
+  // Call attach() before the first step. `left_out` is called with the name of each parameter that
+  // is skipped because its sum overflowed.
   EarlyForward(kernels::Kernels& kernels, std::function<void(const std::string&)> left_out)
       : kernels_(kernels), left_out_(std::move(left_out)) {}
   void attach(parallel::Reducer& reducer, nn::Optimizer& optimizer,

@@ -26,7 +26,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Refuses what this rank cannot run, before anything is made. Null: the task is a chain.
+// Returns the task wrapped as a chain; null: it is a chain. Throws before any allocation if this
+// rank cannot run the task.
 std::unique_ptr<nn::Chain> unit_of(const EngineParts& parts) {
   parts.trainer.kernels->check_computes(compute_dtype(parts.arguments));
   Task& task = *parts.trainer.task;
@@ -53,7 +54,7 @@ parallel::MeshShape checked_shape(const EngineParts& parts, const nn::Chain& cha
   return parallel::mesh_shape(ranks, mesh.pipeline, mesh.tensor);
 }
 
-// Logits in the form of Engine::Scores; waits for them.
+// Waits for the logits and returns them as Engine::Scores needs them.
 Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryResource& host) {
   Tensor scores = logits;
   if (logits.dtype() != DType::f32) {
@@ -94,7 +95,7 @@ void Engine::build() {
   options.rounding_seed = rounding_seed(a);
   options.masters = optimizer_memory_.get();
   options.reducer = reducer_options(parts_);
-  // Not on a device: its host would wait for the device at each parameter.
+  // Not on a device, because the host would wait for the device at each parameter.
   if (whole() && a.overlaps_forward(ranks()) && !on_device()) overlap_forward(options.reducer);
   options.tracer = parts_.trainer.tracer;
   options.clock = &clock_;
@@ -223,14 +224,14 @@ BatchCut Engine::batch_cut() const {
           .part = model_->batch_part(),
           .stride = context_.random.sample_stride,
           .batches = batches_at_a_time(),
-          // Any length that sequences divide into.
+          // Any length that tensor-parallel ranks can divide.
           .length = mesh_.shape().tp};
 }
 
 std::vector<Microbatch> Engine::inputs(const StepWork& work) {
   MemoryResource& host = parts_.trainer.host();
   nn::LossOptions loss = work.loss;
-  if (on_device()) loss.loss_scale = 1;  // the state holds the factors
+  if (on_device()) loss.loss_scale = 1;  // step_state_ has the loss scale
   if (on_device() || parts_.arguments.fp16) loss.state = step_state_.pointer();
   std::vector<Microbatch> microbatches =
       cut_batches(task_, work.batches, work.first_ordinal, loss, batch_cut(), host);
@@ -273,15 +274,15 @@ StepDone Engine::step(const StepWork& work) {
   return done;
 }
 
-// On a device, queues or captures the whole step and waits for nothing; `done` is known on the
-// host.
+// On a device: queues or captures the whole step without waiting. On the host: sets the results in
+// `done`.
 void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatches,
                      nn::StepOptions update, StepDone& done) {
   Tracer* const tracer = parts_.trainer.tracer;
   done = {};
   {
     const TraceSpan span(whole() ? nullptr : tracer, "step", "pipeline");
-    // After the forward: updates of parameters that it did not read.
+    // After the forward, ends the updates of parameters that it did not read.
     model_->forward_backward(microbatches, losses_, [this] { settle(); });
   }
   if (!on_device() && losses_.defined()) {
@@ -310,7 +311,8 @@ void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatc
 // False: some rank's gradients are not finite, and the step must be skipped as a whole.
 bool Engine::begin_early_updates(const StepWork& work, StepDone& done) {
   model_->reducer()->flush();
-  // One operation: between hosts a small sum waits behind the running buckets.
+  // One all-reduce for both values, because between hosts each small sum waits behind running
+  // buckets.
   double agreed[] = {done.loss_sum, early_->take_all_finite() ? 0.0 : 1.0};
   {
     const TraceSpan span(parts_.trainer.tracer, "step", "agree");
@@ -391,7 +393,7 @@ LossSums Engine::evaluate(std::span<const Batch> batches, const Scores& scores) 
   for (std::size_t i = 0; i < logits.size() && i / pieces < batches.size(); ++i) {
     const Batch& batch = batches[i / pieces];
     const std::int64_t first = cut.first_row(static_cast<std::int64_t>(i % pieces), batch.rows);
-    // The other rows were added.
+    // cut_batches() added the other rows.
     const std::int64_t given = std::min(cut.rows_of_part(batch.rows), batch.rows - first);
     if (given <= 0) continue;
     scores(i / pieces, first,

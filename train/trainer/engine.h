@@ -31,15 +31,16 @@ namespace shoal {
 
 class Engine {
  public:
-  // Creates the weights. Refuses impossible layouts with the numbers and a remedy, on every rank
-  // alike.
+  // Creates the weights. Refuses impossible layouts on every rank, with a message that states the
+  // numbers and a remedy.
   explicit Engine(const EngineParts& parts);
 
   DataShare data_share() const;
   // Lines for the head of a log: how ranks share the work, and how gradients are summed.
   std::vector<std::string> describe_layout() const;
   std::vector<std::string> describe_gradients() const;
-  // For sums of host values over all ranks between steps, while updates may still be running.
+  // Communicator for sums of host values over all ranks between steps. Usable while updates still
+  // run.
   collectives::Communicator& beside() { return mesh_.world().host(); }
   // Call when this rank fails: aborts every group of ranks that the engine uses, so that the other
   // ranks end too (Communicator::abort()). Any thread.
@@ -49,11 +50,12 @@ class Engine {
   // Call before the first step: allocates gradients and the optimizer. May be called again.
   void prepare_training();
   StepDone step(const StepWork& work);
-  // Results of the steps that step() returned as unknown, in order, each once; waits for them.
-  // Excludes a last step that was waited for. Throws like scaler().
+  // Waits for the steps that step() returned with unknown results, and returns their results in
+  // order, each once. Excludes the last step if step() waited for it. Throws like scaler().
   std::vector<StepDone> collect();
-  // Tries the memory of a step with such a batch on this rank alone: runs a forward and a backward
-  // that change nothing. Throws out_of_memory; unavailable if ranks share a model.
+  // Tests on this rank whether a step with such a batch fits into memory: runs a forward and a
+  // backward that do not change the model. Throws out_of_memory; unavailable if ranks share a
+  // model.
   void try_step(const Batch& batch);
   // The f16 loss scale after the last step; 1 for other dtypes. Waits for the device, so do not
   // call it in every step. Throws invalid_argument if gradients have overflowed for too long.
@@ -69,22 +71,22 @@ class Engine {
   // not counted.
   std::optional<parallel::OffloadStatistics> offloaded() const;
   bool has_pipeline() const { return mesh_.shape().pp > 1; }
-  // Time of a step by phase. Phases mean nothing on a device that runs asynchronously to its host.
+  // Time of a step by phase. Phases are unknown on a device, which runs asynchronously to the host.
   StepClock& clock() { return clock_; }
   bool knows_phases() const { return !on_device(); }
 
   // --- evaluation ------------------------------------------------------------------------------
-  // Number of batches per index that are evaluated at a time. If evaluates_together(), forwards
-  // communicate, so every rank must call evaluate() equally often, with fewer or no batches when it
-  // has no more.
+  // Number of batches per data index (DataShare) that one evaluate() takes. If
+  // evaluates_together(), forwards communicate, so every rank must call evaluate() equally often,
+  // with fewer or no batches when it has no more.
   int batches_at_a_time() const;
   bool evaluates_together() const { return !whole(); }
   // The head's scores for rows [first_row, first_row + n) of batches[batch], f32 [n, ..] in host
   // memory, including padding positions.
   using Scores =
       std::function<void(std::size_t batch, std::int64_t first_row, const Tensor& scores)>;
-  // Returns this rank's contribution to the sums over all ranks. `scores`, unless empty, gets each
-  // row on one of the ranks that read it. Either every rank passes `scores` or none does.
+  // Returns this rank's contribution to the sums over all ranks. `scores`, unless empty, is called
+  // for each row on one of the ranks that read it. Either every rank passes `scores` or none does.
   LossSums evaluate(std::span<const Batch> batches, const Scores& scores);
 
   // --- checkpoints -----------------------------------------------------------------------------
@@ -97,8 +99,7 @@ class Engine {
   Write snapshot(bool with_optimizer);
   // Loads weights from a Hugging Face directory or a checkpoint of any layout.
   void load_weights(const std::string& directory);
-  // Loads optimizer state, which has seen `updates` updates. Throws not_found if the checkpoint has
-  // none.
+  // Loads the optimizer state after `updates` updates. Throws not_found if the checkpoint has none.
   void load_optimizer(const std::string& directory, std::int64_t updates);
   // Writes the model in Hugging Face's format into an existing directory; rank 0 writes.
   void save_model(const std::string& directory);
@@ -125,11 +126,11 @@ class Engine {
   nn::StepRecorder recorder_{dispatcher_};  // context_'s dispatcher
   nn::Context context_;
   nn::StepStateMemory step_state_;
-  nn::LossScaler scaler_;  // rule and last read value; the scale itself is in step_state_
+  nn::LossScaler scaler_;  // the rule, and the scale read last; the current scale is in step_state_
   OptimizerMemory optimizer_memory_;
-  // If updates run during the next forward; otherwise null.
+  // Null unless updates run during the next forward.
   std::unique_ptr<EarlyForward> early_;
-  // Of all ranks, for captured steps of several on devices; otherwise null.
+  // Communicator of all ranks for captured steps, with several ranks on devices; otherwise null.
   const std::unique_ptr<parallel::ReplayedCommunicator> replayed_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
@@ -137,7 +138,8 @@ class Engine {
   // Set by prepare_training().
   std::unique_ptr<parallel::DistributedOptimizer> optimizer_;
   std::unique_ptr<StepResults> results_;  // on a device
-  // f32, losses of a step's microbatches, if this rank adds them: graphs write them again.
+  // f32 losses of a step's microbatches, if this rank adds them. Kept because graph replays write
+  // to the same memory.
   Tensor losses_;
   std::int64_t step_number_ = 0;
   bool warned_overflow_ = false;

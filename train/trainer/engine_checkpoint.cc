@@ -49,7 +49,7 @@ Engine::Write Engine::snapshot(bool with_optimizer) {
 }
 
 void Engine::load_weights(const std::string& directory) {
-  model_->wait_for_values();  // gathers read the values that are written now
+  model_->wait_for_values();  // pending gathers still read the values that are overwritten here
   note_loaded(
       parts_, directory,
       read_weights(directory, task_, context_.kernels(), held_weights(*model_, Which::held)));

@@ -19,20 +19,23 @@ namespace shoal {
 struct EngineParts {
   TrainingArguments arguments;  // resolved
   TrainerParts trainer;
-  std::function<void(const std::string&)> say;  // tells the user; rank 0's lines are printed
-  // The checkpoint that training will resume from, on rank 0; empty: none, or another rank.
+  // reports a line to the user; only rank 0's are printed
+  std::function<void(const std::string&)> say;
+  // On rank 0: the checkpoint that training will resume from. Empty: none. Always empty on other
+  // ranks.
   std::string continues = {};
 };
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
-// For stochastic rounding; nullopt: there are masters, or parameters are f32.
+// Seed for stochastic rounding; nullopt: there are f32 masters, or parameters are f32.
 std::optional<std::uint64_t> rounding_seed(const TrainingArguments& arguments);
-// "native"; between devices also the transport, as in "native over CUDA IPC".
+// For logs: the backend, "native"; between devices with the transport, "native over CUDA IPC".
 std::string carried_by(const collectives::Communicator& communicator);
 // Reports missing and unused tensors. Refuses a new head that is not trained.
 void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report);
-// For fp16: mp_parameters' values, else the options given and torch.amp.GradScaler's defaults.
+// Loss scaler for fp16: with mp_parameters' values if they set any, else with the grad_scaler
+// options.
 nn::LossScaler make_scaler(const TrainingArguments& arguments);
 
 }  // namespace shoal

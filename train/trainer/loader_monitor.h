@@ -11,18 +11,19 @@
 
 namespace shoal {
 
-// For rank 0's own loader. One thread.
+// For rank 0's loader. Not thread-safe.
 class LoaderMonitor {
  public:
-  // Ends a window at a log line. `elapsed`: seconds since training began. Returns a hint, once per
-  // run, if a window after the first spent more than a fifth of its time waiting; otherwise empty.
-  // The first window includes the start, which no loader could hide.
+  // Ends a measurement window; called at each log line. `elapsed`: seconds since training began.
+  // Returns a hint, once per run, if a window after the first spent more than a fifth of its time
+  // waiting; otherwise empty. The first window is exempt because it includes the loader's start.
   std::string look(const LoaderStatistics& now, int workers, int cores, double elapsed,
                    std::int64_t step);
-  // Adds values of the window that look() ended last:
-  //   loader_stall_share         share of the window, 0 to 1, in which steps waited for batches
-  //                              (without workers: made them); evaluation and checkpoints count
-  //   loader_samples_per_second  rate of the loader while nothing makes it wait
+  // Adds values of the last window:
+  //   loader_stall_share         share, 0 to 1, of the window that steps spent waiting for batches
+  //                              (without workers: making them). The window includes evaluation
+  //                              and checkpoints.
+  //   loader_samples_per_second  the loader's rate while nothing blocks it
   void add_to(nlohmann::ordered_json& record) const;
   // For a printed line: only the share, if it is at least 1 %.
   void add_to_line(nlohmann::ordered_json& record) const;

@@ -32,7 +32,7 @@ std::vector<LocalShard> held_moments(const parallel::DistributedOptimizer& optim
 void save_whole_model(const parallel::ParallelModel& model, const Task& task,
                       const std::string& directory, MemoryResource& host, Stream stream) {
   collectives::Communicator& world = model.mesh().world();
-  // The next run removes this name if this run ends here.
+  // If this run dies now, the next run removes a directory with such a name.
   const std::string in_parts = directory + "/tmp-checkpoint-model.0";
   const DirectoryOwners owners = find_owners(world.host(), directory);
   if (owners.is_owner(world.rank())) {

@@ -1,4 +1,4 @@
-// This rank's part of a model and its optimizer state, as a checkpoint names them.
+// This rank's part of a model and its optimizer state, under the names used in checkpoints.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace shoal {
 
-// held: all tensors of this rank; written: of tensors that several ranks hold, those that this rank
-// writes.
+// held: all tensors of this rank; written: those that it writes to a checkpoint. A tensor that
+// several ranks hold is written by one of them.
 enum class Which : std::uint8_t { held, written };
 std::vector<LocalShard> held_weights(const parallel::ParallelModel& model, Which which);
 std::vector<LocalShard> held_moments(const parallel::DistributedOptimizer& optimizer, Which which);
 
-// Writes the model in Hugging Face's format into `directory`, which may be another one on each
-// host. It goes through files in parts, one tensor at a time: no rank ever holds the whole model.
-// Rank 0 writes. Collective, blocks.
+// Writes the model in Hugging Face's format into `directory`, which may be a different directory on
+// each host. The ranks first write their parts to temporary files, from which rank 0 writes one
+// tensor at a time: no rank ever holds the whole model. Collective, blocks.
 void save_whole_model(const parallel::ParallelModel& model, const Task& task,
                       const std::string& directory, MemoryResource& host, Stream stream);
 

@@ -9,7 +9,8 @@
 
 namespace shoal {
 
-// Python's repr of a float: the shortest text that reads back the same: 1.0, 4.44e-05, nan.
+// Python's repr of a float: the shortest text that parses to the same value, such as 1.0, 4.44e-05
+// or nan.
 std::string python_repr(double value);
 // A flat record as Python prints a dict: {'loss': 1.1406, 'epoch': 0.26}. null becomes None.
 std::string python_dict(const nlohmann::ordered_json& record);

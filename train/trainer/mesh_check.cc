@@ -15,7 +15,8 @@ void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int 
   SHOAL_ASSERT(arguments.model_parallel);
   const parallel::ParallelPlan& plan = arguments.model_parallel->plan;
   parallel::check_layout(plan, run_shape(arguments, ranks, length), parallel::layout_model(chain));
-  // Whether a partition by hand fits the model does not depend on units' costs.
+  // Checks a partition given by hand. Numbers of parameters serve as costs, which do not matter for
+  // that.
   parallel::choose_partition(plan, parallel::count_units(chain));
   const parallel::PartitionChoice& partition = plan.pipeline.partition;
   const std::filesystem::path file = partition.file;

@@ -73,8 +73,8 @@ std::vector<parallel::Microbatch> cut_batches(const Task& task, std::span<const 
     input.loss = loss;
     for (std::int64_t piece = 0; piece < cut.pieces; ++piece) {
       const std::int64_t first = cut.first_row(piece, batch.rows);
-      // Relative to the step: counters have 24 bits for samples, and the step has a word of its
-      // own.
+      // Sample numbers are relative to the step: random counters have 24 bits for samples, and a
+      // separate word for the step.
       all.push_back(
           {rows_of(input, first, cut.rows_of_part(batch.rows)),
            static_cast<std::uint32_t>(batch.ordinals.first - first_ordinal + first * cut.stride)});

@@ -1,4 +1,4 @@
-// Cuts batches into the microbatches of a rank. In host memory.
+// Cuts batches in host memory into a rank's microbatches.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace shoal {
 
 struct BatchCut {
   std::int64_t pieces = 1;           // microbatches of a batch
-  std::int64_t parts = 1, part = 0;  // each microbatch's rows are divided; this rank's part
-  std::int64_t stride = 1;           // between the ordinals of a batch's samples
-  // At least as many batches: rows without targets, of `length` positions, stand for the others.
+  std::int64_t parts = 1, part = 0;  // parts of each microbatch's rows; this rank's part
+  std::int64_t stride = 1;           // from one sample's ordinal to the next, in a batch
+  // Minimum number of batches. Rows of `length` positions without targets replace missing batches.
   std::int64_t batches = 1, length = 1;
 
-  // Rows of a microbatch's part, for a batch of `batch_rows`.
+  // Rows in one part of a microbatch, rounded up, for a batch of `batch_rows` rows.
   std::int64_t rows_of_part(std::int64_t batch_rows) const {
     return (batch_rows + pieces * parts - 1) / (pieces * parts);
   }
@@ -27,8 +27,9 @@ struct BatchCut {
   }
 };
 
-// This rank's part of the batches. Batches that do not divide get rows without targets, which
-// change no loss and no gradient. Sample numbers count from `first_ordinal`.
+// Returns this rank's part of the batches. A batch that cannot be divided evenly is filled up with
+// rows without targets, which affect neither loss nor gradients. Sample numbers are relative to
+// `first_ordinal`.
 std::vector<parallel::Microbatch> cut_batches(const Task& task, std::span<const Batch> batches,
                                               std::int64_t first_ordinal,
                                               const nn::LossOptions& loss, const BatchCut& cut,

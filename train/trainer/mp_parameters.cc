@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-// Keys without a twin among the run's own options (seed, fp16, max_grad_norm ...).
+// Keys that have no equivalent among the run's own options (unlike seed, fp16, max_grad_norm ...).
 constexpr auto kFlat = std::to_array<std::string_view>({"pipeline_parallel_degree",
                                                         "tensor_parallel_degree",
                                                         "ddp",
@@ -38,7 +38,7 @@ constexpr auto kFlat = std::to_array<std::string_view>({"pipeline_parallel_degre
 
                                                         "activation_loading_horizon"});
 
-// Values of the run's own options. nullopt: not given, so the value in mp_parameters holds.
+// Values of the run's own options. nullopt: not given, so the value in mp_parameters applies.
 parallel::RunValues run_values(const TrainingArguments& a) {
   static const TrainingArguments defaults;
   const auto said = [&a](const char* name, const auto& value, const auto& unset) {

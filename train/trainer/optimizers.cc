@@ -19,7 +19,7 @@ struct Row {
   std::unique_ptr<nn::UpdateRule> (*make)(const TrainingArguments& a);
 };
 
-// Add a rule: a row here.
+// To add a rule, add a row.
 const std::vector<Row>& rows() {
   static const std::vector<Row> rows = {
       {{"adamw", "adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf"},

@@ -11,7 +11,7 @@
 
 namespace shoal {
 
-// All names, each with the first name of its rule.
+// All accepted names, each paired with the first name of its rule.
 std::vector<std::pair<const char*, std::string>> optimizer_words();
 // The rule that `arguments` ask for.
 std::unique_ptr<nn::UpdateRule> make_rule(const TrainingArguments& arguments);

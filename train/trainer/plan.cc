@@ -9,7 +9,8 @@
 namespace shoal {
 namespace {
 
-// `option` stands for `steps` steps. A double counts no further than kMostSteps one by one.
+// Converts to an integer the `steps` that `option` asks for. Above kMostSteps, a double cannot
+// represent every integer.
 std::int64_t whole(double steps, std::string_view option, double value) {
   SHOAL_CHECK(steps <= static_cast<double>(kMostSteps),
               "{} {:g} is {:.3g} steps, and a run counts {} at most; give fewer", option, value,
@@ -17,13 +18,14 @@ std::int64_t whole(double steps, std::string_view option, double value) {
   return static_cast<std::int64_t>(steps);
 }
 
-// A count of steps; below 1, a share of all steps. An interval that no run reaches is allowed.
+// Resolves a count of steps; below 1, a share of all steps. An interval longer than the run is
+// allowed.
 std::int64_t resolve(double steps, std::int64_t total) {
   const double count = steps < 1 ? std::ceil(steps * static_cast<double>(total)) : steps;
   return static_cast<std::int64_t>(std::clamp(count, 1.0, static_cast<double>(kMostSteps)));
 }
 
-// The run's last step ends an epoch, complete or not.
+// With `epoch`, the run's last step counts as the end of an epoch.
 bool due(Interval strategy, std::int64_t every, const StepPlan& plan, std::int64_t step,
          bool epoch_end) {
   return (strategy == Interval::steps && step % every == 0) ||
@@ -62,7 +64,7 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
 }
 
 bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  // With `steps`, the last step is always logged: its loss is the run's.
+  // With `steps`, the last step is always logged, so that the log has the final loss.
   const bool last = a.logging_strategy == Interval::steps && step >= total_steps;
   return last || due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
          (a.logging_first_step && step == 1);

@@ -1,5 +1,5 @@
-// Number of updates of a run, and when to log, evaluate and save: pure arithmetic, as in Hugging
-// Face's Trainer.
+// Computes the number of updates of a run, and when to log, evaluate and save, as Hugging Face's
+// Trainer does.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct StepPlan {
   std::int64_t batches_per_epoch = 0;  // microbatches of a rank
   std::int64_t updates_per_epoch = 0;  // the last one may have fewer microbatches
   std::int64_t total_steps = 0;
-  double epochs = 0;  // as given, or what max_steps amounts to
+  double epochs = 0;  // as given, or computed from max_steps
   std::int64_t warmup_steps = 0;
   std::int64_t logging_steps = 0, eval_steps = 0, save_steps = 0;  // resolved; at least 1
 

@@ -12,7 +12,7 @@ namespace shoal {
 struct SamplePrediction {
   // [classes]; or [positions, classes] without padding, if the head scores each position.
   std::vector<float> scores;
-  // As the collator made them; labels by position are as many as the positions.
+  // From the collator. Labels of positions have one entry per position.
   std::vector<std::int32_t> labels;
   std::vector<float> values;
 };
@@ -27,15 +27,15 @@ struct Predictions {
   std::vector<std::int64_t> best_classes() const;
 };
 
-// Collects a rank's predictions; each rank has one.
+// Collects predictions. Each rank creates one and adds its own.
 class GatheredPredictions {
  public:
   explicit GatheredPredictions(std::int64_t samples) : samples_(samples) {}
   // scores: f32 [n, ..] in host memory, for the batch's rows from first_row on.
   void add(const Batch& batch, std::int64_t first_row, const Tensor& scores);
-  // Returns the predictions of all ranks on each of them (null: this rank has all). Collective;
-  // blocks. Temporarily holds them twice in memory. A duplicate or missing sample is an internal
-  // error.
+  // Returns the predictions of all ranks, on every rank. `ranks` null: this rank has them all.
+  // Collective; blocks. Temporarily holds all predictions twice in memory. A duplicate or missing
+  // sample is an internal error.
   Predictions take(collectives::Communicator* ranks);
 
  private:

@@ -1,5 +1,5 @@
-// Fills a rank's part of the model from a checkpoint of any layout: one in parts
-// (sharded_checkpoint.h), or the files of a rank that had everything (model.safetensors,
+// Fills a rank's part of the model from a checkpoint of any layout: in parts
+// (sharded_checkpoint.h), or whole, as written by one rank (model.safetensors,
 // optimizer.safetensors).
 #pragma once
 
@@ -22,20 +22,21 @@ struct LocalShard {
 // Fills each entry from a checkpoint in parts. Waits for `stream`.
 void read_held(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
                Stream stream);
-// Reads each entry by its tensor's name; a tensor may have several entries or none. Returns and
-// throws as Task::load(), and throws as ShardedCheckpoint, before it writes anything.
+// Reads each entry by its tensor's name; a tensor may have several entries or none. Returns the
+// same as Task::load(). Throws errors of Task::load() and ShardedCheckpoint before it writes to any
+// entry.
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
                             std::span<const LocalShard> into);
-// Reads optimizer state, under "exp_avg/NAME" and the like. Throws not_found if the checkpoint has
+// Reads optimizer state, which is named like "exp_avg/NAME". Throws not_found if the checkpoint has
 // only the model.
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
                     std::span<const LocalShard> into);
 
-// Copies of `tensors` in host memory of their own (MemoryTag::workspace). Waits for `stream`, which
-// writes the tensors.
+// Copies `tensors` to new host memory (MemoryTag::workspace). First waits for `stream`, on which
+// they are written.
 std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResource& host,
                                Stream stream);
-// `tensor` itself if it is in host memory, after waiting for `stream`; otherwise a host copy.
+// Waits for `stream`. Returns `tensor` itself if it is in host memory, otherwise a host copy.
 Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
 // Writes rank `rank`'s shard of a checkpoint in parts.
 void write_held(const std::string& directory, int rank, int ranks,

@@ -11,8 +11,9 @@ namespace {
 
 using parallel::ParallelPlan;
 
-// The cut "3,2,1" of the checkpoint to resume, on every rank; empty: measure. A resumed run must
-// keep its cut, even if units cost something else today: its bits depend on the cut.
+// Returns, on every rank, the cut of the checkpoint to resume, such as "3,2,1"; empty: none. A
+// resumed run must keep its cut even if the units' costs have changed, because its results depend
+// bitwise on the cut.
 std::string kept_cut(const EngineParts& parts, const ParallelPlan& plan, const nn::Chain& chain,
                      const parallel::ProcessMesh& mesh) {
   const auto stages =
@@ -38,7 +39,7 @@ std::string kept_cut(const EngineParts& parts, const ParallelPlan& plan, const n
   return counts[0] == 0 ? std::string() : fmt::format("{}", fmt::join(counts, ","));
 }
 
-// nullopt: there is no training.
+// A microbatch of the training set, to measure units with; nullopt: the run does not train.
 std::optional<parallel::Microbatch> trace(const EngineParts& parts, std::int64_t rows,
                                           std::int64_t first) {
   const auto& dataset = parts.trainer.train_dataset;
@@ -73,7 +74,7 @@ std::string choose_cut(const EngineParts& parts, const nn::Chain& chain,
   }
   const std::int64_t rows =
       parts.arguments.per_device_train_batch_size / plan.pipeline.microbatches;
-  // If each tensor-parallel rank has its own rows, the offset of this rank's rows.
+  // The last argument is the offset of this rank's rows, if each tensor-parallel rank has its own.
   options.trace = trace(parts, rows, mesh.place().tp * rows * sample_stride);
   return options.trace ? fmt::format("by measured memory and time, {}", weighs)
                        : counted + "nothing is trained";

@@ -1,4 +1,4 @@
-// How a run's model is cut into pipeline stages.
+// Chooses how a run's model is cut into pipeline stages.
 #pragma once
 
 #include <string>
@@ -10,10 +10,12 @@
 
 namespace shoal {
 
-inline constexpr const char* kPartitionFile = "partition.json";  // in a checkpoint: its cut
+// file in a checkpoint that records its cut
+inline constexpr const char* kPartitionFile = "partition.json";
 
-// Sets options.plan's partition and options.trace: the cut of the resumed checkpoint, or one by
-// unit costs on the run's own samples. Returns a text for the log; empty: there is one stage.
+// Sets options.plan's partition and options.trace. Uses the cut that mp_parameters set, else that
+// of the checkpoint to resume, else one by unit costs on the run's own samples. Returns a text for
+// the log; empty: there is one stage.
 // Collective over the mesh. `sample_stride`: between the ordinals of a batch's samples.
 std::string choose_cut(const EngineParts& parts, const nn::Chain& chain,
                        const parallel::ProcessMesh& mesh, std::int64_t sample_stride,

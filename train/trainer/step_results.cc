@@ -14,7 +14,7 @@ void StepResults::note(const Tensor& losses, const Tensor& norm, collectives::Wo
     numbers_.note({norm});
   if (last) sums_.push_back(std::move(last));
   if (sums_.size() <= kAhead) return;
-  // Removed first: after an Error no call may wait for it again.
+  // Removed before the wait, so that no later call waits for it again if this wait throws.
   const collectives::WorkPtr oldest = std::move(sums_.front());
   sums_.pop_front();
   oldest->wait();

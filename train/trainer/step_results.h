@@ -16,9 +16,9 @@ namespace shoal {
 // sum, so the host waits for the ranks before it waits for the stream.
 class StepResults {
  public:
-  // With several ranks, limit of steps by which a host runs ahead of the last step that the ranks
-  // have summed. Smaller than the limit of steps' inputs (StagedInputs), so their wait for the
-  // stream never blocks.
+  // With several ranks: the number of steps that the host may queue beyond the last step whose sums
+  // are complete. Smaller than StagedInputs' limit, so that StagedInputs never blocks to wait for
+  // the stream.
   static constexpr std::size_t kAhead = 4;
   static_assert(kAhead < nn::StagedInputs::kAhead);
 
@@ -28,18 +28,19 @@ class StepResults {
   StepResults(Stream stream, collectives::Communicator& ranks, MemoryResource* pinned = nullptr)
       : stream_(stream), numbers_(stream, pinned), ranks_(ranks), host_(ranks.host()) {}
 
-  // Notes the step that was queued last. `losses`: this rank's part of its loss, f32 [n] or
-  // undefined, not yet summed. `norm`: f64 [1], the same on every rank. `last`: the last operation
-  // that its ranks exchanged, null with one rank. Waits only for the `last` of kAhead steps before,
-  // with the Communicator's deadline.
+  // Records the step that was queued last. `losses`: this rank's part of the step's loss, f32 [n]
+  // or undefined, not yet summed. `norm`: f64 [1], the same on every rank. `last`: the step's last
+  // collective operation; null with one rank. Waits only for the `last` of the step kAhead earlier,
+  // at most until the Communicator's deadline.
   void note(const Tensor& losses, const Tensor& norm, collectives::WorkPtr last = nullptr);
-  // Result of the step noted last; waits for it. Results of earlier steps are kept for collect().
+  // Waits for the step recorded last and returns its result. Results of earlier steps are kept for
+  // collect().
   StepDone last();
-  // Results of the steps that last() has not returned, in order; waits for them.
+  // Waits for the steps that last() has not returned, and returns their results in order.
   std::vector<StepDone> collect();
-  // Waits, with the Communicator's deadline, until the stream waits for no rank (Work::wait(),
-  // watch()). Call it before the host waits for the stream in any other way. Throws as those calls
-  // do.
+  // Waits, at most until the Communicator's deadline, until no queued work on the stream waits for
+  // another rank (Work::wait(), watch()). Call it before the host waits for the stream in any other
+  // way. Throws the errors of Work::wait() and watch().
   void wait_for_ranks();
 
  private:

@@ -18,10 +18,10 @@ namespace shoal {
 struct DataShare {
   int count = 1;  // number of indices
   int index = 0;
-  // Number of device batches per index (tensor-parallel ranks may bring one each).
+  // Number of device batches per index (tensor-parallel ranks may each read their own).
   int devices = 1;
   bool counts = true;  // true on one rank per index, which counts the samples in sums over ranks
-  // Name of a device: "rank", "replica" (a model on several ranks), "data-parallel rank".
+  // What logs call a device: "rank", "replica" (a model on several ranks), "data-parallel rank".
   std::string_view device = "rank";
   std::string text() const {  // "2 replicas"
     return fmt::format("{} {}{}", count * devices, device, count * devices == 1 ? "" : "s");
@@ -35,14 +35,13 @@ struct StepWork {
   std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
   double targets = 1;              // of the step on all ranks
   nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine may multiply its own scale
-  // learning_rate belongs to the zero-based update `update`, the highest that this step can be if
-  // earlier steps are not known yet. A device then uses the rate of the update it actually reached,
-  // from the rates it was given before.
+  // `update`: zero-based index of the update that `learning_rate` belongs to. If results of earlier
+  // steps are not known yet, it assumes that none was skipped; the device then uses the rate, given
+  // earlier, of the update that it actually reached.
   double learning_rate = 0;
   std::int64_t update = 0;
-  // False: on a device the step's results may come later, with collect(), so the host does not wait
-  // for the step. With several ranks, the host waits for the sums of StepResults::kAhead steps
-  // before.
+  // False: the host does not wait for a step on a device; collect() returns its results later. With
+  // several ranks, the host still waits for the sums of the step StepResults::kAhead earlier.
   bool wait = true;
 };
 

@@ -1,4 +1,5 @@
-// A task that is no chain of units, as a chain of one unit. It cannot be cut or scored.
+// Wraps a task that is not a chain of units as a chain of one unit. It cannot be cut into stages or
+// used for predictions.
 #pragma once
 
 #include "shoal/nn/layers/chain.h"

@@ -20,7 +20,7 @@ namespace {
 
 using collectives::ReduceOp;
 
-constexpr std::size_t kMostPending = 1000;  // then the host waits for a step
+constexpr std::size_t kMostPending = 1000;  // at this many pending steps the host waits
 static_assert(kMostPending < kernels::kRates);
 
 }  // namespace
@@ -37,7 +37,7 @@ Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trai
 }
 
 void Trainer::Impl::begin() {
-  // In this order: the engine refers to its task.
+  // The order matters: the engine refers to its task.
   unfinished.reset();
   writer.reset();
   run_lock.reset();
@@ -81,7 +81,8 @@ void Trainer::Impl::begin() {
 // Checks the given communicator against the arguments.
 void Trainer::Impl::check_communicator() const {
   if (ranks() == 1 && args.mp_parameters.empty()) return;
-  // Gradients lie in the communicator's memory, and its calls follow those of the kernels.
+  // Gradients are in the communicator's memory, and its operations must follow the kernels' on one
+  // stream.
   const Stream moves = parts.communicator->stream(), computes = parts.kernels->stream();
   if (moves.device != computes.device || moves.handle != computes.handle)
     throw Error(ErrorCode::invalid_argument,
@@ -129,7 +130,7 @@ void Trainer::Impl::sum(double* values, std::int64_t count) {
 
 void Trainer::Impl::prepare_training() {
   if (plan) return;
-  loader = make_train_loader();  // it refuses errors before gradients are allocated
+  loader = make_train_loader();  // reports errors before gradients are allocated
   engine->prepare_training();
   if (args.auto_find_batch_size) find_batch_size();
   // Like Hugging Face for sets without a length: one epoch is the whole run.
@@ -339,7 +340,7 @@ bool Trainer::Impl::prepare_run() {
   prepare_training();
   take_output_dir();  // before this run changes the directory
   const bool resumed = resume();
-  check_output_dir();  // reading a checkpoint through may have taken long
+  check_output_dir();  // another run may have taken it during a long read
   if (!owners.is_shared())
     say("note: output_dir is on each host's own disk: a checkpoint is whole, and a resume finds "
         "it, "
@@ -401,7 +402,7 @@ TrainResult Trainer::Impl::train() {
   bool resumed = false;
   try {
     resumed = prepare_run();
-  } catch (const StoppedBySignal& stopped) {  // and nothing was changed
+  } catch (const StoppedBySignal& stopped) {  // nothing has changed yet
     run_lock.reset();
     result.stop_signal = stopped.signal;
     return result;
@@ -413,13 +414,13 @@ TrainResult Trainer::Impl::train() {
                     first_step, plan->total_steps));
   try {
     result.stop_signal = train_steps(done);
-  } catch (const StoppedBySignal&) {  // in an evaluation
+  } catch (const StoppedBySignal&) {  // thrown during an evaluation
     state.evaluation_due = true;
     result.stop_signal = stop();
   }
   settle();
-  // If a callback ended training, the steps since the last record still count. A run that a signal
-  // stopped will be resumed and logs them then.
+  // If a callback ended training, logs the steps since the last record. After a signal, the resumed
+  // run logs them.
   if (result.stop_signal == 0 && state.window_steps > 0 && last_learnt.step == state.global_step &&
       args.logging_strategy != Interval::no) {
     last_learnt.elapsed = seconds_since(done.began);

@@ -6,7 +6,7 @@
 //
 // Every rank creates one and calls the same methods in the same order. Results do not depend on the
 // number of loader workers or on interruptions (decisions 10, 19): a run that was stopped and
-// resumed from a checkpoint has the same bits as one that was not.
+// resumed from a checkpoint gives bitwise the same results as one that was not.
 #pragma once
 
 #include <atomic>
@@ -48,21 +48,21 @@ using ComputeMetrics = std::function<nlohmann::ordered_json(const Predictions& p
 
 // The parts that a Trainer works with; all must outlive it.
 struct TrainerParts {
-  Task* task = nullptr;  // its module need not have values yet
-  // Replaces `task`: creates the task that train() begins with, at each call.
+  Task* task = nullptr;  // its parameters need no values yet
+  // Replaces `task`: every call of train() begins with a new task from this function.
   std::function<std::unique_ptr<Task>()> model_init;
   ComputeMetrics compute_metrics;  // empty: evaluation computes only the loss
   kernels::Kernels* kernels = nullptr;
   int threads = 1;  // of this rank (threads_of_rank()), to count the tokens of samples
-  CountingMemory* memory = nullptr;  // of the kernels' device
+  CountingMemory* memory = nullptr;  // on the kernels' device
   // For batches and checkpoint copies; null: `memory`, which must then be host memory.
   MemoryResource* host_memory = nullptr;
-  // For runs on a device: the pinned host memory below every pool of the run (host_memory's), so
-  // that it counts all locked memory, including what pools keep. Staging, offloading and host
-  // copies use it. It is logged as pinned_memory_* and named when it runs out. Must outlive tasks
-  // and communicators too. Null: each user allocates its own, uncounted.
+  // For runs on a device: the pinned host memory from which the run's pools allocate, including
+  // host_memory's. It counts all pinned memory, also the unused part of pools. Staging, offloading
+  // and host copies use it. Logged as pinned_memory_*, and named in the error when it runs out.
+  // Must outlive tasks and communicators, too. Null: each component allocates its own, uncounted.
   CountingMemory* pinned_memory = nullptr;
-  // Below `memory` and the kernels' scratch memory; null: steps are not captured.
+  // `memory` and the kernels' scratch memory allocate from it; null: steps are not captured.
   nn::PlannedMemory* planned_memory = nullptr;
   // Must be created with communicator_options(arguments) of resolved arguments (mp_parameters.h),
   // on the kernels' stream. `made_with` records those options; null: not recorded. Another backend
@@ -118,11 +118,12 @@ class Trainer {
   Trainer(const TrainingArguments& arguments, const TrainerParts& parts);
   ~Trainer();
 
-  // Waits until only this run may write in output_dir, which holds until the Trainer ends. Throws
-  // invalid_argument if another run lives there. train() calls it too; an early call keeps a signal
-  // from waiting for a checkpoint. Collective.
+  // Waits for exclusive use of output_dir, and keeps it until the Trainer is destroyed. Throws
+  // invalid_argument if another run uses it. train() calls it too. If it is called before, a signal
+  // ends the wait at once. Collective.
   void take_output_dir();
-  // Call before replacing a file in output_dir. Throws unavailable if another run has taken it.
+  // Call before replacing a file in output_dir. Throws unavailable if another run has taken the
+  // directory.
   void check_output_dir() const;
   // Collective. Throws the error that ended training. If a checkpoint cannot be written, training
   // ends at the next step; earlier checkpoints stay.
@@ -131,12 +132,12 @@ class Trainer {
   // and the values of compute_metrics. Collective.
   nlohmann::ordered_json evaluate();
   // Like evaluate(). But if training ended with an evaluation of the current weights, logs and
-  // returns its metrics again, including times. Collective.
+  // returns the metrics of that evaluation again, including times. Collective.
   nlohmann::ordered_json evaluate_once();
-  // The same for another set, with `suffix` after each name: "eval_accuracy_mm". Collective.
+  // Like evaluate() for another set, with `suffix` after each name: "eval_accuracy_mm". Collective.
   nlohmann::ordered_json evaluate(std::shared_ptr<const Dataset> dataset,
                                   const std::string& suffix);
-  // For any set: every sample's scores in order, on every rank, and the metrics; they include
+  // Returns, on every rank, every sample's scores in order, and the metrics, which include
   // "test_loss" if a sample has labels. Logs nothing. Collective.
   PredictionOutput predict(std::shared_ptr<const Dataset> dataset);
   // Runs work(), which takes a different time on each rank. A rank that is done waits for the

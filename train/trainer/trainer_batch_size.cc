@@ -50,8 +50,9 @@ Sample Trainer::Impl::longest_sample() {
   return sample;
 }
 
-// Allocates `bytes` and a sixteenth more, for memory that one try cannot see: scratch of updates,
-// and the random number of masked words (masked-lm). Uses pieces that a pool does not round up.
+// Allocates `bytes` and a sixteenth more. The reserve covers memory that one try does not use:
+// scratch memory of updates, and a higher random number of masked words (masked-lm). Allocates in
+// pieces that a pool does not round up.
 std::vector<Buffer> Trainer::Impl::more_than(std::int64_t bytes) const {
   constexpr std::int64_t kPiece = std::int64_t{1} << 24;
   std::vector<Buffer> room;

@@ -22,7 +22,7 @@ constexpr const char* kSamples = "samples";  // in TrainerState::data: number of
 
 std::string text_of(const TrainerState& state) { return state.to_json().dump(2) + "\n"; }
 
-// True for values of --resume_from_checkpoint that mean no.
+// True for values of --resume_from_checkpoint that ask for a new run.
 bool begins_anew(const std::string& resume_from_checkpoint) {
   const std::string& asked = resume_from_checkpoint;
   return asked.empty() || asked == "false" || asked == "False" || asked == "0";
@@ -95,7 +95,7 @@ void Trainer::Impl::snapshot_and_write() {
   } else {
     {
       const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
-      wait_for_writers();  // one snapshot's memory at a time
+      wait_for_writers();  // so that memory holds one snapshot at a time
     }
     if (is_main()) save_whole(keep);
   }
@@ -104,7 +104,7 @@ void Trainer::Impl::snapshot_and_write() {
   each_callback([&](TrainerCallback& c) { c.on_save(state.global_step, path); });
 }
 
-// The stream's position, with the shard sizes that only one rank each knows.
+// The stream's position, with the shard sizes collected from the ranks that know them.
 StreamState Trainer::Impl::stream_of_all() {
   StreamState all = stream;
   if (!all.known) return all;
@@ -134,8 +134,8 @@ void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {
   });
 }
 
-// Ranks write while the next steps run. next_input() agrees that all have finished, so that only
-// this thread communicates.
+// Ranks write while the next steps run. In next_input(), they find out when all of them have
+// finished; the writer threads do not communicate.
 void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
   {
     const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
@@ -151,7 +151,7 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
     now.transaction =
         std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
   }
-  if (ranks() > 1) parts.communicator->host().barrier()->wait();  // the directory is there
+  if (ranks() > 1) parts.communicator->host().barrier()->wait();  // the directory exists now
   writer->submit([write = engine->snapshot(!args.save_only_model), part = now.part,
                   written = now.written, name = shard_name(rank, ranks()),
                   directory = unfinished_checkpoint_path(args.output_dir, state.global_step, 0),
@@ -202,7 +202,7 @@ void Trainer::Impl::finish_writing() {
   wait_for_writers();
   if (!unfinished) return;
   complete();
-  wait_for_writers();  // the completion mark follows the last part
+  wait_for_writers();  // waits for the completion mark, which is written last
 }
 
 void Trainer::Impl::wait_for_writers() {
@@ -222,13 +222,13 @@ std::string Trainer::Impl::will_continue() const {
   const std::string& asked = args.resume_from_checkpoint;
   if (!is_main() || !args.do_train || begins_anew(asked)) return {};
   if (!wants_newest(asked)) return asked;
-  auto all = list_checkpoints(args.output_dir);  // resume() reads the bytes, on all ranks
+  auto all = list_checkpoints(args.output_dir);  // resume() verifies the contents, on all ranks
   while (!all.empty() && checkpoint_problem(all.back().path, false)) all.pop_back();
   return all.empty() ? std::string() : all.back().path;
 }
 
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
-  // Also for a run that begins anew: the next step removes unfinished checkpoints.
+  // Also in a new run, whose first checkpoint removes unfinished ones.
   if (is_main()) restore_replaced_checkpoints(args.output_dir);
   agree_on_step(0);  // no rank looks before rank 0 is done
   const std::string& asked = args.resume_from_checkpoint;
@@ -291,7 +291,7 @@ std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoi
   return first_said(own);
 }
 
-// Ranks that look at different directories would train different models.
+// Ranks that resumed different checkpoints would train different models.
 void Trainer::Impl::agree_on_step(std::int64_t step) {
   std::vector<std::int64_t> steps(static_cast<std::size_t>(ranks()), 0);
   steps[static_cast<std::size_t>(parts.communicator->rank())] = step;
@@ -328,7 +328,7 @@ bool Trainer::Impl::resume() {
   if (state.global_step > 0) return true;  // train() called again
   const auto path = checkpoint_to_resume();
   if (!path) {
-    // A later resume must not find a step of the run that was to be overwritten.
+    // A later resume must not find a checkpoint of the run that is overwritten.
     check_output_dir();
     if (is_main() && args.overwrite_output_dir)
       for (const CheckpointInfo& info : list_checkpoints(args.output_dir)) {
@@ -407,8 +407,8 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
                                              : "which was not a dynamic one"));
 }
 
-// The run may have been moved, or its best checkpoint removed. Finds that out now instead of at the
-// end.
+// The run may have been moved, or its best checkpoint removed. Reports a missing checkpoint now
+// instead of at the end.
 void Trainer::Impl::find_best_checkpoint() {
   if (!state.best_model_checkpoint || !args.load_best_model_at_end) return;
   namespace fs = std::filesystem;
@@ -445,7 +445,8 @@ void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& d
   nlohmann::json before = saved.data;
   if (!streams()) before["data_seed"] = saved.data_seed;  // older files have only this field
   const nlohmann::json now = data_options();
-  // Files written before 2026-11-28 lack it: causal language models then never had special tokens.
+  // Files written before 2026-11-28 lack this option: causal language models then had no special
+  // tokens.
   if (!before.empty() && !before.contains("add_special_tokens"))
     before["add_special_tokens"] = false;
   const bool within = !streams() && saved.data_position > 0 && !args.ignore_data_skip;

@@ -100,7 +100,8 @@ void Trainer::Impl::seek_loader() {
 
 Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const TraceSpan span(parts.tracer, "step", "data");
-  // Only the loader's time: counting and agreeing is no wait for data.
+  // Times only the loader. Counting targets and the agreement between ranks do not count as waiting
+  // for data.
   const auto loading = [this] { return PhaseSpan(engine->clock(), StepPhase::data); };
   StepInput input;
   {
@@ -127,15 +128,15 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   state.data_position += static_cast<std::int64_t>(input.batches.size()) * together();
   if (streams()) {  // data_epoch stays 0: ordinals count from the run's first sample
     stream = loader->stream_state();
-    // With shards of their own, ranks end epochs at different steps; rank 0's count.
+    // If each rank has its own shards, ranks end epochs at different steps. Rank 0's epochs count.
     input.epoch_end = is_main() && stream.epoch > stream_place.epoch;
   } else if (state.data_position >= plan->batches_per_epoch * together()) {
     input.epoch_end = true;
     state.data_position = 0;
     ++state.data_epoch;
   }
-  // One agreement per step: the number of targets that the loss is divided by, whether any rank
-  // must stop, and whether every part of a checkpoint is written.
+  // One sum per step tells all ranks the number of targets that the loss is divided by, whether any
+  // rank must stop, and whether every part of a checkpoint is written.
   const bool stops = parts.stop_signal != nullptr && *parts.stop_signal != 0;
   const bool late = is_main() && args.max_train_minutes &&
                     seconds_since(train_began) > *args.max_train_minutes * 60;

@@ -152,7 +152,8 @@ void Trainer::Impl::evaluate_what_is_due(TrainerControl& control) {
   } else {
     note_metric(evaluate_in_training(), control);
   }
-  if (last_checkpoint_step == state.global_step) save_checkpoint();  // now with its evaluation
+  // again, now with its evaluation
+  if (last_checkpoint_step == state.global_step) save_checkpoint();
 }
 
 nlohmann::ordered_json Trainer::Impl::evaluate_once() {
@@ -226,7 +227,7 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerCo
   if (!better) return;
   state.best_metric = value;
   if (!args.load_best_model_at_end && args.save_strategy != Interval::best) return;
-  // The checkpoint follows at once, even between the steps of save_steps.
+  // Requests the checkpoint at once, even if save_steps does not select this step.
   state.best_model_checkpoint = checkpoint_path(args.output_dir, state.global_step);
   control.should_save = true;
 }

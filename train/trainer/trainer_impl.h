@@ -27,7 +27,7 @@
 
 namespace shoal {
 
-// A rank got a request to stop before the work ended, and all ranks know it.
+// Thrown on every rank if any rank was asked to stop before the work ended.
 struct StoppedBySignal final : std::exception {
   explicit StoppedBySignal(int number) : signal(number) {}
   const char* what() const noexcept override { return "stopped by a signal"; }
@@ -40,7 +40,7 @@ struct Trainer::Impl {
 
   TrainingArguments args;
   TrainerParts parts;
-  std::unique_ptr<Task> made;  // by parts.model_init
+  std::unique_ptr<Task> made;  // created by parts.model_init
   std::unique_ptr<collectives::LongWork> long_work;
   std::unique_ptr<Engine> engine;
   DataShare share;
@@ -48,15 +48,15 @@ struct Trainer::Impl {
   // Set by the first train().
   std::unique_ptr<Loader> loader;
   std::optional<StepPlan> plan;
-  StreamState stream;  // the next step's start, if the training set is a stream
+  StreamState stream;  // where the next step begins, if the training set is a stream
   LoaderMonitor loader_monitor;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
-  // On an owner of output_dir, from train() to the end of the Trainer and of its writer: the
-  // program's results after training belong to the run too.
+  // On each owner of output_dir: held from train() until the Trainer and its writer are destroyed,
+  // because files that the program writes after training belong to the run, too.
   std::shared_ptr<RunLock> run_lock;
   std::unique_ptr<CheckpointWriter> writer;  // on every rank that writes
-  // A checkpoint in parts that is not complete yet: on all ranks or none.
+  // A checkpoint in parts that is not complete yet; set on all ranks or on none.
   struct Unfinished {
     std::shared_ptr<CheckpointTransaction> transaction;  // on a directory's owner
     std::shared_ptr<SealedFile> part;                    // this rank's part, once written
@@ -80,7 +80,7 @@ struct Trainer::Impl {
   };
   std::vector<PendingStep> pending;
   bool trained = false;   // train() has been called
-  bool training = false;  // it is under way: a signal stops long work, too
+  bool training = false;  // train() is running, so a signal also stops long work
   Clock::time_point train_began{};
 
   bool streams() const { return parts.train_shards != nullptr; }
@@ -96,7 +96,7 @@ struct Trainer::Impl {
   void say(const std::string& line) {
     each_callback([&](TrainerCallback& c) { c.on_message(line); });
   }
-  void end_others(const std::exception& why) noexcept;  // also reports why this rank ends
+  void end_others(const std::exception& why) noexcept;  // also tells them why this rank ends
   // Runs work(); if it throws on this rank, the waits of other ranks end too.
   template <typename Work>
   decltype(auto) guarded(Work&& work) {
@@ -107,7 +107,7 @@ struct Trainer::Impl {
       throw;
     }
   }
-  // Runs work(); adds a remedy for the user to out_of_memory.
+  // Runs work(). Adds a remedy to the message of an out_of_memory error.
   enum class MemoryUse : std::uint8_t { step, evaluation, checkpoint };
   template <typename Work>
   decltype(auto) with_memory_for(MemoryUse use, Work&& work) {
@@ -148,7 +148,7 @@ struct Trainer::Impl {
   std::shared_ptr<const std::vector<std::int32_t>> lengths_of_samples();
   std::unique_ptr<Loader> make_stream_loader(const LoaderOptions& options);
   void prepare_training();
-  bool prepare_run();  // true: it resumes from a checkpoint
+  bool prepare_run();  // true: the run resumes from a checkpoint
   struct StepsDone {
     Clock::time_point began = Clock::now();
     std::int64_t samples = 0, tokens = 0;
@@ -160,7 +160,7 @@ struct Trainer::Impl {
   void settle_precision();  // decides bf16 auto; notes emulated bf16
 
   // trainer_batch_size.cc
-  void find_batch_size();  // sets it in `args` and in the loader
+  void find_batch_size();  // sets the size in `args` and in the loader
   std::int64_t first_batch_size();
   Sample longest_sample();
   // nullopt: the batch fits; otherwise the reason why not.
@@ -191,7 +191,8 @@ struct Trainer::Impl {
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);
   void log_window(const StepReport& report);
-  // For the file only: seconds per step since the last record, by phase, and memory.
+  // Adds values to a record of the file: seconds per step and phase since the last record, and
+  // memory.
   void add_where_time_went(nlohmann::ordered_json& record);
   double epoch_now() const;
   nlohmann::ordered_json finish(double seconds, std::int64_t steps_done, std::int64_t samples_done);
@@ -219,7 +220,7 @@ struct Trainer::Impl {
                             const std::string& suffix);
   void log_evaluation(const EvaluationMetrics& given);
   nlohmann::ordered_json evaluate_in_training();
-  // Evaluates after the last step if a stopped run left that out.
+  // In a resumed run: makes the evaluation that was due when the run was stopped.
   void evaluate_what_is_due(TrainerControl& control);
   nlohmann::ordered_json evaluate_once();
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
@@ -238,7 +239,7 @@ struct Trainer::Impl {
   StreamState stream_of_all();
   void save_whole(const std::vector<std::string>& keep);
   void save_part(const std::vector<std::string>& keep);
-  void complete();        // all parts exist: rank 0 marks the checkpoint, on its writer
+  void complete();        // call when all parts exist; rank 0's writer marks it complete
   void finish_writing();  // waits for all writers, then completes `unfinished`
   void wait_for_writers();
   bool resume();                      // returns true if the run resumed from a checkpoint
@@ -248,7 +249,7 @@ struct Trainer::Impl {
   void agree_on_step(std::int64_t step);  // -1: no checkpoint
   // For an error that every rank found: rank 0 reports it, the others end silently.
   [[noreturn]] void refuse(const Error& error) const;
-  // The same on every rank.
+  // Returns the problem of a checkpoint, the same on every rank; nullopt: none.
   std::optional<std::string> problem_of(const std::string& checkpoint,
                                         collectives::LongWork::Told stopped_by = nullptr);
   void load_checkpoint(const std::string& directory);

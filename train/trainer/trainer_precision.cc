@@ -13,8 +13,8 @@ namespace {
 
 enum Saved : std::int64_t { unknown, as_f32, as_bf16 };
 
-// Dtype that the run of a checkpoint computed in. Unknown if the checkpoint is unreadable: resume()
-// reports the problem.
+// Dtype in which the checkpoint's run computed. `unknown` if the checkpoint is unreadable; resume()
+// reports that problem.
 Saved precision_of(const std::string& checkpoint) {
   if (checkpoint.empty() || !path_exists(checkpoint + "/trainer_state.json")) return unknown;
   try {
@@ -30,8 +30,8 @@ Saved precision_of(const std::string& checkpoint) {
 
 }  // namespace
 
-// Called before the engine is made, which holds the model in this precision. All ranks decide
-// alike.
+// Must be called before the engine is created, which holds the model in this precision. All ranks
+// make the same decision.
 void Trainer::Impl::settle_precision() {
   if (!args.bf16 && !args.bf16_auto) return;
   const std::string here = kernels::emulation(*parts.kernels, DType::bf16);
