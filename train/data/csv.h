@@ -11,9 +11,9 @@
 namespace shoal {
 
 // A quote opens a quoted field only as the field's first character; elsewhere in an unquoted field
-// it is text. Inside quotes, a doubled quote stands for one, and commas and line ends are text. A
-// single quote closes the quoted part; the rest up to the comma is text, including further quotes.
-// "\n", "\r" or "\r\n" ends a row.
+// it is text. Inside quotes, a doubled quote represents one quote, and commas and line ends are
+// text. A single quote closes the quoted part; the rest up to the comma is text, including further
+// quotes. "\n", "\r" or "\r\n" ends a row.
 class CsvReader {
  public:
   enum class Meaning : std::uint8_t { text, mark, comma, line_end };

@@ -23,7 +23,7 @@ struct Sample {
 };
 inline constexpr std::int32_t kIgnoreLabel = -100;
 
-// Samples by number. A data set of one's own:
+// Samples by number. Example of a custom data set:
 //   struct Numbers final : shoal::Dataset {
 //     std::int64_t size() const override { return 1000; }
 //     shoal::Sample get(std::int64_t index) const override { return {.input_ids = digits(index)}; }

@@ -10,9 +10,9 @@
 
 namespace shoal {
 
-// A number of a table without what pandas passes over: blanks around it, and "+".
+// Strips from a number in a table what pandas ignores: surrounding blanks and a leading "+".
 std::string_view bare_number(std::string_view text);
-// The whole number as text: "1" for 01, +1 and " 1". Nothing for other texts.
+// The canonical text of a whole number: "1" for 01, +1 and " 1". nullopt for other texts.
 std::optional<std::string> whole_number_text(std::string_view text);
 
 class LabelSet {
@@ -32,12 +32,12 @@ class LabelSet {
 
   // The id of a class given its name or, if no class name is a number, its decimal id.
   std::optional<std::int32_t> find(std::string_view text) const;
-  // As find(). corrupt_data with `place` ("train.tsv, line 7") and the known classes if there is
-  // none.
+  // Like find(), but throws corrupt_data if there is no such class. The message has `place`
+  // ("train.tsv, line 7") and the known classes.
   std::int32_t need(std::string_view text, std::string_view place) const;
 
-  // The model's id of each class of this set. Absent unless both have the same classes in any
-  // order, compared in lower case as in run_glue.
+  // The model's id of each class of this set; nullopt unless both have the same classes. Ignores
+  // their order, and compares in lower case as run_glue does.
   std::optional<std::vector<std::int32_t>> ids_in(const LabelSet& model) const;
 
  private:

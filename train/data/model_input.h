@@ -11,13 +11,13 @@
 
 namespace shoal {
 
-// Text tokens that fit into max_length beside the template's special tokens. invalid_argument: none
-// fit.
+// Number of text tokens that fit into max_length together with the template's special tokens.
+// Throws invalid_argument if none fits.
 std::int64_t room_for_text(const SequenceTemplate& sequence, bool of_pair, std::int64_t max_length);
 
 // Lengths of two texts truncated to `room` tokens ("longest_first"). The longer text shrinks first;
-// once both are equal, they shrink together. The longer text keeps an odd token; of equal texts,
-// the second does.
+// once both are equal, they shrink together. If one token remains, the longer text keeps it; if
+// both are equally long, the second text does.
 struct PairLengths {
   std::int64_t first = 0, second = 0;
   friend bool operator==(const PairLengths&, const PairLengths&) = default;
@@ -26,7 +26,7 @@ PairLengths longest_first(PairLengths tokens, std::int64_t room);
 
 // Windows [begin, end) of at most `length` tokens; each overlaps the previous one by `stride` (0 <=
 // stride < length, else invalid_argument). The last window ends with the text. No tokens: one empty
-// window. A text may have many more windows than tokens fit in one: none is held.
+// window. Windows are computed one by one and not stored, because a text may have very many.
 std::int64_t window_count(std::int64_t tokens, std::int64_t length, std::int64_t stride);
 TextSpan window(std::int64_t tokens, std::int64_t length, std::int64_t stride, std::int64_t index);
 

@@ -203,7 +203,8 @@ void PackedDataset::measure_wrapped() {
 }
 
 std::int64_t PackedDataset::document_at(std::int64_t token) const {
-  std::int64_t low = 0, high = file_->documents();  // of the first that ends after `token`
+  // bounds of the first document that ends after `token`
+  std::int64_t low = 0, high = file_->documents();
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
     if (static_cast<std::int64_t>(file_->document(middle).end) > token)

@@ -15,10 +15,11 @@
 namespace shoal {
 
 // The bin of each item, packed by best-fit decreasing (Johnson, 1973: at most 11/9 of the optimum
-// plus 4), with the same bins as TRL's pack_dataset. Items go from longest to shortest, of equals
-// the earlier first. Each goes into the fullest bin with room, of equals the one that reached that
-// fill first, else into a new bin. Bins are numbered by their first item in the list. Items of
-// length 0 get -1. invalid_argument: a length below 0 or above the capacity.
+// plus 4), with the same bins as TRL's pack_dataset. Items are placed from longest to shortest, and
+// in the list's order if equally long. Each goes into the fullest bin with room, else into a new
+// bin. Of equally full bins, the one that reached that fill first is taken. Bins are numbered by
+// their first item in the list. Items of length 0 get -1. invalid_argument: a length below 0 or
+// above the capacity.
 std::vector<std::int64_t> best_fit_decreasing(std::span<const std::int64_t> lengths,
                                               std::int64_t capacity);
 
@@ -36,7 +37,7 @@ struct PackingReport {
   std::int64_t sequences = 0;         // maximum per block, including padding
   std::int64_t padding = 0;           // tokens
   std::int64_t cut = 0, dropped = 0;  // documents longer than a block; tokens in no block
-  std::int64_t left_out = 0;          // single-token documents or last parts: nothing to predict
+  std::int64_t left_out = 0;  // documents or last parts of one token, with nothing to predict
 };
 
 // Blocks of a token file. Each has block_size tokens and the same number of Sample::sequences.

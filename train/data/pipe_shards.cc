@@ -22,9 +22,8 @@ class NoSamples final : public Dataset {
   }
 };
 
-// Position after the first end of a record at or after `at`, and advances `at` to it; npos if there
-// is none. A final "\r" may be half of "\r\n", so more text is needed. `rows`: CSV state; null: the
-// records are lines.
+// Advances `at` past the next record end and returns it; npos if the text has none. A final "\r"
+// may be half of "\r\n", so it needs more text. `rows`: CSV state; null: the records are lines.
 std::size_t record_end(std::string_view text, std::size_t& at, CsvReader* rows) {
   for (; at < text.size(); ++at) {
     const char c = text[at];

@@ -24,7 +24,8 @@ struct PipeOptions {
 };
 
 // Cuts each pipe into pieces that end with a record, always at the same offsets. A pipe is never
-// seeked, stat-ed or opened twice; reading on reaches a position (pass_over).
+// seeked, stat-ed or opened twice; to reach a position, earlier records are read and dropped
+// (pass_over).
 class PipeShards final : public ShardSet {
  public:
   // Makes the samples of a piece; `name` is for messages. The thread that calls open() runs it.

@@ -160,13 +160,14 @@ class KeyLock {
   KeyLock& operator=(const KeyLock&) = delete;
 
  private:
-  // Safe: processes that prepare the same text write the same tokens, and each writes atomically.
+  // Going on without the lock is safe: processes that prepare the same text write the same tokens,
+  // and each writes atomically.
   void say_unlocked() const {
     log::warn("{} cannot be locked ({}): another run may prepare the same text at the same time",
               path_, std::strerror(errno));
   }
 
-  // The holder may hang: `waiting` decides how long to wait by throwing.
+  // The lock's holder may hang, so `waiting` may throw to end the wait.
   int lock(const std::function<void()>& waiting) {
     int result = 0;
     while ((result = ::flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 &&

@@ -70,7 +70,7 @@ class Record {
   double number(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
   const std::vector<std::string>& texts(std::string_view name) const;  // a list of texts
-  // Or numbers or booleans, all of one type. `type`: what they are.
+  // A list of texts, numbers or booleans, all of one type; sets `type` to it.
   const std::vector<std::string>& values(std::string_view name, Item* type = nullptr) const;
 
  private:
@@ -106,14 +106,15 @@ class RecordFile {
   const std::string& path() const { return map_->path(); }
   RecordFormat format() const { return format_; }
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
-  bool is_plain() const { return is_plain_; }  // an array of texts, numbers or lists: "text"
+  bool is_plain() const { return is_plain_; }  // a JSON array without objects; the field is "text"
   // JSON: the fields of all rows, as in `datasets`, in the order in which they first occur.
   const std::vector<std::string>& columns() const { return *columns_; }
   // Thread-safe. 0 <= row < size(), else invalid_argument.
   Record get(std::int64_t row) const;
   // corrupt_data if JSON has no row, and so no field. A TSV or CSV has columns without rows.
   void need_rows() const;
-  // invalid_argument: no row has the field. Says so if the records of JSON are no objects.
+  // invalid_argument: no row has the field. The message says so if the JSON records are not
+  // objects.
   void need_column(const std::string& name, const std::string& remedy) const;
   // Number of skipped rows, and the error message of the first.
   std::int64_t skipped() const { return skipped_; }

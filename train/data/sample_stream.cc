@@ -56,7 +56,7 @@ class Opener {
     wanted_.clear();
     done_.clear();
   }
-  // A waiting take() returns nothing, until release().
+  // Makes take() return nothing, even if it is waiting, until release().
   void interrupt() {
     {
       const std::lock_guard lock(mutex_);
@@ -192,7 +192,7 @@ struct SampleStream::Impl {
   }
 
   struct Open {
-    std::shared_ptr<const Dataset> dataset;  // null: not opened again since the run resumed
+    std::shared_ptr<const Dataset> dataset;  // null: the resumed run has not reopened it yet
     std::int64_t size = 0, left = 0;         // samples in total; samples not drawn yet
   };
 
@@ -229,15 +229,16 @@ struct SampleStream::Impl {
   std::shared_ptr<const std::vector<std::int64_t>> sizes;
   std::vector<std::int64_t> replayed;  // sizes of the epoch's first shards, from a checkpoint
   // Sequential sets: the next piece to open, counted over all epochs, and the number of pieces read
-  // in this one. is_behind: the next piece to open still belongs to the previous epoch, because the
-  // checkpoint already gave its end.
+  // in this one. is_behind: the order has begun an epoch, because a checkpoint gave the end of the
+  // previous one, but the reader has not reached that end.
   std::int64_t serial = 0, pieces_read = 0;
   bool is_behind = false, end_was_read = false;
   std::exception_ptr failure;
   std::atomic<bool> stopping{false};
 };
 
-// Nothing: stopped. Null: the epoch of a sequential set has no such piece.
+// Returns nullopt if the stream was stopped, and a null pointer if the epoch of a sequential set
+// has no such piece.
 std::optional<SampleStream::Impl::Opened> SampleStream::Impl::open(std::int64_t shard) {
   std::optional<Opened> dataset;
   try {
@@ -284,7 +285,8 @@ std::optional<SampleStream::Impl::Opened> SampleStream::Impl::next_piece() {
   return piece;
 }
 
-// Reads on to `piece` of the epoch. Keeps earlier pieces that still have samples to draw.
+// Reads pieces until `piece` of the epoch and returns it. Keeps earlier pieces that still have
+// samples to draw.
 std::optional<SampleStream::Impl::Opened> SampleStream::Impl::read_to(std::int64_t piece) {
   for (;;) {
     auto dataset = next_piece();
@@ -305,7 +307,7 @@ std::optional<SampleStream::Impl::Opened> SampleStream::Impl::read_to(std::int64
   }
 }
 
-// Gives the order all sizes that it wants, opening shards as needed. False: stopped.
+// Gives the order all sizes that it wants, opening shards as needed. False: the stream was stopped.
 bool SampleStream::Impl::feed(bool replaying) {
   while (const auto shard = order.wanted()) {
     if (stopping) return false;
@@ -343,7 +345,7 @@ StreamPlace SampleStream::Impl::draw() {
   return place;
 }
 
-// Null: stopped.
+// Returns null if the stream was stopped.
 std::shared_ptr<const Dataset> SampleStream::Impl::dataset_of(std::int64_t shard) {
   Open& entry = opened.at(shard);
   if (entry.dataset) return entry.dataset;
@@ -403,7 +405,7 @@ void SampleStream::Impl::check_not_empty() const {
               "a shard needs at least one line of text, or block_size tokens");
 }
 
-// Marks a drawn sample as done. False: stopped.
+// Marks a drawn sample as done. False: the stream was stopped.
 bool SampleStream::Impl::pass(const StreamPlace& place, bool replaying) {
   if (--opened.at(place.shard).left == 0) opened.erase(place.shard);
   if (!order.done()) return true;

@@ -30,7 +30,8 @@ std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t
     __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(bits) * choices;
     const auto low = static_cast<std::uint64_t>(product);
-    // The remainder is below `choices`, and a division takes longer than the rest.
+    // The first comparison avoids most divisions, which take longer than the rest: a remainder is
+    // always below `choices`.
     if (low >= choices || low >= (0 - choices) % choices)
       return static_cast<std::uint64_t>(product >> 64);
   }
@@ -65,7 +66,7 @@ std::vector<std::int64_t> group_by_length(std::vector<std::int64_t> order,
   const auto length = [&](std::int64_t index) { return lengths[static_cast<std::size_t>(index)]; };
   const std::int64_t size = std::ssize(order);
   const std::int64_t piece = batch * std::clamp<std::int64_t>(size / (batch * 4), 1, 50);
-  std::size_t longest = 0;  // start of the piece that contains it
+  std::size_t longest = 0;  // start of the piece with the longest sample
   for (std::int64_t begin = 0; begin < size; begin += piece) {
     const auto first = order.begin() + begin;
     std::stable_sort(first, order.begin() + std::min(begin + piece, size),

@@ -48,9 +48,9 @@ void AddedVocabulary::Pass::finish() {
     only_byte_ = byte_at(entries_.front().text, 0);
 }
 
-// Finds the longest entry at the leftmost position with a match. The last entry that is not above
-// the rest of the text either is this match or begins with it, so following shorter_ leads to the
-// match.
+// Finds the longest entry at the leftmost position with a match. In sorted order, the last entry
+// that is not greater than the remaining text either is the match or begins with it, so following
+// shorter_ leads to the match.
 bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match& match) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     if (only_byte_ >= 0) {

@@ -27,7 +27,7 @@ class AddedVocabulary {
 
   const std::vector<std::pair<AddedToken, TokenId>>& tokens() const { return tokens_; }
 
-  // Calls text_piece(view) and added(view, id) from left to right; the views lie in `text`.
+  // Calls text_piece(view) and added(view, id) from left to right; the views point into `text`.
   template <typename TextPiece, typename Added>
   void split(std::string_view text, const TextPiece& text_piece, const Added& added) const {
     split_text(
@@ -85,7 +85,8 @@ class AddedVocabulary {
    private:
     bool find(std::string_view text, std::size_t from, Match& match) const;
     static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
-    // Since tokens may be spaces themselves, bounds how often each space is scanned.
+    // Remembers the last run of spaces, so that no space is scanned often, even if tokens are
+    // spaces.
     struct Spaces {
       std::size_t begin = 0, end = 0;  // the last run of spaces that was scanned
     };

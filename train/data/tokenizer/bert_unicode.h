@@ -18,7 +18,7 @@ enum BertClass : std::uint8_t {
 // One byte per code point (unicode::kCodePoints); built once, then constant.
 const std::uint8_t* bert_classes();
 
-// Simple lower case. U+0130, whose lower case is two characters, stays.
+// Simple lower case. U+0130, whose lower case is two characters, is returned unchanged.
 std::uint32_t lower_case(std::uint32_t character);
 
 }  // namespace shoal::unicode

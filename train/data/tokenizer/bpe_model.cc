@@ -136,8 +136,8 @@ void BpeModel::find_characters() {
   }
 }
 
-// A mark begins a part if no merge can reach across its front. Merges produce text, so it suffices
-// to search their results for marks, unless merges use tokens that stand for unknown characters.
+// A space mark begins a part if no merge joins it to the preceding character. It suffices to search
+// the texts of merged tokens for marks, unless merges use tokens for unknown characters.
 void BpeModel::find_parts() {
   const auto stands_for_unknown = [&](TokenId id) {
     return id == unk_ || std::find(byte_ids_.begin(), byte_ids_.end(), id) != byte_ids_.end();

@@ -18,7 +18,7 @@ namespace shoal {
 // GPT-2's reversible map from bytes to printable characters. '!'..'~', 0xA1..0xAC and 0xAE..0xFF
 // map to themselves, the others, in order, to U+0100 and up.
 const std::array<std::string, 256>& byte_level_alphabet();  // UTF-8 of each byte's character
-// The bytes of a byte-level token; nothing if a character is not in the alphabet.
+// The bytes of a byte-level token; nullopt if a character is not in the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 std::string token_of_bytes(std::string_view bytes);
 
@@ -124,7 +124,8 @@ class BpeModel {
   std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
   std::vector<TokenId> character_ids_;   // by code point; -1 or out of range: missing
   bool has_parts_ = false;
-  std::vector<std::uint32_t> joined_to_mark_;  // sorted: those that merges join to a next mark
+  // sorted: characters that merges join to a following mark
+  std::vector<std::uint32_t> joined_to_mark_;
   TokenId unk_ = -1;
 };
 

@@ -1,5 +1,6 @@
 // Byte-level BPE, as in GPT-2 (Radford et al. 2019) and RoBERTa. A pattern splits text into words;
-// a word's bytes become symbols; the pair with the lowest rank is merged until no pair can be.
+// a word's bytes become symbols; the adjacent pair with the lowest rank is merged until no pair has
+// a rank.
 #pragma once
 
 #include <memory>

@@ -25,7 +25,8 @@ bool is_newer_than_theirs(UChar32 c) {
   return age[0] > 9;
 }
 
-constexpr std::uint32_t kFirstDecomposed = 0xA0;  // below, none decomposes and all are starters
+// characters below do not decompose and are starters
+constexpr std::uint32_t kFirstDecomposed = 0xA0;
 
 const icu::Normalizer2& normalizer(bool compatible) {
   UErrorCode status = U_ZERO_ERROR;

@@ -19,7 +19,7 @@ struct Character {
 void append_characters(std::string_view text, std::size_t base, std::vector<Character>& characters);
 
 void append_utf8(std::string& text, std::uint32_t value);
-// Also appends its origin for each byte if `origins`.
+// If `origins`, also appends the character's origin for each byte.
 inline void append(NormalizedText& result, const Character& character, bool origins) {
   const std::size_t before = result.text.size();
   if (character.value < 0x80)

@@ -37,7 +37,7 @@ struct Workspace {
 };
 
 // The few forms of splitting in SentencePiece's converted files: optionally at white space or by a
-// pattern, then optionally at marks. Needs no list of words.
+// pattern, then optionally at marks. They are applied without a list of words.
 struct MarkedCut {
   bool white_space = false;
   const SplitPattern* pattern = nullptr;

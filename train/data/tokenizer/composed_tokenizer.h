@@ -24,8 +24,8 @@ struct SpieceOptions {
   // unigram models are rejected.
   std::optional<Family> family;
   std::optional<bool> do_lower_case;  // ALBERT only
-  bool keep_accents = false;          // T5 only: <extra_id_0> ...
-  int extra_ids = 100;                // of T5's: <extra_id_0> ...
+  bool keep_accents = false;          // ALBERT only
+  int extra_ids = 100;                // T5 only: number of tokens <extra_id_0> ...
   // Special tokens that differ from the family's, by role ("mask_token").
   std::vector<std::pair<std::string, AddedToken>> special_tokens;
   // BPE models only. bos and eos are added around texts if the model has them; add_prefix_space

@@ -16,7 +16,7 @@
 namespace shoal {
 namespace {
 
-// Of Work, for a step.
+// Costs of a step per token, in units of Work.
 constexpr std::size_t kUnitsOfAToken = 10, kUnitsToClean = 32;
 
 std::string replaced(const std::string& text, std::string_view from, std::string_view to) {

@@ -24,7 +24,7 @@ namespace shoal {
 
 class Section;
 
-// The parts that all kinds have.
+// The parts that all tokenizer kinds have.
 struct TokenizerDefinition {
   std::vector<std::optional<std::string>> tokens;  // the model's, by id
   std::vector<std::pair<AddedToken, TokenId>> added;

@@ -9,10 +9,10 @@ namespace shoal::unicode {
 enum GraphemeClass : std::uint8_t {
   grapheme_extend = 1,       // joins the preceding character
   grapheme_prepend = 2,      // joins the following character
-  grapheme_consonant = 4,    // of an Indic conjunct
-  grapheme_linker = 8,       // joins two consonants
+  grapheme_consonant = 4,    // consonant of an Indic conjunct
+  grapheme_linker = 8,       // joins two such consonants
   grapheme_between = 16,     // may stand between consonant and linker
-  grapheme_control = 32,     // may come between consonant and linker
+  grapheme_control = 32,     // joins no neighbour, except "\n" after "\r"
   grapheme_pictograph = 64,  // joined by U+200D
   stripped_mark = 128        // unrelated to clusters: StripAccents removes it
 };

@@ -35,7 +35,7 @@ std::optional<SpieceOptions::Family> family_named(std::string_view name) {
   return std::nullopt;
 }
 
-// Tokens with GPT-2's and RoBERTa's usual names, for when no file names the special tokens.
+// Tokens with GPT-2's and RoBERTa's usual names. Used if no file names the special tokens.
 std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
   std::vector<AddedToken> tokens;
   for (const char* name : {"<|endoftext|>", "<s>", "<pad>", "</s>", "<unk>", "<mask>"}) {
@@ -78,7 +78,7 @@ std::string class_or_type(const fs::path& directory, const SideFiles& files) {
   return type;
 }
 
-// The family of transformers that the files beside a SentencePiece model name, if any.
+// The transformers family named by the files beside a SentencePiece model, if any.
 std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory,
                                                    const SideFiles& files, SpieceModel::Type type) {
   const std::string name = class_or_type(directory, files);
@@ -197,8 +197,8 @@ void add_bpe_template(BpeDefinition& definition, const SideFiles& files, const R
   read_post_processor(definition.post_processor, "post_processor", source, definition);
 }
 
-// Loads vocab.json and merges.txt. Tokens with roles follow the class named by a file. If no file
-// names a class, they are those usual names that the vocabulary contains.
+// Loads vocab.json and merges.txt. The class that a file names determines the tokens with roles. If
+// no file names a class, they are the usual names that the vocabulary contains.
 std::shared_ptr<const Tokenizer> from_vocab_and_merges(const fs::path& directory,
                                                        const std::string& vocab,
                                                        const std::string& merges,

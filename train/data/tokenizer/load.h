@@ -32,11 +32,11 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
                                                           const BpeFileOptions& options = {});
 
 // Saves a tokenizer so that transformers' AutoTokenizer can open it. Writes the original files
-// (Tokenizer::files_read()) unchanged. Adds those that are missing of tokenizer.json,
-// tokenizer_config.json, special_tokens_map.json and the kind's own files (vocab.json and
-// merges.txt, or vocab.txt; SentencePiece has none). Creates `directory` if missing; writes each
-// file atomically. `model_max_length` is for a new tokenizer_config.json; 0: omitted. `padding` is
-// the padding token if the tokenizer names none; only this may change an original file.
+// (Tokenizer::files_read()) unchanged. Adds the missing ones of these files: tokenizer.json,
+// tokenizer_config.json, special_tokens_map.json, and the kind's own (vocab.json and merges.txt, or
+// vocab.txt; SentencePiece has none). Creates `directory` if missing; writes each file atomically.
+// `model_max_length` is for a new tokenizer_config.json; 0: omitted. `padding` is the padding token
+// if the tokenizer names none; only this may change an original file.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
                     std::int64_t model_max_length = 0, std::optional<TokenId> padding = {});
 

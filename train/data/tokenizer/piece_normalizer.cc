@@ -22,7 +22,7 @@ bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
 }
 
-// Of Work, for a character.
+// Cost of a step per character, in units of Work.
 std::int64_t units_of(Kind kind) {
   switch (kind) {
     case Kind::nfc:
@@ -122,7 +122,7 @@ std::optional<std::vector<Change>> changes_of(const std::vector<Character>& char
 bool replace_regex(std::vector<Character>& characters, const NormalizerStep& step,
                    std::size_t most) {
   const std::vector<Character> from = std::exchange(characters, {});
-  // Text that a match of nothing inserts at the front has an empty origin.
+  // If an empty match inserts text at the front, that text has an empty origin.
   const NormalizedText::Origin front{from.front().origin.begin, from.front().origin.begin};
   std::string text;
   for (const Character& character : from) append_utf8(text, character.value);
@@ -275,8 +275,8 @@ void PieceNormalizer::set_plain(std::uint8_t byte, const std::string& becomes) {
   }
 }
 
-// For steps that only prepend a text and then replace ASCII characters, if no replacement is too
-// long.
+// Makes the table for all text. Only possible if the steps prepend a text and then replace ASCII
+// characters by texts that are not too long.
 bool PieceNormalizer::make_verbatim_table() {
   const bool prefixed = !steps_.empty() && steps_[0].kind == Kind::prepend;
   const auto later = steps_.begin() + (prefixed ? 1 : 0);
@@ -311,7 +311,7 @@ bool PieceNormalizer::make_table() {
     return !depends_on_neighbours(step.kind) || replaces_a_byte(step);
   });
   std::string watched;  // characters whose neighbours matter
-  std::string parts;  // in longer patterns: plain, but must not change, nor may others become them
+  std::string parts;    // of longer patterns: plain, but no step may change them or produce them
   for (const NormalizerStep& step : steps_) {
     if (step.kind == Kind::prepend || step.kind == Kind::replace_regex) return false;
     if (step.kind == Kind::strip && step.pattern.empty())
@@ -454,7 +454,7 @@ void PieceNormalizer::normalize(std::string_view text, std::size_t base, bool or
     slowly(0, text.size());
     return;
   }
-  // Steps have no effect across a boundary between two such characters.
+  // The text can be cut between two such characters without changing the result.
   const auto may_cut = [&](std::size_t at) {
     return stands_alone(text[at - 1]) && stands_alone(text[at]);
   };

@@ -80,8 +80,8 @@ class PieceNormalizer {
   std::string prefix_;                 // before verbatim text
   std::array<bool, 256> plain_{};      // has the same replacement everywhere
   std::array<char, 256> table_{};      // that replacement if it is one byte
-  std::array<std::string, 128> wide_;  // otherwise
-  int only_wide_ = kNoWide;            // the only such byte
+  std::array<std::string, 128> wide_;  // the replacement otherwise
+  int only_wide_ = kNoWide;            // the only byte in wide_, kNoWide or kManyWide
   bool changes_ = false;               // table_ changes some byte
   std::array<bool, 256> alone_{};      // plain, and in no pattern
   std::vector<std::string> patterns_;  // ASCII texts that a step replaces

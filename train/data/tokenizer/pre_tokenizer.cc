@@ -10,7 +10,7 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
-constexpr std::size_t kUnitsOfAWord = 8;  // of Work, for a step
+constexpr std::size_t kUnitsOfAWord = 8;  // cost of a step, in units of Work
 
 // Treats each character that `matches` as a separate match, as Hugging Face does for predicates.
 template <typename Matches>
@@ -119,7 +119,7 @@ void append_byte_level(const PreTokenizerStep& step, std::string_view word,
   }
   const auto begin = static_cast<std::size_t>(word.data() - from.text.data());
   const bool origins = !from.origins.empty();
-  // `bytes` lies in `scanned`; the prefix maps to the first character.
+  // `bytes` is part of `scanned`. The origin of the prefix is the first character.
   const auto add = [&](std::string_view bytes) {
     const std::size_t start = to.text.size();
     for (const char& byte : bytes) {

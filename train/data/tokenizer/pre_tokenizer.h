@@ -20,7 +20,7 @@ namespace shoal {
 
 // SentencePiece's treatment of spaces: each becomes a mark before a word.
 struct Metaspace {
-  enum class Prefix { always, first, never };  // which words without a space get a mark
+  enum class Prefix { always, first, never };  // which words get a mark if no space precedes them
   std::string replacement = "\u2581";
   Prefix prefix = Prefix::always;
   bool split = true;  // each mark starts a word
@@ -58,7 +58,7 @@ class PreTokenizer {
     std::vector<std::pair<std::size_t, std::size_t>> places;
     std::string prefixed;
   };
-  // Splits `part`, which lies in from.text, into non-empty workspace.words; returns the text that
+  // Splits `part`, a view of from.text, into non-empty workspace.words. Returns the text that
   // contains them. corrupt_data if a step grows a text of `of` bytes too much (growth.h).
   const NormalizedText& cut(std::string_view part, const NormalizedText& from, std::size_t of,
                             Workspace& workspace) const;
@@ -69,7 +69,7 @@ class PreTokenizer {
   std::vector<PreTokenizerStep> steps_;
 };
 
-// Appends `part`, which lies in from.text, with spaces replaced by the mark, and a mark in front if
+// Appends `part`, a view of from.text, with spaces replaced by the mark, and with a leading mark if
 // `metaspace` asks for it. `begins_text`: `part` starts the text.
 inline void append_marked(const Metaspace& metaspace, std::string_view part, bool begins_text,
                           const NormalizedText& from, NormalizedText& marked) {

@@ -18,7 +18,8 @@ struct SideFiles {
   // Tokens with ids, by id: from added_tokens_decoder of tokenizer_config.json or, if that is
   // missing, from added_tokens.json.
   StatedTokens stated;
-  bool stated_flags_win = false;  // over tokenizer.json's; true for added_tokens_decoder
+  // flags in `stated` override tokenizer.json's; true for added_tokens_decoder
+  bool stated_flags_win = false;
   NamedTokens named;
   std::vector<AddedToken> extra;  // further special tokens without id or role
   std::string tokenizer_class;    // from tokenizer_config.json, or empty

@@ -1,6 +1,7 @@
 // Makes tokenizers from SentencePiece's BPE models (tokenizer.model of Llama 1 and 2, Mistral,
-// Gemma), as transformers' LlamaTokenizer does. transformers ignores the model's normalization,
-// removal of spaces and missing prefix; this code follows them, as SentencePiece does.
+// Gemma), as transformers' LlamaTokenizer does. transformers ignores the model's settings for
+// normalization, removal of spaces and a missing prefix; this code applies them, as SentencePiece
+// does.
 #include <algorithm>
 #include <array>
 #include <numeric>

@@ -15,7 +15,7 @@
 namespace shoal {
 namespace {
 
-// In units of Work: of a search for the next match, and of a saved backtracking position.
+// Costs of a search for the next match and of a saved backtracking position, in units of Work.
 struct PatternCosts {
   std::int64_t search = 2, position = 3;
 };
@@ -60,7 +60,7 @@ const char* icu_escape(char letter) {
   }
 }
 
-// The same for characters that stand alone outside a set. In Oniguruma, only "\n" ends a line.
+// The same for single characters outside a set. In Oniguruma, only "\n" ends a line.
 const char* icu_anchor(char c) {
   switch (c) {
     case '^':
@@ -96,7 +96,8 @@ PatternCosts costs_of(std::string_view pattern, const std::string& source) {
   }
   if (groups > kMostGroups)
     refuse(source, fmt::format("{} groups, more than {}", groups, kMostGroups));
-  constexpr std::int64_t kLongest = 32;  // a longer run provides several pieces of text
+  // a longer run reads several pieces of text, which are counted
+  constexpr std::int64_t kLongest = 32;
   return {.search = 2 + 8 * groups,
           .position = 3 + std::max(groups / 2, std::min<std::int64_t>(groups, 1)) +
                       std::min(longest, kLongest) / 4};
@@ -149,9 +150,9 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
   return icu;
 }
 
-// ICU counts down the backtracking positions that it saves. It tells each 10,000th, and begins anew
-// with each text, so that work on short texts stays unseen. An explicit instantiation may name the
-// private counter.
+// ICU counts down the backtracking positions that it saves, and calls back at each 10,000th. It
+// restarts the count for each text, so work on short texts would not be seen; this function gives
+// access to the counter. It is private, but an explicit template instantiation may name it.
 std::int32_t& ticks_to_next(icu::RegexMatcher& matcher);
 template <std::int32_t icu::RegexMatcher::* Counter>
 struct TickCounter {
@@ -161,7 +162,7 @@ template struct TickCounter<&icu::RegexMatcher::fTickCounter>;
 
 constexpr std::int64_t kUnitsOfARun = 60, kUnitsOfAPiece = 8, kTicks = 10'000;
 
-// `input` counts the pieces of text that it provides, and their characters.
+// Makes `input` count the pieces of text that it provides, and their characters.
 void watch(UText& input) {
   static const UTextFuncs plain = *input.pFuncs;
   static const UTextFuncs counted = [] {
@@ -176,7 +177,8 @@ void watch(UText& input) {
   input.pFuncs = &counted;
 }
 
-// `matcher` counts every 10,000 saved positions, and stops at these and at start positions.
+// Makes `matcher` count every 10,000 saved positions, and stop there or at a start position if the
+// work is too much.
 void watch(icu::RegexMatcher& matcher, const PatternCosts& costs, UErrorCode& status) {
   matcher.setMatchCallback(
       [](const void* of, std::int32_t) -> UBool {
@@ -203,7 +205,7 @@ void watch(icu::RegexMatcher& matcher, const PatternCosts& costs, UErrorCode& st
                   : "");
 }
 
-// As Hugging Face's regular expression: an empty text matches between all characters.
+// As with Hugging Face's regular expressions, an empty literal matches between all characters.
 void match_between_characters(std::string_view text, std::vector<Range>& ranges) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = at + unicode::decode(text.data() + at).bytes;

@@ -45,7 +45,7 @@ class SplitPattern {
     Run& operator=(const Run&) = delete;
 
     // The matches and the text between them, in order. As in Hugging Face, a match may be empty,
-    // unless another ends there. Valid until the next call.
+    // unless another match ends at its position. Valid until the next call.
     const std::vector<SplitRange>& ranges(std::string_view text);
     // Appends the non-empty pieces of `text` in order.
     void split(std::string_view text, std::vector<std::string_view>& pieces);

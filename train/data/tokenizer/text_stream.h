@@ -27,10 +27,10 @@ class TextStream {
   std::string decoded() const { return tokenizer_.decode(ids_); }
 
   const Tokenizer& tokenizer_;
-  // The last tokens that completed a text, and the tokens since.
+  // The tokens that completed the last returned text, followed by all later tokens.
   std::vector<TokenId> ids_;
-  std::size_t known_ids_;  // number of the former
-  std::string known_;      // text of the former
+  std::size_t known_ids_;  // number of tokens in ids_ that completed it
+  std::string known_;      // their text
 };
 
 }  // namespace shoal

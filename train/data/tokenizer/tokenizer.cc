@@ -71,7 +71,7 @@ std::vector<Encoding> encode_batch(const Tokenizer& tokenizer,
                  const CorpusWork::Scope scope(work);
                  for (std::int64_t i = begin; i < end; ++i) {
                    const auto at = static_cast<std::size_t>(i);
-                   progress::made_of(texts[at].size());  // heard in the calling thread only
+                   progress::made_of(texts[at].size());  // has an effect only in the calling thread
                    try {
                      result[at] = tokenizer.encode(texts[at], options);
                    } catch (const Error& error) {

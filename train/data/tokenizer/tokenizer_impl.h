@@ -92,8 +92,9 @@ class TokenizerImpl {
   }
 
   SequenceTemplate sequence_;
-  std::vector<std::uint8_t> kinds_;            // by id, added tokens included
-  std::map<TokenId, std::string> normalized_;  // of those added tokens that it changes
+  std::vector<std::uint8_t> kinds_;  // by id, added tokens included
+  // text of each added token that normalization changes
+  std::map<TokenId, std::string> normalized_;
   TokenRoles roles_;
   mutable std::once_flag hashed_;
   mutable std::string hash_;

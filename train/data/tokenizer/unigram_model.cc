@@ -13,9 +13,9 @@ namespace shoal {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // subtracted from the lowest score, as in SentencePiece
-// Bytes of tokens that a byte of a word may be compared with, on average. A token of SentencePiece
-// has at most 16 characters, which are 64 bytes, unless its trainer was told otherwise. Each word
-// has its own limit, because cached words take no steps.
+// Limit of the bytes of tokens that are compared, per byte of a word. SentencePiece's trainer by
+// default makes tokens of at most 16 characters, or 64 bytes. Each word has its own limit, because
+// cached words take no steps.
 constexpr std::size_t kStepsOfAByte = 96;
 
 }  // namespace

@@ -32,8 +32,9 @@ struct TextHash {
   }
 };
 
-// Look-ups of up to 64 bytes that a byte of a word may take, on average. A word of 100 characters,
-// BERT's longest, takes 58 at most. Each word has its own limit, because cached words take none.
+// Limit of look-ups per byte of a word; a look-up counts once per 64 bytes. A word of 100
+// characters, BERT's maximum, takes at most 58 per byte. Each word has its own limit, because
+// cached words take none.
 constexpr std::size_t kStepsOfAByte = 64;
 
 std::size_t characters_of(std::string_view text) {

@@ -1,6 +1,6 @@
 // Limits the work of a tokenizer's calls, since backtracking can take time exponential in the
-// text's length. The limit is in steps: a text has the same outcome on every machine and in every
-// thread.
+// text's length. The limit counts steps instead of time, so that a text has the same outcome on
+// every machine and in every thread.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,20 @@ namespace shoal {
 
 class Work;
 
-// The texts of one corpus, one call each. Each text has an allowance that grows with its length.
-// What a call takes beyond it is lent by the corpus, of whose loans only the sum is limited.
-// Otherwise each of many short texts could take as long as the patterns of a long number, which is
-// 10 ms. The sum does not depend on the order of the calls, so a corpus is refused or not whatever
-// the number of threads.
+// Limits the work of the calls for one corpus, one call per text. Each text has an allowance that
+// grows with its length. A call that needs more borrows from the corpus, which limits only the sum
+// of these loans. Without that limit, each of many short texts could borrow 10 ms (see Work). The
+// sum does not depend on the order of the calls, so the number of threads does not affect whether a
+// corpus is refused.
 class CorpusWork {
  public:
-  // `bytes`: of all texts.
+  // `bytes`: total size of all texts.
   explicit CorpusWork(std::int64_t bytes);
-  // For the end: throws invalid_argument if the calls have taken too much together. (A call also
-  // throws if too little is left to lend.) Thread-safe.
+  // Call at the end. Throws invalid_argument if all calls together have taken too much. (A call
+  // also throws if the corpus has too little left to lend.) Thread-safe.
   void check() const;
 
-  // While it lives, calls on this thread are for texts of the corpus.
+  // While a Scope exists, calls on its thread are for texts of the corpus.
   class Scope {
    public:
     explicit Scope(CorpusWork& corpus);
@@ -45,10 +45,10 @@ class CorpusWork {
   std::atomic<std::int64_t> left_;  // to lend
 };
 
-// The work that one call may do for the text it reads. A unit is about 4 ns. Nested calls on a
+// Limits the work of one call by the size of its text. A unit is about 4 ns. Nested calls on a
 // thread share the outermost one's allowance. The loan of up to 10 ms is for patterns that group
 // digits from the right, which take quadratic time on a long number. Usual tokenizers need half of
-// the part that grows with the text. Internal to this folder.
+// the allowance that grows with the text. Internal to this folder.
 class Work {
  public:
   explicit Work(std::size_t bytes);
@@ -59,8 +59,8 @@ class Work {
   // Only within the life of a Work on this thread.
   static void spend(std::int64_t units) { current_->left_ -= units; }
   static bool is_done() { return current_->left_ < 0; }
-  // For one of a tokenizer's steps on a text of `text` bytes. `step`: its name, with the file.
-  // Throws invalid_argument if the steps so far are too many.
+  // Counts the work of a tokenizer's step on a text of `text` bytes. `step`: its name, with the
+  // file. Throws invalid_argument if the call has done too much work.
   static void spend(std::int64_t units, std::string_view step, std::size_t text);
   // "a text of 30 bytes", or the corpus if it had too little left to lend.
   static std::string place(std::size_t text);
