@@ -49,8 +49,8 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-// True if such an error shows a damaged checkpoint. Other errors (io, out_of_memory, ...) show
-// nothing about it: the next attempt may read it.
+// True if such an error proves that a checkpoint is damaged. After other errors (io, out_of_memory,
+// ...) the next attempt may succeed.
 bool says_damaged(ErrorCode code) {
   return code == ErrorCode::corrupt_data || code == ErrorCode::invalid_argument ||
          code == ErrorCode::not_found;
@@ -66,7 +66,7 @@ struct Marker {
   std::vector<ListedFile> files;
 };
 
-// invalid_argument: it is no marker of this build.
+// Throws invalid_argument if the file is not a marker that this build can read.
 Marker read_marker(const std::string& path) {
   const nlohmann::json content = read_json_file(path);
   const std::string its = fmt::format("its {} marker", kCompleteMarker);
@@ -155,10 +155,12 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
-  if (!is_directory(output_dir)) return found;  // creating it will report a file
+  // if it is a file, creating the directory reports that
+  if (!is_directory(output_dir)) return found;
   const auto is_named_so = [](std::string_view name) { return step_of(name).has_value(); };
   for (DirectoryEntry& entry : list_directory_if_there(output_dir, is_named_so))
-    if (entry.kind != FileKind::absent || entry.is_link)  // else removed since it was listed
+    // otherwise it was removed after the listing
+    if (entry.kind != FileKind::absent || entry.is_link)
       found.push_back({*step_of(entry.name), std::move(entry.path)});
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.path < b.path;

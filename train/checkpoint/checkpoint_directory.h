@@ -56,7 +56,7 @@ std::optional<std::string> checkpoint_problem(const std::string& path, bool chec
 struct DamagedCheckpoint {
   std::string path, reason;
 };
-// Error corrupt_data for checkpoints of which none is complete, with the reason of each.
+// A corrupt_data error saying that no checkpoint is complete, with the reason for each.
 Error none_is_whole(const std::string& output_dir, const std::vector<DamagedCheckpoint>& damaged,
                     std::string remedy);
 
@@ -98,8 +98,8 @@ class CheckpointTransaction {
   // of the same name until the two are merged; the marker lists them too.
   std::string commit(std::span<const SealedFile> sealed = {},
                      std::span<const SealedFile> elsewhere = {});
-  // Commits such a directory of another host, whose files were sealed by their writers. It gets no
-  // marker.
+  // Commits this host's directory of files that rank 0 lists as `elsewhere`. Their writers have
+  // sealed them. Writes no marker.
   std::string commit_part();
 
  private:

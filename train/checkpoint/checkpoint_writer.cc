@@ -23,7 +23,7 @@ struct CheckpointWriter::Impl {
   std::condition_variable changed;
   std::function<void()> job;
   bool running = false, stopping = false;
-  std::atomic<std::uint64_t> signs{0};  // of progress
+  std::atomic<std::uint64_t> signs{0};  // signs of progress so far
   std::exception_ptr error;
   std::thread thread;
 

@@ -20,8 +20,8 @@ class CheckpointWriter {
   void check();
   // Waits for the job in flight and rethrows its error.
   void finish();
-  // The same; calls `progressed` now and then while the job makes progress (progress.h). What that
-  // throws leaves the job in flight.
+  // The same, but calls `progressed` now and then while the job makes progress (progress.h). If
+  // `progressed` throws, the job stays in flight.
   void finish(const std::function<void()>& progressed);
   bool busy() const;
 

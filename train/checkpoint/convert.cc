@@ -36,7 +36,7 @@ struct Item {
   bool is_state;
 };
 
-// Weights in any format, which are written again instead of copied.
+// True for files of weights in any format. Weights are rewritten, other files are copied.
 bool is_weights(const std::string& name) {
   static constexpr std::array kEndings = {".safetensors", ".safetensors.index.json",
                                           ".bin",         ".bin.index.json",

@@ -45,8 +45,8 @@ constexpr std::array<std::string_view, 24> kOfNoNumber = {"architectures",
 
 bool is_dropout(std::string_view field) { return field.find("drop") != field.npos; }
 
-// The file itself if it describes another kind of model or has a value that this build refuses:
-// then its fields show the difference.
+// Returns the known fields of `file`. If it describes another kind of model or has a value that
+// this build refuses, returns `file` itself, whose fields show the difference.
 nlohmann::json as_known(const nlohmann::json& file, const nlohmann::json& configuration,
                         const KnownFields& known, const std::string& path) {
   const nlohmann::json *there = find_field(file, "model_type"),

@@ -34,8 +34,8 @@ namespace {
 
 constexpr std::size_t kMostBytes = 4096;  // of a lock file; a larger one is malformed
 constexpr double kLooksInLease = 60;
-// A wait for a holder, one for a waiter that died with the claim, and as much again: more is no
-// queue of runs.
+// Limit of a wait, in leases: one for the holder, one for a waiter that died with the claim, and a
+// margin.
 constexpr double kMostLeases = 5;
 constexpr int kAttempts = 3;
 
@@ -65,12 +65,13 @@ std::optional<std::string> small_file(const std::string& path) {
     errno = error;
     text.resize(have);
     if (count == 0) return text;
-    // A network file may be removed between open() and read(): the next open() shows that.
+    // On a network file system, the file may be removed between open() and read(). The next open()
+    // shows that.
     if (error != ESTALE || attempt == kAttempts) fail("read", path);
   }
 }
 
-// A new, empty file; -1: there is one of this name.
+// Creates a new, empty file; returns -1 if the name exists.
 int create_new(const std::string& file) {
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0 && errno != EEXIST) fail("create", file);
@@ -106,7 +107,7 @@ ProcessLife life_of(std::int64_t pid) {
   return {};
 }
 
-// As Holder::self() makes it. Another program's may be anything, a path too.
+// True for a token made by Holder::self(). Another program may have written anything, even a path.
 bool is_token(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
@@ -146,7 +147,7 @@ struct Holder {
     return text + fmt::format(",\"alive\":\"{}\",\"beat\":{:20}}}\n", alive, beat);
   }
 
-  // nullopt: malformed, which a file that is being written may be.
+  // nullopt: malformed, as a file may be while it is written.
   static std::optional<Holder> of(std::string_view text) {
     const std::optional<nlohmann::json> json = json_if_valid(text);
     if (!json || !json->is_object()) return std::nullopt;
@@ -287,7 +288,7 @@ struct RunLock::Impl {
                                   path, times.lease, output_dir));
         return;
       }
-      // Another waiter has the claim; it has one lease to put its lock in place.
+      // Another waiter has the claim. It has one lease to put its lock in place.
       if (life == Life::ended) stands_still(*seen, holder);
     }
   }

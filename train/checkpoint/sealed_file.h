@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-// Eight bytes per word, the first byte highest, so that ranks can exchange it in a small sum.
+// Eight bytes per word, in big-endian order. Ranks can exchange these words with a sum.
 using Sha256 = std::array<std::int64_t, 4>;
 std::string to_hex(const Sha256& sum);
 

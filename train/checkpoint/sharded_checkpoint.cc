@@ -138,7 +138,7 @@ FoundShards find_shards(const std::string& directory) {
 }
 
 std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard) {
-  // Shards written before saves had names have none.
+  // Older shards have no name of their save.
   const auto save_of = [](const SafetensorsFile& file) {
     const auto found = file.metadata().find(std::string(kSave));
     return found == file.metadata().end() ? std::string() : found->second;

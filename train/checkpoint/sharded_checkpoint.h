@@ -25,8 +25,8 @@ struct HeldData {
 
 std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetensors"
 // Writes the shard of rank `rank` of `ranks`, replacing one of that name. A rank that holds nothing
-// writes an empty shard. `save` names the save ("step 20"): the same on every rank, another for
-// every save. It shows whether a save over older shards was interrupted.
+// writes an empty shard. `save` ("step 20") identifies the save: all ranks pass the same name, and
+// every save has another. Readers use it to detect that a save over older shards was interrupted.
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldData> tensors, const std::string& save);
 // The same without holding all tensors in memory. `data(i)` is called once per tensor, in any
@@ -42,7 +42,8 @@ struct FoundShards {
   std::map<int, std::string> paths;
 };
 FoundShards find_shards(const std::string& directory);
-// Why `shard` cannot be of the same save as `first`, from the same directory; empty if it can.
+// The reason why `shard` cannot belong to the same save as `first` in the same directory; empty: it
+// can.
 std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard);
 // The entries that a shard describes; `key` is the tensor's name in the file. Throws corrupt_data.
 struct ShardEntry {

@@ -15,10 +15,10 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
-// Beyond it no run comes, and sums of a few of them stay within 64 bits.
+// Limit of counts. No run reaches it, and sums of a few such counts fit into 64 bits.
 constexpr std::int64_t kMost = std::int64_t{1} << 53U;
 
-// Fields that must be there and in range; the errors name the file and the field.
+// Reads fields that must exist and be in range. Errors name the file and the field.
 class StateFields {
  public:
   StateFields(const nlohmann::json& object, std::string_view file) : fields_(object, file) {}
@@ -39,7 +39,7 @@ class StateFields {
     need(name);
     fields_.number(name, out);
   }
-  // null: it was not finite, for which JSON has no number.
+  // null stands for a value that was not finite.
   void sum_of_losses(std::string_view name, double& out) const {
     out = std::numeric_limits<double>::quiet_NaN();
     fields_.number(name, out);
@@ -75,7 +75,7 @@ void read_own(const StateFields& own, TrainerState& state) {
   const std::int64_t steps = state.global_step;
   own.integer("global_batch_size", state.global_batch_size);
   own.integer("data_epoch", state.data_epoch);
-  // The Trainer knows which place a run can have reached.
+  // The Trainer checks the upper limit.
   own.integer("data_position", state.data_position, 0, std::numeric_limits<std::int64_t>::max());
   own.seed("seed", state.seed);
   own.seed("data_seed", state.data_seed);
@@ -88,7 +88,8 @@ void read_own(const StateFields& own, TrainerState& state) {
   if (!(state.loss_scale > 0 && state.loss_scale <= std::numeric_limits<float>::max()))
     own.wrong("loss_scale", "a positive float");
   own.integer("loss_scale_good_steps", state.loss_scale_good_steps);
-  // Files of before 2026-11-22 lack these; every scale but 1 was a dynamic one then.
+  // Files written before 2026-11-22 lack these fields. At that time, every scale except 1 was
+  // dynamic.
   state.loss_scale_dynamic = state.loss_scale != 1;
   if (own.has("loss_scale_dynamic")) {
     own.boolean("loss_scale_dynamic", state.loss_scale_dynamic);

@@ -11,7 +11,7 @@
 
 namespace shoal {
 
-struct WorldLayout {  // of the run that wrote the checkpoint
+struct WorldLayout {  // layout of the run that wrote the checkpoint
   int ranks = 1, threads = 1;
   std::string instruction_set;
   // parallel::plan_json(); {}: each rank had the whole model. null in files before 2026-11-28.
@@ -27,9 +27,9 @@ struct TrainerState {
   std::int64_t global_batch_size = 0;  // samples per step, over ranks and accumulation
   std::optional<double> best_metric;
   std::optional<std::string> best_model_checkpoint;
-  bool evaluation_due = false;                // evaluation of this step, which a signal interrupted
+  bool evaluation_due = false;                // a signal interrupted this step's evaluation
   std::int64_t evaluations_without_gain = 0;  // in a row; counted if early stopping is possible
-  // Sorted by name: equal runs write equal bytes, resumed or not.
+  // Keys are sorted, so that equal runs write equal bytes, resumed or not.
   nlohmann::json log_history = nlohmann::json::array();
 
   // The sample at which the next step begins (SamplerState).
@@ -44,7 +44,7 @@ struct TrainerState {
   std::int64_t window_steps = 0;
   double total_loss = 0;  // sum of step losses since step 0
   std::int64_t tokens_seen = 0;
-  // nn::LossScalerState, and whether the scale was dynamic; only then a resumed run uses it.
+  // nn::LossScalerState, and whether the scale was dynamic. A resumed run uses it only if it was.
   double loss_scale = 1;
   bool loss_scale_dynamic = false;
   std::int64_t loss_scale_good_steps = 0, loss_scale_shift_left = 1;

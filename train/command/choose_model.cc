@@ -118,7 +118,7 @@ std::string shared_model_directory(const std::string& path, const World& world, 
     }
   for (const HostAnswer& told : exchange_answers(world, store, "model directory", answer, deadline))
     if (told.node == world.node && told.first == path) return told.second;
-  return look();  // started with another path than its host's first rank
+  return look();  // this rank was given another path than its host's first rank
 }
 
 ChosenModel choose_model(const ModelArguments& arguments) {

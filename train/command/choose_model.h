@@ -31,9 +31,10 @@ ChosenModel choose_model(const ModelArguments& arguments);
 // Takes size and special tokens from the tokenizer, as run_clm and run_mlm resize a new model.
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
 
-// The padding id. For a decoder with a task head: config.json's, otherwise the tokenizer's padding,
-// otherwise its end of text, as transformers' users do; stored in config.json. For other models:
-// the tokenizer's. `notices` reports if the tokenizer has no padding.
+// Returns the padding id. For a decoder with a task head: config.json's, otherwise the tokenizer's
+// padding, otherwise the tokenizer's end of text, as is usual with transformers; stored in
+// config.json. For other models: the tokenizer's. `notices` reports if the tokenizer has no
+// padding.
 TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
                      std::vector<std::string>& notices);
 

@@ -27,7 +27,7 @@ std::optional<pid_t> own_mpirun(const World& world) {
 }  // namespace
 
 // On Ctrl-C, mpirun sends SIGTERM and one second later SIGKILL.
-// (odls_base_sigkill_timeout would lengthen that, but delays the SIGTERM by as much.)
+// (odls_base_sigkill_timeout would lengthen that second, but delays SIGTERM by as much.)
 std::string how_to_stop(const World& world) {
   if (world.launcher != Launcher::open_mpi) return {};
   const auto mpirun = own_mpirun(world);

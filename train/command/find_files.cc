@@ -31,7 +31,7 @@ std::string task_named(const std::string& task_name) {
   return "text-classification";
 }
 
-// True if the model is an encoder; false if its name does not show that.
+// True if the model's name shows that it is an encoder.
 bool is_encoder(const ModelArguments& model) {
   const auto is = [](const std::string& type) {
     return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0;
@@ -43,7 +43,7 @@ bool is_encoder(const ModelArguments& model) {
   return is(nn::model_type_of(read_json_file(directory + "/config.json")));
 }
 
-// Empty if the name does not show it.
+// The task of a data set by its name; empty if the name does not show it.
 std::string task_of_dataset(const std::string& dataset, const ModelArguments& model) {
   const std::string name = last_part_of(dataset);
   if (name.starts_with("squad")) return "question-answering";
@@ -202,7 +202,7 @@ class Finder {
     return found;
   }
 
-  // Empty if there is none, which is logged.
+  // Returns a file of the split. If there is none, logs that and returns an empty text.
   std::string some(const Part& part, TaskKind kind, GlueSplit split) {
     if (kind == TaskKind::text_classification && !a_.data.task_name.empty()) return of_glue(split);
     const Names names = candidates(part, kind, a_.data);

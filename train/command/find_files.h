@@ -12,8 +12,8 @@ namespace shoal::command {
 void declare_options(OptionSet& options, NamedData& named);
 
 // Resolves the names of model and tokenizer and reports results in `notices`. Throws not_found if
-// the tokenizer is missing. A missing model is no error here, since another rank of the host may
-// find it.
+// the tokenizer is missing. A missing model is not an error here, because another rank of the host
+// may find it.
 void name_models(RunArguments& arguments, std::vector<std::string>& notices);
 
 // Fills in missing arguments; call after name_models(). The task comes from task_name, dataset_name

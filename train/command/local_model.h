@@ -15,9 +15,9 @@ std::string not_found_anywhere(const std::string& name);
 
 // The directory of one of the job's input channels in SageMaker.
 std::optional<std::string> sagemaker_channel(const std::string& name);
-// As in huggingface_hub's constants.py: the first that is set of HF_HUB_CACHE,
-// HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub and ~/.cache/huggingface/hub.
-// Expands ~ and variables.
+// The directory of Hugging Face's cache, as in huggingface_hub's constants.py: the first that is
+// set of HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub and
+// ~/.cache/huggingface/hub. Expands ~ and variables.
 std::string hub_cache();
 
 // Throws unavailable if `name`, the value of `option`, is in S3.

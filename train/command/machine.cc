@@ -119,7 +119,7 @@ struct Library {
   void* handle = nullptr;
 };
 
-// Output of a program that may not be there.
+// Output of a program; nullopt if it is not installed.
 std::optional<std::string> output_of(const std::string& command) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
       ::popen((command + " 2>/dev/null").c_str(), "r"), &::pclose);

@@ -7,18 +7,18 @@ namespace shoal::command {
 
 struct TrainNeeds {
   struct Path {
-    std::string option, value;  // for example "train_file"; one name of those that are given
+    std::string option, value;  // for example "train_file"; one of the names in its value
     bool is_list = false;       // a file that names others, given as @FILE
   };
   bool bf16 = false, gpu = true;
   bool trains = true, predicts = false;
-  bool new_model = false;    // config_name or model_type, without an initial model
+  bool new_model = false;    // trains a new model from config_name or model_type
   std::vector<Path> models;  // model_name_or_path, config_name and tokenizer_name, if given
   std::vector<Path> files;   // train_file, test_file and the like, data and dataset_name, if given
   std::vector<Path> others;  // further files: partition_file that is read, @FILE of collectives
   std::string resume;        // the checkpoint that resume_from_checkpoint names; empty: none
-  bool streams = false;      // reads the names of train_file one after the other
-  bool reads_rows = false;   // a task that is given and reads files of its machine alone
+  bool streams = false;      // train_file is a list of shards, which are read in sequence
+  bool reads_rows = false;   // the given task reads only local files
 };
 TrainNeeds needs_of(const RunArguments& arguments);
 // Parses the words like `shoal train`, reading only options files. Throws invalid_argument or

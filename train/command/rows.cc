@@ -72,7 +72,7 @@ class ClassifiedRows final : public TaskData {
 
   DataArguments data_;
   SameColumns columns_;
-  LabelSet labels_;        // in the data's order; empty: regression
+  LabelSet labels_;        // in the order of the data; empty: regression
   LabelSet model_labels_;  // in the model's order, if the model names them
 };
 

@@ -32,8 +32,9 @@ namespace {
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
 
-// `given`: the file that the user gave; `path`: the token file, perhaps made from it. `packed`:
-// documents that share a block do not see each other. Adds the cost of packing to the notices.
+// `given`: the file that the user named. `path`: the token file, which may have been made from it.
+// `packed`: documents that share a block do not attend to each other. Adds the cost of packing to
+// the notices.
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const std::string& given,
                                           const RunArguments& a, bool packed, RunSetup& setup) {
   auto file = TokenFile::open(open_whole(path, setup.sources));
@@ -107,7 +108,7 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
       answer = as_text(error_of(problem));
     }
   }
-  // The others wait while the first rank makes progress; its failure ends all.
+  // The other ranks wait while the host's first rank makes progress. If it fails, all ranks fail.
   HostAnswer prepared;
   for (const HostAnswer& told :
        exchange_answers(world, ranks, "tokens", answer, deadlines::start()))
@@ -166,7 +167,7 @@ void check_is_possible(const RunArguments& a) {
 struct Given {
   const char* name;
   bool is_given;
-  std::vector<TaskKind> tasks;  // the tasks that it is for
+  std::vector<TaskKind> tasks;  // the tasks that have the option
 };
 
 // MNLI's mismatched set requires the matched one.

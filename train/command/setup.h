@@ -41,7 +41,7 @@ struct RunSetup {
   std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
   std::shared_ptr<const Dataset> eval_mismatched, test_mismatched;  // MNLI's
-  SourceRegistry sources;                        // places besides this machine to read from
+  SourceRegistry sources;                                           // remote places to read from
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
   std::int64_t block_size = 0;
@@ -55,7 +55,7 @@ bool names_checkpoint(const std::string& resume_from_checkpoint);
 // or this process may not write in it.
 void make_writable(const char* option, const std::string& directory);
 using AddSources = std::function<void(SourceRegistry&)>;
-// Chooses model, tokenizer and sizes. Finds all wrong arguments here, before ranks communicate and
+// Chooses model, tokenizer and sizes. Reports all wrong arguments before ranks communicate and
 // before memory is allocated. `add_sources` registers sources besides files.
 RunSetup set_up_run(const RunArguments& arguments, const World& world, bool on_cpu,
                     const AddSources& add_sources);

@@ -18,7 +18,7 @@ extern "C" void on_stop_signal(int number) {
 StopSignals::StopSignals() {
   for (std::size_t i = 0; i < kNumbers.size(); ++i) {
     before_[i] = std::signal(kNumbers[i], on_stop_signal);
-    // The parent (nohup, a shell's background job) had it ignored.
+    // Keep a signal ignored if the parent ignored it (nohup, a shell's background job).
     if (before_[i] == SIG_IGN) std::signal(kNumbers[i], SIG_IGN);
   }
 }

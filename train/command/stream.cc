@@ -40,8 +40,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// Opens each shard like a file of the task; rows are parsed then. Tasks map their files, so a
-// remote shard is first fetched into a file, which is unlinked once opened.
+// Opens each shard like a file of the task, and parses its rows when it is opened. Tasks map their
+// files, so a remote shard is first fetched into a file, which is unlinked once opened.
 class SampleShards final : public ShardSet {
  public:
   // Fetched shards go to `directory`, each in its own folder.

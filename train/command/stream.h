@@ -19,7 +19,7 @@ void check_streaming(const RunArguments& arguments);
 // The error suggests how to read several.
 void check_one_file(const RunArguments& arguments, TaskKind kind, const SourceRegistry& sources);
 
-// The names in a train_file of streaming: "a.txt,b/*.jsonl" has two.
+// The names in train_file with --streaming: "a.txt,b/*.jsonl" has two.
 std::vector<std::string> names_of_shards(const std::string& train_file);
 
 // Sets how text is tokenized and where tokens are stored.

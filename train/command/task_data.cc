@@ -87,7 +87,8 @@ void SameColumns::check(const std::string& path, const std::vector<std::string>&
   const auto shown = [](const std::vector<std::string>& names) {
     return shortened(fmt::format("{}", fmt::join(names, " and ")));
   };
-  // A shard of a stream was fetched into a directory of no meaning to the user.
+  // Omits the first file's directory: a fetched shard is in a temporary one, which means nothing to
+  // the user.
   const std::string first = std::filesystem::path(path_).filename();
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{}: the run would read {} here, but {} in {}", path, shown(columns),

@@ -86,8 +86,8 @@ void set_labels(nlohmann::json& config, const LabelSet& labels);
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count);
 // The columns that a run takes its texts or words from. Every file and every shard of a stream must
-// give the same, as in `datasets`: a column that only a later one has would be left out silently,
-// or change what the model reads. Thread-safe.
+// have the same, as in `datasets`. Otherwise a column that only a later file has would be silently
+// ignored, or change what the model reads. Thread-safe.
 class SameColumns {
  public:
   // Throws invalid_argument with both files if an earlier call had other columns.
@@ -98,7 +98,8 @@ class SameColumns {
   mutable std::string path_;  // of the first file; empty: there was none
   mutable std::vector<std::string> columns_;
 };
-// Adds "train.tsv: 3 rows are left out, the first because of: ..."; nothing if none were skipped.
+// Adds "train.tsv: 3 rows are left out, the first because of: ..."; adds nothing if no row was
+// skipped.
 void note_skipped(std::vector<std::string>& notices, const std::string& path, const char* what,
                   std::int64_t skipped, const std::string& first);
 

@@ -131,7 +131,8 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
 }
 
-// Ranks that share a GPU start one after the other; the last one sees what all contexts keep.
+// Ranks that share a GPU start one after the other. The last one's free memory excludes all their
+// contexts.
 SharedGpu shared_gpu(const Prepared& prepared, int rank) {
   const std::vector<int> sharing = ranks_on_device_of(prepared.devices, rank);
   std::int64_t free = prepared.own_device.free;
@@ -154,7 +155,7 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   how.counted_by = &compute.memory;
   how.pinned = compute.pinned.get();
   const auto communicator = collectives::make_communicator(world, ranks.store(), how);
-  (void)communicator->host();  // creates it while all ranks are here
+  (void)communicator->host();  // creates it while all ranks take part
   ranks.stop_watching();       // the communicator watches them now
   // The task's parameters and gradients use memory of `compute` and `communicator`.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
@@ -174,8 +175,8 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
   }
 }
 
-// Before training begins, an unreadable file is one that the user gave: status 2, as for a wrong
-// option.
+// Before training begins, an unreadable file is one that the user named. It ends the run with
+// status 2, like a wrong option.
 Error before_training(const Error& error) {
   if (error.code() != ErrorCode::corrupt_data) return error;
   return Error(ErrorCode::invalid_argument, error.message(), error.remedy())
@@ -190,7 +191,7 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
       print_help();
       return 0;
     }
-  stop_signal = 0;  // of a run before this one
+  stop_signal = 0;  // may be set by an earlier run of this process
   const SignalThread takes_signals(StopSignals::kNumbers);
   World found = discover_world();
   log::set_rank(found.rank, found.size);
@@ -220,7 +221,7 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
       {"data",
        [&] { open_data(prepared.arguments, world, store, prepared.threads, prepared.setup); }},
   };
-  // Every rank goes through every stage, and all end if one of them fails.
+  // Every rank runs every stage. If a stage fails on one rank, all ranks end.
   for (const auto& [label, work] : stages) {
     std::optional<Error> failure;
     try {
@@ -229,7 +230,8 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
     } catch (const std::exception& problem) {
       failure = before_training(error_of(problem));
     }
-    // A rank that failed reports; a rank that did not waits for the others, which may still work.
+    // A failed rank reports its error. The other ranks wait for all, because some may still be
+    // working.
     const int status = tell_failures(world, store, label, failure, deadlines::start(),
                                      failure ? gone : std::function<bool(int)>{});
     if (status != 0) return status;

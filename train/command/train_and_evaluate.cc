@@ -37,7 +37,8 @@ constexpr const char* kMismatched = "_mm";  // suffix of names for MNLI's mismat
 class OutputFiles {
  public:
   explicit OutputFiles(std::string directory) : directory_(std::move(directory)) {}
-  void ask(const Trainer& trainer) { trainer_ = &trainer; }  // asked before each write
+  // Trainer::check_output_dir() is called before each write
+  void ask(const Trainer& trainer) { trainer_ = &trainer; }
   const std::string& directory() const { return directory_; }
   void write(const std::vector<TaskData::File>& files) const {
     for (const TaskData::File& file : files) {
@@ -74,7 +75,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   const auto value_of = [](const auto& record) {
     return record["eval_loss"].template get<double>();
   };
-  const auto& best = state.best_model_checkpoint;  // if set, `results` are this model's
+  const auto& best = state.best_model_checkpoint;  // if set, `results` belong to the best model
   const std::string last =
       best ? "of the best model, " + std::filesystem::path(*best).filename().string()
            : "at the end";
@@ -244,12 +245,12 @@ class RankRun {
                     unigram_));
   }
 
-  // Its results join those of the run that trained the model, perhaps into the same directory.
+  // Adds its results to those of the training run, if that used the same directory.
   void prepare_evaluation() {
     say_notices();  // evaluation sets may have skipped rows, too
     trainer_->take_output_dir();
   }
-  // As transformers' save_metrics(combined=True), but a run that trains replaces the older results.
+  // Like transformers' save_metrics(combined=True), but a training run replaces older results.
   nlohmann::ordered_json all_results() const {
     const std::string path = a_.output_dir + "/all_results.json";
     if (a_.do_train || !path_exists(path)) return results_;
@@ -282,7 +283,7 @@ class RankRun {
     }
     trainer_->save_model(a_.output_dir);
     if (main_rank_) output_.write_results("train", trained.metrics);
-    // The signal came after the last step. The model is saved, so the signal ends the program.
+    // The signal came after the last step. The model is saved, so the process ends by that signal.
     if (const int late = stop_signal; late != 0) {
       ::kill(::getpid(), late);  // another thread takes it
       ::pause();

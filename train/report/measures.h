@@ -20,9 +20,10 @@ Series column_of(const Records& records, std::string_view name);
 std::vector<double> steps_not_finite(const Records& records, std::string_view name);
 
 struct Throughput {
-  Series series;             // per second, over the steps since the previous record
-  bool tokens = true;        // false: samples
-  bool with_pauses = false;  // no step_seconds: includes evaluation and checkpoints
+  Series series;       // per second, over the steps since the previous record
+  bool tokens = true;  // false: samples
+  // true if step_seconds is missing: the time includes evaluation and checkpoints
+  bool with_pauses = false;
   const char* unit() const { return tokens ? "tokens/s" : "samples/s"; }
 };
 Throughput throughput(const RunLog& run);
@@ -46,7 +47,7 @@ struct Number {
 };
 std::vector<Number> numbers_of(const RunLog& run);
 const Number* find(const std::vector<Number>& numbers, std::string_view key);
-// "eval_accuracy" and the like: metrics of evaluations except loss and speed.
+// Names of evaluation metrics except loss and speed, such as "eval_accuracy".
 std::vector<std::string> metric_names(const Records& evaluations);
 int better_direction(std::string_view metric);
 

@@ -1,5 +1,5 @@
-// One HTML page about one run or several: style and drawings are inline, nothing is fetched, no
-// script.
+// One HTML page about one run or several. Style and drawings are inline; the page has no scripts
+// and fetches nothing.
 #pragma once
 
 #include <span>

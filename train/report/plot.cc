@@ -188,7 +188,8 @@ class Canvas {
     }
   }
 
-  // Hover strips around at most kStrips x of the longest curve; each shows the values there.
+  // Draws hover strips around at most kStrips x of the longest curve. Each strip shows the curves'
+  // values there.
   void strips(std::string& out) const {
     const Curve* longest = nullptr;
     for (const Curve& curve : plot_.curves)

@@ -11,7 +11,7 @@
 
 namespace shoal::report {
 
-inline constexpr int kColours = 7;      // before they repeat
+inline constexpr int kColours = 7;      // number of colours before they repeat
 inline constexpr int kGrey = kColours;  // for curves that only serve as a comparison
 
 struct Curve {
@@ -29,7 +29,7 @@ struct Plot {
   std::string unit_name = {};  // "tokens/s"; empty: the axis shows the unit
   AxisRules y = {};
   std::vector<Curve> curves = {};
-  bool stacked = false;  // areas on each other; curves must have the same x
+  bool stacked = false;  // draws areas on top of each other; curves must have the same x
   std::string x_name = "step";
   std::vector<double> x_at = {};  // x ticks at these values, with a logarithmic axis
   std::string missing = {};       // shown instead of the plot if no curve has a value

@@ -65,13 +65,13 @@ bool Records::join(const nlohmann::json& record) {
     return std::isnan(values.back()) && (not_finite.empty() || not_finite.back() + 1 != rows_);
   };
   if (!std::ranges::all_of(record.items(), is_new)) return false;
-  // Other columns are not touched: a step may have any number of records.
+  // Visits only the record's columns, because a step may have any number of records.
   for (const auto& [name, value] : record.items()) {
     if (!value.is_number() && !value.is_null()) continue;
     ++given_;
     auto& [values, not_finite] = columns_[name];
     values.resize(rows_, kAbsent);
-    if (!std::isnan(values.back())) continue;  // step and epoch stay
+    if (!std::isnan(values.back())) continue;  // keeps the existing step and epoch
     const double number = value.is_number() ? value.get<double>() : kAbsent;
     if (std::isfinite(number))
       values.back() = number;
@@ -91,7 +91,7 @@ std::int64_t Records::drop_from(double step) {
   rows_ = keep;
   for (auto& [name, column] : columns_) {
     column.values.resize(rows_);
-    auto& rows = column.not_finite;  // rising
+    auto& rows = column.not_finite;  // in ascending order
     while (!rows.empty() && rows.back() >= keep) rows.pop_back();
   }
   return dropped;

@@ -21,8 +21,8 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 class Records {
  public:
   // Adds the record's numbers, and nulls, which stand for NaN or infinity; ignores other fields. A
-  // record without "step" has the previous step. Throws corrupt_data if most cells of the table
-  // would be empty.
+  // record without "step" gets the previous record's step. Throws corrupt_data if most cells of the
+  // table would be empty.
   void add(const nlohmann::json& record);
   // Merges a record of the same step into the last row. If the row already has one of its numbers,
   // changes nothing and returns false.
@@ -51,8 +51,8 @@ class Records {
     std::vector<double> values;
     std::vector<std::size_t> not_finite;
   };
-  // Refuses names of which each stands in few records, whose table would be far larger than its
-  // file, and names beyond reason.
+  // Throws if the table would be far larger than its file because most names occur in few records,
+  // or if there are too many names.
   void check_filled() const;
 
   std::map<std::string, Column, std::less<>> columns_;

@@ -53,9 +53,9 @@ void take_record(RunLog& run, const nlohmann::json& record) {
     }
   } else if (step != record.end() && step->is_number()) {
     const auto number = step->get<double>();
-    // A second record of the same step: MNLI's mismatched part beside the matched one; or the
-    // evaluation after training, of the same or of the best model. The latter is not this step's
-    // and is ignored.
+    // A second record of the same step is either MNLI's mismatched part, which is merged, or the
+    // evaluation after training. The latter may be of the best model instead of this step's, and is
+    // ignored.
     const bool again = table.rows() > 0 && table.steps().back() == number;
     if (again && (table.join(record) || run.finished)) return;
     table.drop_from(number);
@@ -65,7 +65,7 @@ void take_record(RunLog& run, const nlohmann::json& record) {
   raise_peaks(record, "pinned_memory_peak_by_tag", run.pinned_memory_peak_by_tag);
 }
 
-// {} if the file is missing or damaged: a report can do without it.
+// Returns {} if the file is missing or damaged, because a report can do without it.
 nlohmann::json object_in(const std::string& path) {
   if (!path_exists(path)) return nlohmann::json::object();
   try {

@@ -48,8 +48,8 @@ struct RunLog {
   std::string option(std::string_view name) const;
 };
 
-// One sentence for each part that is missing, left out or shown once; for the page and the
-// terminal.
+// One sentence for each part of the data that is missing, left out or repeated. For the page and
+// the terminal.
 std::vector<std::string> remarks_of(const RunLog& run);
 
 // Throws not_found with a remedy if the directory or its metrics.jsonl does not exist. Reads a

@@ -11,7 +11,7 @@ namespace shoal::report {
 
 using Runs = std::span<const RunLog>;
 
-// Name, state and numbers of one run; a list for several runs.
+// Name, state and numbers of the run; several runs are listed.
 std::string head_section(Runs runs);
 // Damaged or repeated data in the files.
 std::string remarks_section(Runs runs);

@@ -40,7 +40,7 @@ class Cards {
 };
 
 inline int colour_of_run(std::size_t index) {
-  return static_cast<int>(index % static_cast<std::size_t>(kColours - 1));  // without the grey one
+  return static_cast<int>(index % static_cast<std::size_t>(kColours - 1));  // skips the grey colour
 }
 // With one run, curves are named by their content; with several, by their run.
 inline std::string curve_name(Runs runs, const RunLog& run, const std::string& what) {

@@ -189,7 +189,7 @@ std::string remarks_section(Runs runs) {
 std::string comparison_section(Runs runs) {
   if (runs.size() < 2) return {};
   std::vector<std::vector<Number>> numbers;
-  std::vector<Number> rows;  // each key once, in the order of the runs
+  std::vector<Number> rows;  // one entry per key, in the order in which runs have them
   std::set<std::string> keys;
   for (const RunLog& run : runs) numbers.push_back(numbers_of(run));
   for (const auto& of_run : numbers)

@@ -12,7 +12,7 @@ struct Series {
 };
 
 // An exponential moving average over about `points` points, without bias at the start (divided by
-// the sum of weights, as in TensorBoard). Gaps stay and are not averaged.
+// the sum of weights, as in TensorBoard). Gaps stay gaps and do not enter the average.
 Series smoothed(const Series& series, double points);
 
 // At most `most` (at least 4) points with the same outline: the first and last point, and the
