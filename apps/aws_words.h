@@ -24,7 +24,7 @@ struct SubmitWords {
   bool wait = false, logs = false, json = false;
   double interval_seconds = 10;
 };
-// HostToDevice the code, creates the job, and follows it if requested. Returns the exit status.
+// Uploads the code, creates the job, and follows it if requested. Returns the exit status.
 int submit_job(const SubmitWords& words);
 
 }  // namespace shoal::app

@@ -3,8 +3,8 @@
 
 namespace shoal::app {
 
-// The kernel writes no core of this process or its children from now on, neither to a file nor to a
-// pipe. Debuggers can still attach and ranks can read each other's memory, which PR_SET_DUMPABLE
+// From now on, the kernel writes no core of this process or its children, neither to a file nor to
+// a pipe. Debuggers can still attach and ranks can read each other's memory, which PR_SET_DUMPABLE
 // would prevent. This cannot be undone.
 void forbid_core_files();
 

@@ -18,7 +18,7 @@ std::string command_of(const CLI::App& top);
 // there is)"
 std::string parse_problem(const CLI::App& top, const CLI::ParseError& problem);
 
-// Prints what --help or --version asks for; returns the exit status.
+// Prints the output of --help or --version; returns the exit status.
 int show_answer(const CLI::App& top, const CLI::Success& answer);
 
 }  // namespace shoal::app

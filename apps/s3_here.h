@@ -1,4 +1,4 @@
-// S3 for programs without AWS options.
+// Creates an S3 client for programs without AWS options.
 #pragma once
 
 #include <string>

@@ -12,10 +12,11 @@ namespace shoal::app {
 
 // Adds a problem for each model, tokenizer and file that `shoal train` would certainly not find in
 // the job:
-// - a path below a channel that the job lacks, also in a list of names (streaming) or of the code;
-// - a name that is no channel, no file of the job's code (below `directory`), and not in a cache
-//   named by `environment`, since nothing is downloaded;
-// - a checkpoint where nothing restores one;
+// - a path below a channel that the job lacks, including paths in a list of names (streaming) or in
+// the job's code;
+// - a name that is not a channel, not a file of the job's code (below `directory`), and not in a
+// cache that `environment` names, since nothing is downloaded;
+// - a checkpoint, if nothing restores it in the job;
 // - another absolute path, since nothing else is in a container when its job starts;
 // - several files, or an object, where `shoal train` reads one file.
 //

@@ -45,8 +45,8 @@ class Mirrored {
   // passed to the collective
   std::byte* data() const { return static_cast<std::byte*>(memory_.data()); }
   std::byte* host() const { return mirror_ ? static_cast<std::byte*>(mirror_.data()) : data(); }
-  void upload() const;    // host() to data(); both block, no-ops on the host
-  void download() const;  // data() to host()
+  void upload() const;    // copies host() to data(); both copies block, and do nothing on the host
+  void download() const;  // copies data() to host()
   void zero() const;
 
  private:

@@ -20,7 +20,7 @@ struct Point {
   MemoryKind memory = MemoryKind::symmetric;
 };
 
-// All calls are collective over all ranks of the world and return the same on all.
+// All calls are collective over the world and return the same on all ranks.
 class Bench {
  public:
   // `rules` apply to every choice, after those of SHOAL_COLLECTIVES.
@@ -58,7 +58,7 @@ class Bench {
   std::unique_ptr<collectives::Communicator> control_;
   std::unique_ptr<MemoryResource> host_;
   int ranks_ = 1, nodes_ = 1, color_ = 0;
-  // By rules. With scope `world`, `group` is not used.
+  // Communicators by their rules. With scope `world`, `group` is not used.
   struct Made {
     std::unique_ptr<collectives::Communicator> world, group;
   };

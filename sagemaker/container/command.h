@@ -22,8 +22,8 @@ struct TrainCommand {
 std::vector<std::string> option_words(const Json& hyperparameters);
 
 // `shoal`: the program. `code`: directory of the job's code. Its entry point, a JSON file of
-// options, becomes the first word; other entry points are refused. These options are filled in
-// unless the hyperparameters or that file set them:
+// options, becomes the first word; other entry points are refused. Options that neither the
+// hyperparameters nor that file set are filled in:
 //   output_dir              checkpoints/ (replaces model/, too, which gets only the finished model)
 //   resume_from_checkpoint  true: an interrupted job continues when it is started again
 //   train_file, validation_file, test_file   from the channels train or training; validation, eval,

@@ -20,7 +20,7 @@ VariableReader process_variables();
 struct Hardware {
   int gpus = 0;
   int cpus = 1;
-  std::string gpu_problem = {};  // other output of nvidia-smi, or that it is missing
+  std::string gpu_problem = {};  // unexpected output of nvidia-smi, or a note that it is missing
 };
 Hardware find_hardware();  // counts the GPUs that nvidia-smi lists
 
@@ -31,7 +31,7 @@ struct Contract {
   Json settings;              // sagemaker_program, sagemaker_submit_directory ...
   Json resources, inputs;     // resourceconfig.json, inputdataconfig.json
 
-  std::vector<std::string> hosts;  // all hosts; rank 0 runs on the first unless groups differ
+  std::vector<std::string> hosts;  // all hosts; without instance groups, rank 0 runs on the first
   std::string current_host, instance_type, group;
   std::vector<std::string> group_names;          // from resourceconfig.json
   std::vector<std::string> group_hosts;          // hosts of the current group

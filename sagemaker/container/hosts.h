@@ -1,5 +1,5 @@
-// The other hosts of a job: waits until they serve ssh, waits until mpirun is done on this host,
-// and exchanges how it ended.
+// Communicates with the other hosts of a job: waits until they serve ssh, waits until mpirun's
+// ranks on this host are done, and tells the hosts how mpirun ended.
 #pragma once
 
 #include <atomic>
@@ -51,8 +51,8 @@ std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, cons
 //
 // After `stop` becomes non-zero, waits at most `grace_seconds` more, while ranks on this host save
 // their checkpoint. If orted has not started, waits only `quiet_seconds`, since the first host may
-// just have started it. Returns nullopt if `gives_up` returns true. After `stop` it is not asked
-// any more, since that would interrupt saving.
+// just have started it. Returns nullopt if `gives_up` returns true. After `stop`, `gives_up` is no
+// longer called, since giving up would interrupt saving.
 std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,
                                              const std::atomic<int>& stop, double grace_seconds,
                                              const std::function<bool()>& gives_up = {});

@@ -13,7 +13,7 @@ namespace shoal::sagemaker {
 enum class HostRole {
   single,      // starts `shoal train` itself; several such hosts find each other through SM_HOSTS
   mpi_master,  // starts mpirun for all hosts of the distribution
-  mpi_worker,  // serves the master until mpirun is done
+  mpi_worker,  // runs sshd for the master until mpirun is done
   idle,        // its instance group takes no part
 };
 std::string_view to_string(HostRole role);

@@ -1,4 +1,4 @@
-// The outputs of a job: the model, or the reason of its failure.
+// Writes the outputs of a job: the model, or the reason of its failure.
 #pragma once
 
 #include <filesystem>

@@ -11,7 +11,7 @@ namespace shoal::sagemaker {
 // A channel and how this host prepares it before ranks read it.
 struct PipedChannel {
   std::string prefix;   // ".../input/data/train": the pipes PREFIX_0, PREFIX_1 ...
-  std::string file;     // the first pipe is copied here; if empty:
+  std::string file;     // the first pipe is copied to this file; empty: fan_out is used
   std::string fan_out;  // FAN_OUT/R/NAME_E: separate pipes for each rank R of the host
   int ranks = 0;        // number of these ranks
 };
@@ -28,7 +28,7 @@ class PipeFanOut {
   // `stop` must outlive this object: the signal that ends the job, 0 until then.
   PipeFanOut(const PipedChannel& channel, const std::atomic<int>& stop);
   ~PipeFanOut();
-  // A failure before the signal, which is then not its cause; nullopt: none. Thread-safe.
+  // A failure that happened before the signal; nullopt: none. Thread-safe.
   std::optional<std::string> failure() const;
   PipeFanOut(const PipeFanOut&) = delete;
   PipeFanOut& operator=(const PipeFanOut&) = delete;

@@ -1,11 +1,13 @@
-// Keys by which the hosts of one job reach each other, created at job start. The image has none.
+// ssh keys with which the hosts of one job reach each other. They are created when the job starts;
+// the image has none.
 //
 // The first host has one key: its sshd presents it, and the first host logs in to the others with
-// it. The others learn the public key from that sshd, at the address that the job's hosts have for
-// its name. So only the first host can log in to the others, and no host can log in to the first.
+// it. The other hosts get the public key from that sshd, at the address to which the first host's
+// name resolves in the job. So only the first host can log in to the others, and no host can log in
+// to the first.
 //
 // This relies on addresses: a machine that could answer in place of the first host would be
-// admitted. In a VPC no neighbour can do that.
+// admitted. In a VPC, no other machine can do that.
 #pragma once
 
 #include <atomic>
@@ -40,7 +42,7 @@ void admit_host(const std::string& host, const LoginVariables& variables, const 
 // or fails.
 void start_sshd(const HostRules& rules);
 
-// Options for ssh: this host's key, and no check of the other's.
+// Options for ssh: use this host's key, and do not check the other host's key.
 std::vector<std::string> ssh_options(const HostRules& rules);
 
 }  // namespace shoal::sagemaker

@@ -32,8 +32,8 @@ struct Machines {
 // cannot work: degrees that do not divide the GPUs, strategies that the image lacks on the
 // instances.
 //
-// One difference: beside torch_distributed, smdistributed's keys are sent. The SDK's PyTorch
-// estimator does so, too; its Hugging Face estimator drops them.
+// One difference: smdistributed's keys are also sent together with torch_distributed, as the SDK's
+// PyTorch estimator does. The SDK's Hugging Face estimator drops them.
 Json distribution_hyperparameters(Fields& job, const Machines& machines);
 
 // Names of SMP's `parameters`, for suggestions on misspelt ones.

@@ -27,7 +27,7 @@ struct Draft {
 // ResourceConfig, StoppingCondition, spot, checkpoints, retries; fills `machines`.
 void add_machines(Draft& draft);
 void add_stopping(Draft& draft);
-// InputDataConfig with the model's channel; the input mode of a single input.
+// InputDataConfig, including the model's channel, and the input mode of a single input.
 void add_inputs(Draft& draft);
 // Code: the channel under network isolation, and the hyperparameters with its location.
 std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters);

@@ -9,8 +9,9 @@
 
 namespace shoal::sagemaker {
 
-// Adds a problem for each path that is not there, or is a pipe or a device, before anything costs
-// money. Paths are relative to `directory` unless absolute. Does nothing if the code is in git.
+// Adds a problem for each path that is missing, or is a pipe or a device. Runs before anything
+// costs money. Paths are relative to `directory` unless absolute. Does nothing if the code is in
+// git.
 void check_source(const SourceCode& code, const std::string& directory, Problems& problems);
 
 // Packs the code into `archive`, from `directory` or, with git_config, from a fresh clone in a

@@ -33,9 +33,9 @@ struct ProcessResult {
   bool was_given_up = false;  // gives_up returned true before it ended
 };
 
-// Runs words[0] (searched in PATH) to its end, in its own process group. Its standard output is
-// ours; its standard input is empty. Throws unavailable, naming the program, if it cannot be
-// started. Blocks; polls fifty times a second.
+// Runs words[0] (searched in PATH) to its end, in its own process group. It shares this process's
+// standard output; its standard input is empty. Throws unavailable, naming the program, if it
+// cannot be started. Blocks; polls fifty times a second.
 ProcessResult run_process(const std::vector<std::string>& words,
                           const ProcessOptions& options = {});
 

@@ -55,8 +55,8 @@ class ServiceClient {
   ServiceClient(Wire wire, Endpoint endpoint);
 
   // request.url must be complete (based on endpoint().url). Returns a 2xx response, or throws
-  // ServiceError or TransportError. Once per call each, renews expired credentials and corrects a
-  // clock that the service rejected.
+  // ServiceError or TransportError. Within a call, renews expired credentials at most once, and
+  // corrects a clock that the service rejected at most once.
   HttpResponse send(HttpRequest request, const Call& call) const;
   // Calls an operation of a JSON service: X-Amz-Target "TARGET.OPERATION", JSON in and out.
   nlohmann::json call_json(std::string_view target, std::string_view operation,

@@ -47,7 +47,8 @@ class CredentialsError : public Error {
  public:
   CredentialsError(ErrorCode code, std::string message, std::string remedy, bool may_pass)
       : Error(code, std::move(message), std::move(remedy)), may_pass_(may_pass) {}
-  bool may_pass() const { return may_pass_; }  // temporary: down, or worked before
+  // the failure may be temporary: the source is down, or worked before
+  bool may_pass() const { return may_pass_; }
 
  private:
   bool may_pass_;
@@ -69,7 +70,8 @@ class CredentialProvider {
   // Throws not_found, naming the places searched, if no source has credentials.
   Credentials get();
   // Call if a service refused `rejected` as expired. Fetches new credentials, unless another thread
-  // has already. Returns false if there are none newer (keys without expiry, or the same again).
+  // has already. Returns false if there are no newer ones: the keys do not expire, or the source
+  // returned the same again.
   bool renew(const Credentials& rejected);
 
  private:

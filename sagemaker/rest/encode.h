@@ -12,7 +12,7 @@ using Moment = std::chrono::system_clock::time_point;
 
 // Encodes all but A-Z a-z 0-9 - _ . ~ as %XX; `keep_slash` also keeps '/'.
 std::string percent_encode(std::string_view text, bool keep_slash = false);
-// Decodes %XX; '+' stays a plus. A '%' without two hex digits also stays.
+// Decodes %XX; '+' is not decoded, and neither is '%' without two hex digits.
 std::string percent_decode(std::string_view text);
 
 std::string hex(std::string_view bytes);   // lower case

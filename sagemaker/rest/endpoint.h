@@ -30,7 +30,8 @@ struct Endpoint {
   Url url;  // its path is a prefix of request paths
   std::string region;
   Service service;
-  bool given = false;  // from `url`: may be http; S3 buckets are in the path
+  // true if EndpointOptions::url was set: may be http, and S3 buckets are in the path
+  bool given = false;
 };
 Endpoint resolve_endpoint(Service service, const EndpointOptions& options);
 

@@ -74,8 +74,8 @@ class TransportError : public Error {
   bool may_have_arrived_, retriable_;
 };
 
-// Sends exactly the given headers and path, follows no redirects, blocks. Thread-safe. Any status
-// is a response; other failures throw TransportError.
+// Sends exactly the given headers and path, and does not follow redirects. Blocks; thread-safe.
+// Returns the response for any status; without a complete response, throws TransportError.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -60,11 +60,11 @@ class S3 {
   std::vector<ListedObject> list(const S3Name& prefix, int attempts = 0) const;
   // One request. The signature includes the body's SHA-256, which S3 verifies. Returns the ETag.
   std::string put(const S3Name& name, std::string_view body, const PutOptions& options = {}) const;
-  // HostToDevice any size: one request up to a part's size, otherwise a multipart upload, aborted
-  // on failure.
+  // Uploads a source of any size: in one request up to a part's size, otherwise as a multipart
+  // upload, which is aborted on failure.
   std::string upload(const S3Name& name, const ByteSource& source,
                      const UploadOptions& options = {}) const;
-  void remove(const S3Name& name) const;  // succeeds if there is none
+  void remove(const S3Name& name) const;  // succeeds if there is no such object
 
  private:
   struct Regions {

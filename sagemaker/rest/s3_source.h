@@ -17,7 +17,7 @@ struct S3ReadOptions {
   int connections = 8;                               // concurrent requests, over all open objects
   std::int64_t part_bytes = std::int64_t{8} << 20U;  // per request
   int read_ahead = 4;                                // parts fetched ahead of reads
-  int attempts = 8;    // per request, also HEAD and list: a job should outlive a bad minute
+  int attempts = 8;    // per request, also HEAD and list; enough to survive a bad minute
   bool verify = true;  // check whole objects against S3's checksum, if any
 };
 

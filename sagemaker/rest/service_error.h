@@ -39,8 +39,9 @@ class ServiceError : public Error {
 // connections, a credential source that is down.
 bool may_pass(const Error& error);
 
-// Parses a JSON, XML or other body (of a proxy's HTML page, the first words). `operation`:
-// "SageMaker CreateTrainingJob"; `who`: source of the credentials, for the remedy; may be empty.
+// Parses a JSON or XML body. Of another body, such as a proxy's HTML page, takes the first words.
+// `operation`: "SageMaker CreateTrainingJob"; `who`: source of the credentials, for the remedy; may
+// be empty.
 ServiceError service_error(const HttpResponse& response, std::string_view operation,
                            std::string_view who);
 

@@ -73,9 +73,9 @@ class TrainingJobs {
   explicit TrainingJobs(ServiceClient client);
 
   // Sends a CreateTrainingJob request and returns the job's ARN. The API has no idempotency token.
-  // If a request may have arrived (broken connection, HTTP 5xx), the job is looked up by name. A
-  // job created since the call began is returned; only if there is none, it is created again. If
-  // the lookup fails too, the error says so.
+  // If a request may have arrived (broken connection, HTTP 5xx), the job is looked up by name. If
+  // such a job was created since the call began, its ARN is returned; otherwise the request is sent
+  // again. If the lookup fails too, the error says so.
   std::string create(const nlohmann::json& request) const;
   DescribedJob describe(const std::string& name) const;  // throws not_found
   void stop(const std::string& name) const;  // SIGTERM, 120 s, SIGKILL; returns before that

@@ -1,7 +1,7 @@
 // Metrics of classification and regression, as scikit-learn and SciPy define them.
 //
-// All functions require as many predictions as labels (else invalid_argument) and return NaN
-// without any.
+// All functions throw invalid_argument unless there are as many predictions as labels, and return
+// NaN if there are none.
 #pragma once
 
 #include <cstdint>

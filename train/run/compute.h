@@ -17,9 +17,9 @@ struct ChosenDevice {
   std::string why;  // for example "use_cpu"
 };
 
-// Chooses like Hugging Face's Trainer. Without use_cpu, and if a GPU is visible: the local rank's
-// GPU among those that CUDA_VISIBLE_DEVICES shows. Otherwise the CPU. Throws unavailable, with
-// reason and remedy, if the machine has a GPU that cannot be used.
+// Chooses like Hugging Face's Trainer: the CPU with use_cpu or if no GPU is visible, otherwise the
+// local rank's GPU among those in CUDA_VISIBLE_DEVICES. Throws unavailable, with reason and remedy,
+// if the machine has a GPU that cannot be used.
 ChosenDevice choose_device(const World& world, bool use_cpu);
 
 // A GPU shared by several ranks: their number, and its free bytes when they started.
@@ -44,7 +44,7 @@ struct Compute {
   CountingMemory asked;   // requests on the device
   CountingMemory memory;  // the same plus memory taken by communicators
   // For runs on a device other than the host; otherwise both null.
-  std::unique_ptr<CountingMemory> pinned;  // pinned host memory, below all pools
+  std::unique_ptr<CountingMemory> pinned;  // pinned host memory, from which all host pools allocate
   std::unique_ptr<PoolMemory> host_pool;
   std::unique_ptr<kernels::Kernels> kernels;
   MemoryResource& host() { return host_pool ? static_cast<MemoryResource&>(*host_pool) : memory; }

@@ -23,7 +23,7 @@ struct RankDevice {
   std::int64_t free = 0;
 };
 
-// Describes this rank's device, for which it asks the driver. Call before memory is allocated.
+// Asks the driver to describe this rank's device. Call before memory is allocated.
 RankDevice describe_device(const World& world, const ChosenDevice& chosen);
 
 // Returns the devices in rank order. Collective. If some ranks have a GPU and others have none, all
@@ -33,8 +33,8 @@ std::vector<RankDevice> exchange_devices(const World& world, Store& store, const
 // The same check for devices that were exchanged already.
 void check_devices(std::span<const RankDevice> ranks);
 
-// The ranks on the GPU of `rank`, itself included, ascending; on a CPU only `rank`. Compares the
-// GPUs' identities, since an index may differ from process to process.
+// The ranks on the GPU of `rank`, itself included, in ascending order. On a CPU, only `rank`.
+// Compares the GPUs' identities, since an index may differ from process to process.
 std::vector<int> ranks_on_device_of(std::span<const RankDevice> ranks, int rank);
 
 // Lines for the head of a log: the GPUs and their ranks. Empty for a single rank or CPUs.

@@ -19,7 +19,7 @@ inline constexpr int kFailed = 1, kWrongOptions = 2;
 // The caught exception as an Error; out of memory and foreign exceptions are converted.
 Error error_of(const std::exception& caught);
 
-// Two texts that the first rank of a host found out for all ranks of that host.
+// Two texts that the first rank of a host determined for all ranks of that host.
 struct HostAnswer {
   int node = -1;  // number of the host; -1: this rank has no answer
   std::string first, second;
@@ -27,22 +27,21 @@ struct HostAnswer {
 std::string as_text(const HostAnswer& answer);
 std::string as_text(const Error& error);  // the rank failed
 
-// exchange() of these texts; "" from ranks without an answer. Throws the failure of the lowest rank
-// that failed, or corrupt_data naming the rank whose text is unreadable.
+// Exchanges these texts between all ranks; "" comes from ranks without an answer. Throws the
+// failure of the lowest rank that failed, or corrupt_data naming the rank whose text is unreadable.
 std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const std::string& label,
                                          const std::string& own, Deadline deadline);
 
-// Exchanges the ranks' failures through the store, which works although a rank may have ended at
-// any point. Every rank calls it, with its failure or none. Returns once all have, or at the
-// deadline.
+// Exchanges the ranks' failures through the store, which works even if ranks have ended. Every rank
+// calls it, with its failure or nullopt. Returns once all have, or at the deadline.
 //
-// Ranks with the same failure, or with the same remedy (a full disk), report one line on standard
-// error: the lowest of them, with the number of the others. A rank that only noticed another's
+// For ranks with the same failure, or with the same remedy (a full disk), the lowest of them prints
+// one line on standard error, with the number of the others. A rank that only noticed another's
 // failure (aborted, peer_lost) reports if no rank found a cause. Lines begin with `program`.
 //
 // Returns the exit status of all ranks: 0, kWrongOptions if an argument is wrong, or kFailed. With
-// `training_began` every failure is kFailed. `label` is new for each call. A rank that `is_gone`
-// counts as not failed and is not waited for.
+// `training_began` every failure is kFailed. `label` must be different in each call. A rank for
+// which `is_gone` returns true is not waited for and counts as not failed.
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
                   const std::function<bool(int rank)>& is_gone = {}, bool training_began = false,

@@ -1,4 +1,4 @@
-// Cards (runtime/rendezvous/cards.h) that are JSON lists, for use in read_card().
+// Reads cards (runtime/rendezvous/cards.h) that are JSON lists, for use in read_card().
 #pragma once
 
 #include <concepts>

@@ -7,8 +7,8 @@
 
 namespace shoal {
 
-// Its targets are Batch::labels as they are: classes (negative: none) or numbers (NaN: none). It
-// has no Hugging Face files: load() and save() throw unavailable.
+// The targets are Batch::labels, unchanged: classes (negative: no target) or numbers (NaN: no
+// target). There are no Hugging Face files, so load() and save() throw unavailable.
 std::shared_ptr<Task> own_task(std::unique_ptr<nn::Chain> chain);
 
 }  // namespace shoal

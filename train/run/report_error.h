@@ -1,4 +1,4 @@
-// The line that a program ends with when it fails.
+// Prints the error with which a program ends.
 #pragma once
 
 #include <string>

@@ -26,9 +26,9 @@ class RunRanks {
   World& world() { return world_; }
   // Its waits end if a rank is lost (watched_store.h).
   collectives::WatchedStore& store() { return *watched_; }
-  // Call once a communicator watches the ranks: the store's waits end by deadlines alone.
+  // Call once a communicator watches the ranks. Afterwards only deadlines end the store's waits.
   void stop_watching() { watched_->stop_watching(); }
-  // Its process died, its host is out of reach, or it gave no sign of life for a few heartbeats.
+  // True if the rank's process died, its host is unreachable, or it missed a few heartbeats.
   bool is_gone(int rank) const;
 
  private:

@@ -15,7 +15,7 @@ namespace shoal {
 
 // Batch::labels by head. sequence_classification: i32 [B], or f32 [B, labels] if the model predicts
 // numbers. question_answering: i32 [B, 2]. token_classification: i32 [B, T]. Undefined: no labels.
-// A value that is no class or position throws invalid_argument with the row.
+// A value that is not a class or position throws invalid_argument with the row.
 class DecoderWithHead final : public Task {
  public:
   // Saves `tokenizer`, if any, beside the weights.
@@ -50,7 +50,7 @@ class DecoderWithHead final : public Task {
 };
 
 // The last position of each row, i32 [B]: its last id that is not `padding`, as in transformers.
-// Without `padding`: its last attended position. 0 if there is no such position.
+// Without `padding`: its last attended position. The result is 0 if there is no such position.
 Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryResource& memory);
 
 }  // namespace shoal

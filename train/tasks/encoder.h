@@ -12,10 +12,9 @@
 namespace shoal {
 
 // Batch::labels by head. masked_lm and token_classification: i32 [B, T], the token at masked
-// positions, or the position's class. sequence_classification: i32 [B], or f32 [B, labels] if the
-// configuration is one of regression. question_answering: i32 [B, 2], first and last position of
-// the answer. Undefined: no labels. A value that is no class, position or token throws
-// invalid_argument with the row.
+// positions, or the position's class. sequence_classification: i32 [B], or f32 [B, labels] for
+// regression. question_answering: i32 [B, 2], first and last position of the answer. Undefined: no
+// labels. A value that is not a class, position or token throws invalid_argument with the row.
 class EncoderWithHead final : public Task {
  public:
   // Saves `tokenizer`, if any, beside the weights.

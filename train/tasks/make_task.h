@@ -35,7 +35,7 @@ struct TaskOptions {
 
 // `config` is a Hugging Face config.json; `source` names it in messages. Throws invalid_argument if
 // a model of this type has no such task, or if the tokenizer has ids beyond the vocabulary.
-// Allocates only names.
+// Allocates no memory for parameters.
 std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
                                 std::string_view source, std::shared_ptr<const Tokenizer> tokenizer,
                                 const TaskOptions& options = {});

@@ -21,7 +21,7 @@ enum class TargetsOf : std::uint8_t {
 struct TargetForm {
   std::string head;  // "sequence classification", for messages
   TargetsOf of = TargetsOf::samples;
-  std::int64_t classes = 0;  // or the width of numbers; 0 for `places`, which are positions
+  std::int64_t classes = 0;  // or the width of numbers; 0 for `places`
   bool numbers = false;
 
   Shape shape(std::int64_t rows, std::int64_t length) const;
@@ -30,8 +30,8 @@ struct TargetForm {
 
 Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length,
                   MemoryResource& memory);
-// The batch's labels, or no targets. Throws invalid_argument if the shape differs, or with the row
-// if a value is no class, position or token.
+// The batch's labels, or no targets. Throws invalid_argument if the shape differs, or, naming the
+// row, if a value is not a class, position or token.
 Tensor targets_of(const TargetForm& form, const Batch& batch, MemoryResource& memory);
 // A batch's ids, targets and byte mask, for a head other than a language model's. Throws
 // invalid_argument if an id is outside the vocabulary or a sample is longer than the model's

@@ -30,11 +30,11 @@ struct GlueFile {
 std::vector<GlueFile> glue_files(const std::string& directory, const GlueTask& task,
                                  GlueSplit split);
 
-// The columns that the task uses of those that a file has (the first line's fields, or those of
-// JSON records). Supports the official names, those of Hugging Face's data set (sentence1, label,
-// ...), and files without a header: CoLA's official four columns, or the texts followed by the
-// label. Throws not_found with the present and the wanted columns. A file without labels gives an
-// empty label column.
+// Selects the task's columns from a file's columns (the fields of the first line or of JSON
+// records). Supports the official names, those of Hugging Face's data set (sentence1, label, ...),
+// and files without a header: CoLA's official four columns, or the texts followed by the label.
+// Throws not_found with the present and the wanted columns. A file without labels gives an empty
+// label column.
 struct GlueLayout {
   TextColumns columns;
   std::vector<std::string> header = {};  // column names if the file has no header

@@ -25,10 +25,11 @@ struct TextColumns {
 // invalid_argument if JSON lines leave the order of two texts undefined.
 TextColumns default_columns(const RecordFile& rows);
 
-// Decides by run_glue's rule what a file's labels are. Numbers that are not all whole are scores
-// (empty set). Everything else is a class: whole numbers by their value, sorted by it; texts sorted
-// by code point. A text in JSON is no number. Rows without a label have no say. Throws corrupt_data
-// if JSON labels are texts in one row and numbers in another. Call it once, on the training file.
+// Determines a file's classes by run_glue's rule. If all labels are numbers and not all are whole,
+// they are scores, and the set is empty. Otherwise they are classes: whole numbers sorted by value,
+// texts sorted by code point. A text in JSON is not a number. Rows without a label are ignored.
+// Throws corrupt_data if JSON labels are texts in one row and numbers in another. Call it once, on
+// the training file.
 LabelSet discover_labels(const RecordFile& rows, const std::string& column);
 
 struct TextClassificationOptions {
@@ -45,8 +46,8 @@ struct TextClassificationOptions {
 // kIgnoreLabel. With scores, `values` holds the score (NaN: none) and labels are empty.
 class TextClassificationDataset final : public Dataset {
  public:
-  // A label that is no class, no number or out of range makes a bad record: corrupt_data with file
-  // and line, or the row is skipped and counted.
+  // A row is bad if its label is not a class, not a number or out of range. A bad row throws
+  // corrupt_data with file and line, or is skipped and counted.
   TextClassificationDataset(std::shared_ptr<const RecordFile> rows,
                             std::shared_ptr<const Tokenizer> tokenizer,
                             const TextClassificationOptions& options);
@@ -55,7 +56,7 @@ class TextClassificationDataset final : public Dataset {
 
   bool is_regression() const { return options_.labels.empty(); }
   const LabelSet& labels() const { return options_.labels; }
-  bool has_labels() const { return has_labels_; }  // of any row
+  bool has_labels() const { return has_labels_; }  // true if any row has a label
   // Skipped rows, including those that the file skipped, and the first reason.
   std::int64_t skipped() const { return file_->skipped() + skipped_; }
   const std::string& first_skipped() const;
@@ -66,7 +67,7 @@ class TextClassificationDataset final : public Dataset {
     std::int32_t label;
     float score;
   };
-  // `quiet`: nothing where it would throw.
+  // `quiet`: returns nullopt instead of throwing.
   std::optional<Row> read(std::int64_t record, bool quiet) const;
 
   std::shared_ptr<const RecordFile> file_;

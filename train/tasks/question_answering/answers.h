@@ -1,4 +1,5 @@
-// From logits to answers, like postprocess_qa_predictions of transformers' examples (utils_qa.py).
+// Turns logits into answers, like postprocess_qa_predictions of transformers' examples
+// (utils_qa.py).
 #pragma once
 
 #include <cstdint>

@@ -32,13 +32,14 @@ class SquadDataset final : public Dataset {
     std::int64_t question = 0;  // index in SquadFile::questions
     TextSpan context;
     std::int64_t first_context = 0, tokens = 0;
-    std::int32_t start = 0, end = 0;  // tokens of the first answer; the CLS token if it is not here
+    // tokens of the first answer; the CLS token if the feature does not contain it
+    std::int32_t start = 0, end = 0;
   };
 
-  // Tokenizes everything. A feature is made when it is asked for: there may be questions times
-  // windows of them. The tokenizer may be destroyed afterwards. Throws invalid_argument with
-  // the numbers if the template does not begin with the question, or if max_seq_length leaves
-  // windows of doc_stride tokens or fewer.
+  // Tokenizes everything. Features are made on request and not stored, because each question has a
+  // feature for each window of its context. The tokenizer may be destroyed afterwards. Throws
+  // invalid_argument with the numbers if the template does not begin with the question, or if
+  // max_seq_length leaves windows of doc_stride tokens or fewer.
   SquadDataset(std::shared_ptr<const SquadFile> file, const Tokenizer& tokenizer,
                const SquadFeatureOptions& options);
 
@@ -50,8 +51,8 @@ class SquadDataset final : public Dataset {
   Feature feature(std::int64_t index) const;
   // Features [begin, end) of a question.
   TextSpan features_of(std::int64_t question) const;
-  // Bytes of the context at the token in `position` of a feature; (0, 0) if that is no context
-  // token.
+  // Bytes of the context at the token in `position` of a feature; (0, 0) if that is not a token of
+  // the context.
   bool is_context(const Feature& feature, std::int64_t position) const;
   TextSpan bytes(const Feature& feature, std::int64_t position) const;
 
@@ -67,7 +68,8 @@ class SquadDataset final : public Dataset {
   TokenId cls_ = 0;
   SquadFeatureOptions options_;
   std::vector<Encoding> contexts_, questions_;
-  std::vector<std::int64_t> first_feature_;  // by question, and one beyond
+  // first feature of each question, then the number of features
+  std::vector<std::int64_t> first_feature_;
   bool has_answers_ = false;
 };
 

@@ -16,7 +16,7 @@ struct SquadAnswer {
 };
 
 struct SquadQuestion {
-  std::string id, text;                   // without white space at the left, as in run_qa
+  std::string id, text;                   // without leading white space, as in run_qa
   std::int64_t context = 0;               // index in SquadFile::contexts
   std::vector<SquadAnswer> answers = {};  // empty: no answer exists (version 2.0), or a test set
 };
