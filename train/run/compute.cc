@@ -27,7 +27,7 @@ bool hides_gpus() {
   return visible != nullptr && (*visible == '\0' || std::string_view(visible) == "-1");
 }
 
-// Choices made by timing are valid for all runs on this kind of GPU.
+// File of algorithm choices made by timing. They are valid for all runs on the same kind of GPU.
 std::string algorithm_cache() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0')
     return std::string(cache) + "/shoal/algorithms";
@@ -67,7 +67,7 @@ std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const Wo
     return MemoryLimit{static_cast<std::int64_t>(*limit_mb * (1 << 20)), "memory_limit_mb"};
   if (!device.is_cpu()) {
     if (shared.ranks == 1 || shared.free == 0) return std::nullopt;
-    // The rest is for libraries and the driver's per-process data.
+    // The remaining share is for libraries and the driver's per-process data.
     constexpr double kShareOfGpu = 0.9;
     return MemoryLimit{
         static_cast<std::int64_t>(kShareOfGpu * static_cast<double>(shared.free) / shared.ranks),
@@ -75,7 +75,8 @@ std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const Wo
   }
   const FreeMemory room = free_memory();
   if (!room.known()) return std::nullopt;
-  // The rest is for other memory: samples under construction, thread stacks, other programs.
+  // The remaining share is for other memory: samples under construction, thread stacks, other
+  // programs.
   constexpr double kShare = 0.95;
   const int ranks = std::max(1, world.local_size);
   std::string bound = room.bound;

@@ -46,12 +46,13 @@ RankDevice read_device(std::string_view card) {
   return read;
 }
 
-// Ranks that share a GPU, by its identity; if the driver gives none, by host and index.
+// A key that is equal for ranks on the same GPU: its identity or, if the driver gives none, host
+// and index.
 std::string key_of(const RankDevice& of) {
   return of.identity.empty() ? fmt::format("{}/{}", of.host, to_string(of.device)) : of.identity;
 }
 
-// Values with the ranks that have them, in the order of the first rank.
+// Groups ranks by value, ordered by each group's first rank.
 template <typename Of>
 std::vector<std::pair<std::string, std::vector<int>>> grouped(std::span<const RankDevice> ranks,
                                                               const Of& of) {
@@ -133,7 +134,7 @@ std::vector<int> ranks_on_device_of(std::span<const RankDevice> ranks, int rank)
 }
 
 std::vector<std::string> device_lines(std::span<const RankDevice> ranks) {
-  constexpr std::size_t kHosts = 16;  // most hosts that are named
+  constexpr std::size_t kHosts = 16;  // maximum number of hosts to list
   if (ranks.size() < 2 || ranks.front().device.is_cpu()) return {};
   const auto gpus = grouped(ranks, key_of);
   const auto hosts = grouped(ranks, [](const RankDevice& rank) { return rank.host; });

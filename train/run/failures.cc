@@ -21,9 +21,9 @@ namespace {
 
 struct Failure {
   int status = 0;        // 0: none
-  bool noticed = false;  // failed because others did, which know the reason
+  bool noticed = false;  // failed only because other ranks failed, which know the reason
   std::string text;      // without the rank
-  std::string kind;      // equal for failures that are reported once
+  std::string kind;      // failures with equal kinds are reported once
   bool gone = false;     // the rank ended, or is stopped, without a report
 };
 
@@ -63,7 +63,7 @@ bool speaks(const std::vector<Failure>& all, std::size_t rank) {
   return true;
 }
 
-// The line of the reporting rank, for all ranks with the same failure.
+// The line that the reporting rank prints for all ranks with the same failure.
 std::string said_by(const std::vector<Failure>& all, const Failure& mine, const Error& own,
                     int rank) {
   if (std::ranges::count(all, mine.text, &Failure::text) == std::ssize(all)) return mine.text;
@@ -74,8 +74,8 @@ std::string said_by(const std::vector<Failure>& all, const Failure& mine, const 
   return text;
 }
 
-// Failures by rank. Does not wait for ranks that are gone, but reads reports that they left. Once
-// one is gone, the others have kTellOfDeath, since the launcher ends them soon.
+// Failures by rank. Does not wait for ranks that are gone, but reads reports that they left. Once a
+// rank is gone, waits at most kTellOfDeath for the others, because the launcher ends them soon.
 std::vector<Failure> words_of_all(const World& world, Store& store, const std::string& label,
                                   const Failure& mine, Deadline deadline,
                                   const std::function<bool(int rank)>& is_gone) {
@@ -174,7 +174,7 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     all = words_of_all(world, store, label, mine, deadline, is_gone);
     all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
-    // Also if another rank aborted the job: its reason may be in the log of another host.
+    // Also happens if another rank aborted the job. Its reason may be in the log of another host.
     report_error(program, own ? own->what() : gone.what());
     return own ? mine.status : kFailed;
   }

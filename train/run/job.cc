@@ -94,7 +94,7 @@ Job::Parts::Parts(RunRanks& all_ranks)
               memory_limit(std::nullopt, ranks.world(), device.device)),
       communicator(collectives::make_communicator(ranks.world(), ranks.store(),
                                                   communicator_options(compute))) {
-  (void)communicator->host();  // creates it while all ranks are here
+  (void)communicator->host();  // creates it while all ranks take part
   ranks.stop_watching();       // the communicator watches them now
 }
 

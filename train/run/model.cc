@@ -22,7 +22,7 @@ namespace shoal {
 namespace {
 
 parallel::MeshShape checked_shape(const ParallelPlan& plan, const nn::Chain& chain, int ranks) {
-  // The number of rows is checked when a batch comes.
+  // cut() checks the number of rows of each batch.
   const std::int64_t parts = plan.tensor.prescaled_batch ? 1 : plan.mesh.tensor;
   parallel::check_layout(plan, {.ranks = ranks, .batch = plan.pipeline.microbatches * parts},
                          parallel::layout_model(chain));
@@ -134,7 +134,8 @@ std::string Model::describe() const {
 
 void Model::load_pretrained(const std::string& directory) {
   parts_->mesh.guarded([&] {
-    parts_->model->wait_for_values();  // gathers read the values that are written now
+    // pending gathers still read the values that are overwritten here
+    parts_->model->wait_for_values();
     read_weights(directory, *parts_->task, parts_->context.kernels(),
                  held_weights(*parts_->model, Which::held));
     parts_->model->refresh();

@@ -70,7 +70,7 @@ void Optimizer::save(const std::string& directory, std::int64_t step) {
     std::unique_ptr<CheckpointTransaction> transaction;
     if (world.rank() == 0)
       transaction = std::make_unique<CheckpointTransaction>(directory, step, 0);
-    world.host().barrier()->wait();  // the directory is there
+    world.host().barrier()->wait();  // the directory exists now
     const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
     std::vector<LocalShard> written = parts_->held(Which::written);
     for (LocalShard& one : written)
@@ -78,7 +78,7 @@ void Optimizer::save(const std::string& directory, std::int64_t step) {
     write_held(unfinished, world.rank(), world.size(), written);
     world.host().barrier()->wait();  // all parts are written
     if (transaction) {
-      ShardedCheckpoint::open(unfinished);  // each element is there exactly once
+      ShardedCheckpoint::open(unfinished);  // checks that each element occurs exactly once
       model.task->save_setup(unfinished);
       transaction->commit();
     }
@@ -104,7 +104,8 @@ std::int64_t Optimizer::resume(const std::string& directory) {
     }
     world.host().broadcast(&step, 1, DType::i64, 0)->wait();
     if (step == 0) return step;
-    model.model->wait_for_values();  // gathers read the values that are written now
+    // pending gathers still read the values that are overwritten here
+    model.model->wait_for_values();
     const auto checkpoint = ShardedCheckpoint::open(checkpoint_path(directory, step));
     read_held(checkpoint, parts_->held(Which::held), model.context.stream);
     parts_->optimizer.refresh();

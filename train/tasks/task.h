@@ -23,8 +23,8 @@ class Task {
   // The module as a chain of units, which pipelines and sharding need; null: it is not one.
   virtual nn::Chain* chain() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
-  // The fields of config.json that the model knows, with their values. Null: not known; a resumed
-  // run then compares only tensors.
+  // The fields of config.json that the model knows, with their values. Null: not known, so a
+  // resumed run compares only tensors.
   virtual nlohmann::json configuration() const;
   // The same for another config.json of this kind of model; `source` names it in messages.
   virtual nlohmann::json configuration_of(const nlohmann::json& config,
@@ -42,8 +42,8 @@ class Task {
   virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const = 0;
   // Targets for `rows` rows that have none, of `length` positions each.
   virtual Tensor no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const;
-  // Forward on chain_input(), or on copies in the kernels' memory: loss_scale × sum over valid
-  // targets.
+  // Runs the forward on chain_input() or a copy of it in the kernels' memory. The loss is
+  // loss_scale × sum over valid targets.
   virtual nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) = 0;
 
   // Calls `assign` with the whole value of each parameter from a Hugging Face directory, in the
@@ -53,8 +53,8 @@ class Task {
   // model does not use.
   using Assign = std::function<void(nn::Parameter&, const ConstView&)>;
   virtual nn::LoadReport load(const std::string& directory, const Assign& assign) = 0;
-  // Makes save() also write the other files of a Hugging Face directory (generation_config.json)
-  // unchanged. load() does so too.
+  // Makes save() also write the directory's other files (generation_config.json) unchanged. load()
+  // implies this.
   virtual void keep_files_of(const std::string& /*directory*/) {}
 
   // Writes the files of a Hugging Face directory into `directory`, which must exist. `value`
@@ -63,7 +63,7 @@ class Task {
   // module.
   using ValueOf = std::function<ConstView(const nn::Parameter&)>;
   virtual void save(const std::string& directory, const ValueOf& value) const = 0;
-  // Writes all of these files except the weights (as for f32), for a checkpoint in parts.
+  // Writes the same files as save() for f32, but without the weights. For a checkpoint in parts.
   virtual void save_setup(const std::string& directory) const = 0;
 };
 

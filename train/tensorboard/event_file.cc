@@ -21,8 +21,8 @@ constexpr std::array<std::uint32_t, 256> crc_table() {
   return table;
 }
 
-// TFRecord rotates and shifts a checksum, so that it differs from the checksum of data with
-// checksums.
+// TFRecord rotates a checksum and adds a constant, because checksums of data that contain checksums
+// are weak.
 std::string masked(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   const std::uint32_t mask = (crc >> 15 | crc << 17) + 0xA282EAD8u;

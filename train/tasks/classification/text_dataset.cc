@@ -26,7 +26,7 @@ bool is_number(std::string_view text) {
   return error == std::errc() && at == text.end();
 }
 
-// The class of a row's label. In a table 01 is the class 1.
+// The class of a row's label. In a TSV or CSV, "01" is class "1".
 std::optional<std::int32_t> class_of(const std::string& label, const LabelSet& labels,
                                      RecordFormat format) {
   if (auto found = labels.find(label); found || format == RecordFormat::json) return found;
@@ -34,7 +34,7 @@ std::optional<std::int32_t> class_of(const std::string& label, const LabelSet& l
   return number ? labels.find(*number) : std::nullopt;
 }
 
-// For rows of which none has a label. Names the first row that has something else.
+// Throws for rows without any label. Names the first row with something other than a label.
 [[noreturn]] void refuse_labels(const RecordFile& rows, const std::string& column) {
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     const Record record = rows.get(i);
@@ -112,7 +112,7 @@ TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const Recor
   for (std::int64_t i = 0; i < file_->size(); ++i) {
     progress::made_of();
     try {
-      // Only the first bad row is described: an exception takes longer than a short row.
+      // Only the first bad row gets a message, because an exception costs more than a short row.
       const std::optional<Row> row = read(i, skipped_ > 0);
       if (!row) {
         ++skipped_;

@@ -1,5 +1,5 @@
-// Tagged words as model inputs, as in run_ner: each word is tokenized by itself, and its tag is at
-// its first piece.
+// Tagged words as model inputs, as in run_ner: each word is tokenized separately, and its first
+// piece has its tag.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace shoal {
 struct TaggedOptions {
   LabelSet labels;                           // discover_tags() of the training file
   std::vector<std::int32_t> model_ids = {};  // by tag, if the model orders tags differently
-  // A word's other pieces get its tag too, as I- instead of B- if that tag exists; otherwise
-  // kIgnoreLabel.
+  // True: a word's other pieces get its tag too, as I- instead of B- if that tag exists. False:
+  // they get kIgnoreLabel.
   bool label_all_tokens = false;
   std::int64_t max_seq_length = 128;  // longer sentences are cut at the right
 };
@@ -53,8 +53,8 @@ class TaggedDataset final : public Dataset {
   std::vector<std::vector<std::int32_t>> tags_;
 };
 
-// The tags at labelled positions, for entity_scores(): of predicted classes (as many as labels), or
-// of the labels themselves.
+// The names of `classes` at labelled positions, for entity_scores(). `classes`: predicted classes,
+// one per label, or the labels themselves.
 std::vector<std::string> tags_where_labelled(std::span<const std::int32_t> classes,
                                              std::span<const std::int32_t> labels,
                                              const LabelSet& names);

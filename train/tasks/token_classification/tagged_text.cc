@@ -46,7 +46,7 @@ std::string_view text_of(const MappedFile& map) {
   return all;
 }
 
-// The most that there can be.
+// Maximum number of sentences in the text.
 std::size_t sentences_in(std::string_view all) {
   std::size_t count = 1;
   std::string_view line;
@@ -66,7 +66,8 @@ class ColumnReader {
       : text_(text), options_(options), path_(std::move(path)) {}
 
   void read(std::string_view all) {
-    text_.sentences.reserve(sentences_in(all));  // growing would hold them more than twice
+    // a growing vector would need more than twice the memory
+    text_.sentences.reserve(sentences_in(all));
     std::int64_t number = 1;
     std::string_view line;
     for (TextLines lines(all); lines.next(line); ++number) {
@@ -135,7 +136,8 @@ std::vector<std::string> split_at_spaces(std::string_view text) {
   return words;
 }
 
-// `type`: of the tags before it, and then of its own. run_ner cannot sort tags of several types.
+// `type`: in, the type of all earlier tags; out, including this sentence's. Several types are
+// refused, because run_ner cannot sort them.
 TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options,
                            Record::Item& type) {
   const auto split = [&](const std::string& name) {
@@ -174,7 +176,8 @@ void read_rows(const RecordFile& rows, const TaggedTextOptions& options, TaggedT
     progress::made_of();
     try {
       const Record record = rows.get(i);
-      // Only the first bad sentence is described: an exception takes longer than a short row.
+      // Only the first bad sentence gets a message, because an exception costs more than a short
+      // row.
       if (text.skipped > 0 && !record.has(options.words_field))
         ++text.skipped;
       else

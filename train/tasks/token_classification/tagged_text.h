@@ -29,9 +29,7 @@ struct TaggedText {
   std::string first_skipped;
 };
 
-// A sentence is bad if it is not UTF-8, if a line has no tag or an empty one, or if its lists
-// differ in length. So it is if a word is no text, or a tag is neither text nor number. Bad
-// sentences throw corrupt_data with file and line, or are skipped and counted.
+// .jsonl, .json and .csv: one sentence per record, with a list of words and a list of tags.
 // Other endings: one word per line, the first column is the word and the last its tag, separated by
 // a tab or spaces. A blank line or -DOCSTART- ends a sentence. Blanks after a tag are ignored.
 //
@@ -39,7 +37,7 @@ struct TaggedText {
 // value of another type (words are texts; tags are texts or numbers, all of one type), or the text
 // is not UTF-8. Bad sentences throw corrupt_data with file and line, or are skipped and counted.
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options = {});
-// The same for rows that are open already; their own bad rows are counted.
+// The same for rows that are already open. Also counts the rows that they skipped.
 TaggedText read_tagged_rows(const RecordFile& rows, const TaggedTextOptions& options = {});
 
 // The columns of the first word in a file with one word per line; empty if there is none.
