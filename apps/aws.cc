@@ -26,7 +26,7 @@ std::string time_text(const std::optional<sagemaker::Moment>& moment) {
   return moment ? sagemaker::extended_time(*moment) : "";
 }
 
-// Prints news of one job.
+// Prints status changes and new log lines of one job.
 class Watch {
  public:
   Watch(const sagemaker::Session& session, const std::string& name, const WatchOptions& options)

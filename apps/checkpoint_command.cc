@@ -46,11 +46,12 @@ std::string checkpoint_in(const std::string& directory) {
   return newest->path;
 }
 
-// Why training and generation refuse config.json; empty if they take it, or know no such model.
+// The reason why training and generation refuse config.json; empty if they accept it or do not know
+// the model's type.
 std::string config_problem(const std::string& directory) {
   const std::string source = directory + "/config.json";
   try {
-    if (!path_exists(source)) return {};  // inspect_checkpoint() says so where it is needed
+    if (!path_exists(source)) return {};  // inspect_checkpoint() reports it if it is needed
     const nlohmann::json config = read_json_file(source);
     if (!config.is_object() || nn::is_known_type(nn::model_type_of(config)))
       nn::check_sizes(config, source, directory);
@@ -60,11 +61,11 @@ std::string config_problem(const std::string& directory) {
   return {};
 }
 
-// Returns exit status 1 if something is missing or no model, for scripts.
+// Returns exit status 1, for scripts, if something is missing or the model is refused.
 int inspect(const InspectOptions& o) {
   CheckpointContents contents = inspect_checkpoint(checkpoint_in(o.directory), o.verify);
   const std::string problem = config_problem(contents.path);
-  // The weights may be at fault, which is known then.
+  // inspect_checkpoint() may have reported the same problem.
   if (!problem.empty() && std::ranges::find(contents.problems, problem) == contents.problems.end())
     contents.problems.push_back(problem);
   if (o.json)

@@ -144,7 +144,7 @@ int stop(const JobWords& words) {
   return 0;
 }
 
-// Hourly price of one instance of the type; `job` ran on it.
+// Hourly price of one instance of `type`, on which `job` ran.
 double price_of(const ordered_json& prices, const std::string& file, const std::string& type,
                 const std::string& job) {
   const auto price = prices.find(type);
@@ -168,7 +168,7 @@ std::vector<double> prices_of(const ordered_json& prices, const std::string& fil
   return all;
 }
 
-// Cost of all its instances.
+// Cost of the job over all its instances; nullopt if unknown.
 std::optional<double> money_of(const DescribedJob& job, const std::vector<double>& prices) {
   if (!job.billable_seconds || prices.empty()) return std::nullopt;
   double hourly = 0;

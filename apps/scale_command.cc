@@ -261,7 +261,7 @@ void add_scale(CLI::App& app, Action& action) {
       "run; SHOAL_THREADS changes that.\nOn several hosts: --launch 'mpirun -n {ranks} --hostfile "
       "HOSTS -x SHOAL_THREADS'.");
   auto o = std::make_shared<Options>();
-  // A list takes one argument, so that the configuration may follow it.
+  // A list is a single argument, so that a configuration file may follow it.
   command->add_option("--ranks", o->study.ranks, "numbers of ranks; default 1, 2, 4 .. cores")
       ->delimiter(',')
       ->allow_extra_args(false);

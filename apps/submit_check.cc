@@ -27,7 +27,8 @@ namespace {
 
 using sagemaker::Json;
 
-// Hyperparameters as SageMaker passes them to the container, and the container to `shoal train`.
+// The options that `shoal train` gets: hyperparameters as SageMaker passes them to the container,
+// and the container to the command.
 Json run_options(const Json& request) {
   OrderedFields options;
   if (const Json* const given = find_field(request, "HyperParameters"))
@@ -37,7 +38,7 @@ Json run_options(const Json& request) {
   return std::move(options).json();
 }
 
-// Empty if there is none.
+// The name of the entry point; empty if there is none.
 std::string entry_point_of(const sagemaker::TrainingJob& job) {
   const Json options = find_field(job.request, "HyperParameters") == nullptr
                            ? Json::object()

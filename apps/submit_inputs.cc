@@ -28,7 +28,7 @@ constexpr std::string_view kChannels = "/opt/ml/input/data",
                            kConfiguration = "/opt/ml/input/config", kCode = "/opt/ml/code",
                            kCheckpoints = "/opt/ml/checkpoints";
 
-// Both paths are without "..".
+// True if `path` is `directory` or below it. Both must be without "..".
 bool is_within(std::string_view path, std::string_view directory) {
   return path.starts_with(directory) &&
          (path.size() == directory.size() || path[directory.size()] == '/');
@@ -100,7 +100,8 @@ class Inputs {
                   fmt::format("is {}{}, {}", path.is_list ? "@" : "", shortened(path.value), why));
   }
 
-  // Code is source_dir or the entry point alone, and the dependencies, each under its last name.
+  // Finds a file of the code: in source_dir, or the entry point itself, or a dependency, which has
+  // the last part of its path as its name.
   std::optional<fs::path> code_file(const std::string& path) const {
     const fs::path base(directory_);
     if (!job_.code->source_dir.empty() && path_exists(base / job_.code->source_dir / path))
@@ -113,7 +114,7 @@ class Inputs {
     }
     return std::nullopt;
   }
-  // True if the code contains the path, or files that match it, or cannot be looked into.
+  // True if the code contains the path or files that match it, or if that cannot be checked.
   bool in_code(const std::string& path) const {
     if (!job_.code) return !is_whole_;  // an archive in S3
     if (job_.code->git) return true;    // known only after cloning
@@ -122,7 +123,7 @@ class Inputs {
     const std::string folder = fs::path(sure).parent_path().string();
     return folder.empty() || code_file(folder).has_value();
   }
-  // Something else than a file or a directory can be there, and nothing reads that.
+  // Reports a path that exists but is of the wrong kind, such as a pipe.
   void check_kind(const command::TrainNeeds::Path& path, const std::string& name) {
     if (!job_.code || job_.code->git) return;
     const auto file = code_file(name);
@@ -132,7 +133,7 @@ class Inputs {
     else if (kind == FileKind::directory && is_one_file(path))
       add(path, several(path.option));
   }
-  // True if the environment places Hugging Face's cache, for example in a channel.
+  // True if the environment names the place of Hugging Face's cache, for example a channel.
   bool has_cache() const {
     const Json* const environment = find_field(job_.request, "Environment");
     if (environment == nullptr) return false;
@@ -141,7 +142,7 @@ class Inputs {
         [&](const char* name) { return find_field(*environment, name) != nullptr; });
   }
 
-  // Only files are read from elsewhere, and only as one_file.cc and the stream do it.
+  // Checks a URL. Only options for files accept one, under the rules of one_file.cc and streaming.
   void check_remote(const command::TrainNeeds::Path& path, bool is_file) {
     const std::string scheme = path.value.substr(0, path.value.find("://"));
     const bool is_streamed = needs_.streams && path.option == "train_file";
@@ -167,8 +168,8 @@ class Inputs {
   bool is_one_file(const command::TrainNeeds::Path& path) const {
     return path.option.ends_with("_file") && !(needs_.streams && path.option == "train_file");
   }
-  // Only streaming reads "@LIST" and "a.txt,b.txt"; without it they would be one file's
-  // name.
+  // Only streaming reads "@LIST" and "a.txt,b.txt". Without streaming, they are the name of one
+  // file.
   bool is_of_stream(const command::TrainNeeds::Path& path) const {
     const std::string& value = path.value;
     if (!is_one_file(path)) return false;
@@ -181,7 +182,7 @@ class Inputs {
     if (is_of_stream(path)) return add(path, several(path.option));
     check_path(path, /*is_model=*/false);
   }
-  // What a list of the job's code names.
+  // Checks the names in a list that is part of the job's code.
   void check_listed(const command::TrainNeeds::Path& path) {
     if (!path.is_list || !job_.code || job_.code->git) return;
     const std::string where = place_of(path.value);
@@ -192,13 +193,13 @@ class Inputs {
       check_path({path.option, name}, /*is_model=*/false);
   }
 
-  // As the run sees it, which starts where the code is; without "..".
+  // The absolute path, without "..", that a run in the code's directory would use.
   static std::string place_of(const std::string& value) {
     std::string where = (fs::path(kCode) / value).lexically_normal().string();
     while (where.size() > 1 && where.ends_with('/')) where.pop_back();
     return where;
   }
-  // SageMaker restores checkpoints there.
+  // The directory in which SageMaker restores checkpoints.
   std::string checkpoints() const {
     const Json* const config = find_field(job_.request, "CheckpointConfig");
     const Json* const local = config == nullptr ? nullptr : find_field(*config, "LocalPath");
@@ -209,7 +210,7 @@ class Inputs {
     try {
       look_for(path, is_model);
       check_listed(path);
-    } catch (const Error& error) {  // the file system's
+    } catch (const Error& error) {  // of the file system
       problems_.add(place(path.option), error.what());
     }
   }
@@ -242,7 +243,7 @@ class Inputs {
   }
 
   void check_channel(const command::TrainNeeds::Path& path, const std::string& where) {
-    if (where == kChannels) return;  // all of them
+    if (where == kChannels) return;  // the directory of all channels
     const std::string rest = where.substr(kChannels.size() + 1);
     const std::string channel = rest.substr(0, rest.find('/'));
     if (!has(channel))
@@ -252,7 +253,7 @@ class Inputs {
       add(path, several(path.option));
   }
 
-  // A relative path, or a name to search for.
+  // Checks a relative path, or a name that `shoal train` searches for.
   void check_name(const command::TrainNeeds::Path& path, bool is_model) {
     if (in_code(path.value)) return check_kind(path, path.value);
     if (path.option == "config_name" && path.value.starts_with("gpt2")) return;  // a preset

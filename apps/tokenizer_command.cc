@@ -49,7 +49,7 @@ int train(const TrainOptions& options) {
   trainer_options.progress = [&](std::string_view stage, std::int64_t done, std::int64_t total) {
     if (stage != stage_now) {
       const bool first =
-          std::exchange(stage_now, stage).empty();  // the first stage's bar has run since the start
+          std::exchange(stage_now, stage).empty();  // the first stage uses the bar created above
       if (!first) bar = std::make_unique<ProgressBar>(stderr, stage == "merge" ? "merge" : "B");
     }
     bar->update(done, total, stage_now);
@@ -74,7 +74,7 @@ struct CodeOptions {
   bool skip_special = false;
 };
 
-// The words of the command line, a file, or standard input.
+// The input: the words of the command line, a file, or standard input.
 std::string input_text(const CodeOptions& options) {
   SHOAL_CHECK(options.file.empty() || options.words.empty(),
               "--file {} and '{}' are both given; choose one", options.file,

@@ -74,7 +74,7 @@ Bench::Bench(const World& world, Store& store, const Options& options, Scope sco
                    ? world.nodes
                    : world.size;  // a named network is used even on one host
       break;
-    case Scope::hosts:  // of unequal hosts, the largest
+    case Scope::hosts:  // with unequal hosts, tunes for the largest
       ranks_ = largest;
       color_ = world.local_size == largest ? world.node : -1;
       break;
