@@ -154,7 +154,7 @@ std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::
                                              const std::atomic<int>& stop, double grace_seconds,
                                              const std::function<bool()>& gives_up) {
   const Deadline start = Deadline::in_seconds(rules.start_seconds);
-  std::optional<Clock::time_point> seen, stopped;  // last time orted was seen; time of the signal
+  std::optional<Clock::time_point> seen, stopped;  // when orted was last seen; when the signal came
   for (;; pause(rules.poll_seconds)) {
     if (auto ending = told_ending(path)) return ending;
     if (stop != 0 && !stopped) stopped = Clock::now();

@@ -94,7 +94,7 @@ void set_fabric(const Contract& c, std::size_t hosts, MpirunVariables& variables
   variables.set_unless_forwarded("FI_PROVIDER", "efa");
   variables.set_unless_forwarded("FI_EFA_FORK_SAFE", "1");
   if (!has_device_rdma(c.instance_type)) return;
-  // By default, libfabric enables it only for programs with API 1.18 and on adapters newer than
+  // By default, libfabric enables RDMA only for programs with API 1.18 and on adapters newer than
   // p4d's.
   variables.set_unless_forwarded("FI_EFA_USE_DEVICE_RDMA", "1");
   // Without this, NCCL would fall back to sockets if the plugin fails. With it, NCCL fails with an

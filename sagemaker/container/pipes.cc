@@ -56,7 +56,8 @@ class RankPipe {
         std::this_thread::sleep_for(std::chrono::milliseconds(kPollMilliseconds));
     }
   }
-  // Writes all bytes, waiting for the rank to read them. A rank that closed its end gets no more.
+  // Writes all bytes, waiting for the rank to read them. Discards bytes for a rank that closed its
+  // end.
   void write(std::span<const std::byte> bytes, const std::atomic<bool>& stop) {
     wait_for_reader(stop);
     while (!bytes.empty() && !is_through_ && !stop) {

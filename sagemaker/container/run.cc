@@ -135,7 +135,7 @@ void tell_workers(const Contract& c, const Launch& launch, const ContainerOption
     say(fmt::format("host {} could not be told how this one ended", host));
 }
 
-// The worker's part: serves ssh for mpirun until it is done. The ranks get this container's
+// Runs a worker: serves ssh for mpirun until mpirun is done. The ranks get this container's
 // environment, overridden by the variables that mpirun forwards.
 int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOuts& fan_outs,
                  const std::atomic<int>& stop) {
@@ -294,7 +294,7 @@ int run_container(const ContainerOptions& options, const std::atomic<int>& stop)
   try {
     return run_host(options, stop);
   } catch (const Error& error) {
-    // ended because it was stopped
+    // this error is a result of the stop
     if (stop != 0 && error.code() == ErrorCode::aborted) return 128 + stop;
     reason = error.what();
   } catch (const std::exception& error) {

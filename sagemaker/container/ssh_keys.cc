@@ -63,7 +63,8 @@ void make_ssh_key(const HostRules& rules) {
                 fmt::format("{} for keys of ssh cannot be made: {}", rules.keys, why),
                 "hosts of one job reach each other as root");
   };
-  // Files of an earlier job on this machine. A folder with other contents is kept and refused.
+  // Removes files of an earlier job on this machine. A folder with other contents is kept and
+  // refused.
   for (const char* name : {"key", "key.pub", "authorized_keys", "answer"})
     remove_file(fmt::format("{}/{}", rules.keys, name));
   if (path_exists(rules.keys) && (!is_directory(rules.keys) || !list_directory(rules.keys).empty()))

@@ -229,7 +229,7 @@ void Fields::refuse(const std::string& name, std::string_view why) {
 void Fields::finish() {
   for (const auto& [key, unused] : object_->items()) {
     if (key.starts_with('_') || std::ranges::find(known_, key) != known_.end()) continue;
-    // Suggestions take time, and a reader needs only the first few.
+    // Only the first problems get suggestions, which take time to compute.
     constexpr std::size_t kSuggestions = 20;
     problems_->add(path(key), "there is no such key" + (problems_->size() < kSuggestions
                                                             ? did_you_mean(key, known_)

@@ -12,7 +12,8 @@
 namespace shoal::sagemaker {
 namespace {
 
-// Sets of regions: images up to transformers 4.17, since 4.26, and of the Training Compiler.
+// Sets of regions: those with images up to transformers 4.17, with images since 4.26, and with
+// images of the Training Compiler.
 enum : unsigned { kOld = 1, kNew = 2, kCompiler = 4, kFirstCompiler = 8 };
 
 struct Region {

@@ -15,8 +15,7 @@ constexpr std::int64_t kLongestRun = 28 * 86400;
 constexpr std::int64_t kLargestVolume = 16384;
 constexpr std::int64_t kMostInstances = 10000;
 
-// GPUs have bf16 instructions from compute capability 8.0 on. On older ones `shoal train` refuses
-// it.
+// True if the job asks for bf16, which `shoal train` refuses on GPUs below compute capability 8.0.
 bool asks_for_bf16(Draft& draft) {
   const Json* const options = draft.job.value("hyperparameters");
   if (options == nullptr || !options->is_object()) return false;
@@ -195,7 +194,7 @@ void add_stopping(Draft& draft) {
     job.problem("checkpoint_local_path", "has no effect without checkpoint_s3_uri");
   if (local && !local->starts_with('/'))
     job.problem("checkpoint_local_path", "is not an absolute path");
-  // The container does not learn this path.
+  // SageMaker does not tell the container this path.
   const Json* options = job.value("hyperparameters");
   const bool says_output =
       options != nullptr && options->is_object() && options->contains("output_dir");

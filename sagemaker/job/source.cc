@@ -41,7 +41,7 @@ std::vector<std::string> git_environment(const GitSource& git) {
   else if (!git.username.empty() && !git.password.empty())
     basic = git.username + ":" + git.password;
   if (basic.empty() || !git.repository.starts_with("https://")) return all;
-  // Only for this host: a redirection elsewhere does not get the credentials.
+  // Limited to this host, so that a redirection to another host does not get the credentials.
   const auto path = git.repository.find('/', std::string("https://").size());
   all.emplace_back("GIT_CONFIG_COUNT=1");
   all.push_back("GIT_CONFIG_KEY_0=http." + git.repository.substr(0, path) + "/.extraHeader");
@@ -92,8 +92,8 @@ void check_links(const std::string& clone) {
   }
 }
 
-// Reports a path that is absent, cannot be looked at, or is none of these kinds: a pipe or a device
-// is never wanted.
+// Reports a path that is absent, cannot be accessed, or has none of these kinds, such as a pipe or
+// a device.
 bool check_path(std::string_view field, const std::string& path,
                 std::initializer_list<FileKind> kinds, Problems& problems) {
   const bool file = std::ranges::find(kinds, FileKind::regular) != kinds.end();

@@ -60,7 +60,7 @@ Credentials CredentialProvider::fetch() {
     log::debug("AWS credentials: {}, access key {}", found->source, found->access_key);
     return *std::move(found);
   }
-  // No answer from the metadata service counts as no credentials.
+  // The metadata service's source returns nullopt without an answer, so this can be an outage.
   if (is_chosen_)
     throw CredentialsError(
         ErrorCode::not_found,
@@ -83,7 +83,7 @@ Credentials CredentialProvider::get() {
   } else if (const Moment now = now_();
              current_->expires && !sources_.empty() && *current_->expires - now < 15min) {
     const bool must = *current_->expires - now < 10min;
-    // Otherwise every request of every thread would wait for a source that is down.
+    // Without this limit, every request of every thread would wait for a source that is down.
     if (!must && now < not_before_) return *current_;
     try {
       current_ = fetch();
