@@ -117,7 +117,8 @@ int logs(const JobWords& words) {
     WatchOptions options = words.watch;
     options.json = words.json;
     options.status = false;
-    watch_job(session, name, options);  // only attach returns the job's status
+    // ignores the result: only `attach` returns the job's status
+    watch_job(session, name, options);
     return 0;
   }
   sagemaker::JobLog log(session.client(sagemaker::Service::logs), name);

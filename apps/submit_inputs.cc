@@ -210,7 +210,7 @@ class Inputs {
     try {
       look_for(path, is_model);
       check_listed(path);
-    } catch (const Error& error) {  // of the file system
+    } catch (const Error& error) {  // a file system error
       problems_.add(place(path.option), error.what());
     }
   }

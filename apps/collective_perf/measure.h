@@ -23,7 +23,7 @@ struct Timing {
 };
 
 struct Result {
-  std::int64_t bytes = 0;  // of the larger buffer, as in nccl-tests
+  std::int64_t bytes = 0;  // size of the larger buffer, as in nccl-tests
   std::int64_t count = 0;  // as passed to the call
   std::optional<Timing> out_of_place, in_place;
 };

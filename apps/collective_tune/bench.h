@@ -26,7 +26,7 @@ class Bench {
   // `rules` apply to every choice, after those of SHOAL_COLLECTIVES.
   Bench(const World& world, Store& store, const Options& options, Scope scope, std::string rules);
 
-  int ranks() const { return ranks_; }  // of a group
+  int ranks() const { return ranks_; }  // ranks per group
   int nodes() const { return nodes_; }
   // Choices worth trying for an operation, without the one that the default uses.
   std::vector<Choice> choices(const Point& point) const;

@@ -283,7 +283,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
     wait_for_hosts(workers, options.hosts, stop);
   }
-  if (stop != 0) return stopped_by(stop, fan_outs);  // before any training
+  if (stop != 0) return stopped_by(stop, fan_outs);  // stopped before training began
   return run_command(c, launch, command, variables, fan_outs, options, stop);
 }
 

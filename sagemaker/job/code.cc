@@ -80,7 +80,7 @@ std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
     job.problem("source_dir", "in S3 must be an archive, sourcedir.tar.gz");
   if (is_remote && code.git) job.problem("git_config", "has no effect on a source_dir in S3");
 
-  // As in the SDK: in output_path's bucket, at the top unless code_location is given.
+  // As in the SDK, the code goes to code_location, by default to the top of output_path's bucket.
   const auto [bucket, prefix] = split_s3(location ? *location : draft.output_path);
   const std::string folder = location && !prefix.empty() ? prefix + "/" : std::string();
   code.upload_to = fmt::format("s3://{}/{}{}/source/sourcedir.tar.gz", bucket, folder, draft.name);

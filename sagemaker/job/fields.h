@@ -79,7 +79,8 @@ class Fields {
   void refuse(const std::string& name, std::string_view why);
 
   void problem(const std::string& name, std::string_view text) { problems_->add(path(name), text); }
-  std::string path(std::string_view name) const;  // path of the field `name`; empty: of the object
+  // path of the field `name`; with an empty name, of the object
+  std::string path(std::string_view name) const;
   Problems& problems() { return *problems_; }
   // Reports unknown keys as problems, except those that begin with "_" (comments).
   void finish();

@@ -31,7 +31,7 @@ std::string image_base_name(const std::string& uri);
 enum class ShoalBuild { cpu, cuda12, cuda13 };
 std::optional<ShoalBuild> shoal_build(const std::string& image);
 
-// True for Amazon's deep learning containers, which run a job's Python code.
+// True for images of Amazon's deep learning containers, which run a job's Python code.
 bool is_amazons_image(const std::string& image);
 
 // Domain of a region's partition: "amazonaws.com", "amazonaws.com.cn" ...

@@ -118,7 +118,7 @@ void pass_on(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // no reader
+    if (written <= 0) return;  // the reader has closed its end
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }

@@ -311,7 +311,7 @@ std::optional<Credentials> Chain::from_metadata() const {
     token = ask(request, 1);
   } catch (const TransportError& error) {
     log::debug("no instance metadata: {}", error.message());
-    return std::nullopt;  // not an EC2 instance
+    return std::nullopt;  // this machine is not an EC2 instance
   }
   if (token.status >= 500 || token.status == 429) refuse("the instance", token.status);
   if (token.status != 200) return std::nullopt;

@@ -10,7 +10,7 @@ namespace shoal::sagemaker {
 namespace {
 
 struct KnownPartition {
-  std::string_view prefix;  // of region names
+  std::string_view prefix;  // prefix of the partition's region names
   Partition partition;
 };
 // The first match counts. Regions of "aws" have many prefixes, so it comes last.

@@ -7,7 +7,7 @@ namespace shoal::sagemaker {
 FetchPool::FetchPool(int threads) {
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
-  } catch (...) {  // no more threads available
+  } catch (...) {  // the system cannot start another thread
     stop();
     throw;
   }

@@ -45,8 +45,8 @@ struct HttpRequest {
   std::string_view body = {};  // owned by the caller until send() returns
   // Buffer for the body of a 206 response. A longer body is an error.
   std::span<std::byte> into = {};
-  bool allow_plain = false;  // without it, http:// is an error
-  bool direct = false;       // without proxy: metadata services
+  bool allow_plain = false;  // false: http:// is an error
+  bool direct = false;       // bypasses proxies, for metadata services
   bool once = false;         // the transport must not resend it on another connection
   double seconds = 0;        // total timeout; 0: only the transport's own limits
 };

@@ -87,8 +87,8 @@ void S3Source::read(std::int64_t offset, std::span<std::byte> destination) const
     object_->fetch(offset, destination);
 }
 
-// Fetches parts directly into the destination. Adds them to the checksum in order, while later ones
-// arrive.
+// Fetches parts directly into the destination. Adds parts to the checksum in order, while later
+// parts arrive.
 void S3Source::read_parallel(std::int64_t offset, std::span<std::byte> destination) const {
   const bool whole = std::ssize(destination) == size();
   const ObjectHead& head = object_->head;

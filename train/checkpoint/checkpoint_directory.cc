@@ -106,7 +106,7 @@ void check_size(const std::string& directory, const ListedFile& file) {
 // The step of a run's checkpoint is stored in three places, which must agree.
 void check_step(const std::string& directory, const Marker& marker, bool reads_state) {
   if (std::ranges::find(marker.files, kTrainerStateFile, &ListedFile::name) == marker.files.end())
-    return;  // no run resumes from it
+    return;  // no run can resume from such a checkpoint
   const auto named =
       step_of(fs::path(directory + "/").lexically_normal().parent_path().filename().string());
   SHOAL_CHECK(!named || *named == marker.step, "its {} marker is of step {}", kCompleteMarker,

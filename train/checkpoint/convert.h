@@ -21,7 +21,7 @@ struct ConvertOptions {
   std::optional<DType> dtype = {};  // f32, bf16 or f16, for floating weights; nullopt: unchanged
   bool optimizer = true;            // include optimizer state, if any; unchanged
   std::string setup = {};           // directory of config.json and tokenizer; empty: `from`
-  std::int64_t max_file_bytes = 5'000'000'000;  // of model-00001-of-...
+  std::int64_t max_file_bytes = 5'000'000'000;  // size limit of each file model-00001-of-...
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // bytes; may be empty
 };
 

@@ -32,7 +32,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::size_t kMostBytes = 4096;  // of a lock file; a larger one is malformed
+constexpr std::size_t kMostBytes = 4096;  // a larger lock file is malformed
 constexpr double kLooksInLease = 60;
 // Limit of a wait, in leases: one for the holder, one for a waiter that died with the claim, and a
 // margin.
@@ -94,7 +94,8 @@ ProcessLife life_of(std::int64_t pid) {
   std::optional<std::string> stat;
   best_effort("look at the process that holds an output_dir",
               [&] { stat = small_file(fmt::format("/proc/{}/stat", pid)); });
-  if (!stat) return {gone(), {}};  // it ended just now, or /proc hides other users' processes
+  // the process has just ended, or /proc hides other users' processes
+  if (!stat) return {gone(), {}};
   const std::size_t name_end = stat->rfind(')');  // the name may contain blanks and brackets
   if (name_end == std::string::npos) return {};
   std::istringstream fields(stat->substr(name_end + 1));

@@ -93,7 +93,7 @@ void write_shard(const std::string& directory, int rank, int ranks,
   nlohmann::ordered_json described = nlohmann::ordered_json::array();
   std::map<std::string, std::size_t> index;
   for (const TensorShard& held : tensors) {
-    // One rank may hold several parts of a tensor.
+    // The key is numbered because one rank may hold several parts of a tensor.
     const std::string key = fmt::format("{}#{}", held.name, entries.size());
     nlohmann::ordered_json json = to_json(held);
     json["key"] = key;

@@ -19,8 +19,8 @@ namespace shoal {
 
 struct TensorShard {
   std::string name;  // Hugging Face's; "exp_avg/NAME" for optimizer state
-  Shape whole;       // of the tensor
-  Shape local;       // of this rank's parameter
+  Shape whole;       // shape of the whole tensor
+  Shape local;       // shape of this rank's parameter
   std::vector<nn::ParameterPiece> pieces;
   std::int64_t begin = 0, end = 0;  // range of the parameter's elements that is held, row-major
   DType dtype = DType::f32;

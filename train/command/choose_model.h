@@ -19,7 +19,7 @@ namespace shoal::command {
 struct ChosenModel {
   TaskKind kind = TaskKind::causal_lm;
   nlohmann::json config;        // contents of config.json
-  std::string source;           // of the configuration, for messages
+  std::string source;           // where `config` comes from, for messages
   std::string initial_weights;  // a directory; empty: initialise from the seed
   // take vocab_size from the tokenizer, since the configuration lacks it
   bool takes_vocabulary = false;

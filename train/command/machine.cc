@@ -53,7 +53,7 @@ std::string cpu_name() {
   return "unknown processor";
 }
 
-std::int64_t meminfo(const std::string& name) {  // bytes; -1: not there
+std::int64_t meminfo(const std::string& name) {  // in bytes; -1 if /proc/meminfo lacks the name
   std::ifstream file("/proc/meminfo");
   std::string line;
   while (std::getline(file, line))

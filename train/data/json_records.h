@@ -12,10 +12,10 @@ namespace shoal {
 
 bool is_json_path(std::string_view path);  // .jsonl or .json
 
-// A file has one record per line; objects may also span lines or share one. A .json whose first
-// character is "[" is one array of records, as in `datasets`. An array of strings, numbers or lists
-// is "plain": each element becomes the field "text" of a record. One pass finds the records without
-// parsing them.
+// A file has one record per line; an object may also span lines, and objects may share a line. A
+// .json whose first character is "[" is one array of records, as in `datasets`. An array of
+// strings, numbers or lists is "plain": each element becomes the field "text" of a record. One pass
+// finds the records without parsing them.
 class JsonRecords {
  public:
   struct Raw {

@@ -67,7 +67,7 @@ struct Loader::Impl {
   };
 
   void check() const;
-  std::optional<Draft> draft(std::int64_t k) const;  // nothing: the stream was stopped
+  std::optional<Draft> draft(std::int64_t k) const;  // nullopt: the stream was stopped
   Batch make(const Draft& draft) const;
   std::string name_of(const SampleStream::Item& item) const;
   std::int64_t batch_begin(std::int64_t k) const { return first_sample + k * options.batch_size; }

@@ -119,7 +119,7 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
     file->verify(options.threads, [&] { tell_progress(options); });
     return PreparedSplit{path, file->documents(), file->tokens()};
   } catch (const Error& damage) {
-    // Not damage: the file system failed, or progress() cancelled the reading.
+    // These errors do not show damage: the file system failed, or progress() cancelled the reading.
     if (damage.code() == ErrorCode::io || damage.code() == ErrorCode::peer_lost ||
         damage.code() == ErrorCode::timeout)
       throw;
@@ -447,7 +447,7 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   make_directories(options.output_directory);
   const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
                      options.waiting);
-  if (!options.overwrite_cache && found(false)) return result;  // by an earlier lock holder
+  if (!options.overwrite_cache && found(false)) return result;  // an earlier lock holder made it
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);
   return result;

@@ -32,7 +32,7 @@ struct PrepareOptions {
   // Wraps each document in the tokenizer's template, as run_clm and run_mlm do: Llama's leading
   // <s>, BERT's [CLS] ... [SEP]. GPT-2's template adds nothing.
   bool add_special_tokens = true;
-  bool keep_line_ends = true;  // of a .txt's lines; run_mlm strips them
+  bool keep_line_ends = true;  // keeps line ends in documents of a .txt; run_mlm strips them
   // Documents of only white space get no tokens, not even the template's. LineDataset then skips
   // them, as run_mlm's line_by_line does.
   bool drops_white_space = false;
@@ -47,7 +47,7 @@ struct PrepareOptions {
   // The calling thread reports progress several times a second: input bytes done and in total, or 0
   // of 0 while it only scans text or tokens. May throw to cancel.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
-  // The same, while another process on this host prepares the same data.
+  // Like `progress`, but called while another process on this host prepares the same data.
   std::function<void()> waiting = {};
 };
 

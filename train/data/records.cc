@@ -43,7 +43,7 @@ Record::Kind kind_of_json(const nlohmann::json& value) {
   return value.is_array() ? Record::Kind::list : Record::Kind::object;
 }
 
-// Empty for a list and an object.
+// The text of a scalar value; empty for a list or an object.
 std::string scalar_text(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   return value.is_structured() ? std::string() : value.dump();

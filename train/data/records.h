@@ -56,7 +56,7 @@ class Record {
   const std::string& place() const { return place_; }  // "train.tsv, line 7", for messages
   const std::vector<std::string>& names() const { return *names_; }
   bool has(std::string_view name) const { return find(name) < names_->size(); }
-  // Nothing for a TSV or CSV, whose fields have no type. Throws as text() if the field is missing.
+  // nullopt for a TSV or CSV, whose fields have no type. Throws as text() if the field is missing.
   std::optional<Kind> kind(std::string_view name) const;
   void check(std::string_view name) const {
     need(name);

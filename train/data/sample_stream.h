@@ -90,7 +90,7 @@ class SampleStream {
     SampleOrdinals ordinals;
     StreamState after;
   };
-  // This rank's next `count` samples; nothing after stop(). Blocks while shards are opened. If
+  // This rank's next `count` samples; nullopt after stop(). Blocks while shards are opened. If
   // opening a shard failed, every call rethrows that error, with the shard's name, until seek().
   std::optional<Claim> claim(std::int64_t count);
   // Thread-safe. Makes claim() return soon, even if it is waiting, until the next seek().

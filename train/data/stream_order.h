@@ -27,7 +27,7 @@ class StreamOrder {
 
   void begin(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
-  // The shard whose size must be given before the epoch can continue; nothing: none is needed.
+  // The shard whose size must be given before the epoch can continue; nullopt: none.
   std::optional<std::int64_t> wanted() const;
   void give(std::int64_t samples);  // size of wanted(); may be 0
   void end();                       // with kUnknown: this epoch has no further shards

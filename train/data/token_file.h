@@ -51,7 +51,7 @@ class TokenFile {
   TokenId max_id() const;  // -1: the file is empty
   int bytes_per_id() const;
   std::string tokenizer_hash() const;                           // 64 hex digits
-  TextSpan document(std::int64_t index) const;                  // its token range
+  TextSpan document(std::int64_t index) const;                  // token range of a document
   void read(std::int64_t begin, std::span<TokenId> out) const;  // ids [begin, begin + out.size())
 
   // invalid_argument, naming the highest id, if it is not below `vocab_size`. Uses the trailer

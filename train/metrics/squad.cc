@@ -15,7 +15,7 @@
 namespace shoal {
 namespace {
 
-// As \b in Python's regular expressions.
+// True for word characters as \b in Python's regular expressions sees them.
 bool is_word(UChar32 c) {
   return u_isalnum(c) || u_getNumericValue(c) != U_NO_NUMERIC_VALUE || c == '_';
 }

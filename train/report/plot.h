@@ -19,7 +19,7 @@ struct Curve {
   int colour = 0;
   bool dashed = false;
   bool dots = false;    // draw each value; for few values
-  bool smooth = false;  // noisy: draw an average in front if there are enough points
+  bool smooth = false;  // draws a moving average over the values if there are enough points
   Series values = {};
   std::vector<double> not_finite = {};  // x of values that were NaN or infinite
 };

@@ -12,7 +12,7 @@
 namespace shoal::report {
 namespace {
 
-struct Measure {  // a unit for numbers of some size
+struct Measure {  // a unit, used for numbers of at least `size`
   double size;
   const char* name;
 };

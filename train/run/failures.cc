@@ -22,7 +22,7 @@ namespace {
 struct Failure {
   int status = 0;        // 0: none
   bool noticed = false;  // failed only because other ranks failed, which know the reason
-  std::string text;      // without the rank
+  std::string text;      // the message, without the rank's number
   std::string kind;      // failures with equal kinds are reported once
   bool gone = false;     // the rank ended, or is stopped, without a report
 };

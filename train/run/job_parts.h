@@ -26,7 +26,7 @@ struct Job::Parts {
 struct Model::Parts {
   Parts(Job& of_job, std::shared_ptr<Task> of_task, const ParallelPlan& plan, std::uint64_t seed);
 
-  // This replica's batch as this rank's microbatches.
+  // Cuts this replica's batch into this rank's microbatches.
   std::vector<parallel::Microbatch> cut(const Batch& batch, const nn::LossOptions& loss) const;
   // Sum of the batch's targets over all replicas.
   double targets(const Batch& batch) const;

@@ -20,7 +20,7 @@ class EventFile {
   EventFile(std::string path, double wall_time);
 
   void add_scalar(std::string_view tag, float value, std::int64_t step, double wall_time);
-  void flush();  // to the operating system, so that a running TensorBoard sees it
+  void flush();  // writes buffered events, so that a running TensorBoard sees them
 
   const std::string& path() const { return path_; }
 

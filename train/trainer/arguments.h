@@ -69,7 +69,7 @@ struct TrainingArguments {
   // bf16 if every rank's processor or GPU has instructions for it, else f32. A resumed run computes
   // in the checkpoint's dtype. The Trainer decides and sets bf16.
   bool bf16_auto = false;
-  // For fp16, named as in accelerate's GradScalerKwargs.
+  // Loss scaling for fp16, with the names and defaults of accelerate's GradScalerKwargs.
   double grad_scaler_init_scale = 65536, grad_scaler_growth_factor = 2;
   double grad_scaler_backoff_factor = 0.5;
   std::int64_t grad_scaler_growth_interval = 2000;

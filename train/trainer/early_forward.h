@@ -42,7 +42,7 @@ class EarlyForward {
   void attach(parallel::Reducer& reducer, nn::Optimizer& optimizer,
               std::span<nn::Parameter* const> parameters);
 
-  // For ReducerOptions::on_complete and on_reduced, and AskingDispatcher::before_read.
+  // Handlers for ReducerOptions::on_complete and on_reduced, and AskingDispatcher::before_read.
   void on_complete(nn::Parameter& parameter);
   void on_reduced(nn::Parameter& parameter);
   void before_read(const Tensor& tensor);

@@ -308,7 +308,7 @@ void Engine::compute(const StepWork& work, std::span<const Microbatch> microbatc
   }
 }
 
-// False: some rank's gradients are not finite, and the step must be skipped as a whole.
+// Returns false if any rank's gradients are not finite: the whole step must then be skipped.
 bool Engine::begin_early_updates(const StepWork& work, StepDone& done) {
   model_->reducer()->flush();
   // One all-reduce for both values, because between hosts each small sum waits behind running

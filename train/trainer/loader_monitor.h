@@ -25,7 +25,7 @@ class LoaderMonitor {
   //                              and checkpoints.
   //   loader_samples_per_second  the loader's rate while nothing blocks it
   void add_to(nlohmann::ordered_json& record) const;
-  // For a printed line: only the share, if it is at least 1 %.
+  // Adds to a printed line only the share, if it is at least 1 %.
   void add_to_line(nlohmann::ordered_json& record) const;
 
  private:

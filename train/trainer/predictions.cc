@@ -69,8 +69,8 @@ void GatheredPredictions::add(const Batch& batch, std::int64_t first_row, const 
 }
 
 Predictions GatheredPredictions::take(collectives::Communicator* ranks) {
-  // For each sample: whether it exists, and its numbers of scores, labels and values; then the
-  // shape.
+  // For each sample: whether this rank has it, and its numbers of scores, labels and values. At the
+  // end: the shape.
   constexpr std::size_t kFields = 4;
   const auto count = static_cast<std::size_t>(samples_);
   std::vector<std::int64_t> sizes(kFields * count, 0);

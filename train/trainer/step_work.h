@@ -30,10 +30,10 @@ struct DataShare {
 };
 
 struct StepWork {
-  std::span<const Batch> batches;  // of this index: 1 to gradient_accumulation_steps
+  std::span<const Batch> batches;  // batches of this data index: 1 to gradient_accumulation_steps
   std::int64_t number = 1;         // of the step
-  std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
-  double targets = 1;              // of the step on all ranks
+  std::int64_t first_ordinal = 0;  // ordinal of the step's first sample in the epoch's list
+  double targets = 1;              // targets of the step over all ranks
   nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine may multiply its own scale
   // `update`: zero-based index of the update that `learning_rate` belongs to. If results of earlier
   // steps are not known yet, it assumes that none was skipped; the device then uses the rate, given

@@ -133,7 +133,7 @@ void Trainer::Impl::prepare_training() {
   loader = make_train_loader();  // reports errors before gradients are allocated
   engine->prepare_training();
   if (args.auto_find_batch_size) find_batch_size();
-  // Like Hugging Face for sets without a length: one epoch is the whole run.
+  // As in Hugging Face for sets without a length, one epoch is the whole run.
   const std::int64_t batches =
       streams() ? args.max_steps * args.gradient_accumulation_steps : loader->batches();
   plan = plan_steps(args, batches, share.count * share.devices);

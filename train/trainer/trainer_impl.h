@@ -171,7 +171,7 @@ struct Trainer::Impl {
 
   // trainer.cc
   struct StepInput {
-    std::vector<Batch> batches;      // of this rank's index
+    std::vector<Batch> batches;      // batches of this rank's data index (DataShare)
     std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
     std::int64_t targets = 0;        // over all ranks
     std::int64_t tokens = 0;         // over all ranks
@@ -253,7 +253,7 @@ struct Trainer::Impl {
   std::optional<std::string> problem_of(const std::string& checkpoint,
                                         collectives::LongWork::Told stopped_by = nullptr);
   void load_checkpoint(const std::string& directory);
-  void find_best_checkpoint();          // of the resumed run; it may no longer exist
+  void find_best_checkpoint();  // finds the resumed run's best checkpoint, if it still exists
   nlohmann::json data_options() const;  // TrainerState::data of this run
   void compare_data(const TrainerState& saved, const std::string& directory);
   void resume_data(const std::string& directory);

@@ -31,7 +31,7 @@ class GraphemeScanner {
   const std::uint8_t* classes_;
   std::uint32_t last_ = 0;
   std::uint8_t last_class_ = grapheme_control;
-  bool consonant_ = false, linked_ = false;  // within a conjunct; it has a linker
+  bool consonant_ = false, linked_ = false;  // within an Indic conjunct; that conjunct has a linker
   bool pictograph_ = false;                  // the cluster so far is a pictograph with extensions
 };
 

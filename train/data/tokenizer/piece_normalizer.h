@@ -77,9 +77,9 @@ class PieceNormalizer {
   static constexpr int kNoWide = -1, kManyWide = -2;
   std::vector<NormalizerStep> steps_;
   bool has_table_ = false, verbatim_ = false;
-  std::string prefix_;                 // before verbatim text
+  std::string prefix_;                 // inserted before text if verbatim_
   std::array<bool, 256> plain_{};      // has the same replacement everywhere
-  std::array<char, 256> table_{};      // that replacement if it is one byte
+  std::array<char, 256> table_{};      // the replacement of a plain byte, if it is one byte
   std::array<std::string, 128> wide_;  // the replacement otherwise
   int only_wide_ = kNoWide;            // the only byte in wide_, kNoWide or kManyWide
   bool changes_ = false;               // table_ changes some byte

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 using Family = SpieceOptions::Family;
 
-constexpr int kMostExtraIds = 10'000;  // each is a token; T5 has 100
+constexpr int kMostExtraIds = 10'000;  // limit of SpieceOptions::extra_ids; T5 has 100
 
 // A family's tokens with roles, in the order in which transformers adds them.
 NamedTokens special_tokens(Family family) {

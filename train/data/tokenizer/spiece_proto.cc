@@ -98,7 +98,7 @@ SpieceModel read_spiece_model(std::string_view bytes, const std::string& source)
     }
   }
   if (model.tokens.empty()) corrupt_tokenizer(source, "a SentencePiece model without pieces");
-  if (!has_trainer)  // it follows the pieces
+  if (!has_trainer)  // the trainer_spec follows the pieces
     corrupt_tokenizer(source, fmt::format("{} pieces and no trainer_spec: the file is cut short",
                                           model.tokens.size()));
   const auto pieces = static_cast<std::int64_t>(model.tokens.size());

@@ -42,7 +42,7 @@ class CorpusWork {
   friend class Work;
   static constinit thread_local CorpusWork* current_;
   std::int64_t bytes_;
-  std::atomic<std::int64_t> left_;  // to lend
+  std::atomic<std::int64_t> left_;  // units that the corpus can still lend
 };
 
 // Limits the work of one call by the size of its text. A unit is about 4 ns. Nested calls on a

@@ -135,7 +135,7 @@ std::optional<TextClassificationDataset::Row> TextClassificationDataset::read(st
   const TextColumns& columns = options_.columns;
   const auto text_of = [&](const std::string& name) {
     const std::string* text = row.find_text(name);
-    return text != nullptr || quiet ? text : &row.text(name);  // which throws
+    return text != nullptr || quiet ? text : &row.text(name);  // text() throws
   };
   const std::string* const first = text_of(columns.first);
   const std::string* const second = columns.second.empty() ? first : text_of(columns.second);

@@ -110,7 +110,7 @@ class Prediction {
     }
     const auto best = std::find_if(answer.best.begin(), answer.best.end(),
                                    [](const auto& candidate) { return !candidate.text.empty(); });
-    if (best == answer.best.end()) return;  // only empty texts
+    if (best == answer.best.end()) return;  // all candidates are empty
     const float difference = null_->score - best->start_logit - best->end_logit;
     answer.null_score_difference = difference;
     if (difference <= options_.null_score_diff_threshold) answer.text = best->text;

@@ -18,7 +18,7 @@ struct TaggedSentence {
 
 struct TaggedTextOptions {
   bool has_tags = true;                // false: columns after the word are ignored
-  std::string words_field = "tokens";  // of JSON lines and .csv
+  std::string words_field = "tokens";  // field names in JSON records and .csv
   std::string tags_field = "ner_tags";
   BadRecords bad = BadRecords::stop;
 };
