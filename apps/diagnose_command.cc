@@ -15,7 +15,8 @@
 namespace shoal::app {
 namespace {
 
-// In a directory with several jobs (SHOAL_FLIGHT_DIR), returns the newest job's; otherwise `path`.
+// If `path` has directories of several jobs (SHOAL_FLIGHT_DIR), returns the newest; otherwise
+// `path`.
 std::string newest_job(const std::string& path) {
   std::vector<std::string> jobs;
   for (const DirectoryEntry& entry : list_directory(path))

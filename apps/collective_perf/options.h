@@ -17,8 +17,8 @@ enum class Memory { symmetric, user };
 struct Options {
   collectives::Operation operation = collectives::Operation::all_reduce;
   std::int64_t min_bytes = 8, max_bytes = std::int64_t{64} << 20;
-  double factor = 2;                // each size is the last one times this ...
-  std::int64_t step_bytes = 0;      // ... or, if not 0, plus this
+  double factor = 2;                // each size is the last one times `factor` ...
+  std::int64_t step_bytes = 0;      // ... or, if not 0, plus `step_bytes`
   std::vector<std::int64_t> sizes;  // if not empty, exactly these
   std::int64_t iterations = 0;      // 0: about a fifth of a second
   std::int64_t warm_up = -1;        // -1: 20 below 1 MiB, 2 above; at least 50 ms

@@ -29,7 +29,7 @@ void JobLog::find_streams() {
       answer = logs_.call_json(kTarget, "DescribeLogStreams", arguments);
     } catch (const ServiceError& error) {
       if (!error.is_missing()) throw;
-      return;  // the group is created with the account's first job
+      return;  // the log group does not exist before the account's first job
     }
     for (const json& stream : field_or(answer, "logStreams", json(json::array()), kAnswer))
       if (const std::string name = text_at(stream, "logStreamName"); !name.empty())

@@ -13,7 +13,7 @@ namespace shoal {
 
 enum class CheckpointKind {
   huggingface,  // whole tensors, model.safetensors
-  trainer,      // the same with the state of a run
+  trainer,      // whole tensors and the state of a run
   sharded,      // tensors in parts, one shard per rank
 };
 

@@ -58,7 +58,8 @@ class CsvReader {
   State state_ = State::field_begin;
 };
 
-// Fields of one row, given without its final line end. `is_open`: the row ends inside quotes.
+// Fields of one row, given without its final line end. Sets `is_open` if the row ends inside
+// quotes.
 std::vector<std::string> split_csv(std::string_view row, bool& is_open);
 
 }  // namespace shoal

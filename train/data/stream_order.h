@@ -42,8 +42,8 @@ class StreamOrder {
   // The `count` shards that follow wanted(), continuing into the next epochs; a shard may occur
   // twice. Empty with kUnknown.
   std::vector<std::int64_t> upcoming(int count) const;
-  // Share of the epoch that has been drawn, 0 to 1; shards of unknown size count like the known
-  // ones. 0 while the number of shards is unknown.
+  // Share of the epoch that has been drawn, 0 to 1; shards whose size is unknown count as much as
+  // the others. 0 while the number of shards is unknown.
   double progress() const;
 
  private:

@@ -40,7 +40,7 @@ class Task {
   // The model's input for a batch, without its LossOptions. `memory` is host memory. Bad ids throw
   // invalid_argument with the numbers.
   virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const = 0;
-  // Targets for `rows` rows that have none, of `length` positions each.
+  // Empty targets, for `rows` rows of `length` positions that have no targets.
   virtual Tensor no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const;
   // Runs the forward on chain_input() or a copy of it in the kernels' memory. The loss is
   // loss_scale × sum over valid targets.

@@ -80,8 +80,8 @@ class PieceNormalizer {
   std::string prefix_;                 // inserted before text if verbatim_
   std::array<bool, 256> plain_{};      // has the same replacement everywhere
   std::array<char, 256> table_{};      // the replacement of a plain byte, if it is one byte
-  std::array<std::string, 128> wide_;  // the replacement otherwise
-  int only_wide_ = kNoWide;            // the only byte in wide_, kNoWide or kManyWide
+  std::array<std::string, 128> wide_;  // by byte: a replacement of several bytes
+  int only_wide_ = kNoWide;            // the byte in wide_ if there is only one
   bool changes_ = false;               // table_ changes some byte
   std::array<bool, 256> alone_{};      // plain, and in no pattern
   std::vector<std::string> patterns_;  // ASCII texts that a step replaces

@@ -28,12 +28,12 @@ struct Metaspace {
 
 struct PreTokenizerStep {
   enum class Kind {
-    split,        // by `pattern`
+    split,        // splits by `pattern`
     gpt2,         // words of GPT-2's pattern
     white_space,  // splits at white space and removes it
     words,        // "Whitespace": runs of \w and runs of neither \w nor white space
     digits,       // \p{N}: separate if `individual`, else in runs
-    punctuation,  // by `behavior`
+    punctuation,  // splits at punctuation, according to `behavior`
     bert,         // white_space, then each punctuation mark separately
     metaspace,
     byte_level  // optional prefix space, GPT-2's words, then bytes in GPT-2's alphabet
@@ -44,7 +44,7 @@ struct PreTokenizerStep {
   SplitBehavior behavior = SplitBehavior::isolated;
   bool individual = false;
   Metaspace metaspace = {};
-  bool add_prefix_space = false, use_regex = true;  // byte_level
+  bool add_prefix_space = false, use_regex = true;  // only for byte_level
 };
 
 // Thread-safe.

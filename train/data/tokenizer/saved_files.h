@@ -9,8 +9,8 @@
 namespace shoal {
 
 // `path` as for load_tokenizer(). For a directory, returns all files that transformers keeps for a
-// tokenizer. For a file, returns it if it has a usual name, and the files beside it that describe
-// it.
+// tokenizer. For a file, returns the file itself if it has a usual name, and the files in its
+// directory that describe it.
 std::vector<Tokenizer::File> tokenizer_files_at(const std::string& path);
 
 }  // namespace shoal

@@ -47,7 +47,8 @@ class TokenizerImpl {
   // normalized text equals the content of a special token.
   bool is_skipped(TokenId id) const { return kind(id) & kSkipped; }
   std::optional<std::string> token(TokenId id) const;
-  // Input for the decoders; the token must exist. Added tokens are normalized if they ask for it.
+  // Input for the decoders; the token must exist. Added tokens with AddedToken::normalized are
+  // normalized.
   std::string decoded(TokenId id) const;
 
   // Calls normalize(piece, offset) for each piece between added tokens of the first pass; it fills

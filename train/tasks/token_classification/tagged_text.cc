@@ -30,7 +30,7 @@ std::vector<std::string_view> columns_of(std::string_view line) {
   return columns;
 }
 
-// For a line without trailing blanks.
+// True if the line ends a sentence. The line must have no trailing blanks.
 bool ends_sentence(std::string_view line) { return line.empty() || line.starts_with("-DOCSTART-"); }
 
 // Python's str.rstrip(), which readers of CoNLL files apply to a line or its tag.
