@@ -35,7 +35,7 @@ class Watch {
         name_(name),
         options_(options) {}
 
-  // Prints news once and returns the job's current state.
+  // Prints what changed since the last call and returns the job's current state.
   DescribedJob look() {
     DescribedJob job = jobs_.describe(name_);
     if (options_.status) print_transitions(job);

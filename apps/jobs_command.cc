@@ -117,7 +117,7 @@ int logs(const JobWords& words) {
     WatchOptions options = words.watch;
     options.json = words.json;
     options.status = false;
-    // ignores the result: only `attach` returns the job's status
+    // Ignores the result: only `attach` returns the job's status.
     watch_job(session, name, options);
     return 0;
   }

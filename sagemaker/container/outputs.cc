@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostCharacters = 1024;
-// train/checkpoint's lock file, left behind by a killed run
+// Lock file of train/checkpoint, left behind by a killed run.
 constexpr std::string_view kRunLock = "run.lock";
 
 // Removes the marks of --tag-output, such as "[1,3]<stderr>:", possibly repeated.

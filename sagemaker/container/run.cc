@@ -294,7 +294,7 @@ int run_container(const ContainerOptions& options, const std::atomic<int>& stop)
   try {
     return run_host(options, stop);
   } catch (const Error& error) {
-    // this error is a result of the stop
+    // This error is a result of the stop.
     if (stop != 0 && error.code() == ErrorCode::aborted) return 128 + stop;
     reason = error.what();
   } catch (const std::exception& error) {

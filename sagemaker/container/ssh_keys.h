@@ -1,5 +1,5 @@
-// ssh keys with which the hosts of one job reach each other. They are created when the job starts;
-// the image has none.
+// The ssh keys with which the hosts of one job reach each other. They are created when the job
+// starts; the image has none.
 //
 // The first host has one key: its sshd presents it, and the first host logs in to the others with
 // it. The other hosts get the public key from that sshd, at the address to which the first host's

@@ -79,7 +79,7 @@ class Fields {
   void refuse(const std::string& name, std::string_view why);
 
   void problem(const std::string& name, std::string_view text) { problems_->add(path(name), text); }
-  // path of the field `name`; with an empty name, of the object
+  // Path of the field `name`; with an empty name, of the object.
   std::string path(std::string_view name) const;
   Problems& problems() { return *problems_; }
   // Reports unknown keys as problems, except those that begin with "_" (comments).

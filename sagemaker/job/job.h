@@ -17,7 +17,7 @@ namespace shoal::sagemaker {
 
 struct JobContext {
   std::string region;  // default for files without one; empty: the file needs one
-  // region was given on the command line; the file must not name another
+  // The region was given on the command line; the file must not name another.
   bool is_region_asked = false;
   std::chrono::system_clock::time_point now;  // for generated job names
 };

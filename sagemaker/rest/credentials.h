@@ -47,7 +47,7 @@ class CredentialsError : public Error {
  public:
   CredentialsError(ErrorCode code, std::string message, std::string remedy, bool may_pass)
       : Error(code, std::move(message), std::move(remedy)), may_pass_(may_pass) {}
-  // the failure may be temporary: the source is down, or worked before
+  // The failure may be temporary: the source is down, or worked before.
   bool may_pass() const { return may_pass_; }
 
  private:

@@ -29,7 +29,7 @@ struct Exchange {
 std::size_t on_header(char* data, std::size_t size, std::size_t count, void* user) {
   auto& exchange = *static_cast<Exchange*>(user);
   const std::string_view line(data, size * count);
-  // drops headers of earlier responses: 100 Continue, a proxy's answer
+  // Drops headers of earlier responses: 100 Continue, a proxy's answer.
   if (line.starts_with("HTTP/")) {
     exchange.response.headers.clear();
     exchange.headers_whole = false;

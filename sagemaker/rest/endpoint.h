@@ -30,7 +30,7 @@ struct Endpoint {
   Url url;  // its path is a prefix of request paths
   std::string region;
   Service service;
-  // true if EndpointOptions::url was set: may be http, and S3 buckets are in the path
+  // True if EndpointOptions::url was set: may be http, and S3 buckets are in the path.
   bool given = false;
 };
 Endpoint resolve_endpoint(Service service, const EndpointOptions& options);

@@ -155,11 +155,11 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
-  // if it is a file, creating the directory reports that
+  // If output_dir is a file, the later creation of the directory reports that.
   if (!is_directory(output_dir)) return found;
   const auto is_named_so = [](std::string_view name) { return step_of(name).has_value(); };
   for (DirectoryEntry& entry : list_directory_if_there(output_dir, is_named_so))
-    // otherwise it was removed after the listing
+    // An entry that is absent now was removed after the listing.
     if (entry.kind != FileKind::absent || entry.is_link)
       found.push_back({*step_of(entry.name), std::move(entry.path)});
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {

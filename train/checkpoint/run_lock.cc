@@ -94,7 +94,7 @@ ProcessLife life_of(std::int64_t pid) {
   std::optional<std::string> stat;
   best_effort("look at the process that holds an output_dir",
               [&] { stat = small_file(fmt::format("/proc/{}/stat", pid)); });
-  // the process has just ended, or /proc hides other users' processes
+  // The process has just ended, or /proc hides other users' processes.
   if (!stat) return {gone(), {}};
   const std::size_t name_end = stat->rfind(')');  // the name may contain blanks and brackets
   if (name_end == std::string::npos) return {};

@@ -39,7 +39,7 @@ class StateFields {
     need(name);
     fields_.number(name, out);
   }
-  // null stands for a value that was not finite.
+  // Null stands for a value that was not finite.
   void sum_of_losses(std::string_view name, double& out) const {
     out = std::numeric_limits<double>::quiet_NaN();
     fields_.number(name, out);

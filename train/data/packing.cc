@@ -203,7 +203,7 @@ void PackedDataset::measure_wrapped() {
 }
 
 std::int64_t PackedDataset::document_at(std::int64_t token) const {
-  // bounds of the first document that ends after `token`
+  // Bounds of the first document that ends after `token`.
   std::int64_t low = 0, high = file_->documents();
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;

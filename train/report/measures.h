@@ -22,7 +22,7 @@ std::vector<double> steps_not_finite(const Records& records, std::string_view na
 struct Throughput {
   Series series;       // per second, over the steps since the previous record
   bool tokens = true;  // false: samples
-  // true if step_seconds is missing: the time includes evaluation and checkpoints
+  // True if step_seconds is missing: the time includes evaluation and checkpoints.
   bool with_pauses = false;
   const char* unit() const { return tokens ? "tokens/s" : "samples/s"; }
 };

@@ -28,7 +28,7 @@ struct RunLog {
   std::string name;     // last part of the path; with several runs, enough of it to tell them apart
   Records training;     // records with a loss
   Records evaluations;  // records with "eval_" numbers
-  // Bytes on rank 0; pinned: host memory of a run on a device.
+  // Peak bytes on rank 0, in tensor memory and, for runs on a device, in pinned host memory.
   std::map<std::string, double> memory_peak_by_tag, pinned_memory_peak_by_tag;
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json results = nlohmann::json::object();  // all_results.json

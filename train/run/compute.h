@@ -41,7 +41,7 @@ struct Compute {
   std::unique_ptr<LimitedMemory> limited;  // null: no limit
   PoolMemory pool;
   nn::PlannedMemory planned;
-  CountingMemory asked;   // requests on the device
+  CountingMemory asked;   // counts the requests of kernels and tensors
   CountingMemory memory;  // the same plus memory taken by communicators
   // For runs on a device other than the host; otherwise both null.
   std::unique_ptr<CountingMemory> pinned;  // pinned host memory, from which all host pools allocate

@@ -134,7 +134,7 @@ std::string Model::describe() const {
 
 void Model::load_pretrained(const std::string& directory) {
   parts_->mesh.guarded([&] {
-    // pending gathers still read the values that are overwritten here
+    // Pending gathers still read the values that are overwritten here.
     parts_->model->wait_for_values();
     read_weights(directory, *parts_->task, parts_->context.kernels(),
                  held_weights(*parts_->model, Which::held));

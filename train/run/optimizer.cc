@@ -104,7 +104,7 @@ std::int64_t Optimizer::resume(const std::string& directory) {
     }
     world.host().broadcast(&step, 1, DType::i64, 0)->wait();
     if (step == 0) return step;
-    // pending gathers still read the values that are overwritten here
+    // Pending gathers still read the values that are overwritten here.
     model.model->wait_for_values();
     const auto checkpoint = ShardedCheckpoint::open(checkpoint_path(directory, step));
     read_held(checkpoint, parts_->held(Which::held), model.context.stream);

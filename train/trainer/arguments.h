@@ -88,7 +88,7 @@ struct TrainingArguments {
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
   std::vector<std::string> report_to = {"none"};
-  // for report_to tensorboard; nullopt: output_dir/runs/...
+  // For report_to tensorboard; nullopt: output_dir/runs/...
   std::optional<std::string> logging_dir;
   std::optional<std::string> run_name;
   bool disable_tqdm = false;

@@ -70,7 +70,7 @@ void CapturedSteps::begin() {
 
 void CapturedSteps::begin_capture() {
   collectives::Communicator& all = mesh_.world();
-  // with and without branch_
+  // Graphs with and without branch_ for each shape.
   nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),
                                  .say = [this](const std::string& line) { parts_.say(line); },
                                  .operations = &recorder_};

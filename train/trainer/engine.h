@@ -138,8 +138,8 @@ class Engine {
   // Set by prepare_training().
   std::unique_ptr<parallel::DistributedOptimizer> optimizer_;
   std::unique_ptr<StepResults> results_;  // on a device
-  // f32 losses of a step's microbatches, if this rank adds them. Kept because graph replays write
-  // to the same memory.
+  // Losses of a step's microbatches, in f32, if this rank adds them. Kept because graph replays
+  // write to the same memory.
   Tensor losses_;
   std::int64_t step_number_ = 0;
   bool warned_overflow_ = false;

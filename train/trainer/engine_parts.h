@@ -19,7 +19,7 @@ namespace shoal {
 struct EngineParts {
   TrainingArguments arguments;  // resolved
   TrainerParts trainer;
-  // reports a line to the user; only rank 0's are printed
+  // Reports a line to the user; only rank 0's are printed.
   std::function<void(const std::string&)> say;
   // On rank 0: the checkpoint that training will resume from. Empty: none. Always empty on other
   // ranks.

@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-// file in a checkpoint that records its cut
+// File in a checkpoint that records its cut.
 inline constexpr const char* kPartitionFile = "partition.json";
 
 // Sets options.plan's partition and options.trace. Uses the cut that mp_parameters set, else that

@@ -152,7 +152,7 @@ void Trainer::Impl::evaluate_what_is_due(TrainerControl& control) {
   } else {
     note_metric(evaluate_in_training(), control);
   }
-  // again, now with its evaluation
+  // Saves the checkpoint again, now with its evaluation.
   if (last_checkpoint_step == state.global_step) save_checkpoint();
 }
 

@@ -25,7 +25,7 @@ bool is_newer_than_theirs(UChar32 c) {
   return age[0] > 9;
 }
 
-// characters below do not decompose and are starters
+// Characters below this code point do not decompose and are starters.
 constexpr std::uint32_t kFirstDecomposed = 0xA0;
 
 const icu::Normalizer2& normalizer(bool compatible) {

@@ -97,7 +97,7 @@ std::string stripped(const std::string& text, const DecoderStep& step) {
   return text.substr(begin, end - begin);
 }
 
-// As decoders/wordpiece.rs, in the same order.
+// Makes the replacements of Hugging Face's decoders/wordpiece.rs, in its order.
 void clean_up(std::string& text) {
   for (const auto& [from, to] :
        std::initializer_list<std::pair<const char*, const char*>>{{" .", "."},

@@ -96,7 +96,7 @@ PatternCosts costs_of(std::string_view pattern, const std::string& source) {
   }
   if (groups > kMostGroups)
     refuse(source, fmt::format("{} groups, more than {}", groups, kMostGroups));
-  // a longer run reads several pieces of text, which are counted
+  // A longer run of characters reads several pieces of text, which watch() counts.
   constexpr std::int64_t kLongest = 32;
   return {.search = 2 + 8 * groups,
           .position = 3 + std::max(groups / 2, std::min<std::int64_t>(groups, 1)) +

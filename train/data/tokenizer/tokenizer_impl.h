@@ -94,7 +94,7 @@ class TokenizerImpl {
 
   SequenceTemplate sequence_;
   std::vector<std::uint8_t> kinds_;  // by id, added tokens included
-  // text of each added token that normalization changes
+  // Text of each added token that normalization changes.
   std::map<TokenId, std::string> normalized_;
   TokenRoles roles_;
   mutable std::once_flag hashed_;

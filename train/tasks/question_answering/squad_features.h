@@ -32,7 +32,7 @@ class SquadDataset final : public Dataset {
     std::int64_t question = 0;  // index in SquadFile::questions
     TextSpan context;
     std::int64_t first_context = 0, tokens = 0;
-    // tokens of the first answer; the CLS token if the feature does not contain it
+    // Tokens of the first answer; the CLS token if the feature does not contain it.
     std::int32_t start = 0, end = 0;
   };
 
@@ -68,7 +68,7 @@ class SquadDataset final : public Dataset {
   TokenId cls_ = 0;
   SquadFeatureOptions options_;
   std::vector<Encoding> contexts_, questions_;
-  // first feature of each question, then the number of features
+  // First feature of each question, then the number of features.
   std::vector<std::int64_t> first_feature_;
   bool has_answers_ = false;
 };

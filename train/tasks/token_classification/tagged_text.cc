@@ -66,7 +66,7 @@ class ColumnReader {
       : text_(text), options_(options), path_(std::move(path)) {}
 
   void read(std::string_view all) {
-    // a growing vector would need more than twice the memory
+    // A growing vector would need more than twice the memory.
     text_.sentences.reserve(sentences_in(all));
     std::int64_t number = 1;
     std::string_view line;
