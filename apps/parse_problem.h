@@ -11,7 +11,7 @@ class Success;
 
 namespace shoal::app {
 
-// "shoal data prepare": the program and the subcommands on the command line.
+// The program and the subcommands on the command line: "shoal data prepare".
 std::string command_of(const CLI::App& top);
 
 // "there is no option '--ouput'; did you mean --output? (`shoal data prepare --help` lists what

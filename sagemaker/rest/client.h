@@ -31,7 +31,7 @@ struct RetryOptions {
 // Shared by all clients of a program.
 struct Wire {
   std::shared_ptr<Transport> transport;
-  std::shared_ptr<CredentialProvider> credentials;  // null: unsigned
+  std::shared_ptr<CredentialProvider> credentials;  // null: requests are not signed
   RetryOptions retry = {};
   std::function<Moment()> now = std::chrono::system_clock::now;
   // Seconds that AWS's clock is ahead of ours; set once a service has refused a signature.

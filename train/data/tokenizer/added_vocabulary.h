@@ -101,7 +101,7 @@ class AddedVocabulary {
   };
 
   std::vector<std::pair<AddedToken, TokenId>> tokens_;
-  std::array<Pass, 2> passes_;  // not normalized, normalized
+  std::array<Pass, 2> passes_;  // for tokens matched in the original and in normalized text
 };
 
 }  // namespace shoal

@@ -37,7 +37,7 @@ struct SideFiles {
 // Missing files and null fields leave the defaults.
 SideFiles read_side_files(const std::filesystem::path& directory);
 
-// The tokens with roles and the extra ones.
+// The tokens of `named`, followed by the extra tokens of `files`.
 std::vector<AddedToken> tokens_without_ids(const SideFiles& files, const NamedTokens& named);
 // Adds the files' tokens to those of a tokenizer.json, as transformers does. A token keeps the id
 // that it has there and becomes an added token; a role makes its token special.
