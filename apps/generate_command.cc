@@ -160,7 +160,7 @@ int generate(Options options) {
   SHOAL_CHECK(options.has_prompt, "give --prompt TEXT (or --input-ids FILE with --logits-out)");
   const auto tokenizer = load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer);
   std::vector<TokenId> ids;
-  // Start as the model's texts do (Llama: with <s>). Omit the tokens at the end of a text.
+  // Starts with the special tokens before a text (Llama: <s>), and omits those after it.
   for (const auto& piece : tokenizer->sequence_template().single) {
     if (piece.text != SequenceTemplate::kSpecial) break;
     ids.push_back(piece.id);

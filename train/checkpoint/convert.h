@@ -12,7 +12,7 @@
 
 namespace shoal {
 
-// Each shard is a file of its own that is synced; any number of ranks reads them.
+// Limit of shards, each of which is a file that is synced. Any number of ranks can read them.
 inline constexpr int kMostShards = 4'096;
 
 struct ConvertOptions {

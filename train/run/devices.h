@@ -15,7 +15,7 @@ namespace shoal {
 
 struct RankDevice {
   std::string host;
-  std::string why;  // ChosenDevice's
+  std::string why;  // reason for this device, from ChosenDevice
   Device device;
   // If `device` is a GPU: device_identity(), DeviceBackend's description, and the bytes that were
   // free when the run began.

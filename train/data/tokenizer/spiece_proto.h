@@ -31,7 +31,7 @@ struct SpieceModel {
 // corrupt_data or unavailable, with `source` prefixed.
 SpieceModel read_spiece_model(std::string_view bytes, const std::string& source);
 
-// Make a definition from a unigram model (spiece_model.cc) or a BPE model (spiece_bpe.cc).
+// Takes a model of either kind; calls spiece_bpe_definition() for BPE models.
 ComposedDefinition spiece_definition(SpieceModel model, const std::string& source,
                                      const SpieceOptions& options);
 ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
