@@ -164,7 +164,7 @@ class Converter {
     write_file_atomically(path, config.dump(2) + "\n");
   }
 
-  // Elements [begin, end) of a tensor; the buffer is valid until the next call.
+  // Reads the elements `wanted` of a tensor. The result is valid until the next call.
   ConstView read(const Item& item, TensorShard wanted) {
     wanted.dtype = item.dtype;
     const auto bytes = static_cast<std::size_t>(wanted.count()) * size_of(item.dtype);

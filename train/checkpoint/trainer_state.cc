@@ -23,7 +23,7 @@ class StateFields {
  public:
   StateFields(const nlohmann::json& object, std::string_view file) : fields_(object, file) {}
 
-  // From `least` to `most`.
+  // Reads an integer from `least` to `most`.
   void integer(std::string_view name, std::integral auto& out, std::int64_t least = 0,
                std::int64_t most = kMost) const {
     need(name);
@@ -44,7 +44,7 @@ class StateFields {
     out = std::numeric_limits<double>::quiet_NaN();
     fields_.number(name, out);
   }
-  // From 0 to kMost.
+  // Reads a number from 0 to kMost.
   void amount(std::string_view name, double& out) const {
     number(name, out);
     if (!(out >= 0 && out <= static_cast<double>(kMost))) wrong(name, "a number of 0 or more");

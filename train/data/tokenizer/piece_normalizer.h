@@ -31,8 +31,8 @@ struct NormalizerStep {
     strip_accents,  // removes marks
     lowercase,
     precompiled,  // applies `charsmap`
-    strip,        // white space, or the character `pattern`, at the `left` and `right` end
-    prepend,      // `content`, unless the text is empty
+    strip,        // removes white space, or the character `pattern`, at the `left` and `right` end
+    prepend,      // puts `content` before the text, unless it is empty
   };
   Kind kind;
   std::string name = {};  // file and location in it
