@@ -34,9 +34,9 @@ struct Conversion {
 };
 
 // First verifies the checksums of `from`, if it has any. `to` appears complete, with a marker that
-// lists checksums, or not at all. Throws invalid_argument if `to` exists, or if values of `from`
-// overflow in `dtype`, naming their tensors. Throws corrupt_data if `from` is incomplete, naming
-// the missing parts.
+// lists checksums, or not at all. Throws invalid_argument if `to` exists and is not an empty
+// directory, or if values of `from` overflow in `dtype`, naming their tensors. Throws corrupt_data
+// if `from` is incomplete, naming the missing parts.
 Conversion convert_checkpoint(const ConvertOptions& options);
 
 }  // namespace shoal

@@ -44,7 +44,7 @@ std::string shape_text(const std::vector<std::int64_t>& sizes) {
              : fmt::format("[{}, ... {} sizes]", fmt::join(shown, ", "), sizes.size());
 }
 
-// State is named "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
+// Size of the whole tensor.
 std::int64_t bytes_of(const TensorShard& held) {
   return held.whole.count() * static_cast<std::int64_t>(size_of(held.dtype));
 }
