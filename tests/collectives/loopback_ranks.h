@@ -3,11 +3,12 @@
 
 #include <memory>
 
+#include "fault_endpoint.h"
+#include "loopback_endpoint.h"
+
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/hierarchical/hierarchical_communicator.h"
 #include "shoal/collectives/backend/net/net_communicator.h"
-#include "shoal/collectives/transport/fault_endpoint.h"
-#include "shoal/collectives/transport/loopback_endpoint.h"
 
 namespace shoal::collectives::test {
 

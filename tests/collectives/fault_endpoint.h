@@ -1,4 +1,4 @@
-// An Endpoint with network faults, for tests: it holds messages back, lets later ones overtake,
+// An Endpoint with network faults: it holds messages back, lets later ones overtake,
 // cuts them into independent pieces, and loses a peer on command. All ranks must use the same seed
 // and pieces.
 #pragma once

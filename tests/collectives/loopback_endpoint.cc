@@ -1,4 +1,4 @@
-#include "shoal/collectives/transport/loopback_endpoint.h"
+#include "loopback_endpoint.h"
 
 #include <chrono>
 #include <condition_variable>

@@ -1,4 +1,4 @@
-#include "shoal/collectives/transport/fault_endpoint.h"
+#include "fault_endpoint.h"
 
 #include <algorithm>
 #include <list>
