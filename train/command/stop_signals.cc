@@ -17,14 +17,15 @@ extern "C" void on_stop_signal(int number) {
 
 StopSignals::StopSignals() {
   for (std::size_t i = 0; i < kNumbers.size(); ++i) {
-    before_[i] = std::signal(kNumbers[i], on_stop_signal);
-    // Keep a signal ignored if the parent ignored it (nohup, a shell's background job).
-    if (before_[i] == SIG_IGN) std::signal(kNumbers[i], SIG_IGN);
+    ::sigaction(kNumbers[i], nullptr, &before_[i]);
+    // The parent (nohup, a shell's background job) may have it ignored.
+    if (before_[i].sa_handler != SIG_IGN) std::signal(kNumbers[i], on_stop_signal);
   }
 }
 
 StopSignals::~StopSignals() {
-  for (std::size_t i = 0; i < kNumbers.size(); ++i) std::signal(kNumbers[i], before_[i]);
+  // With its flags: Python's handlers interrupt system calls.
+  for (std::size_t i = 0; i < kNumbers.size(); ++i) ::sigaction(kNumbers[i], &before_[i], nullptr);
 }
 
 }  // namespace shoal::command

@@ -23,7 +23,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
  private:
-  std::array<void (*)(int), kNumbers.size()> before_{};
+  std::array<struct sigaction, kNumbers.size()> before_{};
 };
 
 }  // namespace shoal::command

@@ -12,11 +12,9 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/communicator_options.h"
-#include "shoal/run.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/progress.h"
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
@@ -32,6 +30,7 @@
 #include "shoal/train/run/compute.h"
 #include "shoal/train/run/devices.h"
 #include "shoal/train/run/failures.h"
+#include "shoal/train/run/report_error.h"
 #include "shoal/train/run/run_ranks.h"
 #include "shoal/train/trainer/mp_parameters.h"
 #include "shoal/train/trainer/trainer.h"
@@ -68,12 +67,20 @@ void print_help() {
       options.help());
 }
 
+// A run's options, as they were given.
+struct Given {
+  std::vector<std::string> words = {};
+  const nlohmann::json* json = nullptr;  // null: none
+};
+
 // Fills `arguments`, and `values` with those of all options. Returns notices for rank 0 to print.
-std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments,
+std::vector<std::string> parse(const Given& given, RunArguments& arguments,
                                nlohmann::ordered_json& values) {
   RefusedOptions refused;
   OptionSet options;
   declare(options, arguments, refused);
+  const std::vector<std::string>& words = given.words;
+  if (given.json != nullptr) options.add_json(*given.json, "options");
   std::size_t first = 0;
   while (first < words.size() && !words[first].starts_with("-")) options.add_file(words[first++]);
   options.add_arguments(std::span(words).subspan(first));
@@ -105,9 +112,9 @@ struct Prepared {
   bool training_began = false;
 };
 
-Prepared parsed(const std::vector<std::string>& words) {
+Prepared parsed(const Given& given) {
   Prepared prepared;
-  prepared.notices = parse(words, prepared.arguments, prepared.values);
+  prepared.notices = parse(given, prepared.arguments, prepared.values);
   name_models(prepared.arguments, prepared.notices);
   return prepared;
 }
@@ -141,7 +148,7 @@ SharedGpu shared_gpu(const Prepared& prepared, int rank) {
   return {static_cast<int>(sharing.size()), free};
 }
 
-int run_rank(Prepared& prepared, RunRanks& ranks) {
+int run_rank(Prepared& prepared, RunRanks& ranks, Guest* guest) {
   const TrainingArguments& a = prepared.arguments.training;
   const World& world = ranks.world();
   std::unique_ptr<Tracer> tracer;
@@ -164,7 +171,7 @@ int run_rank(Prepared& prepared, RunRanks& ranks) {
         {*task, prepared.arguments,
          told_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
          world, *communicator, how, compute, prepared.device, prepared.devices, prepared.threads,
-         tracer.get(), prepared.notices, prepared.training_began});
+         tracer.get(), prepared.notices, prepared.training_began, guest});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->host().barrier()->wait();
     return status;
@@ -183,15 +190,8 @@ Error before_training(const Error& error) {
       .in_operation(error.operation());
 }
 
-}  // namespace
-
-int train(const std::vector<std::string>& words, const AddSources& add_sources) {
-  for (const std::string& word : words)
-    if (word == "--help" || word == "-h") {
-      print_help();
-      return 0;
-    }
-  stop_signal = 0;  // may be set by an earlier run of this process
+int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) {
+  stop_signal = 0;  // of a run before this one
   const SignalThread takes_signals(StopSignals::kNumbers);
   World found = discover_world();
   log::set_rank(found.rank, found.size);
@@ -202,7 +202,7 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
   Prepared prepared;
   std::string& model = prepared.arguments.model.model_name_or_path;
   const std::pair<const char*, std::function<void()>> stages[] = {
-      {"options", [&] { prepared = parsed(words); }},
+      {"options", [&] { prepared = parsed(given); }},
       {"model",
        [&] {
          model = shared_model_directory(model, world, store, deadlines::start(), model_directory);
@@ -221,40 +221,68 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
       {"data",
        [&] { open_data(prepared.arguments, world, store, prepared.threads, prepared.setup); }},
   };
-  // Every rank runs every stage. If a stage fails on one rank, all ranks end.
+  const auto check_signal = [&] {
+    if (const int number = stop_signal; guest != nullptr && number != 0)
+      throw_error(ErrorCode::aborted, "stopped by signal {}", number);
+  };
+  const auto report = [&](const std::string& line) {
+    if (guest == nullptr) return report_error("shoal train", line);
+    guest->problem = line;
+  };
+  // Every rank goes through every stage, and all end if one of them fails.
   for (const auto& [label, work] : stages) {
     std::optional<Error> failure;
     try {
-      const progress::Listener listener([&] { store.progressed(); });
+      const progress::Listener listener([&] {
+        store.progressed();
+        check_signal();
+      });
       work();
+      check_signal();
     } catch (const std::exception& problem) {
       failure = before_training(error_of(problem));
     }
     // A failed rank reports its error. The other ranks wait for all, because some may still be
     // working.
     const int status = tell_failures(world, store, label, failure, deadlines::start(),
-                                     failure ? gone : std::function<bool(int)>{});
+                                     failure ? gone : std::function<bool(int)>{}, false, report);
     if (status != 0) return status;
   }
   try {
-    return run_rank(prepared, ranks);
+    return run_rank(prepared, ranks, guest);
   } catch (const std::exception& problem) {
     return tell_failures(world, store, "failed", error_of(problem),
                          Deadline::in_seconds(deadlines::kTellFailures), gone,
-                         prepared.training_began);
+                         prepared.training_began, report);
   }
+}
+
+}  // namespace
+
+int train(const std::vector<std::string>& words, const AddSources& add_sources) {
+  for (const std::string& word : words)
+    if (word == "--help" || word == "-h") {
+      print_help();
+      return 0;
+    }
+  return run_stages({.words = words}, add_sources, nullptr);
+}
+
+int train(Guest& guest) {
+  int status = 0;
+  {
+    const StopSignals signals;
+    status = run_stages({.json = &guest.options}, [](SourceRegistry&) {}, &guest);
+  }
+  // Also if it came too late to stop anything, or if the run failed because of it.
+  return stop_signal != 0 ? 128 + stop_signal : status;
 }
 
 TrainNeeds check_train_words(const std::vector<std::string>& words) {
   RunArguments arguments;
   nlohmann::ordered_json values;
-  parse(words, arguments, values);
+  parse({.words = words}, arguments, values);
   return needs_of(arguments);
 }
 
 }  // namespace shoal::command
-
-int shoal::train(const std::vector<std::string>& words) {
-  take_back_signals();
-  return command::train(words, [](SourceRegistry&) {});
-}

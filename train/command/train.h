@@ -4,7 +4,10 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/train/command/setup.h"
+#include "shoal/train/trainer/console.h"
 
 namespace shoal::command {
 
@@ -13,5 +16,18 @@ namespace shoal::command {
 // 0 done, 1 failed, 2 wrong options or data, 128 + N stopped by signal N. A failure is reported on
 // standard error, one line on one rank. Every rank of the run calls it. Blocks.
 int train(const std::vector<std::string>& words, const AddSources& add_sources);
+
+// A run inside a process that goes on after it, such as Python's.
+struct Guest {
+  nlohmann::json options;            // of `shoal train`, as in a JSON file
+  ConsoleCallback::Options console;  // of rank 0
+  // Filled by train():
+  nlohmann::ordered_json metrics;  // those of all_results.json
+  std::string problem;  // the line that `shoal train` would print; empty on ranks that print none
+};
+
+// The same for a guest. Restores the handlers of signals before it returns. A signal stops the run
+// at any stage: training saves a checkpoint first. A second one ends the process.
+int train(Guest& guest);
 
 }  // namespace shoal::command

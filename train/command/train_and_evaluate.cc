@@ -153,24 +153,24 @@ class RankRun {
         tensorboard_(tensorboard_directory(a_)),
         settings_(a_.output_dir, rank.told, rank.world),
         began_(rank.training_began) {
-    if (main_rank_)
-      console_ = std::make_unique<ConsoleCallback>(console_options(rank.world, a_.disable_tqdm));
+    if (main_rank_) console_ = std::make_unique<ConsoleCallback>(console_of_run());
     trainer_ = std::make_unique<Trainer>(a_, trainer_parts());
     output_.ask(*trainer_);
   }
 
   int run() {
     if (!a_.do_train) prepare_evaluation();
-    const int stopped_by = a_.do_train ? train() : 0;
-    if (stopped_by == 0 && a_.do_eval && rank_.setup.eval_dataset) {
-      const nlohmann::ordered_json metrics = evaluate(rank_, *trainer_, asked_);
-      if (main_rank_) {
-        output_.write_results("eval", metrics);
-        results_.update(metrics);
-      }
+    int stopped_by = a_.do_train ? train() : 0;
+    try {
+      if (stopped_by == 0) evaluate_and_predict();
+    } catch (const StoppedBySignal& stopped) {
+      stopped_by = stopped.signal;
     }
-    if (stopped_by == 0 && a_.do_predict) predict_sets();
-    if (main_rank_ && stopped_by == 0) output_.write_results("all", all_results());
+    if (main_rank_ && stopped_by == 0) {
+      results_ = all_results();
+      output_.write_results("all", results_);
+    }
+    if (rank_.guest != nullptr) rank_.guest->metrics = results_;
     if (const std::string line = validation_summary(trainer_->state(), results_, unigram_);
         !line.empty())
       say(line);
@@ -182,6 +182,14 @@ class RankRun {
   }
 
  private:
+  ConsoleCallback::Options console_of_run() const {
+    const bool quiet = a_.disable_tqdm;
+    if (rank_.guest == nullptr) return console_options(rank_.world, quiet);
+    ConsoleCallback::Options options = rank_.guest->console;
+    options.plain_progress = !quiet;
+    if (quiet) options.bar = nullptr;
+    return options;
+  }
   void say(const std::string& line) {
     if (console_) console_->on_message(line);
   }
@@ -216,6 +224,7 @@ class RankRun {
     parts.callbacks.push_back(&began_);
     parts.tracer = rank_.tracer;
     parts.stop_signal = &stop_signal;
+    parts.stop_evaluations = rank_.guest != nullptr;
     return parts;
   }
 
@@ -283,8 +292,8 @@ class RankRun {
     }
     trainer_->save_model(a_.output_dir);
     if (main_rank_) output_.write_results("train", trained.metrics);
-    // The signal came after the last step. The model is saved, so the process ends by that signal.
-    if (const int late = stop_signal; late != 0) {
+    // The signal came after the last step. The model is saved, so the signal ends the program.
+    if (const int late = stop_signal; late != 0 && rank_.guest == nullptr) {
       ::kill(::getpid(), late);  // another thread takes it
       ::pause();
     }
@@ -304,6 +313,15 @@ class RankRun {
                           trained.last_checkpoint)
             : fmt::format("{} holds the run, --resume_from_checkpoint true continues it",
                           trained.last_checkpoint)));
+  }
+
+  void evaluate_and_predict() {
+    if (a_.do_eval && rank_.setup.eval_dataset) {
+      const nlohmann::ordered_json metrics = evaluate(rank_, *trainer_, asked_);
+      if (main_rank_) output_.write_results("eval", metrics);
+      results_.update(metrics);
+    }
+    if (a_.do_predict) predict_sets();
   }
 
   void predict_sets() {

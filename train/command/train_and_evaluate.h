@@ -9,6 +9,7 @@
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/trace/trace.h"
 #include "shoal/train/command/setup.h"
+#include "shoal/train/command/train.h"
 #include "shoal/train/run/compute.h"
 #include "shoal/train/run/devices.h"
 
@@ -30,6 +31,7 @@ struct RankParts {
   Tracer* tracer;
   std::vector<std::string> notices;  // for rank 0 to print
   bool& training_began;              // set once; later failures are not wrong options
+  Guest* guest;                      // null: the program `shoal train`
 };
 
 // Every rank calls it. Returns the exit status: 0, or 128 + the number of the signal that stopped

@@ -166,7 +166,11 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
                   const std::function<bool(int rank)>& is_gone, bool training_began,
-                  const std::string& program) {
+                  const std::function<void(const std::string& line)>& report) {
+  const auto tell = [&](const std::string& line) {
+    if (report) return report(line);
+    report_error("shoal train", line);
+  };
   const Failure mine = own ? failure_of(*own, training_began) : Failure{};
   std::vector<Failure> all;
   bool all_heard = true;
@@ -174,8 +178,8 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     all = words_of_all(world, store, label, mine, deadline, is_gone);
     all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
-    // Also happens if another rank aborted the job. Its reason may be in the log of another host.
-    report_error(program, own ? own->what() : gone.what());
+    // Also if another rank aborted the job: its reason may be in the log of another host.
+    tell(own ? own->what() : gone.what());
     return own ? mine.status : kFailed;
   }
   int status = 0;
@@ -183,7 +187,7 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     if (failure.status != 0 && (status == 0 || !failure.noticed)) status = failure.status;
   if (status == 0) return 0;
   if (own && speaks(all, static_cast<std::size_t>(world.rank)))
-    report_error(program, said_by(all, mine, *own, world.rank));
+    tell(said_by(all, mine, *own, world.rank));
   if (world.size > 1 && all_heard) try {
       // All ranks should read the report before one of them exits, because the launcher then ends
       // the others. If rank 0 serves the store and is gone already, this fails, which is harmless.

@@ -124,6 +124,7 @@ int run(int argc, char** argv, const std::vector<Option>& options,
   restart_with_short_spins(argv);
   std::signal(SIGPIPE, SIG_IGN);
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename() : "program";
+  const auto report = [&](const std::string& line) { report_error(program, line); };
   try {
     World world = discover_world();
     log::set_rank(world.rank, world.size);
@@ -138,7 +139,7 @@ int run(int argc, char** argv, const std::vector<Option>& options,
       wrong = problem;
     }
     if (const int status =
-            tell_failures(all, store, "options", wrong, deadlines::start(), {}, false, program);
+            tell_failures(all, store, "options", wrong, deadlines::start(), {}, false, report);
         status != 0)
       return status;
     if (!values) {
@@ -156,10 +157,10 @@ int run(int argc, char** argv, const std::vector<Option>& options,
         job->communicator().abort(error.message());
       return tell_failures(
           all, store, "failed", error, Deadline::in_seconds(deadlines::kTellFailures),
-          [&](int rank) { return ranks.is_gone(rank); }, false, program);
+          [&](int rank) { return ranks.is_gone(rank); }, false, report);
     }
   } catch (const std::exception& problem) {
-    report_error(program, error_of(problem).what());
+    report(error_of(problem).what());
     return 1;
   }
   terminal::finish_output();

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -91,8 +92,17 @@ struct TrainerParts {
   // batch of an evaluation, which a resumed run then repeats. A handler that sets it must not run
   // on a computing thread (runtime/base/signal_thread.h).
   const std::atomic<int>* stop_signal = nullptr;
+  // It also ends evaluate() and predict() outside train(), which then throw StoppedBySignal.
+  bool stop_evaluations = false;
 
   MemoryResource& host() const { return host_memory != nullptr ? *host_memory : *memory; }
+};
+
+// A rank got a request to stop before the work ended, and all ranks know it.
+struct StoppedBySignal final : std::exception {
+  explicit StoppedBySignal(int number) : signal(number) {}
+  const char* what() const noexcept override { return "stopped by a signal"; }
+  const int signal;
 };
 
 struct TrainResult {

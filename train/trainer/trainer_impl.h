@@ -27,13 +27,6 @@
 
 namespace shoal {
 
-// Thrown on every rank if any rank was asked to stop before the work ended.
-struct StoppedBySignal final : std::exception {
-  explicit StoppedBySignal(int number) : signal(number) {}
-  const char* what() const noexcept override { return "stopped by a signal"; }
-  const int signal;
-};
-
 struct Trainer::Impl {
   Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts);
   void begin();  // creates the engine, and the task if `parts` has model_init
@@ -102,6 +95,8 @@ struct Trainer::Impl {
   decltype(auto) guarded(Work&& work) {
     try {
       return work();
+    } catch (const StoppedBySignal&) {  // on every rank
+      throw;
     } catch (const std::exception& why) {
       end_others(why);
       throw;
@@ -123,7 +118,9 @@ struct Trainer::Impl {
   // Runs work(), which takes a different time on each rank and may communicate. A rank that is done
   // waits for the others as long as they make progress. Throws StoppedBySignal if `stopped_by` is
   // set on a rank.
-  collectives::LongWork::Told told() const { return training ? parts.stop_signal : nullptr; }
+  collectives::LongWork::Told told() const {
+    return training || parts.stop_evaluations ? parts.stop_signal : nullptr;
+  }
   template <typename Work>
   void at_own_pace(Work&& work, collectives::LongWork::Told stopped_by = nullptr) {
     try {
