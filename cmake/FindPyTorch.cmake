@@ -2,13 +2,16 @@
 #
 # PyTorch's own package (TorchConfig.cmake) insists on a CUDA toolkit where the wheel was built with
 # CUDA, as PyPI's is, and enables the language for everything here. A CPU build needs none of it.
-# PyTorch_PYTHON: the interpreter; default: Python3_EXECUTABLE.
-if(NOT PyTorch_PYTHON)
+# PyTorch_PYTHON: the interpreter; default: Python3_EXECUTABLE. It is asked with -I, so that it shows its own
+# packages also where pip builds in an isolated environment.
+if(SKBUILD)  # pip's interpreter, which may be another one than the last time
+  set(PyTorch_PYTHON ${Python3_EXECUTABLE} CACHE FILEPATH "" FORCE)
+elseif(NOT PyTorch_PYTHON)
   find_package(Python3 COMPONENTS Interpreter)
   set(PyTorch_PYTHON ${Python3_EXECUTABLE} CACHE FILEPATH "Python interpreter that has PyTorch")
 endif()
 execute_process(
-  COMMAND ${PyTorch_PYTHON} -c [[
+  COMMAND ${PyTorch_PYTHON} -I -c [[
 import sysconfig, torch
 from torch.utils import cpp_extension
 print(";".join([torch.__version__, str(int(torch._C._GLIBCXX_USE_CXX11_ABI)), cpp_extension.TORCH_LIB_PATH,

@@ -1,5 +1,10 @@
-"""Shoal: distributed training. `import shoal.torch` registers torch.distributed's backend "shoal"."""
+"""Shoal: distributed training. `import shoal.torch` registers torch.distributed's backend "shoal"; `shoal.train` and
+`shoal.generate` are Shoal's own engine, without PyTorch."""
 from importlib.metadata import PackageNotFoundError, version
+
+from shoal.native import generate, train
+
+__all__ = ["__version__", "generate", "train"]
 
 try:
     __version__ = version("shoal")

@@ -9,9 +9,26 @@ import os
 import torch
 import torch.distributed as dist
 
+from shoal import _signals
+
 os.environ.setdefault("SHOAL_LOG", "warn")  # a library is quiet unless asked; read when it loads
 
-from shoal import _torch  # noqa: E402
+
+def _check_pytorch() -> None:
+    try:
+        from shoal._built_for import TORCH as built_for
+    except ImportError:  # a build directory, which belongs to one PyTorch
+        return
+    again = "install shoal again in this environment (docs/pytorch.md)"
+    if built_for is None:
+        raise ImportError(f"this shoal was built where PyTorch was missing, so it has no backend: {again}")
+    if built_for.split(".")[:2] != torch.__version__.split(".")[:2]:
+        raise ImportError(f"this shoal was built for PyTorch {built_for}, but this is {torch.__version__}: {again}")
+
+
+_check_pytorch()
+with _signals.kept():
+    from shoal import _torch
 from shoal._torch import ProcessGroupShoal  # noqa: E402
 
 __all__ = ["ProcessGroupShoal", "register", "register_smddp"]

@@ -156,6 +156,12 @@ class Faults(unittest.TestCase):
     def test_refused(self):
         ranks.run(2, refused)
 
+    def test_ctrl_c_is_pythons(self):
+        """libinfinipath, which Debian's libfabric loads, takes signals and ends the process without a word."""
+        script = "import os, signal, time, shoal.torch; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+        done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertIn("KeyboardInterrupt", done.stderr)
+
     def test_exit(self):
         for case in ("together", "alone", "fork"):
             with self.subTest(case), tempfile.TemporaryDirectory() as directory:
