@@ -2,7 +2,8 @@
 
     torchrun --nproc_per_node 2 -m shoal.run script.py ARGUMENT...
 
-Accelerate and Hugging Face's Trainer choose gloo for CPUs, whatever is installed.
+Accelerate and Hugging Face's Trainer choose gloo for CPUs, whatever is installed. Under mpirun it sets
+torchrun's variables, as SageMaker's library does.
 """
 import os
 import runpy
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import shoal.torch
+import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401  sets torchrun's variables
 
 
 def replace_gloo() -> None:
@@ -27,6 +29,9 @@ def main() -> None:
         print(__doc__.strip(), file=sys.stderr if len(sys.argv) < 2 else sys.stdout)
         raise SystemExit(2 if len(sys.argv) < 2 else 0)
     replace_gloo()
+    if not torch.cuda.is_available():
+        # Without it accelerate trains on every rank alone, unless the script's user asks for CPUs.
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # as where Python runs the script itself
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -15,7 +15,7 @@ assert dist.get_backend() == "smddp" and dist.get_rank() == int(os.environ["RANK
 assert os.environ["SMDATAPARALLEL_LOCAL_RANK"] == os.environ["LOCAL_RANK"]
 assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "ProcessGroupShoal"
 torch.manual_seed(dist.get_rank())
-model = DDP(torch.nn.Linear(4, 1))
+model = DDP(torch.nn.Linear(4, 1), device_ids=[int(os.environ["SMDATAPARALLEL_LOCAL_RANK"])])  # as transformers does
 model(torch.randn(2, 4)).sum().backward()
 grads = [torch.zeros_like(model.module.weight.grad) for _ in range(2)]
 dist.all_gather(grads, model.module.weight.grad)
@@ -36,8 +36,9 @@ assert tensor.sum() == 6
 dist.barrier()
 """
 GLOO_SCRIPT = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 assert sys.argv[1:] == ["one", "--two"], sys.argv
+assert os.environ["ACCELERATE_USE_CPU"] == "true"
 dist.init_process_group("gloo")
 assert dist.get_backend() == "gloo"
 for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
@@ -85,7 +86,9 @@ class Smddp(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
             script.write(GLOO_SCRIPT)
             script.flush()
-            self.ranks(["-m", "shoal.run", script.name, "one", "--two"], mpi=False)
+            for mpi in (False, True):
+                with self.subTest(mpi=mpi):
+                    self.ranks(["-m", "shoal.run", script.name, "one", "--two"], mpi=mpi)
 
     def test_model_parallelism_is_refused_by_name(self):
         done = subprocess.run([sys.executable, "-B", "-c", "import smdistributed.modelparallel.torch"],

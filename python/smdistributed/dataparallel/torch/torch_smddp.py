@@ -3,8 +3,11 @@
 A job with `distribution={"smdistributed": {"dataparallel": {"enabled": True}}}` starts its ranks with
 mpirun, and SageMaker's library gives them torchrun's variables at this import. So does this module.
 """
+import functools
 import json
 import os
+
+from torch.nn.parallel import DistributedDataParallel
 
 import shoal.torch
 
@@ -31,5 +34,19 @@ def _set_variables() -> None:
         os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", os.environ["LOCAL_RANK"])
 
 
+def _ignore_device_ids_of_cpu_modules() -> None:
+    """transformers gives each rank's model the GPU of its local rank; a host without GPUs has none."""
+    original = DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self, module, device_ids=None, output_device=None, *arguments, **named):
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            device_ids = output_device = None
+        original(self, module, device_ids, output_device, *arguments, **named)
+
+    DistributedDataParallel.__init__ = init
+
+
 _set_variables()
 shoal.torch.register_smddp()
+_ignore_device_ids_of_cpu_modules()
