@@ -1,6 +1,11 @@
 #include "shoal/torch/allocator.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
 #include <mutex>
+#include <unordered_map>
 
 #include <c10/core/CPUAllocator.h>
 #include <unistd.h>
@@ -14,15 +19,50 @@ namespace {
 // gradients.
 constexpr std::size_t kLarge = 64 << 10;
 
-struct Block {
-  std::shared_ptr<collectives::Communicator> owner;  // must outlive its memory
-  void* pointer;
-  std::size_t bytes;
+// The memory that symmetric tensors hold. PyTorch frees some memory by its address alone
+// (raw_deallocate), so the address is all that a tensor knows of its block.
+class Blocks {
+ public:
+  struct Block {
+    std::shared_ptr<collectives::Communicator> owner;  // must outlive its memory
+    std::size_t bytes = 0;
+  };
+
+  void add(void* pointer, Block block) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+    const std::lock_guard lock(mutex_);
+    lowest_ = std::min(lowest_.load(), begin);
+    highest_ = std::max(highest_.load(), begin);
+    blocks_.emplace(pointer, std::move(block));
+  }
+
+  // Without an owner if the memory is PyTorch's own, as most is: then mostly without the lock.
+  Block take(void* pointer) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+    if (begin < lowest_ || begin > highest_) return {};
+    const std::lock_guard lock(mutex_);
+    auto found = blocks_.extract(pointer);
+    return found ? std::move(found.mapped()) : Block{};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<std::uintptr_t> lowest_ = std::numeric_limits<std::uintptr_t>::max(), highest_ = 0;
+  std::unordered_map<void*, Block> blocks_;
 };
+
+Blocks& blocks() {
+  static auto* const made = new Blocks;  // tensors may outlive everything
+  return *made;
+}
+
+c10::DeleterFnPtr free_ordinary = nullptr;
 
 class SymmetricAllocator final : public c10::Allocator {
  public:
-  explicit SymmetricAllocator(c10::Allocator& ordinary) : ordinary_(ordinary) {}
+  explicit SymmetricAllocator(c10::Allocator& ordinary) : ordinary_(ordinary) {
+    free_ordinary = ordinary.raw_deleter();
+  }
 
   void serve_from(const std::shared_ptr<collectives::Communicator>& owner) {
     const std::lock_guard lock(mutex_);
@@ -30,29 +70,34 @@ class SymmetricAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    // A forked process would hand out the same ranges as its parent.
-    if (bytes < kLarge || ::getpid() != process_) return ordinary_.allocate(bytes);
     std::shared_ptr<collectives::Communicator> owner;
-    {
+    // A forked process would hand out the same ranges as its parent.
+    if (bytes >= kLarge && ::getpid() == process_) {
       const std::lock_guard lock(mutex_);
       owner = owner_.lock();
     }
-    if (!owner) return ordinary_.allocate(bytes);
-    void* const pointer =
-        owner->memory_resource().allocate(bytes, MemoryTag::communication, Stream{});
-    auto* const block = new Block{std::move(owner), pointer, bytes};
-    return {pointer, block, &release, c10::Device(c10::DeviceType::CPU)};
+    void* pointer = nullptr;
+    if (!owner) {
+      pointer = ordinary_.raw_allocate(bytes);
+    } else {
+      pointer = owner->memory_resource().allocate(bytes, MemoryTag::communication, Stream{});
+      blocks().add(pointer, {std::move(owner), bytes});
+    }
+    return {pointer, pointer, &release, c10::Device(c10::DeviceType::CPU)};
   }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
  private:
-  static void release(void* context) {
-    const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    block->owner->memory_resource().deallocate(block->pointer, block->bytes,
-                                               MemoryTag::communication, Stream{});
+  static void release(void* pointer) {
+    const Blocks::Block block = blocks().take(pointer);
+    if (!block.owner) return free_ordinary(pointer);
+    block.owner->memory_resource().deallocate(pointer, block.bytes, MemoryTag::communication,
+                                              Stream{});
   }
 
   c10::Allocator& ordinary_;
