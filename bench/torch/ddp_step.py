@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""A training step of DDP: backend shoal beside gloo, by turns, one JSON line a model.
+
+    PYTHONPATH=build/release/python python bench/torch/ddp_step.py --ranks 2 --models gpt2,bert
+
+Exposed communication is the time of forward and backward with synchronisation, less the time in no_sync().
+Each round times both with either backend; the row has the medians of the slowest rank's times. With
+SHOAL_TORCH_SYMMETRIC=1, gradients and buckets lie in symmetric memory.
+"""
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import shoal.torch
+
+
+class Transformer(nn.Module):
+    """The shape of GPT-2 124M or BERT-base: parameters and products, without what makes text of them."""
+
+    def __init__(self, vocabulary, positions, causal):
+        super().__init__()
+        self.causal = causal
+        self.words, self.places = nn.Embedding(vocabulary, 768), nn.Embedding(positions, 768)
+        layer = nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True,
+                                           norm_first=causal)
+        self.layers = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(768)
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length) if self.causal else None
+        hidden = self.words(tokens) + self.places(torch.arange(length))
+        hidden = self.norm(self.layers(hidden, mask=mask, is_causal=self.causal))
+        return nn.functional.cross_entropy((hidden @ self.words.weight.T).flatten(0, 1), tokens.flatten())
+
+
+MODELS = {"gpt2": (50257, 1024, True), "bert": (30522, 512, False)}
+
+
+def step_of(model, tokens, synchronised, group):
+    model.zero_grad(set_to_none=True)
+    dist.barrier(group)
+    begin = time.perf_counter()
+    with contextlib.nullcontext() if synchronised else model.no_sync():
+        model(tokens).backward()
+    took = torch.tensor([time.perf_counter() - begin])
+    dist.all_reduce(took, dist.ReduceOp.MAX, group=group)
+    return took.item()
+
+
+def rank_main(rank, options, path):
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    dist.init_process_group("shoal", init_method=f"file://{path}", rank=rank, world_size=options.ranks)
+    groups = {"shoal": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    for name in options.models.split(","):
+        tokens = torch.randint(MODELS[name][0], (options.batch, options.length))
+        models = {backend: DistributedDataParallel(Transformer(*MODELS[name]), process_group=group)
+                  for backend, group in groups.items()}
+        times = {(backend, synchronised): [] for backend in models for synchronised in (True, False)}
+        for turn in range(options.rounds + 2):
+            for (backend, synchronised), found in times.items():
+                took = step_of(models[backend], tokens, synchronised, dist.group.WORLD)
+                if turn > 1:  # the first builds the buckets anew
+                    found.append(took)
+        if rank == 0:
+            row = {"bench": "torch/ddp_step", "model": name, "ranks": options.ranks,
+                   "parameters": sum(value.numel() for value in models["shoal"].parameters()),
+                   "tokens": options.batch * options.length}
+            exposed = {}
+            for backend in models:
+                both = list(zip(times[backend, True], times[backend, False]))
+                exposed[backend] = statistics.median(step - alone for step, alone in both)
+                row[f"{backend}_step_ms"] = round(statistics.median(step for step, _ in both) * 1e3, 1)
+                row[f"{backend}_exposed_ms"] = round(exposed[backend] * 1e3, 1)
+            row["no_sync_ms"] = round(statistics.median(times["gloo", False] + times["shoal", False]) * 1e3, 1)
+            row["exposed_share"] = round(exposed["shoal"] / exposed["gloo"], 3)
+            print(json.dumps(row), flush=True)
+        del models
+    dist.destroy_process_group()
+    os._exit(0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--models", default="gpt2,bert")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        context = multiprocessing.get_context("fork")
+        ranks = [context.Process(target=rank_main, args=(rank, options, os.path.join(directory, "store")))
+                 for rank in range(options.ranks)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+    raise SystemExit(max(process.exitcode != 0 for process in ranks))
+
+
+if __name__ == "__main__":
+    main()
