@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/sagemaker/container/rank.h"
 #include "shoal/sagemaker/container/run.h"
 
 namespace {
@@ -28,8 +29,8 @@ int run(int argc, char** argv) {
   if (const char* root = std::getenv("SAGEMAKER_BASE_DIR"); root != nullptr && *root != '\0')
     options.root = root;
   CLI::App app{
-      "Runs this host's part of a SageMaker training job: reads /opt/ml, starts `shoal train` "
-      "(with "
+      "Runs this host's part of a SageMaker training job: reads /opt/ml, starts `shoal train` or "
+      "the job's Python script (with "
       "mpirun where the job asks for it), leaves the model in model/ or the reason in "
       "output/failure. SIGTERM saves a checkpoint first.",
       "train"};
@@ -38,6 +39,7 @@ int run(int argc, char** argv) {
   app.add_flag("--dry-run", options.only_shows,
                "print this host's role, command and SM_ variables; start nothing, write nothing");
   app.add_option("--shoal", options.shoal, "the program that trains");
+  app.add_option("--python", options.python, "the program that runs an entry point in Python");
   app.add_option("--for-gpus", options.trains_on_gpus,
                  "whether that is a build for GPUs, as this one is or is not (true, false)");
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
@@ -57,6 +59,12 @@ int run(int argc, char** argv) {
                  "without its process until mpirun is taken for done");
   app.add_option("--grace-seconds", options.grace_seconds,
                  "after SIGTERM, until the ranks are killed");
+  const CLI::App* const rank =
+      app.add_subcommand(
+             "rank",
+             "runs COMMAND... as one rank of a Python script: sets torchrun's variables "
+             "and passes a stop on; `train` has mpirun start it")
+          ->prefix_command();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& answer) {  // --help, --version
@@ -64,6 +72,13 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& problem) {
     shoal::terminal::print(stderr, "train: {}\n", shoal::app::parse_problem(app, problem));
     return 2;
+  }
+  if (rank->parsed()) {
+    if (rank->remaining_size() == 0) {
+      shoal::terminal::print(stderr, "train: rank needs a command\n");
+      return 2;
+    }
+    return shoal::sagemaker::run_rank(rank->remaining(), shoal::sagemaker::process_variables());
   }
   // For process 1 of a container, signals have no default action.
   for (const int number : {SIGTERM, SIGINT}) std::signal(number, on_stop_signal);

@@ -10,7 +10,10 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/sagemaker/container/environment.h"
 #include "shoal/sagemaker/container/launch.h"
+#include "shoal/sagemaker/container/rank.h"
+#include "shoal/sagemaker/container/script.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -38,6 +41,7 @@ class Said {
     const auto value = text(name);
     return value == "true" || value == "True" || value == "1";
   }
+  bool asks_for_cpu() const { return is_true("use_cpu") || is_true("no_cuda"); }
 
  private:
   std::optional<nlohmann::json> find(const std::string& name) const {
@@ -192,6 +196,21 @@ Options files_of_channels(const Contract& c, const Said& said, std::vector<Piped
   return options;
 }
 
+TrainCommand script_command(const Contract& c, const Programs& programs, const std::string& code) {
+  TrainCommand command;
+  command.script = c.program;
+  command.directory = code;
+  command.on_cpu = Said(c.hyperparameters, {}).asks_for_cpu();
+  if (has_distribution(c)) {
+    command.words = {programs.train, "rank"};
+    command.rank_name = kRankName;
+  }
+  command.words.insert(command.words.end(), {programs.python, c.program});
+  const std::vector<std::string> arguments = user_arguments(c.hyperparameters);
+  command.words.insert(command.words.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
 }  // namespace
 
 std::vector<std::string> option_words(const Json& hyperparameters) {
@@ -207,24 +226,29 @@ std::vector<std::string> option_words(const Json& hyperparameters) {
   return words;
 }
 
-TrainCommand train_command(const Contract& c, const std::string& shoal, const std::string& code) {
+TrainCommand train_command(const Contract& c, const Programs& programs, const std::string& code) {
+  if (!c.program.empty() && !is_regular_file(code + "/" + c.program) &&
+      (is_script(c.program) || c.program.ends_with(".json")))
+    throw Error(ErrorCode::not_found,
+                fmt::format("entry_point: there is no {}/{}", code, c.program),
+                "look at source_dir, which is packed and uploaded with the job");
+  if (is_script(c.program)) return script_command(c, programs, code);
   refuse_sharded_channels(c);
   TrainCommand command;
-  command.words = {shoal, "train"};
+  command.words = {programs.shoal, "train"};
+  command.rank_name = fs::path(programs.shoal).filename().string();
   std::string file;
   if (!c.program.empty()) {
     if (!c.program.ends_with(".json"))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("entry_point is {}, but this image runs Shoal", shortened(c.program)),
-                  "give a JSON file with options of `shoal train`, or no entry_point");
+                  "give a JSON file with options of `shoal train`, a Python script, or no "
+                  "entry_point");
     file = code + "/" + c.program;
-    if (!is_regular_file(file))
-      throw Error(ErrorCode::not_found, fmt::format("entry_point: there is no {}", file),
-                  "look at source_dir, which is packed and uploaded with the job");
     command.words.push_back(file);
   }
   const Said said(c.hyperparameters, file);
-  command.on_cpu = said.is_true("use_cpu") || said.is_true("no_cuda");
+  command.on_cpu = said.asks_for_cpu();
   const auto add = [&command](const std::string& name, const std::string& value) {
     command.words.push_back("--" + name);
     command.words.push_back(value);

@@ -1,4 +1,5 @@
-// Turns hyperparameters and channels into a `shoal train` command.
+// Turns hyperparameters and channels into the command that each rank runs: `shoal train`, or the
+// job's Python script.
 #pragma once
 
 #include <string>
@@ -11,7 +12,10 @@ namespace shoal::sagemaker {
 
 struct TrainCommand {
   std::vector<std::string> words;   // "shoal", "train", "run.json", "--learning_rate", "5e-05" ...
-  std::string output_dir;           // checkpoints and, at the end, the model
+  std::string script;               // the Python script that runs; empty: `shoal train`
+  std::string directory;            // where it is started; empty: here
+  std::string rank_name;            // name of a rank's process once it handles signals
+  std::string output_dir;           // checkpoints and, at the end, the model; not of a script
   std::vector<std::string> notes;   // options that were filled in
   std::vector<PipedChannel> pipes;  // pipes to serve, in this order
   bool on_cpu = false;              // use_cpu is true: GPUs are not used
@@ -21,9 +25,18 @@ struct TrainCommand {
 // values and output_dir, which train_command() decides.
 std::vector<std::string> option_words(const Json& hyperparameters);
 
-// `shoal`: the program. `code`: directory of the job's code. Its entry point, a JSON file of
-// options, becomes the first word; other entry points are refused. Options that neither the
-// hyperparameters nor that file set are filled in:
+struct Programs {
+  std::string shoal = "shoal", python = "python3";
+  std::string train = "train";  // starts a rank of a script under mpirun (rank.h)
+};
+
+// `code`: directory of the job's code. If its entry point is a Python script, the command is the
+// script with the hyperparameters as arguments (user_arguments()), started in `code`; with a
+// distribution, each rank of it is started by `train rank`.
+//
+// Otherwise the command is `shoal train`. The entry point, a JSON file of options, becomes its
+// first word; other entry points are refused. These options are filled in unless the
+// hyperparameters or that file set them:
 //   output_dir              checkpoints/ (replaces model/, too, which gets only the finished model)
 //   resume_from_checkpoint  true: an interrupted job continues when it is started again
 //   train_file, validation_file, test_file   from the channels train or training; validation, eval,
@@ -36,7 +49,7 @@ std::vector<std::string> option_words(const Json& hyperparameters);
 // training set is read from the pipes, and other channels are first copied to a file. The channel's
 // ContentType gives the format. Throws invalid_argument if a pipe cannot provide the data, or on
 // several hosts if a channel's files differ between hosts (ShardedByS3Key).
-TrainCommand train_command(const Contract& contract, const std::string& shoal,
+TrainCommand train_command(const Contract& contract, const Programs& programs,
                            const std::string& code);
 
 }  // namespace shoal::sagemaker

@@ -47,14 +47,6 @@ CustomOptions custom_options(const Contract& c) {
   return options;
 }
 
-bool uses_mpi(const Contract& c) {
-  return std::ranges::any_of(
-      std::array{"sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled",
-                 "sagemaker_torch_distributed_enabled", "sagemaker_pytorch_ddp_enabled",
-                 "sagemaker_pytorch_xla_multi_worker_enabled"},
-      [&c](const char* name) { return c.is_on(name); });
-}
-
 // The variables on mpirun's command line, each set once. The job's mpirun options have priority
 // over its environment, and that over our defaults. (With two -x of a name, mpirun would use the
 // last.)
@@ -171,10 +163,10 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   constexpr std::array<std::string_view, 10> kPrefixes = {"SM_",  "SAGEMAKER_",   "SHOAL_", "NCCL_",
                                                           "FI_",  "OMP_",         "GOMP_",  "CUDA_",
                                                           "AWS_", "TRAINING_JOB_"};
-  // Search paths of programs and libraries, and proxies to S3.
-  constexpr std::array<std::string_view, 9> kNames = {
-      "PATH",        "LD_LIBRARY_PATH", "TMPDIR",    "http_proxy", "https_proxy",
-      "HTTPS_PROXY", "all_proxy",       "ALL_PROXY", "no_proxy"};
+  // Search paths of programs, modules and libraries, and proxies to S3.
+  constexpr std::array<std::string_view, 10> kNames = {
+      "PATH",        "PYTHONPATH",  "LD_LIBRARY_PATH", "TMPDIR",    "http_proxy",
+      "https_proxy", "HTTPS_PROXY", "all_proxy",       "ALL_PROXY", "no_proxy"};
   std::vector<std::string> chosen;
   for (const std::string& name : names) {
     const bool has_prefix = std::ranges::any_of(
@@ -187,10 +179,18 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   return chosen;
 }
 
+bool has_distribution(const Contract& c) {
+  return std::ranges::any_of(
+      std::array{"sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled",
+                 "sagemaker_torch_distributed_enabled", "sagemaker_pytorch_ddp_enabled",
+                 "sagemaker_pytorch_xla_multi_worker_enabled"},
+      [&c](const char* name) { return c.is_on(name); });
+}
+
 int ranks_of_a_host(const Contract& c) {
   const int asked =
       integer_parameter(c, "sagemaker_mpi_num_of_processes_per_host", std::max(1, c.hardware.gpus));
-  return uses_mpi(c) ? asked : 1;
+  return has_distribution(c) ? asked : 1;
 }
 
 void check_gpus(const Contract& c, const TrainCommand& command) {
@@ -198,7 +198,7 @@ void check_gpus(const Contract& c, const TrainCommand& command) {
   if (command.on_cpu || !type || type->accelerator != Accelerator::cuda || type->gpus <= 0) return;
   const auto asked = c.framework_parameters.find("sagemaker_mpi_num_of_processes_per_host");
   const bool says_ranks =
-      !uses_mpi(c) || (asked != c.framework_parameters.end() && !asked->is_null());
+      !has_distribution(c) || (asked != c.framework_parameters.end() && !asked->is_null());
   const int found = c.hardware.gpus;
   if (says_ranks ? found >= std::min(ranks_of_a_host(c), type->gpus) : found == type->gpus) return;
   throw Error(
@@ -215,7 +215,7 @@ Launch plan_launch(const Contract& c, const TrainCommand& command, const MpirunW
   const bool takes_part =
       std::ranges::find(c.distribution_groups, c.group) != c.distribution_groups.end();
   launch.ranks_per_host = ranks_of_a_host(c);
-  if (!uses_mpi(c)) {
+  if (!has_distribution(c)) {
     launch.hosts = c.hosts;
     launch.is_rank_0 = c.current_host == c.hosts.front();
     launch.words = command.words;

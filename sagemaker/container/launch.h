@@ -11,7 +11,7 @@
 namespace shoal::sagemaker {
 
 enum class HostRole {
-  single,      // starts `shoal train` itself; several such hosts find each other through SM_HOSTS
+  single,      // starts the command itself; several such hosts find each other through SM_HOSTS
   mpi_master,  // starts mpirun for all hosts of the distribution
   mpi_worker,  // runs sshd for the master until mpirun is done
   idle,        // its instance group takes no part
@@ -25,6 +25,9 @@ struct Launch {
   std::vector<std::string> words;  // command of this host; empty for workers and idle hosts
   bool is_rank_0 = false;          // rank 0 runs here, so this host has the finished model
 };
+
+// True if the job has a distribution, so that it has ranks.
+bool has_distribution(const Contract& contract);
 
 // Ranks that mpirun starts per host; 1 if the job has no distribution.
 int ranks_of_a_host(const Contract& contract);
@@ -51,7 +54,7 @@ Launch plan_launch(const Contract& contract, const TrainCommand& command,
 
 // Selects the variables that mpirun forwards: SM_ and SAGEMAKER_ except those of one host, SHOAL_,
 // NCCL_, FI_, OMP_, GOMP_, CUDA_, AWS_ (credentials, region, endpoints) and TRAINING_JOB_; PATH,
-// LD_LIBRARY_PATH, TMPDIR and proxies. Values do not appear on the command line.
+// PYTHONPATH, LD_LIBRARY_PATH, TMPDIR and proxies. Values do not appear on the command line.
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names);
 
 }  // namespace shoal::sagemaker

@@ -1,8 +1,10 @@
 #include "shoal/sagemaker/container/outputs.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
@@ -17,17 +19,99 @@ constexpr std::size_t kMostCharacters = 1024;
 // Lock file of train/checkpoint, left behind by a killed run.
 constexpr std::string_view kRunLock = "run.lock";
 
-// Removes the marks of --tag-output, such as "[1,3]<stderr>:", possibly repeated.
-std::string without_marks(std::string_view line) {
+struct Line {
+  std::string rank;  // as --tag-output marks it: "1,3"; empty without a mark
+  std::string text;  // without the mark and trailing spaces
+};
+
+// Reads a line with the marks of --tag-output, such as "[1,3]<stderr>:", possibly repeated.
+Line marked_line(std::string_view line) {
+  Line read;
   while (line.starts_with('[')) {
     const auto bracket = line.find("]<std");
     if (bracket != line.find(']') || bracket == line.npos) break;
     std::string_view rest = line.substr(bracket + 5);
     if (!rest.starts_with("out>:") && !rest.starts_with("err>:")) break;
-    rest.remove_prefix(5);
-    line = rest.starts_with(' ') ? rest.substr(1) : rest;
+    read.rank = line.substr(1, bracket - 1);
+    rest.remove_prefix(rest.starts_with("out>: [") || rest.starts_with("err>: [") ? 6 : 5);
+    line = rest;
   }
-  return std::string(line.substr(0, 10000));
+  while (line.ends_with('\r') || line.ends_with(' ')) line.remove_suffix(1);
+  // A progress bar writes over its line.
+  if (const auto bar = line.rfind('\r'); bar != line.npos) line.remove_prefix(bar + 1);
+  read.text = line.substr(0, 10000);
+  return read;
+}
+
+// The lines with content, without mpirun's rules.
+std::vector<Line> lines_of(std::string_view error) {
+  std::vector<Line> all;
+  std::istringstream lines{std::string(error)};
+  for (std::string line; std::getline(lines, line);)
+    if (Line read = marked_line(line); !read.text.empty() && !read.text.starts_with("-----"))
+      all.push_back(std::move(read));
+  return all;
+}
+
+std::string memory_hint(int status) {
+  if (status != 128 + SIGKILL) return {};
+  return "; killed, probably for memory: use a smaller per_device_train_batch_size, "
+         "gradient_checkpointing, or a larger instance";
+}
+
+constexpr std::string_view kOwnMark = "train: ";
+
+// A progress bar may stand before it.
+constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+
+// PyTorch writes "[rank1]: " before the lines of a traceback.
+std::string without_torchs_mark(const std::string& text) {
+  const auto end = text.find("]: ");
+  return text.starts_with("[rank") && end != text.npos ? text.substr(end + 3) : text;
+}
+
+// The mark of the rank that mpirun says failed first ("Process name: [[37204,1],3]"), otherwise of
+// the first one whose last traceback begins; empty if no line has a mark.
+std::string failed_rank(const std::vector<Line>& lines) {
+  constexpr std::string_view kName = "Process name: [[";
+  std::vector<std::pair<std::string, std::size_t>> last;  // rank, where its last traceback begins
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string& text = lines[i].text;
+    if (const auto name = text.find(kName); name != text.npos && lines[i].rank.empty()) {
+      const auto job = text.find(',', name), rank = text.find("],", name);
+      if (job < rank && rank != text.npos)
+        return fmt::format("{},{}", text.substr(job + 1, rank - job - 1),
+                           text.substr(rank + 2, text.find(']', rank + 2) - rank - 2));
+    }
+    if (!text.ends_with(kTraceback)) continue;
+    const auto seen =
+        std::ranges::find(last, lines[i].rank, [](const auto& one) { return one.first; });
+    if (seen == last.end())
+      last.emplace_back(lines[i].rank, i);
+    else
+      seen->second = i;
+  }
+  const auto first = std::ranges::min_element(last, {}, [](const auto& one) { return one.second; });
+  return first == last.end() ? std::string() : first->first;
+}
+
+// The exception, and before it as many of the traceback's last frames as `most` bytes hold.
+// `begin`: the first frame.
+std::string end_of_traceback(const std::vector<std::string>& texts, std::size_t begin,
+                             std::size_t most) {
+  std::size_t exception = begin;
+  while (exception < texts.size() && texts[exception].starts_with(' ')) ++exception;
+  std::string text;
+  for (std::size_t i = exception; i < texts.size(); ++i) {
+    if (i > exception && text.size() + texts[i].size() >= most) break;
+    text += (i > exception ? "\n" : "") + texts[i];
+  }
+  std::string frames;
+  for (std::size_t i = exception; i-- > begin;) {
+    if (frames.size() + texts[i].size() + 1 + text.size() + 1 > most) break;
+    frames.insert(0, "\n" + texts[i]);
+  }
+  return text + frames;
 }
 
 // Cuts at a character boundary.
@@ -80,25 +164,41 @@ std::vector<std::string> export_model(const std::string& output_dir, const std::
 
 std::string reason_of(std::string_view error, int status) {
   std::string last, ours, denied;  // denied: ssh's line, followed by mpirun's help text
-  std::istringstream lines{std::string(error)};
-  for (std::string line; std::getline(lines, line);) {
-    line = without_marks(line);
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (line.empty() || line.starts_with("-----")) continue;
-    last = line;
-    if (line.find(": Permission denied (") != std::string::npos) denied = line;
-    if (line.starts_with("shoal ") || line.starts_with("shoal:")) ours = line;
+  for (const Line& line : lines_of(error)) {
+    last = line.text;
+    if (!line.rank.empty() && last.starts_with(' ')) last.erase(0, 1);
+    if (last.find(": Permission denied (") != std::string::npos) denied = last;
+    if (last.starts_with("shoal ") || last.starts_with("shoal:")) ours = last;
   }
   std::string reason = !ours.empty()     ? ours
                        : !denied.empty() ? "ssh: " + denied
                        : !last.empty()   ? last
                                          : "shoal train said nothing";
   reason += fmt::format(" (exit status {})", status);
-  if (status == 137 && ours.empty())
-    reason +=
-        "; killed, probably for memory: use a smaller per_device_train_batch_size, "
-        "gradient_checkpointing, or a larger instance";
+  if (ours.empty()) reason += memory_hint(status);
   return reason;
+}
+
+std::string reason_of_script(const std::string& script, std::string_view error, int status) {
+  const std::vector<Line> lines = lines_of(error);
+  const std::string rank = failed_rank(lines);
+  std::vector<std::string> texts;  // of that rank
+  std::size_t begin = 0;           // the line after its last traceback's head; 0: none
+  std::string ours;                // of `train rank`
+  for (const Line& line : lines) {
+    if (line.rank != rank) continue;
+    texts.push_back(without_torchs_mark(line.text));
+    if (texts.back().ends_with(kTraceback)) begin = texts.size();
+    if (line.text.starts_with(kOwnMark)) ours = line.text.substr(kOwnMark.size());
+  }
+  std::string head = script;
+  if (const auto comma = rank.find(','); comma != rank.npos)
+    head += fmt::format(", rank {}", rank.substr(comma + 1));
+  head += fmt::format(" (exit status {}): ", status);
+  if (begin > 0) return head + end_of_traceback(texts, begin, kMostCharacters - head.size());
+  if (!ours.empty()) return head + ours + memory_hint(status);
+  if (rank.empty() && !lines.empty()) return script + ": " + reason_of(error, status);
+  return head + (texts.empty() ? "it said nothing" : texts.back()) + memory_hint(status);
 }
 
 void write_failure(const std::string& output, std::string_view reason) noexcept {

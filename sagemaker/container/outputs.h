@@ -21,6 +21,11 @@ bool has_model_since(const std::string& output_dir, std::filesystem::file_time_t
 // ("shoal train: ..."), otherwise the last line. mpirun's marks are removed.
 std::string reason_of(std::string_view error, int status);
 
+// The same for a Python script: the end of the traceback of the rank that failed. That is the rank
+// that mpirun names, otherwise the first one with a traceback. Without a traceback: the line of
+// `train rank`, otherwise the last line. At most 1,024 bytes, unless the exception is longer.
+std::string reason_of_script(const std::string& script, std::string_view error, int status);
+
 // Writes at most 1,024 characters, the limit that SageMaker shows. An existing reason is kept.
 // Never throws, since callers handle a failure already.
 void write_failure(const std::string& output, std::string_view reason) noexcept;

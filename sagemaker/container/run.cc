@@ -17,6 +17,7 @@
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
+#include "shoal/sagemaker/container/script.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/job/secrets.h"
 #include "shoal/sagemaker/process/process.h"
@@ -167,11 +168,22 @@ int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOu
   return ending->status;
 }
 
-// Logs the state of output_dir after a stop. `shoal train` saves, then exits with 128 + signal.
-void say_stopped(const ProcessResult& result, const std::string& output_dir, double grace_seconds,
+std::string reason_of_command(const TrainCommand& command, const ProcessResult& result) {
+  return command.script.empty() ? reason_of(result.error, result.status)
+                                : reason_of_script(command.script, result.error, result.status);
+}
+
+// Logs how the command ended after a stop, and the state of output_dir. `shoal train` saves, then
+// exits with 128 + signal.
+void say_stopped(const ProcessResult& result, const TrainCommand& command, double grace_seconds,
                  int signal) {
   const bool in_order = result.status == 128 + SIGTERM || result.status == 128 + SIGUSR1;
-  if (result.was_killed)
+  const std::string& output_dir = command.output_dir;
+  if (!command.script.empty())
+    say(result.was_killed
+            ? fmt::format("killed after {:.0f} s of grace", grace_seconds)
+            : fmt::format("stopped by signal {}; {} has ended", signal, command.script));
+  else if (result.was_killed)
     say(fmt::format("killed after {:.0f} s of grace; the last checkpoint in {} holds",
                     grace_seconds, output_dir));
   else if (in_order)
@@ -183,42 +195,47 @@ void say_stopped(const ProcessResult& result, const std::string& output_dir, dou
     say(
         fmt::format("stopped by signal {}, but not in order: {}; the last whole checkpoint in {} "
                     "holds",
-                    signal, reason_of(result.error, result.status), output_dir));
+                    signal, reason_of_command(command, result), output_dir));
 }
 
-// Runs the command to its end. Exports the model if rank 0 ran here.
+// Runs the command to its end. Exports the model of `shoal train` if rank 0 ran here; a script
+// writes its own.
 int run_command(const Contract& c, const Launch& launch, const TrainCommand& command,
                 const Variables& variables, const FanOuts& fan_outs,
                 const ContainerOptions& options, const std::atomic<int>& stop) {
   ProcessOptions how;
   for (const auto& [name, value] : variables) how.environment.push_back(name + "=" + value);
   how.environment.emplace_back("IPATH_NO_BACKTRACE=1");  // see launch.cc
+  how.directory = command.directory;
   how.passes_on_errors = true;
   how.stop = &stop;
-  // mpirun kills ranks one second after SIGTERM, but forwards SIGUSR1; `shoal train` handles both.
-  // Before ranks exist, SIGUSR1 would be forwarded to no process and mpirun would continue.
+  // mpirun kills ranks one second after SIGTERM, but forwards SIGUSR1, which ranks handle. Before
+  // ranks exist, SIGUSR1 would be forwarded to no process and mpirun would continue.
   if (launch.role == HostRole::mpi_master)
-    how.choose_stop = [rank = fs::path(options.shoal).filename().string()] {
+    how.choose_stop = [&command] {
       bool runs = false;
-      best_effort("look for the ranks", [&] { runs = process_runs(rank); });
+      best_effort("look for the ranks", [&] { runs = process_runs(command.rank_name); });
       return runs ? SIGUSR1 : SIGTERM;
     };
   how.grace_seconds = options.grace_seconds;
   how.gives_up = [&fan_outs] { return failure_of(fan_outs).has_value(); };
   const auto began = fs::file_time_type::clock::now();
   const ProcessResult result = run_process(launch.words, how);
+  const bool exports = command.script.empty() && launch.is_rank_0;
   // The command may have ended by itself just as it was stopped. (mpirun also returns 0 if the
-  // signal arrived while it was starting ranks.)
+  // signal arrived while it was starting ranks, and a script may end with 0 when it is stopped.)
   const bool is_done =
-      result.status == 0 && (!launch.is_rank_0 || has_model_since(command.output_dir, began));
+      result.status == 0 &&
+      (command.script.empty() ? !exports || has_model_since(command.output_dir, began)
+                              : !result.was_stopped);
   const auto lost_input = is_done ? std::nullopt : failure_of(fan_outs);
   if (result.was_stopped && !is_done && !lost_input) {
-    say_stopped(result, command.output_dir, options.grace_seconds, stop);
+    say_stopped(result, command, options.grace_seconds, stop);
     tell_workers(c, launch, options, {.status = 128 + stop});
     return 128 + stop;
   }
   if (result.status != 0 || lost_input) {
-    const std::string reason = lost_input ? *lost_input : reason_of(result.error, result.status);
+    const std::string reason = lost_input ? *lost_input : reason_of_command(command, result);
     const int status = result.status == 0 ? 1 : result.status;
     write_failure(c.path("output"), reason);
     say("failed: " + reason);
@@ -226,7 +243,7 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
     return status;
   }
   tell_workers(c, launch, options, {});
-  if (launch.is_rank_0) {
+  if (exports) {
     const auto names = export_model(command.output_dir, c.path("model"));
     say(fmt::format("{} files of the model are in {}", names.size(), c.path("model")));
   }
@@ -237,6 +254,12 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
 bool hides_gpus(const VariableReader& variables) {
   const auto visible = variables("CUDA_VISIBLE_DEVICES");
   return visible && (visible->empty() || *visible == "-1");
+}
+
+// PYTHONPATH for a script: its code before what this process has.
+std::string module_path(const std::string& code, const VariableReader& variables) {
+  const std::string own = variables("PYTHONPATH").value_or("");
+  return own.empty() ? code : code + ":" + own;
 }
 
 int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
@@ -250,10 +273,17 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   std::optional<ScratchDirectory> aside;
   if (options.only_shows) aside.emplace();
   const std::string code = unpack_code(c, options, aside ? aside->path() : c.root, region);
-  TrainCommand command = train_command(c, options.shoal, code);
-  if (aside && code == *aside / "code")
+  TrainCommand command = train_command(
+      c,
+      {.shoal = options.shoal, .python = options.python, .train = canonical_path("/proc/self/exe")},
+      code);
+  const bool is_aside = aside && code == *aside / "code";
+  if (is_aside)
     for (std::string& word : command.words)
       if (word.starts_with(code + "/")) word = c.path("code") + word.substr(code.size());
+  if (!command.script.empty())
+    variables.emplace_back("PYTHONPATH",
+                           module_path(is_aside ? c.path("code") : code, environment));
   const Launch launch = plan_launch(c, command,
                                     {.mpirun = options.mpirun,
                                      .forwarded = names_to_forward(names_of(variables)),
@@ -263,11 +293,12 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     return 0;
   }
   say(fmt::format("host {} of {}, {}", c.current_host, c.hosts.size(), to_string(launch.role)));
-  make_directories(command.output_dir);
+  if (command.script.empty()) make_directories(command.output_dir);
   make_directories(c.path("output/data"));
   if (launch.role == HostRole::idle) return 0;
   if (options.trains_on_gpus && !hides_gpus(environment)) check_gpus(c, command);
   remove_file(ending_file(c));
+  if (!command.script.empty()) prepare_script(command.script, code, options.python, stop);
   FanOuts fan_outs;
   for (const PipedChannel& channel : command.pipes)
     if (channel.file.empty())

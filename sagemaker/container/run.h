@@ -17,7 +17,7 @@ using Fetch =
 
 struct ContainerOptions {
   std::string root = "/opt/ml";
-  std::string shoal = "shoal", mpirun = "mpirun";
+  std::string shoal = "shoal", mpirun = "mpirun", python = "python3";
   HostRules hosts;
   double grace_seconds = deadlines::kSaveGrace;  // after that, the ranks are killed
   bool only_shows = false;      // prints the command without running it; leaves no files

@@ -1,16 +1,13 @@
-// A job on two hosts of the emulated cluster (bench/cluster/emulate), from nothing but /opt/ml:
-// each host is a network namespace with an address, a disk and processes of its own, `train` is its
-// process 1, and mpirun reaches the second through sshd. play_host does what SageMaker does.
+// Jobs of `shoal train` on two emulated hosts.
+#include "sagemaker/container/cluster_job.h"
+
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <random>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -33,144 +30,6 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using Json = OptMl::Json;
 
-constexpr const char* kSshd = "/usr/sbin/sshd";
-
-struct HostEnd {
-  std::string status, out, err, failure;  // failure: empty where there is none
-  std::string said() const { return fmt::format("status {}\n{}\n{}", status, out, err); }
-};
-
-// Two hosts' /opt/ml, and what becomes of them.
-class Job {
- public:
-  explicit Job(const Json& hyperparameters, const std::string& text) {
-    fs::create_directories(folder_ / "ml");
-    fs::create_directories(folder_ / "bin");
-    for (const char* name : {"algo-1", "algo-2"}) {
-      hosts_.push_back(std::make_unique<OptMl>(std::vector<std::string>{"algo-1", "algo-2"}, name,
-                                               "ml.m5.xlarge", folder_ / name + "/ml", "eth0"));
-      hosts_.back()->hyperparameters(hyperparameters);
-      hosts_.back()->inputs({{"train", {{"TrainingInputMode", "File"}}},
-                             {"validation", {{"TrainingInputMode", "File"}}}});
-      hosts_.back()->write("input/data/train/text.txt", text);
-      hosts_.back()->write("input/data/validation/text.txt", text.substr(0, 4000));
-    }
-    std::ofstream(folder_ / "bin/sshd") << "";  // each host's own is mounted here
-  }
-
-  // The hosts from their start to the end of both; `play`: NAME=value of play_host.
-  std::vector<HostEnd> run(std::vector<std::string> play = {},
-                           const std::vector<std::string>& words = {}) {
-    fs::remove(folder_ / "term");
-    for (const char* name : {"algo-1", "algo-2"})
-      for (const char* old : {".status", "/ml/output/failure"}) fs::remove(folder_ / name + old);
-    // Ended by SIGTERM, emulate clears away what it made.
-    std::vector<std::string> all = {"timeout",
-                                    "150",
-                                    testing::source_path("bench/cluster/emulate"),
-                                    "--hosts",
-                                    "2",
-                                    "--ranks-per-host",
-                                    "1",
-                                    "--launcher",
-                                    "plain",
-                                    "--",
-                                    testing::source_path("tests/sagemaker/container/play_host"),
-                                    folder_.path(),
-                                    SHOAL_SAGEMAKER_TRAIN,
-                                    "--prefix",
-                                    folder_ / "ml",
-                                    "--shoal",
-                                    SHOAL_PROGRAM,
-                                    "--sshd",
-                                    folder_ / "bin/sshd",
-                                    "--poll-seconds",
-                                    "0.05",
-                                    "--quiet-seconds",
-                                    "3"};
-    all.insert(all.end(), words.begin(), words.end());
-    for (const char* variable : {"SHOAL_THREADS=1", "GOMP_SPINCOUNT=10000",
-                                 "TRAINING_JOB_NAME=two-hosts", "SHOAL_DEADLINE_S=60"})
-      play.emplace_back(variable);
-    const auto played = test::run_program(all, {.environment = play, .seconds = 170});
-    EXPECT_NE(played.status, 124) << "the hosts did not end";
-    return {end_of(0), end_of(1)};
-  }
-
-  // Between an interruption and the next start: each host's checkpoints went to one place in S3,
-  // and all of what is there comes to each. `lose`: of which files it never got all.
-  void synchronize_checkpoints(std::mt19937* lose = nullptr) {
-    if (lose != nullptr) lose_something(*lose);
-    const auto all = fs::copy_options::recursive | fs::copy_options::skip_existing;
-    for (const auto& [from, to] : {std::pair{0, 1}, {1, 0}}) {
-      const std::string folder = hosts_[static_cast<std::size_t>(from)]->path("checkpoints");
-      if (fs::exists(folder))
-        fs::copy(folder, hosts_[static_cast<std::size_t>(to)]->path("checkpoints"), all);
-    }
-  }
-  // Of the newest checkpoint on the first host; 0: none.
-  std::int64_t newest_step() const {
-    std::int64_t step = 0;
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(hosts_[0]->path("checkpoints"), ignored))
-      if (const std::string name = entry.path().filename(); name.starts_with("checkpoint-"))
-        step = std::max<std::int64_t>(step, std::stoll(name.substr(11)));
-    return step;
-  }
-  bool has_model(std::size_t host) const {
-    return fs::exists(hosts_[host]->path("model/model.safetensors"));
-  }
-  std::string model() const { return read_text_file(hosts_[0]->path("model/model.safetensors")); }
-  // The training losses and the last evaluation of all starts of the job.
-  std::string losses() const {
-    std::istringstream lines(read_text_file(hosts_[0]->path("checkpoints/metrics.jsonl")));
-    std::map<std::int64_t, std::string> of_step;
-    std::string last;
-    for (std::string line; std::getline(lines, line);) {
-      const Json record = Json::parse(line);
-      if (record.contains("loss")) of_step[record["step"]] = record["loss"].dump();
-      if (record.contains("eval_loss")) last = record["eval_loss"].dump();
-    }
-    std::string text;
-    for (const auto& [step, loss] : of_step) text += fmt::format("{} {}\n", step, loss);
-    return text + last;
-  }
-
- private:
-  // A file of one host's newest checkpoint, or its end.
-  void lose_something(std::mt19937& random) {
-    const fs::path checkpoints = hosts_[random() % 2]->path("checkpoints");
-    std::map<long, std::vector<fs::path>> files;
-    if (!fs::exists(checkpoints)) return;
-    for (const auto& entry : fs::recursive_directory_iterator(checkpoints))
-      if (const std::string folder = entry.path().parent_path().filename();
-          entry.is_regular_file() && folder.starts_with("checkpoint-"))
-        files[std::stol(folder.substr(11))].push_back(entry.path());
-    if (files.empty()) return;
-    auto& newest = files.rbegin()->second;
-    std::ranges::sort(newest);
-    const fs::path lost = newest[random() % newest.size()];
-    if (random() % 2 == 0)
-      fs::remove(lost);
-    else
-      fs::resize_file(lost, random() % (fs::file_size(lost) + 1));
-  }
-  std::string left(const std::string& name) const {
-    std::error_code ignored;
-    return fs::exists(folder_ / name, ignored) ? read_text_file(folder_ / name) : std::string();
-  }
-  HostEnd end_of(std::size_t host) const {
-    const std::string name = fmt::format("algo-{}", host + 1);
-    HostEnd end{left(name + ".status"), left(name + ".out"), left(name + ".err"),
-                left(name + "/ml/output/failure")};
-    if (end.status.ends_with('\n')) end.status.pop_back();
-    return end;
-  }
-
-  testing::TemporaryDirectory folder_;
-  std::vector<std::unique_ptr<OptMl>> hosts_;
-};
-
 class ClusterJob : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -190,17 +49,7 @@ class ClusterJob : public ::testing::Test {
     text_ = nullptr;
   }
   void SetUp() override {
-    if (!fs::exists(kSshd)) GTEST_SKIP() << "no sshd; install openssh-server";
-    for (const char* program : {"mpirun", "ssh", "nsenter"})
-      if (std::system(fmt::format("command -v {} > /dev/null", program).c_str()) != 0)
-        GTEST_SKIP() << "no " << program;
-    const auto tried = test::run_program(
-        {"bash", "-c",
-         "n=shoal-probe-$$; ip netns add $n && ip -n $n link add v0 type veth peer name v1 && "
-         "ip netns exec $n unshare --mount --uts --pid --fork --mount-proc "
-         "tc qdisc add dev v0 root tbf rate 1gbit burst 512kb latency 100ms; "
-         "s=$?; ip netns del $n; exit $s"});
-    if (tried.status != 0) GTEST_SKIP() << "needs root and network namespaces: " << tried.err;
+    if (const std::string why = why_no_hosts(); !why.empty()) GTEST_SKIP() << why;
   }
   static Json hyperparameters(int steps, const Json& more = Json::object()) {
     Json all = {{"model_type", "\"gpt2\""},
@@ -228,12 +77,6 @@ class ClusterJob : public ::testing::Test {
           << name << "\n"
           << out;
       EXPECT_NO_THROW(static_cast<void>(std::stod(found[1]))) << name;
-    }
-  }
-  static void expect_ended_well(const std::vector<HostEnd>& ends) {
-    for (const HostEnd& end : ends) {
-      EXPECT_EQ(end.status, "0") << end.said();
-      EXPECT_EQ(end.failure, "");
     }
   }
 

@@ -17,7 +17,7 @@ VariableReader no_variables() {
 }
 
 TrainCommand command_of(const OptMl& ml) {
-  return train_command(read_contract(ml.root(), {}, no_variables()), "shoal", ml.path("code"));
+  return train_command(read_contract(ml.root(), {}, no_variables()), {}, ml.path("code"));
 }
 
 std::string refused(const OptMl& ml) {
@@ -163,8 +163,40 @@ TEST(TrainCommand, ReadsTheRunsFile) {
   EXPECT_THAT(made.words,
               ElementsAre("shoal", "train", ml.path("code/run.json"), "--max_steps", "5",
                           "--output_dir", "/run", "--resume_from_checkpoint", "true"));
-  ml.hyperparameters({{"sagemaker_program", "\"train.py\""}});
+  ml.hyperparameters({{"sagemaker_program", "\"train.sh\""}});
   EXPECT_THAT(refused(ml), HasSubstr("this image runs Shoal"));
+}
+
+// Arguments as Amazon's toolkit gives them (SM_USER_ARGS).
+TEST(TrainCommand, RunsAScript) {
+  OptMl ml({"algo-1", "algo-2"});
+  OptMl::Json all = {{"sagemaker_program", "\"examples/train.py\""},
+                     {"model_name_or_path", "\"bert\""},
+                     {"epochs", "2"},
+                     {"do_train", "true"},
+                     {"lr", "5e-05"},
+                     {"list", "[1, \"a\"]"},
+                     {"b", "4"},
+                     {"empty", "null"}};
+  ml.hyperparameters(all);
+  ml.inputs({{"train", {{"S3DistributionType", "ShardedByS3Key"}}}});  // the script reads it
+  EXPECT_THAT(refused(ml), HasSubstr("entry_point: there is no"));
+  ml.write("code/examples/train.py", "");
+  const TrainCommand alone = command_of(ml);
+  EXPECT_THAT(alone.words, ElementsAre("python3", "examples/train.py", "-b", "4", "--do_train",
+                                       "True", "--empty", "", "--epochs", "2", "--list", "[1, 'a']",
+                                       "--lr", "5e-05", "--model_name_or_path", "bert"));
+  EXPECT_EQ(alone.directory, ml.path("code"));
+  EXPECT_EQ(alone.output_dir, "");
+  all["sagemaker_distributed_dataparallel_enabled"] = "true";
+  all["use_cpu"] = "true";
+  ml.hyperparameters(all);
+  const TrainCommand ranks = command_of(ml);
+  EXPECT_EQ(ranks.words[0], "train");
+  EXPECT_EQ(ranks.words[1], "rank");
+  EXPECT_EQ(ranks.words[2], "python3");
+  EXPECT_EQ(ranks.rank_name, "shoal-rank");
+  EXPECT_TRUE(ranks.on_cpu);
 }
 
 TEST(TrainCommand, CapturesStepsWithTheCompiler) {

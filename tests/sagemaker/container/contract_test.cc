@@ -128,7 +128,7 @@ std::string host_starts(const OptMl& ml) {
   try {
     const Contract contract = read_contract(ml.root(), {}, only({}));
     (void)sm_variables(contract, only({}));
-    (void)train_command(contract, "shoal", ml.path("code"));
+    (void)train_command(contract, {}, ml.path("code"));
   } catch (const std::exception& error) {
     return error.what();
   }

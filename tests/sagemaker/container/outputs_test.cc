@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,6 +36,66 @@ TEST(Reason, IsWhatShoalSaid) {
   EXPECT_EQ(reason_of("", 3), "shoal train said nothing (exit status 3)");
   EXPECT_THAT(reason_of("", 137), ::testing::HasSubstr("probably for memory"));
   EXPECT_EQ(reason_of(std::string(100000, '['), 1).substr(0, 3), "[[[");
+}
+
+// As two ranks write it at the same time, behind a progress bar and with PyTorch's marks, and as
+// mpirun names the rank that failed first.
+constexpr const char* kTwoRanks =
+    "[1,0]<stderr>:  0%|      | 0/10 [00:00<?, ?it/s]Traceback (most recent call last):\n"
+    "[1,1]<stderr>:[rank1]: Traceback (most recent call last):\n"
+    "[1,1]<stderr>:[rank1]:   File \"/opt/ml/code/train.py\", line 7, in <module>\n"
+    "[1,0]<stderr>:  File \"/opt/ml/code/train.py\", line 9, in <module>\n"
+    "[1,1]<stderr>:[rank1]:     raise KeyError(\"answer\")\n"
+    "[1,1]<stderr>:[rank1]: KeyError: 'answer'\n"
+    "[1,0]<stderr>:RuntimeError: rank 1 is gone\n";
+
+TEST(Reason, IsTheEndOfAScriptsTraceback) {
+  const std::string of_1 =
+      "train.py, rank 1 (exit status 1): KeyError: 'answer'\n"
+      "  File \"/opt/ml/code/train.py\", line 7, in <module>\n"
+      "    raise KeyError(\"answer\")";
+  const std::string of_0 =
+      "train.py, rank 0 (exit status 1): RuntimeError: rank 1 is gone\n"
+      "  File \"/opt/ml/code/train.py\", line 9, in <module>";
+  const std::string text = kTwoRanks;
+  EXPECT_EQ(reason_of_script("train.py", text, 1), of_0);  // the first to write one
+  EXPECT_EQ(reason_of_script("train.py",
+                             text + "-----\n  Process name: [[37204,1],1]\n  Exit code:    1\n", 1),
+            of_1);
+  EXPECT_EQ(reason_of_script("a.py",
+                             "Traceback (most recent call last):\n  File \"a.py\", line 1\n"
+                             "ValueError: x\n\nDuring handling of it:\n\n"
+                             "Traceback (most recent call last):\n  File \"b.py\", line 2\n"
+                             "OSError: y\nmore of y\n",
+                             3),
+            "a.py (exit status 3): OSError: y\nmore of y\n  File \"b.py\", line 2");
+}
+
+TEST(Reason, IsALineWhereAScriptHasNoTraceback) {
+  EXPECT_EQ(reason_of_script("a.py", "usage: a.py\na.py: error: no --x\n", 2),
+            "a.py: a.py: error: no --x (exit status 2)");
+  EXPECT_EQ(reason_of_script("a.py", "", 3), "a.py (exit status 3): it said nothing");
+  EXPECT_EQ(reason_of_script("a.py",
+                             "[1,0]<stderr>:x\n[1,1]<stderr>:train: python3 was ended by signal 9 "
+                             "(Killed)\n[1,1]<stderr>:y\n  Process name: [[1,1],1]\n",
+                             137),
+            "a.py, rank 1 (exit status 137): python3 was ended by signal 9 (Killed); killed, "
+            "probably for memory: use a smaller per_device_train_batch_size, "
+            "gradient_checkpointing, or a larger instance");
+  EXPECT_EQ(reason_of_script("a.py", "  0%|  | 0/3\r 33%|  | 1/3\r\n", 1),
+            "a.py:  33%|  | 1/3 (exit status 1)");
+}
+
+// Of a deep recursion, the exception and its last frames.
+TEST(Reason, OfAScriptFitsTheLimit) {
+  std::string text = "Traceback (most recent call last):\n";
+  for (int i = 0; i < 200; ++i) text += fmt::format("  File \"a.py\", line {}, in f\n", i);
+  text += "RecursionError: too deep\n";
+  const std::string reason = reason_of_script("a.py", text, 1);
+  EXPECT_LE(reason.size(), 1024U);
+  EXPECT_GE(reason.size(), 950U);
+  EXPECT_THAT(reason, ::testing::StartsWith("a.py (exit status 1): RecursionError: too deep\n"));
+  EXPECT_THAT(reason, ::testing::EndsWith("line 199, in f"));
 }
 
 TEST(Failure, IsCutAndStays) {

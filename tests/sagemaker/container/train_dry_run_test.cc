@@ -52,7 +52,7 @@ TEST_F(TrainDryRun, LeavesNothingWhereItOnlyShows) {
   const ProgramResult result = train(ml, {"--dry-run"}, there);
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(Json::parse(result.out).at("command").at(2), ml.path("code/run.json"));
-  Json wrong = hyperparameters(2, {{"sagemaker_program", "\"train.py\""}});
+  Json wrong = hyperparameters(2, {{"sagemaker_program", "\"train.sh\""}});
   EXPECT_EQ(listing(ml.root()), before);
   ml.hyperparameters(wrong);
   const ProgramResult refused = train(ml, {"--dry-run"}, there);

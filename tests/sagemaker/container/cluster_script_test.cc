@@ -1,0 +1,128 @@
+// Jobs of a Python script on two emulated hosts with two ranks each.
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/program.h"
+#include "sagemaker/container/cluster_job.h"
+#include "support/source_tree.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/io/byte_source.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = OptMl::Json;
+
+// Code as SageMaker brings it to a job without a network, and two ranks a host.
+Json script_job(const std::string& program, const Json& more) {
+  Json all = {{"sagemaker_program", Json(program).dump()},
+              {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""},
+              {"sagemaker_distributed_dataparallel_enabled", "true"},
+              {"sagemaker_mpi_num_of_processes_per_host", "2"}};
+  all.update(more);
+  return all;
+}
+
+class ClusterScript : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_hosts(); !why.empty()) GTEST_SKIP() << why;
+  }
+  static std::vector<HostEnd> run(Job& job, std::vector<std::string> play = {},
+                                  const std::string& python = "python3") {
+    for (const std::size_t host : {0, 1}) {
+      const std::string channel = job.host(host).path("input/data/code");
+      fs::create_directories(channel);
+      const auto packed =
+          test::run_program({"tar", "-czf", channel + "/sourcedir.tar.gz", "-C",
+                             testing::source_path("tests/sagemaker/container/scripts"), "."});
+      EXPECT_EQ(packed.status, 0) << packed.err;
+    }
+    play.emplace_back("PYTHONDONTWRITEBYTECODE=1");
+    return job.run(std::move(play), {"--python", python});
+  }
+};
+
+class PlainScript : public ClusterScript {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v python3 > /dev/null") != 0) GTEST_SKIP() << "no python3";
+    ClusterScript::SetUp();
+  }
+};
+
+TEST_F(PlainScript, RunsOnAllRanks) {
+  Job job(script_job("ranks.py", {{"epochs", "2"}}));
+  const auto ends = run(job);
+  expect_ended_well(ends);
+  EXPECT_THAT(ends[0].out, HasSubstr("host algo-1 of 2, master of mpirun"));
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string host = rank < 2 ? "algo-1" : "algo-2";
+    const Json got = Json::parse(
+        read_text_file(job.host(rank / 2).path(fmt::format("output/data/rank-{}.json", rank))));
+    EXPECT_THAT(got["arguments"], ElementsAre("--epochs", "2"));
+    EXPECT_EQ(got["directory"], job.path("ml/code"));
+    EXPECT_EQ(got["host"], host);
+    const Json all = {0, 1, 2, 3};
+    EXPECT_EQ(got["met"], rank == 0 ? all : Json::array());
+    const Json& variables = got["variables"];
+    EXPECT_EQ(variables["LOCAL_RANK"], std::to_string(rank % 2));
+    EXPECT_EQ(variables["WORLD_SIZE"], "4");
+    EXPECT_EQ(variables["LOCAL_WORLD_SIZE"], "2");
+    EXPECT_EQ(variables["MASTER_ADDR"], "algo-1");
+    EXPECT_EQ(variables["SM_HP_EPOCHS"], "2");
+    EXPECT_EQ(variables["PYTHONPATH"], job.path("ml/code"));
+  }
+}
+
+TEST_F(PlainScript, SaysOnBothHostsWhyItFailed) {
+  Job job(script_job("ranks.py", {{"mode", "\"fail\""}}));
+  for (const HostEnd& end : run(job)) {
+    EXPECT_EQ(end.status, "1") << end.said();
+    EXPECT_THAT(end.failure,
+                HasSubstr("ranks.py, rank 3 (exit status 1): ValueError: rank 3 has\nno answer\n"));
+    EXPECT_THAT(end.failure, HasSubstr("in answer\n"));
+  }
+}
+
+TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
+  Job job(script_job("ranks.py", {{"mode", "\"stop\""}}));
+  for (const HostEnd& end : run(job, {"PLAY_WHEN=ready", "PLAY_LINES=4", "PLAY_TERM=yes"})) {
+    EXPECT_EQ(end.status, "143") << end.said();
+    EXPECT_EQ(end.failure, "");
+  }
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_TRUE(fs::exists(job.host(rank / 2).path(fmt::format("output/data/saved-{}", rank))))
+        << rank;
+}
+
+// run_qa.py's place: DistributedDataParallel over the backend smddp.
+TEST_F(ClusterScript, TrainsWithPyTorch) {
+  const char* given = std::getenv("SHOAL_TEST_TORCH_PYTHON");
+  const std::string python = given == nullptr ? "python3" : given;
+  const char* modules = std::getenv("SHOAL_TEST_TORCH_PATH");
+  const std::string path = modules == nullptr ? "" : modules;
+  const auto tried = test::run_program(
+      {python, "-c", "import torch, smdistributed.dataparallel.torch.torch_smddp"},
+      {.environment = {"PYTHONPATH=" + path}});
+  if (tried.status != 0)
+    GTEST_SKIP() << python << " has no PyTorch with Shoal's backend; set SHOAL_TEST_TORCH_PYTHON, "
+                 << "and SHOAL_TEST_TORCH_PATH for a build's modules:\n"
+                 << tried.err;
+  Job job(script_job("ddp.py", {{"learning_rate", "0.1"}, {"max_steps", "5"}}));
+  const auto ends = run(job, {"PYTHONPATH=" + path}, python);
+  expect_ended_well(ends);
+  EXPECT_THAT(ends[0].out, HasSubstr("{'loss': "));
+  EXPECT_TRUE(fs::exists(job.host(0).path("model/model.pt")));
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

@@ -1,0 +1,218 @@
+// The entry point with a Python script in the place of `shoal train`, on trees that look like
+// /opt/ml.
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sagemaker/container/train_fixture.h"
+#include "support/free_port.h"
+#include "support/source_tree.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/io/byte_source.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ProgramOptions;
+using test::ProgramResult;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = OptMl::Json;
+
+bool has_program(const std::string& name) {
+  return std::system(fmt::format("command -v {} > /dev/null", name).c_str()) == 0;
+}
+
+class Script : public Train {
+ protected:
+  static void SetUpTestSuite() {}
+  static void TearDownTestSuite() {}
+  void SetUp() override {
+    if (!has_program("python3")) GTEST_SKIP() << "no python3";
+  }
+  // ranks.py and its module as the job's code, with these hyperparameters.
+  static void fill(OptMl& ml, const Json& more) {
+    Json all = {{"sagemaker_program", "\"ranks.py\""}, {"sagemaker_region", "\"us-east-1\""}};
+    all.update(more);
+    ml.hyperparameters(all);
+    ml.channels({{"train", {"text.txt"}}});
+    fs::copy(testing::source_path("tests/sagemaker/container/scripts"), ml.path("code"));
+  }
+  static Json ranks(int count, const char* mode) {
+    return {{"sagemaker_distributed_dataparallel_enabled", "true"},
+            {"sagemaker_mpi_num_of_processes_per_host", std::to_string(count)},
+            {"mode", fmt::format("\"{}\"", mode)}};
+  }
+  static ProgramResult run(const OptMl& ml, ProgramOptions options = {}) {
+    options.environment.insert(
+        options.environment.end(),
+        {fmt::format("MASTER_PORT={}", testing::free_port()), "PYTHONDONTWRITEBYTECODE=1",
+         "PIP_NO_INDEX=1", "PIP_BREAK_SYSTEM_PACKAGES=1"});
+    return train(ml, {}, options);
+  }
+  static Json record(const OptMl& ml, int rank) {
+    return Json::parse(read_text_file(ml.path(fmt::format("output/data/rank-{}.json", rank))));
+  }
+  static std::string failure_of(const OptMl& ml) {
+    return fs::exists(ml.path("output/failure")) ? read_text_file(ml.path("output/failure")) : "";
+  }
+};
+
+TEST_F(Script, GetsWhatAmazonsToolkitGives) {
+  OptMl ml;
+  fill(ml, {{"epochs", "2"}, {"text", "\"a b\""}, {"flag", "true"}});
+  const ProgramResult result = run(ml, {.environment = {"PYTHONPATH=/elsewhere"}});
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_EQ(failure_of(ml), "");
+  const Json got = record(ml, 0);
+  EXPECT_THAT(got["arguments"], ElementsAre("--epochs", "2", "--flag", "True", "--text", "a b"));
+  EXPECT_EQ(got["directory"], ml.path("code"));
+  const Json& variables = got["variables"];
+  EXPECT_EQ(variables["PYTHONPATH"], ml.path("code") + ":/elsewhere");
+  EXPECT_EQ(variables["SM_MODEL_DIR"], ml.path("model"));
+  EXPECT_EQ(variables["SM_CHANNEL_TRAIN"], ml.path("input/data/train"));
+  EXPECT_EQ(variables["SM_HP_EPOCHS"], "2");
+  EXPECT_EQ(variables["SM_HOSTS"], "[\"algo-1\"]");
+  EXPECT_EQ(variables["SM_NUM_GPUS"], "0");
+  EXPECT_FALSE(variables.contains("RANK"));  // it has no distribution
+}
+
+TEST_F(Script, HasTorchrunsVariablesOnEachRank) {
+  if (!has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+  OptMl ml({"localhost"}, "localhost");
+  fill(ml, ranks(2, "record"));
+  const ProgramResult result = run(ml);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(record(ml, 0)["met"], ElementsAre(0, 1));
+  for (const int rank : {0, 1}) {
+    const Json variables = record(ml, rank)["variables"];
+    EXPECT_EQ(variables["LOCAL_RANK"], std::to_string(rank));
+    EXPECT_EQ(variables["LOCAL_WORLD_SIZE"], "2");
+    EXPECT_EQ(variables["MASTER_ADDR"], "127.0.0.1");
+    EXPECT_THAT(variables["SM_FRAMEWORK_PARAMS"].get<std::string>(),
+                HasSubstr("\"sagemaker_distributed_dataparallel_enabled\":true"));
+  }
+}
+
+// A distribution of one rank: no mpirun, and the same variables.
+TEST_F(Script, HasTorchrunsVariablesAlone) {
+  OptMl ml;
+  fill(ml, ranks(1, "record"));
+  const ProgramResult result = run(ml);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_EQ(record(ml, 0)["variables"]["WORLD_SIZE"], "1");
+}
+
+TEST_F(Script, SaysWhyItFailed) {
+  OptMl ml;
+  fill(ml, {{"mode", "\"fail\""}});
+  const ProgramResult result = run(ml);
+  EXPECT_EQ(result.status, 1) << result.out << result.err;
+  EXPECT_THAT(failure_of(ml),
+              HasSubstr("ranks.py (exit status 1): ValueError: rank 0 has\nno answer\n"));
+  EXPECT_THAT(failure_of(ml), HasSubstr("in answer\n"));
+  EXPECT_THAT(result.out, HasSubstr("train: failed: ranks.py (exit status 1): ValueError"));
+}
+
+TEST_F(Script, SaysWhichRankWasKilled) {
+  if (!has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+  OptMl ml({"localhost"}, "localhost");
+  fill(ml, ranks(2, "die"));
+  const ProgramResult result = run(ml);
+  EXPECT_EQ(result.status, 137) << result.out << result.err;
+  EXPECT_THAT(failure_of(ml), HasSubstr("ranks.py, rank 0 (exit status 137): python3 was ended by "
+                                        "signal 9 (Killed); killed, probably for memory"));
+}
+
+// One process, and two ranks of mpirun, which would kill rank 0 a second after its SIGTERM.
+TEST_F(Script, SavesWhenItIsStopped) {
+  for (const int count : {0, 2}) {
+    if (count > 0 && !has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+    OptMl ml({"localhost"}, "localhost");
+    fill(ml, count == 0 ? Json{{"mode", "\"stop\""}} : ranks(count, "stop"));
+    ProgramOptions stop;
+    stop.signal_when_out_has = "ready";
+    const ProgramResult result = run(ml, stop);
+    EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("stopped by signal 15; ranks.py has ended"));
+    EXPECT_EQ(failure_of(ml), "");
+    for (int rank = 0; rank < std::max(count, 1); ++rank)
+      EXPECT_TRUE(fs::exists(ml.path(fmt::format("output/data/saved-{}", rank)))) << rank;
+  }
+}
+
+// Without a network: a wheel that lies in the code.
+TEST_F(Script, InstallsItsRequirements) {
+  if (!has_program("python3 && python3 -m pip --version")) GTEST_SKIP() << "python3 has no pip";
+  OptMl ml;
+  fill(ml, {{"needs", "\"shoal_test_extra\""}});
+  const std::string wheel = "shoal_test_extra-1.0-py3-none-any.whl";
+  const auto made = test::run_program(
+      {"python3", "-c",
+       "import sys, zipfile\n"
+       "with zipfile.ZipFile(sys.argv[1], 'w') as wheel:\n"
+       "    info = 'shoal_test_extra-1.0.dist-info/'\n"
+       "    wheel.writestr('shoal_test_extra.py', '')\n"
+       "    wheel.writestr(info + 'METADATA', 'Metadata-Version: 2.1\\nName: shoal-test-extra\\n"
+       "Version: 1.0\\n')\n"
+       "    wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\n"
+       "Tag: py3-none-any\\n')\n"
+       "    wheel.writestr(info + 'RECORD', '')\n",
+       ml.path("code/" + wheel)});
+  ASSERT_EQ(made.status, 0) << made.err;
+  ml.write("code/requirements.txt", "./" + wheel + "\n");
+  const ProgramOptions here{
+      .environment = {"PIP_TARGET=" + ml.path("site"), "PYTHONPATH=" + ml.path("site")}};
+  const ProgramResult result = run(ml, here);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_TRUE(fs::exists(ml.path("output/data/rank-0.json")));
+
+  fs::remove(ml.path("output/data/rank-0.json"));
+  ml.write("code/requirements.txt", "shoal-test-nothing\n");
+  const ProgramResult refused = run(ml, here);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_FALSE(fs::exists(ml.path("output/data/rank-0.json")));
+  EXPECT_THAT(failure_of(ml),
+              HasSubstr("requirements.txt cannot be installed: Could not find a version that "
+                        "satisfies the requirement shoal-test-nothing (from versions: none)"));
+  EXPECT_THAT(failure_of(ml), Not(HasSubstr("\n")));
+}
+
+TEST_F(Script, NeedsAnImageWithPython) {
+  OptMl ml;
+  fill(ml, Json::object());
+  const ProgramResult result = train(ml, {"--python", "no-such-python"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(failure_of(ml),
+              HasSubstr("entry_point is ranks.py, but this image has no Python (no-such-python); "
+                        "use Shoal's image of the target pytorch (docker/)"));
+}
+
+// mpirun may kill a rank's process only, not what it started.
+TEST_F(Script, EndsWithItsRank) {
+  const testing::TemporaryDirectory folder;
+  ProgramOptions kill;
+  kill.signal_when_out_has = "up";
+  kill.signal = SIGKILL;
+  const ProgramResult result =
+      test::run_program({SHOAL_SAGEMAKER_TRAIN, "rank", "sh", "-c",
+                         fmt::format("echo $$ > {}; echo up; sleep 60; true", folder / "pid")},
+                        kill);
+  EXPECT_EQ(result.signal, SIGKILL);
+  const pid_t pid = std::stoi(read_text_file(folder / "pid"));
+  for (int i = 0; i < 100 && ::kill(pid, 0) == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_NE(::kill(pid, 0), 0);
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker
