@@ -148,13 +148,12 @@ std::int64_t hosts_of(const Json& request) {
 }
 
 // Refuses jobs that the container of Shoal's image would end (sagemaker/container/command.cc).
-void check_container(const sagemaker::TrainingJob& job, sagemaker::Problems& problems) {
-  const std::string entry = entry_point_of(job);
-  if (!entry.empty() && !entry.ends_with(".json"))
-    problems.add("/entry_point",
-                 fmt::format("is {}, but Shoal's image runs a JSON file with options of `shoal "
-                             "train`: the job would end at its start",
-                             shortened(entry)));
+void check_container(const sagemaker::TrainingJob& job, const std::string& image,
+                     const std::string& entry, sagemaker::Problems& problems) {
+  if (const std::string why = sagemaker::why_not_run(image, entry); !entry.empty() && !why.empty())
+    problems.add("/entry_point", fmt::format("is {}, but {}: the job would end at its start",
+                                             shortened(entry), why));
+  if (entry.ends_with(".py")) return;  // a script reads its channels itself
   const Json* const channels = find_field(job.request, "InputDataConfig");
   if (channels == nullptr || hosts_of(job.request) < 2) return;
   for (const Json& channel : *channels) {
@@ -181,11 +180,12 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
   check_image(job, image, problems);
   if (!sagemaker::shoal_build(image) || image.find(":" SHOAL_VERSION "-") == std::string::npos)
     return;
-  check_container(job, problems);
+  const std::string entry = entry_point_of(job);
+  check_container(job, image, entry, problems);
+  if (entry.ends_with(".py")) return;  // only the script knows its arguments and its data
   const Json options = run_options(job.request);
   std::vector<std::string> words;
   // True if all options are known: an entry point in git or S3 may have more.
-  const std::string entry = entry_point_of(job);
   bool is_whole = entry.empty();
   std::optional<Json> file_options;
   if (job.code && !job.code->git && job.code->entry_point.ends_with(".json")) {

@@ -68,14 +68,14 @@ std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
                 "is in S3; give the archive it is in as source_dir, and its name here");
   if (code.entry_point.empty()) {
     for (const char* name : {"source_dir", "dependencies", "git_config", "code_location"})
-      if (job.has(name)) job.problem(name, "needs entry_point beside it: the run's JSON file");
+      if (job.has(name))
+        job.problem(name, "needs entry_point beside it: the run's JSON file, or a Python script");
     return std::nullopt;
   }
-  if (shoal_build(draft.machines.image_uri) && !code.entry_point.ends_with(".json") &&
-      !job.has("container_entry_point"))
-    draft.notices.push_back(fmt::format(
-        "entry_point is {}, but Shoal's image runs a JSON file with options of `shoal train`",
-        shortened(code.entry_point)));
+  if (const std::string why = why_not_run(draft.machines.image_uri, code.entry_point);
+      !why.empty() && !job.has("container_entry_point"))
+    draft.notices.push_back(
+        fmt::format("entry_point is {}, but {}", shortened(code.entry_point), why));
   if (is_remote && !code.source_dir.ends_with(".tar.gz"))
     job.problem("source_dir", "in S3 must be an archive, sourcedir.tar.gz");
   if (is_remote && code.git) job.problem("git_config", "has no effect on a source_dir in S3");

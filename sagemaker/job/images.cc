@@ -212,4 +212,16 @@ std::optional<ShoalBuild> shoal_build(const std::string& image) {
   return std::nullopt;
 }
 
+std::string why_not_run(const std::string& image, std::string_view entry_point) {
+  if (!shoal_build(image) || entry_point.ends_with(".json")) return {};
+  if (!entry_point.ends_with(".py"))
+    return "Shoal's image runs a JSON file with options of `shoal train`, or a Python script";
+  const std::string uri = image.substr(0, image.find('@'));
+  if (image_base_name(uri).find("pytorch") != std::string::npos) return {};
+  return fmt::format(
+      "the image {} has no Python; use Shoal's image of the target pytorch, shoal-pytorch "
+      "(docker/)",
+      shortened(image));
+}
+
 }  // namespace shoal::sagemaker

@@ -79,6 +79,13 @@ Json described_channel(Fields& fields) {
   return channel;
 }
 
+// A script reads its channels itself.
+bool runs_script(Draft& draft) {
+  const Json* const entry = draft.job.value("entry_point");
+  return entry != nullptr && entry->is_string() &&
+         entry->get_ref<const std::string&>().ends_with(".py");
+}
+
 // Warns early about sharding that Shoal's `train` refuses. Only a notice, since another entry point
 // may support it.
 void check_sharding(Draft& draft, const Json& channel, const std::string& path) {
@@ -88,7 +95,7 @@ void check_sharding(Draft& draft, const Json& channel, const std::string& path) 
   for (const InstanceGroup& group : draft.machines.groups) hosts += group.count;
   if (hosts > 1 && s3 != nullptr &&
       field_or(*s3, "S3DataDistributionType", std::string(), path) == "ShardedByS3Key" &&
-      shoal_build(draft.machines.image_uri))
+      shoal_build(draft.machines.image_uri) && !runs_script(draft))
     draft.notices.push_back(fmt::format(
         "{}/distribution: ShardedByS3Key gives each host other files, but all ranks of "
         "`shoal train` read the same: the job will end with that; use FullyReplicated, or no "

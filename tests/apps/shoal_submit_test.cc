@@ -204,10 +204,15 @@ TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
 
 // On 39c9efe0 a line said so, and the job was sent.
 TEST_F(Submit, RefusesWhatShoalsContainerEndsWith) {
+  std::ofstream(root_ / "code/train.sh") << "pass";
+  const auto shell = dry_run({{"entry_point", "train.sh"}});
+  EXPECT_EQ(shell.status, 1);
+  EXPECT_THAT(shell.err, HasSubstr("/entry_point: is train.sh, but Shoal's image runs a JSON"));
   std::ofstream(root_ / "code/train.py") << "pass";
   const auto script = dry_run({{"entry_point", "train.py"}});
   EXPECT_EQ(script.status, 1);
-  EXPECT_THAT(script.err, HasSubstr("/entry_point: is train.py, but Shoal's image runs a JSON"));
+  EXPECT_THAT(script.err, HasSubstr("/entry_point: is train.py, but the image shoal:0.1.0-cuda12 "
+                                    "has no Python; use Shoal's image of the target pytorch"));
   EXPECT_EQ(dry_run({{"entry_point", "train.py"}, {"container_entry_point", {"python3"}}}).status,
             0);
   const nlohmann::json inputs = {
@@ -217,6 +222,28 @@ TEST_F(Submit, RefusesWhatShoalsContainerEndsWith) {
   EXPECT_THAT(sharded.err, HasSubstr("/inputs/train/distribution: ShardedByS3Key gives each host"));
   EXPECT_THAT(dry_run({{"inputs", inputs}, {"instance_count", 1}}).err,
               ::testing::Not(HasSubstr("ShardedByS3Key")));
+}
+
+// Its arguments and channels are the script's own: nothing of them is checked, or noted.
+TEST_F(Submit, TakesAScriptForTheImageThatHasPython) {
+  std::ofstream(root_ / "code/train.py") << "pass";
+  const auto script = dry_run(
+      {{"image_uri", "1.dkr.ecr.eu-north-1.amazonaws.com/shoal-pytorch:0.1.0-cuda12"},
+       {"entry_point", "train.py"},
+       {"instance_count", 2},
+       {"hyperparameters", {{"my_option", 3}, {"model_name_or_path", "bert-base-uncased"}}},
+       {"distribution", {{"smdistributed", {{"dataparallel", {{"enabled", true}}}}}}},
+       {"inputs", {{"train", {{"s3_data", "s3://x/y"}, {"distribution", "ShardedByS3Key"}}}}}});
+  EXPECT_EQ(script.status, 0) << script.err;
+  EXPECT_EQ(script.err, "");
+  const auto options = nlohmann::json::parse(script.out).at("HyperParameters");
+  EXPECT_EQ(options.at("sagemaker_program"), "\"train.py\"");
+  EXPECT_EQ(options.at("my_option"), "3");
+  const auto cloned = dry_run({{"image_uri", "shoal-pytorch:0.1.0-cpu"},
+                               {"entry_point", "run_qa.py"},
+                               {"source_dir", "examples/question-answering"},
+                               {"git_config", {{"repo", "https://example.com/t.git"}}}});
+  EXPECT_EQ(cloned.status, 0) << cloned.err;
 }
 
 // Minutes of a machine that is paid for, or a line now.

@@ -293,8 +293,17 @@ std::vector<std::string> notices_of(const Json& changes) {
 }
 
 TEST(JobFile, SaysWhatShoalsImageCannotRun) {
-  EXPECT_THAT(notices_of({{"entry_point", "train.py"}}),
-              ::testing::ElementsAre(HasSubstr("entry_point is train.py, but Shoal's image runs")));
+  EXPECT_THAT(notices_of({{"entry_point", "train.sh"}}),
+              ::testing::ElementsAre(HasSubstr("entry_point is train.sh, but Shoal's image runs")));
+  EXPECT_THAT(
+      notices_of({{"entry_point", "train.py"}}),
+      ::testing::ElementsAre(HasSubstr("shoal:0.1.0-cuda12 has no Python; use Shoal's image "
+                                       "of the target pytorch")));
+  const Json sharded = {{"train", {{"s3_data", "s3://x/y"}, {"distribution", "ShardedByS3Key"}}}};
+  EXPECT_TRUE(notices_of({{"entry_point", "train.py"},
+                          {"image_uri", "me/shoal-pytorch:0.1.0-cuda12"},
+                          {"inputs", sharded}})
+                  .empty());
   EXPECT_TRUE(notices_of({{"entry_point", "run.json"}}).empty());
   EXPECT_TRUE(notices_of({{"entry_point", "train.py"}, {"image_uri", "me/other:1"}}).empty());
 }

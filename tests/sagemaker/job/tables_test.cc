@@ -42,6 +42,11 @@ TEST(Images, SayWhatTheyAre) {
             ShoalBuild::cuda12);
   EXPECT_EQ(shoal_build("me/shoal-training:0.1.0-cpu"), ShoalBuild::cpu);
   EXPECT_FALSE(shoal_build("other:1-cuda12"));
+  EXPECT_EQ(why_not_run("me/shoal-pytorch:0.1.0-cpu@sha256:00", "run_qa.py"), "");
+  EXPECT_EQ(why_not_run("me/shoal:0.1.0-cpu", "run.json"), "");
+  EXPECT_EQ(why_not_run("other:1", "run_qa.py"), "");
+  EXPECT_NE(why_not_run("me/shoal:0.1.0-cpu", "run_qa.py"), "");
+  EXPECT_NE(why_not_run("me/shoal-pytorch:0.1.0-cpu", "run.sh"), "");
   EXPECT_EQ(domain_of_region("cn-north-1"), "amazonaws.com.cn");
 }
 
