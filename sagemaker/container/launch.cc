@@ -163,10 +163,19 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   constexpr std::array<std::string_view, 10> kPrefixes = {"SM_",  "SAGEMAKER_",   "SHOAL_", "NCCL_",
                                                           "FI_",  "OMP_",         "GOMP_",  "CUDA_",
                                                           "AWS_", "TRAINING_JOB_"};
-  // Search paths of programs, modules and libraries, and proxies to S3.
-  constexpr std::array<std::string_view, 10> kNames = {
-      "PATH",        "PYTHONPATH",  "LD_LIBRARY_PATH", "TMPDIR",    "http_proxy",
-      "https_proxy", "HTTPS_PROXY", "all_proxy",       "ALL_PROXY", "no_proxy"};
+  // Search paths of programs, modules and libraries, proxies to S3, and what a script is told
+  // (script.h).
+  constexpr std::array<std::string_view, 11> kNames = {"PATH",
+                                                       "PYTHONPATH",
+                                                       "LD_LIBRARY_PATH",
+                                                       "TMPDIR",
+                                                       "http_proxy",
+                                                       "https_proxy",
+                                                       "HTTPS_PROXY",
+                                                       "all_proxy",
+                                                       "ALL_PROXY",
+                                                       "no_proxy",
+                                                       "ACCELERATE_TORCH_DEVICE"};
   std::vector<std::string> chosen;
   for (const std::string& name : names) {
     const bool has_prefix = std::ranges::any_of(

@@ -54,7 +54,8 @@ Launch plan_launch(const Contract& contract, const TrainCommand& command,
 
 // Selects the variables that mpirun forwards: SM_ and SAGEMAKER_ except those of one host, SHOAL_,
 // NCCL_, FI_, OMP_, GOMP_, CUDA_, AWS_ (credentials, region, endpoints) and TRAINING_JOB_; PATH,
-// PYTHONPATH, LD_LIBRARY_PATH, TMPDIR and proxies. Values do not appear on the command line.
+// PYTHONPATH, LD_LIBRARY_PATH, TMPDIR, proxies and ACCELERATE_TORCH_DEVICE. Values do not appear on
+// the command line.
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names);
 
 }  // namespace shoal::sagemaker

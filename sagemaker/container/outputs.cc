@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <sstream>
+#include <map>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -24,32 +24,43 @@ struct Line {
   std::string text;  // without the mark and trailing spaces
 };
 
-// Reads a line with the marks of --tag-output, such as "[1,3]<stderr>:", possibly repeated.
-Line marked_line(std::string_view line) {
-  Line read;
-  while (line.starts_with('[')) {
-    const auto bracket = line.find("]<std");
-    if (bracket != line.find(']') || bracket == line.npos) break;
-    std::string_view rest = line.substr(bracket + 5);
-    if (!rest.starts_with("out>:") && !rest.starts_with("err>:")) break;
-    read.rank = line.substr(1, bracket - 1);
-    rest.remove_prefix(rest.starts_with("out>: [") || rest.starts_with("err>: [") ? 6 : 5);
-    line = rest;
-  }
-  while (line.ends_with('\r') || line.ends_with(' ')) line.remove_suffix(1);
-  // A progress bar writes over its line.
-  if (const auto bar = line.rfind('\r'); bar != line.npos) line.remove_prefix(bar + 1);
-  read.text = line.substr(0, 10000);
-  return read;
+// The rank in a mark of --tag-output that begins here, such as "[1,3]<stderr>:"; empty: none does.
+std::string_view rank_of_mark(std::string_view text) {
+  const auto end = text.find_first_not_of("0123456789,", 1);
+  if (!text.starts_with('[') || end == text.npos || end == 1) return {};
+  const std::string_view rest = text.substr(end);
+  return rest.starts_with("]<stderr>:") || rest.starts_with("]<stdout>:") ? text.substr(1, end - 1)
+                                                                          : std::string_view();
 }
 
-// The lines with content, without mpirun's rules.
+// The lines with content, without mpirun's rules. mpirun marks each piece that a rank writes, so a
+// line may come in pieces, with another rank's between them.
 std::vector<Line> lines_of(std::string_view error) {
   std::vector<Line> all;
-  std::istringstream lines{std::string(error)};
-  for (std::string line; std::getline(lines, line);)
-    if (Line read = marked_line(line); !read.text.empty() && !read.text.starts_with("-----"))
-      all.push_back(std::move(read));
+  std::map<std::string, std::string> begun;  // of each rank, its line so far
+  const auto finish = [&](const std::string& rank) {
+    std::string text = std::exchange(begun[rank], {});
+    while (!text.empty() && (text.back() == '\r' || text.back() == ' ')) text.pop_back();
+    text.erase(0, text.rfind('\r') + 1);  // a progress bar writes over its line
+    if (text.empty() || text.starts_with("-----")) return;
+    all.push_back({rank, text.substr(0, 10000)});
+  };
+  std::string rank;
+  while (!error.empty()) {
+    if (const std::string_view marked = rank_of_mark(error); !marked.empty()) {
+      rank = marked;
+      error.remove_prefix(marked.size() + std::string_view("[]<stderr>:").size());
+    } else if (error.front() == '\n') {
+      finish(rank);
+      rank.clear();
+      error.remove_prefix(1);
+    } else {
+      const auto size = std::min(error.size(), error.find_first_of("[\n", 1));
+      begun[rank] += error.substr(0, size);
+      error.remove_prefix(size);
+    }
+  }
+  for (const auto& one : std::map(begun)) finish(one.first);
   return all;
 }
 
@@ -106,10 +117,15 @@ std::string end_of_traceback(const std::vector<std::string>& texts, std::size_t 
     if (i > exception && text.size() + texts[i].size() >= most) break;
     text += (i > exception ? "\n" : "") + texts[i];
   }
-  std::string frames;
+  std::string frames, frame;
   for (std::size_t i = exception; i-- > begin;) {
-    if (frames.size() + texts[i].size() + 1 + text.size() + 1 > most) break;
-    frames.insert(0, "\n" + texts[i]);
+    const std::string& line = texts[i];
+    if (line.find_first_not_of(" ^~") == line.npos) continue;  // marks a part of the line above
+    frame.insert(0, "\n" + line);
+    if (text.size() + frame.size() + frames.size() > most) break;
+    if (!line.starts_with("  File ")) continue;
+    frames.insert(0, frame);
+    frame.clear();
   }
   return text + frames;
 }

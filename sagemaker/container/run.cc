@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
@@ -256,12 +257,6 @@ bool hides_gpus(const VariableReader& variables) {
   return visible && (visible->empty() || *visible == "-1");
 }
 
-// PYTHONPATH for a script: its code before what this process has.
-std::string module_path(const std::string& code, const VariableReader& variables) {
-  const std::string own = variables("PYTHONPATH").value_or("");
-  return own.empty() ? code : code + ":" + own;
-}
-
 int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   const VariableReader environment = process_variables();
   Contract c = read_contract(options.root, find_hardware(), environment);
@@ -282,8 +277,8 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     for (std::string& word : command.words)
       if (word.starts_with(code + "/")) word = c.path("code") + word.substr(code.size());
   if (!command.script.empty())
-    variables.emplace_back("PYTHONPATH",
-                           module_path(is_aside ? c.path("code") : code, environment));
+    for (auto& variable : script_variables(c, is_aside ? c.path("code") : code, environment))
+      variables.push_back(std::move(variable));
   const Launch launch = plan_launch(c, command,
                                     {.mpirun = options.mpirun,
                                      .forwarded = names_to_forward(names_of(variables)),

@@ -27,6 +27,17 @@ std::string pip_error(const std::string& text) {
 
 bool is_script(std::string_view program) { return program.ends_with(".py"); }
 
+Variables script_variables(const Contract& c, const std::string& code,
+                           const VariableReader& variables) {
+  const std::string own = variables("PYTHONPATH").value_or("");
+  Variables made = {{"PYTHONPATH", own.empty() ? code : code + ":" + own}};
+  constexpr const char* kDevice = "ACCELERATE_TORCH_DEVICE";
+  if (c.is_on("sagemaker_distributed_dataparallel_enabled") && c.hardware.gpus == 0 &&
+      !variables(kDevice))
+    made.emplace_back(kDevice, "cpu");
+  return made;
+}
+
 void prepare_script(const std::string& script, const std::string& code, const std::string& python,
                     const std::atomic<int>& stop) {
   if (!is_program(python))

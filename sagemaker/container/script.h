@@ -5,10 +5,19 @@
 #include <string>
 #include <string_view>
 
+#include "shoal/sagemaker/container/contract.h"
+#include "shoal/sagemaker/container/environment.h"
+
 namespace shoal::sagemaker {
 
 // True for "train.py".
 bool is_script(std::string_view program);
+
+// Variables of a script besides SM_: its code, `code`, goes first in PYTHONPATH. If the job enables
+// smdistributed's dataparallel on hosts without GPUs, ACCELERATE_TORCH_DEVICE is cpu unless it is
+// set: Hugging Face's Trainer expects a GPU for each rank then.
+Variables script_variables(const Contract& contract, const std::string& code,
+                           const VariableReader& variables);
 
 // Prepares this host for `script`, a file below `code`. Runs `python -m pip install -r
 // requirements.txt` in `code` if that file exists, and passes pip's errors on. Returns early if

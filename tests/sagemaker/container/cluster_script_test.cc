@@ -79,6 +79,7 @@ TEST_F(PlainScript, RunsOnAllRanks) {
     EXPECT_EQ(variables["LOCAL_WORLD_SIZE"], "2");
     EXPECT_EQ(variables["MASTER_ADDR"], "algo-1");
     EXPECT_EQ(variables["SM_HP_EPOCHS"], "2");
+    EXPECT_EQ(variables["ACCELERATE_TORCH_DEVICE"], "cpu");
     EXPECT_EQ(variables["PYTHONPATH"], job.path("ml/code"));
   }
 }

@@ -46,6 +46,7 @@ constexpr const char* kTwoRanks =
     "[1,1]<stderr>:[rank1]:   File \"/opt/ml/code/train.py\", line 7, in <module>\n"
     "[1,0]<stderr>:  File \"/opt/ml/code/train.py\", line 9, in <module>\n"
     "[1,1]<stderr>:[rank1]:     raise KeyError(\"answer\")\n"
+    "[1,1]<stderr>:[rank1]:           ^^^^^^^^^^^^^^^^\n"
     "[1,1]<stderr>:[rank1]: KeyError: 'answer'\n"
     "[1,0]<stderr>:RuntimeError: rank 1 is gone\n";
 
@@ -84,6 +85,18 @@ TEST(Reason, IsALineWhereAScriptHasNoTraceback) {
             "gradient_checkpointing, or a larger instance");
   EXPECT_EQ(reason_of_script("a.py", "  0%|  | 0/3\r 33%|  | 1/3\r\n", 1),
             "a.py:  33%|  | 1/3 (exit status 1)");
+}
+
+// As Python writes without buffers, and mpirun passes it on.
+TEST(Reason, ReadsLinesThatComeInPieces) {
+  EXPECT_EQ(
+      reason_of_script("a.py",
+                       "[1,0]<stderr>: 50%|#   |[1,1]<stderr>: 50%|[1,0]<stderr>:Traceback (most "
+                       "recent call last):\n[1,0]<stderr>:  File \"a.py\", line 1\n"
+                       "[1,0]<stderr>:ValueError[1,1]<stderr>: 60%|[1,0]<stderr>:: "
+                       "[1,0]<stderr>:x[1,0]<stderr>:\n[1,1]<stderr>:y",
+                       1),
+      "a.py, rank 0 (exit status 1): ValueError: x\n  File \"a.py\", line 1");
 }
 
 // Of a deep recursion, the exception and its last frames.

@@ -98,6 +98,7 @@ TEST_F(Script, HasTorchrunsVariablesOnEachRank) {
     EXPECT_EQ(variables["LOCAL_RANK"], std::to_string(rank));
     EXPECT_EQ(variables["LOCAL_WORLD_SIZE"], "2");
     EXPECT_EQ(variables["MASTER_ADDR"], "127.0.0.1");
+    EXPECT_EQ(variables["ACCELERATE_TORCH_DEVICE"], "cpu");
     EXPECT_THAT(variables["SM_FRAMEWORK_PARAMS"].get<std::string>(),
                 HasSubstr("\"sagemaker_distributed_dataparallel_enabled\":true"));
   }
