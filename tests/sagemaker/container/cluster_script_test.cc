@@ -13,6 +13,11 @@
 
 #include "shoal/runtime/io/byte_source.h"
 
+#ifndef SHOAL_TORCH_PYTHON  // built without PyTorch's backend
+#define SHOAL_TORCH_PYTHON "python3"
+#define SHOAL_TORCH_PATH ""
+#endif
+
 namespace shoal::sagemaker {
 namespace {
 
@@ -20,6 +25,11 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = OptMl::Json;
+
+std::string variable_or(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
 
 // Code as SageMaker brings it to a job without a network, and two ranks a host.
 Json script_job(const std::string& program, const Json& more) {
@@ -107,10 +117,8 @@ TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
 
 // run_qa.py's place: DistributedDataParallel over the backend smddp.
 TEST_F(ClusterScript, TrainsWithPyTorch) {
-  const char* given = std::getenv("SHOAL_TEST_TORCH_PYTHON");
-  const std::string python = given == nullptr ? "python3" : given;
-  const char* modules = std::getenv("SHOAL_TEST_TORCH_PATH");
-  const std::string path = modules == nullptr ? "" : modules;
+  const std::string python = variable_or("SHOAL_TEST_TORCH_PYTHON", SHOAL_TORCH_PYTHON);
+  const std::string path = variable_or("SHOAL_TEST_TORCH_PATH", SHOAL_TORCH_PATH);
   const auto tried = test::run_program(
       {python, "-c", "import torch, smdistributed.dataparallel.torch.torch_smddp"},
       {.environment = {"PYTHONPATH=" + path}});
