@@ -48,7 +48,7 @@ class ClusterScript : public ::testing::Test {
   }
   static std::vector<HostEnd> run(Job& job, std::vector<std::string> play = {},
                                   const std::string& python = "python3") {
-    for (const std::size_t host : {0, 1}) {
+    for (const std::size_t host : {0U, 1U}) {
       const std::string channel = job.host(host).path("input/data/code");
       fs::create_directories(channel);
       const auto packed =
@@ -74,10 +74,10 @@ TEST_F(PlainScript, RunsOnAllRanks) {
   const auto ends = run(job);
   expect_ended_well(ends);
   EXPECT_THAT(ends[0].out, HasSubstr("host algo-1 of 2, master of mpirun"));
-  for (int rank = 0; rank < 4; ++rank) {
+  for (std::size_t rank = 0; rank < 4; ++rank) {
     const std::string host = rank < 2 ? "algo-1" : "algo-2";
     const Json got = Json::parse(
-        read_text_file(job.host(rank / 2).path(fmt::format("output/data/rank-{}.json", rank))));
+        read_text_file(job.host(rank / 2U).path(fmt::format("output/data/rank-{}.json", rank))));
     EXPECT_THAT(got["arguments"], ElementsAre("--epochs", "2"));
     EXPECT_EQ(got["directory"], job.path("ml/code"));
     EXPECT_EQ(got["host"], host);
@@ -110,8 +110,8 @@ TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
     EXPECT_EQ(end.status, "143") << end.said();
     EXPECT_EQ(end.failure, "");
   }
-  for (int rank = 0; rank < 4; ++rank)
-    EXPECT_TRUE(fs::exists(job.host(rank / 2).path(fmt::format("output/data/saved-{}", rank))))
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    EXPECT_TRUE(fs::exists(job.host(rank / 2U).path(fmt::format("output/data/saved-{}", rank))))
         << rank;
 }
 
