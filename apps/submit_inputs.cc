@@ -116,8 +116,10 @@ class Inputs {
   }
   // True if the code contains the path or files that match it, or if that cannot be checked.
   bool in_code(const std::string& path) const {
-    if (!job_.code) return !is_whole_;  // an archive in S3
-    if (job_.code->git) return true;    // known only after cloning
+    if (!job_.code)
+      return !is_whole_;  // no code at all: false; an archive in S3, which cannot be looked into:
+                          // true
+    if (job_.code->git) return true;  // known only after cloning
     const std::string sure = path.substr(0, path.find_first_of("*?["));
     if (sure == path) return code_file(path).has_value();
     const std::string folder = fs::path(sure).parent_path().string();

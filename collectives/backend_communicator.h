@@ -36,7 +36,8 @@ class BackendCommunicator : public Communicator {
   virtual WorkPtr submit(Call&& call) = 0;
   // Implements again(). Null if the call equals no earlier one or the backend cannot tell.
   virtual WorkPtr repeat(const PlainCall& /*call*/) { return nullptr; }
-  // Submits the calls of a group in order; never empty. The default submits one after the other.
+  // Submits a group's calls, in order; `calls` is never empty. The default calls submit() for each
+  // and returns one Work for all; a backend may override it to submit them together.
   virtual WorkPtr submit_group(std::vector<Call> calls);
 
   // Gathers every rank's color and key, in rank order. Blocking and collective.

@@ -27,8 +27,9 @@ void parameter_copy(const char* operation, const View& parameter, std::int64_t c
               parameter.shape.count(), count);
 }
 
-// A StepState in device memory is checked by the kernel instead. `device` is the gradients' device,
-// since masters and moments may be in pinned host memory.
+// Checks the step's number on the CPU only: a GPU's StepState is in device memory, and the kernel
+// checks it. Pass the gradients' device: masters and moments may be in pinned host memory although
+// the update runs on a GPU.
 void step_state(const char* operation, const StepState* state, Device device) {
   SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
   SHOAL_CHECK(!device.is_cpu() || state->step >= 1 || state->skip,

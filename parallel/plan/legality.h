@@ -37,7 +37,8 @@ struct LayoutProblem {
 // All problems; empty: the layout is legal.
 std::vector<LayoutProblem> find_problems(const ParallelPlan& plan, const RunShape& run,
                                          const LayoutModel& model);
-// One line per option that has no effect in this layout, or an effect that was not asked for.
+// One line per option that changes nothing, or little, in this layout; and one line if gradients
+// are summed over replicas although ddp is not given.
 std::vector<std::string> find_idle_options(const ParallelPlan& plan, int ranks);
 // Throws invalid_argument with every problem and its remedy, one per line.
 void check_layout(const ParallelPlan& plan, const RunShape& run, const LayoutModel& model);

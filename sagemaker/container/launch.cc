@@ -77,9 +77,9 @@ class MpirunVariables {
   std::set<std::string> said_;
 };
 
-// FI_ variables for Shoal, MPI and the NCCL plugin. The plugin sets what NCCL needs on each
-// instance type, including the protocol. The toolkit's NCCL_PROTO=simple was for plugins up to 1.5;
-// with newer ones it would disable LL128.
+// Sets FI_ variables for Shoal, MPI and the NCCL plugin, and NCCL_NET. Leaves NCCL_PROTO alone,
+// since the plugin chooses the protocol for each instance type. Amazon's training toolkit sets it
+// to simple, which was for plugins up to 1.5 and would disable LL128 with newer ones.
 void set_fabric(const Contract& c, std::size_t hosts, MpirunVariables& variables) {
   const auto type = find_instance_type(c.instance_type);
   if (!type || !type->has_efa) return;

@@ -154,7 +154,8 @@ int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOu
       wait_for_mpirun_to_end(options.hosts, ending_file(c), stop, options.grace_seconds,
                              [&fan_outs] { return failure_of(fan_outs).has_value(); });
   const bool is_done = ending && ending->status == 0;
-  // The ranks on this host end with this container.
+  // A channel that ranks here read has failed. Throwing ends this container, and with it those
+  // ranks.
   if (const auto failure = failure_of(fan_outs); failure && !is_done)
     throw Error(ErrorCode::io, *failure);
   if (stop != 0 && !is_done) return 128 + stop;

@@ -142,7 +142,8 @@ void start_sshd(const HostRules& rules) {
     throw Error(ErrorCode::unavailable,
                 fmt::format("there is no {}, by which mpirun reaches hosts", rules.sshd),
                 "install openssh-server in the image (docker/ has a Dockerfile)");
-  // All hosts of a large job connect to the first one at the same time.
+  // MaxStartups: all hosts of a large job connect to the first one at the same time, and by default
+  // sshd would refuse some of them.
   run_or_throw({rules.sshd, "-h", key_file(rules), "-o",
                 "AuthorizedKeysFile=" + admitted_file(rules), "-o", "PasswordAuthentication=no",
                 "-o", "KbdInteractiveAuthentication=no", "-o", "PermitRootLogin=prohibit-password",

@@ -12,8 +12,8 @@ namespace shoal::report {
 // script.
 std::string escape(std::string_view text);
 
-// "<div ...><table>...". Cells must be HTML already. The first column is text, the others are
-// numbers unless `all_text` is set.
+// A table; html() returns "<div ...><table>...". Cells are HTML, already escaped. Columns after the
+// first are styled as numbers unless `all_text` is set.
 struct Table {
   std::vector<std::string> head = {};
   std::vector<std::vector<std::string>> rows = {};

@@ -188,8 +188,8 @@ struct Trainer::Impl {
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);
   void log_window(const StepReport& report);
-  // Adds values to a record of the file: seconds per step and phase since the last record, and
-  // memory.
+  // Adds to a record of metrics.jsonl: mean seconds of a step since the last record, in total and
+  // by phase, and memory.
   void add_where_time_went(nlohmann::ordered_json& record);
   double epoch_now() const;
   nlohmann::ordered_json finish(double seconds, std::int64_t steps_done, std::int64_t samples_done);

@@ -2,9 +2,11 @@
 //
 // Calls return at once; a thread executes them after the work queued earlier on their streams. If
 // all ranks are on one host, buffers from memory_resource() are read and written in place
-// (statistics: zero_copy); others are copied there on their stream (bounced). Between hosts, and
-// for very large buffers, data passes through pinned host memory (bounced, logged once). On hosts
-// with several ranks, each rank carries its share (level_plan.h). A buffer may also be host memory.
+// (statistics: zero_copy). Other buffers are first copied into such memory, on their stream
+// (bounced), or, if too large for that, pass through pinned host memory (bounced, logged once).
+// Between hosts, data passes through pinned host memory too, except messages with GPUDirect
+// (wired_memory.h). If hosts have several ranks, each rank carries its share of an operation's
+// traffic between hosts (level_plan.h). A buffer may also be host memory.
 //
 // block_stream() blocks the caller until the operation is done. With SHOAL_STREAM_GATES=1 it
 // returns at once: the stream waits at a gate (runtime/device/stream_gate.h) that the thread opens.
@@ -17,8 +19,9 @@
 //
 // Errors: a failure opens the gates, and streams continue over buffers whose contents are
 // undefined. The next call on the Communicator throws the error, and so do Work::test() and wait().
-// The Work may be gone; therefore, if a stream was waiting, this Communicator, its host() and all
-// its splits fail together, on every rank. No later sum or agreement of a step returns.
+// If a stream was waiting at a gate, perhaps no caller still holds the Work and would see the
+// error. Then host() and all Communicators split from the same one (DeviceFamily) fail too, on
+// every rank: later sums and agreements of a step throw, rather than return with undefined data.
 //
 // Neighbours that have not learned of the failure may still write into the operation's blocks of
 // memory_resource(); memory freed from then on is not reused. This rank's copies have ended, unless

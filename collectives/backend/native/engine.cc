@@ -120,7 +120,8 @@ void Engine::leave(Engine* engine) {
   if (orphans.fetch_sub(1) == 1) delete engine;
 }
 
-// Avoids waiting for the lock: a caller that drops a Work must not wait for a thread that waits.
+// Called when a Work is dropped. Never blocks on the lock, which a thread in Work::wait() may hold
+// until its deadline: if enter() fails, `holder` is exchanged atomically instead.
 void Engine::release(QueuedOperation& operation) {
   if (lock_.enter()) {
     const bool held = operation.holder.load(std::memory_order_relaxed) == Holder::caller;

@@ -41,7 +41,8 @@ std::string NetOperation::missing(std::vector<int>& peers) const {
   return execution ? execution->missing(peers) : "it has not started";
 }
 
-// The message's signature is its sender's; this records the call of this rank.
+// For a send or recv, `signature` describes the send on both ranks, so that they compare equal. The
+// flight recorder gets this rank's own call instead.
 void NetOperation::note_submitted() {
   if (is_message(call.operation))
     ticket_ = flight->message(number, signature_of(call));

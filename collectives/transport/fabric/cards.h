@@ -28,7 +28,7 @@ struct Opened {
   int credits = 0, unmatched = 0;
   bool writes = false;
   std::uint32_t magic = 0;
-  std::string lane;  // its address, or empty
+  std::string lane;  // address of the rank's SocketLane; empty: it has none
 };
 
 nlohmann::json to_card(const Survey& survey);
