@@ -13,9 +13,7 @@ enum class DType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u8, i8 };
 std::size_t size_of(DType dtype);          // bytes
 std::string_view to_string(DType dtype);   // "f32"
 DType parse_dtype(std::string_view text);  // throws invalid_argument that lists the dtypes
-constexpr bool is_floating(DType dtype) {
-  return dtype <= DType::f64;
-}  // these come first in DType
+constexpr bool is_floating(DType dtype) { return dtype <= DType::f64; }  // these come first
 
 // bfloat16: the upper half of an f32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
