@@ -393,7 +393,7 @@ TEST(JobFile, ThatIsMadeToHurtIsRefusedInLinearTime) {
       (void)make_training_job(read_job_file(root / "job.json"), {.region = "eu-west-3", .now = {}});
     });
   };
-  std::string many = "{", name;
+  std::string many = "{";
   for (int i = 0; i < 50'000; ++i) many += fmt::format("\"k{}\":0,", i);
   many.back() = '}';
   EXPECT_THAT(problem(Json::parse(many)), HasSubstr("it has 50000 entries; at most 1000 are read"));
