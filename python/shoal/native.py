@@ -71,9 +71,13 @@ def train(options: Mapping[str, Any]) -> dict[str, Any]:
     status, metrics, problem = _native().train(given, sys.stdout, bar, columns)
     if status == 0:
         return json.loads(metrics)
+    # A failure after the signal, such as a disk that is full when the checkpoint is written.
+    told = f"; {problem}" if problem and "stopped by signal" not in problem else ""
     if status == 128 + signal.SIGINT:
-        raise KeyboardInterrupt("shoal.train: stopped by Ctrl-C")
+        raise KeyboardInterrupt(f"shoal.train: stopped by Ctrl-C{told}")
     if status > 128:
+        if told:
+            print(f"shoal.train: stopped by signal {status - 128}{told}", file=sys.stderr)
         raise SystemExit(status)
     problem = problem or "another rank failed, and says why"
     raise (ValueError if status == 2 else RuntimeError)(f"shoal.train: {problem}")

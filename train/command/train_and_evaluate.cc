@@ -159,18 +159,23 @@ class RankRun {
   }
 
   int run() {
-    if (!a_.do_train) prepare_evaluation();
-    int stopped_by = a_.do_train ? train() : 0;
+    int stopped_by = 0;
     try {
+      if (a_.do_train)
+        stopped_by = train();
+      else
+        prepare_evaluation();
       if (stopped_by == 0) evaluate_and_predict();
     } catch (const StoppedBySignal& stopped) {
       stopped_by = stopped.signal;
     }
+    nlohmann::ordered_json all = results_;
     if (main_rank_ && stopped_by == 0) {
-      results_ = all_results();
-      output_.write_results("all", results_);
+      all = all_results();
+      output_.write_results("all", all);
     }
-    if (rank_.guest != nullptr) rank_.guest->metrics = results_;
+    if (all.is_null()) all = nlohmann::ordered_json::object();
+    if (rank_.guest != nullptr) rank_.guest->metrics = std::move(all);
     if (const std::string line = validation_summary(trainer_->state(), results_, unigram_);
         !line.empty())
       say(line);

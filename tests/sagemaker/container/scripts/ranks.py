@@ -16,6 +16,9 @@ parser.add_argument("--needs", default="")
 arguments, _ = parser.parse_known_args()
 rank = int(os.environ.get("RANK", 0))
 place = pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"])
+told = []
+if arguments.mode == "stop":  # before the ranks meet, so that none is stopped too early
+    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 met = helper.meet() if "RANK" in os.environ else []
 
 
@@ -26,8 +29,6 @@ def answer() -> None:
 
 
 def wait_for_the_end() -> None:
-    told = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
     print("ready", flush=True)
     while not told:
         time.sleep(0.05)
