@@ -67,8 +67,8 @@ class Communicator {
   // The default stream of calls: on the device that holds the buffers, or a host stream.
   virtual Stream stream() const { return {}; }
   // A Communicator of the same ranks for values in host memory, such as losses and norms; *this if
-  // buffers are in host memory anyway. Calls on the two are not ordered. The first host() is
-  // collective.
+  // buffers are in host memory anyway. Calls on the two are not ordered with each other. The
+  // first host() is collective.
   virtual Communicator& host() { return *this; }
 
   // Every rank receives the `count` reduced elements.

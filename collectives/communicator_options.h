@@ -24,8 +24,8 @@ namespace shoal::collectives {
 // `flight_directory`, `counted_by` and `pinned`.
 struct CommunicatorOptions {
   std::string backend = "native";  // auto (native or nccl), native, mpi, nccl; others are refused
-  std::string
-      algorithm;  // forces this algorithm (a name of the selection table); empty: the table decides
+  // Forces this algorithm, by its name in selection tables. Empty: the table decides.
+  std::string algorithm;
   // Selection rules (select/algorithm_selector.h) appended after SHOAL_COLLECTIVES; equal on all
   // ranks.
   std::string collectives;

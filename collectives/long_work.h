@@ -6,7 +6,7 @@
 //     do_some(piece);
 //     if (work.beat(&signal) != 0) break;
 //   }
-//   const int told = work.finish(&signal);  // all ranks are done, or know of one's signal
+//   const int told = work.finish(&signal);  // all ranks are done, or know of a signal
 //
 // Ranks exchange their state in rounds, each one small all_reduce. beat() joins the next round and
 // never waits for it. A rank that died is therefore named at the next beat, and a rank that does
@@ -30,8 +30,7 @@ class LongWork {
   // Collective. The rounds use a group of their own, so the work may use `ranks`.
   explicit LongWork(Communicator& ranks);
 
-  using Told =
-      const std::atomic<int>*;  // a number that this rank received, such as a signal; or null
+  using Told = const std::atomic<int>*;  // a number this rank received, such as a signal; or null
   // Reports progress of this rank. Returns 0 until all ranks know of a received number, then the
   // highest one. No rank takes part in further rounds then, and all must call finish(). Throws as
   // Work::test(). Frequent calls cost only a few loads each.
@@ -50,7 +49,8 @@ class LongWork {
   void end_round();
 
   const int size_;
-  // Buffer of a round: this rank's values, then the result. The group writes to it until destroyed.
+  // Buffer of a round: this rank's values, then the result. The group may write to it until the
+  // group is destroyed.
   std::array<std::int64_t, 2> round_{};  // the number; 1 while any rank is not done
   std::unique_ptr<Communicator> group_;  // null: one rank
   WorkPtr work_;                         // the round under way

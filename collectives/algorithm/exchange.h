@@ -29,9 +29,8 @@ class Exchange {
   bool shared() const { return kind_ == Kind::gather || kind_ == Kind::all_gather; }
   std::int64_t longest() const;         // of all transfers between two ranks
   std::int64_t sent(int sender) const;  // elements of its send buffer
-  bool rather_pushed() const {
-    return kind_ == Kind::gather;
-  }  // whether senders write rather than the receiver reads: gather has many senders
+  // Whether senders should write, instead of the receiver reading: gather has many senders.
+  bool rather_pushed() const { return kind_ == Kind::gather; }
 
  private:
   enum class Kind : std::uint8_t { gather, scatter, all_gather, all_to_all, all_to_all_v };

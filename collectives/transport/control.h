@@ -2,16 +2,16 @@
 // rank (except the doorbell and `aborted_by`) and read by all.
 //
 // A rank's place is one 64-bit word (sequence << 32 | steps done). `sequence` counts operations
-// from 1, `steps` those of the current one. It is stored with release order after the data it
-// covers (not always the descriptor, see ControlSlot). Differences are taken as signed, so both
-// counts may wrap.
+// from 1, `steps` those of the current one. The word is stored with release order after the data
+// that it announces (except some descriptors, see ControlSlot). Differences are taken as signed, so
+// both counts may wrap.
 //
-// A rank publishes operation t under two conditions. Every rank has published t - kLead, and so has
-// finished all earlier operations. And all ranks are known to have made the same calls up to t -
-// kLead or later.
+// A rank publishes operation t once two conditions hold. Every rank has published t - kLead, and so
+// has finished all earlier operations. And all ranks are known to have made the same calls up to t
+// - kLead or later.
 //
-// So ranks are at most kLead apart. Of the 2 kLead slots, used in rotation, a rank reads those of
-// its own last kLead operations while no rank writes them.
+// Ranks are therefore at most kLead operations apart. The 2 kLead slots are used in rotation, so a
+// rank can read the slots of its own last kLead operations while no rank writes them.
 #pragma once
 
 #include <array>
@@ -37,22 +37,22 @@ struct Location {
 struct Descriptor : Signature {
   std::uint32_t sequence = 0;
   std::uint32_t number = 0;  // the user's number, for messages
-  bool step = false;         // a step of another call, which the signature describes
+  bool step = false;         // it is a step of the call that the signature describes
   double factor = 1;         // for premultiplied_sum
   Location send, recv;
 };
 
 inline constexpr std::size_t kInlineBytes = 8192;
 
-// Data that one rank writes and another polls gets pairs of cache lines of its own. Processors
-// prefetch the neighbour of a line that is read, which would take it from its writer for nothing.
+// Data that one rank writes and another polls gets a pair of cache lines of its own. Processors
+// prefetch the neighbour of a line that is read, which would needlessly take it from its writer.
 inline constexpr std::size_t kApart = 128;
 
 // How many operations a rank may be ahead of another.
 inline constexpr std::uint32_t kLead = 8;
 inline constexpr std::uint32_t kSlots = 2 * kLead;
 
-// Everything that peers of a small operation need, in the one cache line they wait for. A rank
+// Everything that peers of a small operation need, in the one cache line that they poll. A rank
 // reads a slot once `place` equals place_of(its sequence, 0): the slot's other sequences are kSlots
 // away, so wrapping is harmless.
 struct alignas(64) FirstLine {
@@ -73,8 +73,8 @@ constexpr std::uint64_t hash_of(const Signature& s) {
   hash = ((hash ^ hash >> 32) + s.counts) * 0x94d049bb133111eb;
   return hash ^ hash >> 32;
 }
-// Injective in either argument: histories that differ keep differing, and two signatures after one
-// history give two histories, unless their hashes are equal.
+// Injective in either argument. Histories that differ therefore keep differing. Different
+// signatures after the same history give different histories, unless their hashes are equal.
 constexpr std::uint64_t history_after(std::uint64_t before, std::uint64_t hash) {
   const std::uint64_t mixed = (before ^ hash) * 0x9e3779b97f4a7c15;
   return mixed ^ mixed >> 32;
@@ -84,22 +84,22 @@ constexpr std::uint64_t history_after(std::uint64_t before, std::uint64_t hash) 
 struct alignas(kApart) ControlSlot {
   FirstLine first;
   // `descriptor` belongs to operation `described`, which is stored with release order. A repeated
-  // small call writes it after the first line, during the wait.
+  // small call writes it after the first line, while it waits for its peers.
   alignas(kApart) std::atomic<std::uint32_t> described{0};
   Descriptor descriptor;
   alignas(kApart) std::byte payload[kInlineBytes];
 };
 
-// For copies between processes (process_memory.h). Peers that may read `address` in the rank's
-// process, and read the right process, find `secret` there. Both are written before any peer sees
-// the page.
+// For copies between processes (process_memory.h). A peer that reads `secret` at `address` in this
+// rank's process has permission and the right process. Both are written before any peer sees the
+// page.
 struct alignas(64) MemoryAccess {
   std::int64_t pid = 0;
   std::uint64_t address = 0, secret = 0;
   // 0: not tried yet; 1: this rank reaches all others; else 1 + the errno of the first failure.
   std::atomic<std::int32_t> reaches{0};
-  // A rank that gives up takes its buffers back: no peer begins to write to them once `closed` is
-  // set, and the rank waits for writes in progress. Both are sequentially consistent.
+  // A rank that gives up sets `closed`: no peer begins to write into its buffers from then on. It
+  // then waits for writes in progress. Accesses to both are sequentially consistent.
   alignas(64) std::atomic<std::uint32_t> writing{0};  // this rank is writing into another's memory
   std::atomic<std::uint32_t> closed{0};
 };
@@ -112,15 +112,15 @@ struct alignas(kApart) RankPage {
   // Whether this rank can fence all ranks (doorbell.h); written before any peer sees the page.
   std::atomic<bool> can_fence{false};
   std::atomic<bool> fences{false};  // this rank passes a fence whenever it publishes
-  // Bit c: this rank may run on core c; likewise. Then its CPU quota in cores (0: none), and a
-  // number that ranks of one control group share.
+  // Bit c of `cores`: this rank may run on core c. `quota_cores`: its CPU quota, or 0.
+  // `quota_group`: equal on ranks of one control group. Written before any peer sees the page.
   std::array<std::uint64_t, 16> cores{};
   double quota_cores = 0;
   std::uint64_t quota_group = 0;
-  alignas(kApart) std::atomic<std::uint32_t> doorbell{0};  // rung (by any rank) to wake them
+  alignas(kApart) std::atomic<std::uint32_t> doorbell{0};  // any rank rings it to wake sleepers
   // 0, or 1 + the rank that called abort; that rank sets it in every page.
   alignas(kApart) std::atomic<std::uint32_t> aborted_by{0};
-  std::atomic<std::uint32_t> has_last_words{0};  // LastWords, set once readable
+  std::atomic<std::uint32_t> has_last_words{0};  // a LastWords, set once `last_words` is readable
   char last_words[504];  // why this rank gave up, for ranks that find it gone
   MemoryAccess memory;
   ControlSlot slots[kSlots];

@@ -125,7 +125,7 @@ bool Connection::split(std::deque<Message>& messages) {
 
 bool Connection::receive(std::deque<Message>& messages) {
   std::array<char, 4096> chunk;
-  if (!split(messages)) return false;  // left by await()
+  if (!split(messages)) return false;  // messages that await() has left
   for (;;) {
     const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;

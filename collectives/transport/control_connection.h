@@ -16,7 +16,7 @@ enum class Kind : std::uint32_t {
   hello,
   welcome,
   // From rank 0: "3 2.4 5 7.1": ranks 3 and 5 were last heard 2.4 and 7.1 seconds ago. From other
-  // ranks: "17 barrier".
+  // ranks, their newest call: "17 barrier".
   heartbeat,
   left,
   died,
@@ -36,27 +36,27 @@ struct Message {
   std::string bytes() const;
 };
 
-// Never blocks.
+// Its methods never block.
 struct Connection {
   FileDescriptor fd;
   std::string in, out;
   Clock::time_point heard = Clock::now();
   double out_of_reach = 0;   // seconds
-  bool unreachable = false;  // whether it ended for that reason
+  bool unreachable = false;  // whether the host was unreachable when the connection ended
 
   // Writes as much as the socket takes; the rest follows later.
   void flush();
   // Updates how long the peer's kernel has been silent. Time in which this process itself was
   // stopped does not count: at most `most` is added per call.
   void look(double most);
-  // False at the end of the connection, or if it carries other data than our messages.
+  // False if the connection has ended or carries data that is no Message.
   bool receive(std::deque<Message>& messages);
 
  private:
   bool split(std::deque<Message>& messages);
 };
 
-// Bytes that the socket does not take follow later; does nothing without a connection.
+// Queues bytes that the socket does not take yet. Does nothing without a connection.
 void send(Connection& connection, const Message& message);
 
 // Blocks for one handshake message. False if none came.
@@ -65,7 +65,7 @@ bool await(Connection& connection, Message& message, Deadline deadline);
 void prepare(int fd);
 // Listens on all addresses, including IPv6 if available; sets `port`. Throws io.
 FileDescriptor listen_anywhere(int backlog, int& port);
-// Addresses at which this host can be reached: IPv4 first, the kLoopbacks loopbacks last.
+// Addresses at which this host can be reached: IPv4 first, the kLoopbacks loopback addresses last.
 std::vector<std::string> own_addresses();
 inline constexpr int kLoopbacks = 2;
 bool is_address(const std::string& text);  // numeric IPv4 or IPv6

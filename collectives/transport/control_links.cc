@@ -32,7 +32,7 @@ using control::Message;
 using control::send;
 
 constexpr double kMostSilence = 1e6;    // the longest silence in seconds that rank 0 may report
-constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
+constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 calls apart
 
 }  // namespace
 
@@ -53,7 +53,7 @@ class ControlLinks::Impl {
     std::ranges::fill(heard_, Clock::now());
     thread_ = std::thread([this] {
       run();
-      const auto last = take_self();  // destroyed here if only this thread uses the links
+      const auto last = take_self();  // destroys the links here if only this thread uses them
     });
   }
 
@@ -63,7 +63,7 @@ class ControlLinks::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Rank 0 left without a failure and others remain: the thread serves them without an owner,
+  // If rank 0 leaves without a failure before other ranks, the detached thread serves the links
   // until they have left too.
   static void leave_behind(const std::shared_ptr<Impl>& links) {
     if (links->rank_ != 0 || !links->left(0) || links->has_news() || links->everybody_left())
@@ -131,7 +131,7 @@ class ControlLinks::Impl {
     return rank_ == 0 ? static_cast<int>(connection) : 0;
   }
 
-  // To all others, by way of rank 0.
+  // Sends to all other ranks; rank 0 forwards.
   void spread(const Message& message) {
     for (std::size_t i = 0; i < peers_.size(); ++i)
       if (rank_of(i) != message.rank) send(peers_[i], message);
@@ -214,7 +214,7 @@ class ControlLinks::Impl {
       note({Kind::died, gone, "", 0});
   }
 
-  // The rank that passes everything on has left before the others.
+  // Warns if rank 0, which forwards all news, ends before the other ranks.
   void warn_of_silence(int gone) {
     if (gone != 0 || left(rank_) || has_news_.load()) return;
     log::warn(
@@ -241,7 +241,7 @@ class ControlLinks::Impl {
         heard_[static_cast<std::size_t>(rank)] =
             now - std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   }
-  // On rank 0: true if that rank's newest call matches this rank's call of the same number.
+  // On rank 0: compares a rank's newest call with this rank's call of the same number.
   void compare(const Message& heartbeat) {
     std::istringstream text(heartbeat.text);
     std::uint32_t number = 0;
@@ -273,7 +273,7 @@ class ControlLinks::Impl {
     return text;
   }
 
-  // Keeps it and, at the hub, passes it on.
+  // Records news; rank 0 also forwards it.
   void note(const Message& message) {
     if (message.rank < 0 || message.rank >= size_ || message.rank == rank_) return;
     if (message.kind == Kind::heartbeat || message.kind == Kind::hello ||
@@ -321,19 +321,19 @@ class ControlLinks::Impl {
   mutable std::mutex mutex_;   // held for bookkeeping only
   std::optional<ControlNews> news_;
   std::vector<bool> left_;
-  std::vector<Clock::time_point> heard_;  // by rank: of its process
+  std::vector<Clock::time_point> heard_;  // by rank: last sign of life of its process
   struct CalledOperation {
     bool used = false;
     std::uint32_t number = 0;
     Signature signature;
   };
-  std::vector<CalledOperation> calls_;  // rank 0: by number, modulo; others: the newest
+  std::vector<CalledOperation> calls_;  // rank 0: by number, modulo; others: only the newest
   std::size_t newest_ = 0;
   bool hub_gone_ = false;
   std::deque<Message> outgoing_;
   std::atomic<bool> has_news_{false}, stopping_{false};
   FileDescriptor wake_;
-  std::vector<Connection> peers_;  // rank 0: by rank; others: rank 0's. The thread's own.
+  std::vector<Connection> peers_;  // rank 0: by rank; others: to rank 0. Used only by the thread
   Clock::time_point flush_by_{}, last_look_ = Clock::now();
   std::shared_ptr<Impl> self_;  // see leave_behind
   std::thread thread_;

@@ -1,9 +1,9 @@
-// The out-of-band connection of every process of a job (decision 4): heartbeats, the end of a
-// process, last words. A TCP star: rank 0 forwards its news to all others. A thread that sleeps in
-// poll(2) serves it, so a death is noticed although the program computes and the fabric is silent.
+// Out-of-band connections between all processes of a job (decision 4), for heartbeats, deaths and
+// last words. A TCP star: rank 0 forwards news to all others. A thread that sleeps in poll(2)
+// serves it, so a death is noticed even while the program computes and the fabric is silent.
 //
-// A process that is stopped and a host that is out of reach are told apart by the host's TCP
-// acknowledgements, which neither a stopped process nor a loaded machine holds back.
+// TCP acknowledgements tell a stopped process from an unreachable host: neither a stopped process
+// nor a loaded machine holds them back.
 //
 // Thread-safe.
 #pragma once
@@ -32,7 +32,7 @@ struct ControlNews {
   Kind kind = Kind::died;
   int rank = -1;
   std::string text;
-  std::uint32_t code = 0;  // ErrorCode that it threw
+  std::uint32_t code = 0;  // failed: the ErrorCode that it threw
 };
 
 class ControlLinks {
@@ -45,8 +45,8 @@ class ControlLinks {
   // all ranks. Throws timeout naming the ranks that did not come.
   ControlLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
                double unreachable_seconds = deadlines::kLongestOutOfReach);
-  // If rank 0 has left, a thread of this process serves the links without an owner until all other
-  // ranks have left or failed.
+  // If rank 0 leaves first, a detached thread of its process serves the links until all other ranks
+  // have left or failed.
   ~ControlLinks();
   ControlLinks(const ControlLinks&) = delete;
   ControlLinks& operator=(const ControlLinks&) = delete;
@@ -56,14 +56,14 @@ class ControlLinks {
   bool has_news() const;  // costs one load
   // Seconds since the last sign of life of `rank`'s process, if that is longer than usual. The
   // process is stopped or starved, or its host is out of reach, which becomes news after
-  // unreachable_seconds. Ranks other than 0 know this from rank 0's reports. It may come back, so
-  // this is no failure.
+  // unreachable_seconds. Ranks other than 0 learn this from rank 0. The process may come back, so
+  // silence is no failure.
   std::optional<double> silent_seconds(int rank) const;
   // Sends to all other ranks; `what`: failed (with the code of the error) or aborted.
   void tell(ControlNews::Kind what, std::string_view text, std::uint32_t code = 0);
-  // Records this rank's newest collective. Rank 0 gets it with the next heartbeat and compares it
-  // with its own of that number. A difference becomes news (failed, mismatch), even if no message
-  // would show it. Numbers may wrap. Costs a few tens of nanoseconds.
+  // Records this rank's newest collective. Rank 0 receives it with the next heartbeat and compares
+  // it with its own call of that number. A difference becomes news (failed, mismatch), even if no
+  // data message would reveal it. Numbers may wrap. Costs a few tens of nanoseconds.
   void called(std::uint32_t number, const Signature& signature);
   // Announces that this rank leaves without a failure. Does not wait.
   void leave();

@@ -27,7 +27,7 @@ struct HubCard {
   HostIdentity host;
   int port = 0;
   std::string secret;
-  std::vector<std::string> addresses;  // the loopbacks last
+  std::vector<std::string> addresses;  // the loopback addresses last
 };
 
 std::string to_card(const HubCard& card) {
@@ -65,7 +65,7 @@ void await_all(const Meeting& of) {
   std::vector<int> missing;
   for (int peer = 0; peer < of.size; ++peer) {
     try {
-      // Once the deadline has passed the rest is only looked up, to name all that are missing.
+      // Once the deadline has passed, only looks up the other ranks, to name all that are missing.
       (void)of.store.get(fmt::format("{}/came/{}", of.prefix, peer), of.deadline);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
@@ -75,7 +75,7 @@ void await_all(const Meeting& of) {
   if (!missing.empty()) throw missing_ranks(of.rank, missing);
 }
 
-// Rank 0.
+// The part of rank 0.
 class Hub {
  public:
   explicit Hub(const Meeting& of) : of_(of), peers_(static_cast<std::size_t>(of.size)) {}
@@ -118,7 +118,7 @@ class Hub {
  private:
   Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  // True if a rank of this job has connected. It gets an answer.
+  // Answers the connection and returns true if it comes from a rank of this job.
   bool is_met(Connection& connection, const std::string& secret) {
     Message hello;
     const auto patience = Deadline::in_seconds(std::clamp(
@@ -128,7 +128,7 @@ class Hub {
       return false;
     prepare(connection.fd.get());
     send(connection, {Kind::hello, 0, secret, 0});
-    peer(hello.rank) = std::move(connection);  // a rank that waited too long connects again
+    peer(hello.rank) = std::move(connection);  // replaces a connection that the rank gave up
     return true;
   }
 
@@ -150,7 +150,7 @@ class Hub {
   std::vector<Connection> peers_;
 };
 
-// Another rank.
+// The part of every other rank.
 class Guest {
  public:
   explicit Guest(const Meeting& of) : of_(of), own_(own_identity()) {}
@@ -189,7 +189,7 @@ class Guest {
     }
   }
 
-  // Rank 0 would wait for this rank until the deadline.
+  // Tells rank 0, which would otherwise wait for this rank until the deadline.
   void tell_unreached(const Error& problem) const {
     try {
       of_.store.compare_set(of_.prefix + kUnreached, std::nullopt,
@@ -214,14 +214,14 @@ class Guest {
         .in_operation("make_communicator");
   }
 
-  // Tries one address after the other. At the same address, another machine (behind a bridge, say)
-  // may have a listener; only rank 0 answers with the job's secret. Rank 0 meets one rank after the
-  // other, so each round gives it more time.
+  // Tries one address after another. At the same address, another machine (behind a bridge, say)
+  // may listen; only rank 0 answers with the job's secret. Rank 0 answers one rank after another,
+  // so each round gives it more time.
   void meet_hub() {
     const std::size_t ways = card_.addresses.size();
     std::vector<std::string> whys(ways, "no time left");
     const auto out_of_reach = Deadline::in_seconds(of_.out_of_reach);
-    bool reached = false;  // something took a connection
+    bool reached = false;  // something accepted a connection
     for (std::size_t attempt = 0;; ++attempt) {
       std::string& why = whys[attempt % ways];
       hub_ = Connection{};
@@ -255,7 +255,7 @@ class Guest {
 
   void await_welcome() {
     Message welcome;
-    // Rank 0 waits for as long and then names the missing ranks.
+    // Rank 0 waits until the same deadline and then names the missing ranks.
     const auto patience = Deadline::in_seconds(std::max(of_.deadline.seconds_left(), 0.0) +
                                                deadlines::kMissingToldWithin);
     if (await(hub_, welcome, patience) && welcome.kind == Kind::failed)

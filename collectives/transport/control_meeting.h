@@ -1,4 +1,4 @@
-// How the control links form: rank 0 listens and publishes its card, the others come to it.
+// Connects the control links: rank 0 listens and publishes its card, the other ranks connect to it.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ struct Meeting {
   Store& store;
   const std::string& prefix;
   Deadline deadline;
-  double out_of_reach;  // seconds for which rank 0's host may be so
+  double out_of_reach;  // seconds for which rank 0's host may be out of reach
 };
 
-// The connections: on rank 0 by rank, elsewhere only the one to rank 0. Throws timeout, naming
-// missing ranks, or corrupt_data if rank 0's card is unreadable. If a rank cannot reach rank 0,
-// both throw unavailable, naming addresses, port and host.
+// Returns the connections: on rank 0 by rank, elsewhere only the one to rank 0. Throws timeout,
+// naming missing ranks, or corrupt_data if rank 0's card is unreadable. If a rank cannot reach rank
+// 0, both throw unavailable, naming addresses, port and host.
 std::vector<Connection> meet(const Meeting& meeting);
 
 }  // namespace shoal::collectives::transport::control

@@ -55,7 +55,7 @@ void publish_cores(RankPage& own) {
 
 int cores_of(std::span<const RankPage* const> pages) {
   decltype(RankPage::cores) cores{};
-  std::map<std::uint64_t, double> quotas;  // of each group once
+  std::map<std::uint64_t, double> quotas;  // one for each control group
   bool unlimited = false;
   for (const RankPage* const page : pages) {
     for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= page->cores[i];

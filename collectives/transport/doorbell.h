@@ -16,8 +16,8 @@ namespace shoal::collectives::transport {
 bool register_for_fences();
 void fence_all_ranks();
 
-// Wakes that rank's sleeping threads, if any. Call it after storing the awaited data, and after a
-// sequentially consistent fence unless sleepers fence all ranks.
+// Wakes the sleeping threads of the page's rank, if any. Call it after storing the awaited data,
+// and after a sequentially consistent fence unless sleepers fence all ranks.
 void wake(RankPage& page);
 void wake_always(RankPage& page);
 
@@ -30,7 +30,8 @@ inline void relax() {
 #endif
 }
 
-// How one thread waits; escalates from call to call. Call reset() after progress.
+// How one thread waits: successive pauses spin, then yield, then sleep. Call reset() after
+// progress.
 class Backoff {
  public:
   // `spins`: polls before yielding. `fence_all`: publishers do not fence, so sleepers must.

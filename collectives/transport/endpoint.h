@@ -2,9 +2,9 @@
 // Implementations: libfabric's RDM endpoints and, in tests, a loopback that shuffles, delays and
 // loses.
 //
-// The network may deliver out of order (EFA's SRD), and a death may complete nothing (decision 4).
-// Messages are therefore matched by (peer, tag), each of which is used once at a time, and their
-// segments are counted, never ordered. Small messages travel eagerly. Larger ones are written
+// The network may deliver out of order (EFA's SRD), and a peer's death may complete nothing
+// (decision 4). Messages are therefore matched by (peer, tag), which one message uses at a time.
+// Their segments are counted, never ordered. Small messages travel eagerly. Larger ones are written
 // straight into the receiver's buffer once the receiver has announced it, striped over the rails.
 //
 // Not thread-safe: the engine that owns it holds one lock around all calls.
@@ -32,7 +32,7 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// Counts unfinished posts. It and the buffers must outlive them.
+// Counts unfinished posts. The Completion and the posts' buffers must outlive the posts.
 struct Completion {
   std::int32_t pending = 0;
   bool done() const { return pending == 0; }
@@ -41,7 +41,7 @@ struct Completion {
 struct EndpointStatistics {
   std::int64_t eager_messages = 0, rendezvous_messages = 0;  // sent
   std::int64_t bytes_sent = 0, bytes_received = 0;
-  std::int64_t by_sockets = 0;     // sent beside the rails, eager or rendezvous
+  std::int64_t by_sockets = 0;     // of the sent messages: those by sockets instead of rails
   std::int64_t unexpected = 0;     // eager messages that arrived before their receive was posted
   std::int64_t staged_bytes = 0;   // copied through the shared-memory ring
   std::int64_t registrations = 0;  // misses of the registration cache
@@ -62,15 +62,15 @@ class Endpoint {
   virtual int rails() const = 0;
   virtual std::int64_t eager_bytes() const = 0;  // the largest message that travels eagerly
 
-  // Announces that this rank runs the operation. Every message of it, earlier or later, is then
+  // Announces that this rank runs the operation. All its messages, earlier or later, are then
   // compared: one with another signature fails the key (mismatch, naming the peer and both calls).
   // Messages of operations not begun yet are kept.
   virtual void begin(OperationKey key, const Signature& signature) = 0;
-  // All posts of the operation are finished.
+  // Call once all posts of the operation are finished.
   virtual void end(OperationKey key) = 0;
 
-  // `data` belongs to the post until `completion` counts it down: then it may be reused (send) or
-  // holds the message (receive). A receive's length must equal the sender's (checked). A message
+  // `data` belongs to the post until the post decrements `completion`: then it may be reused (send)
+  // or holds the message (receive). A receive's length must equal the sender's (checked). A message
   // may have 0 bytes. `peer` is never this rank.
   virtual void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
                          Completion& completion) = 0;
@@ -80,7 +80,7 @@ class Endpoint {
   // Moves what is possible without waiting; true if there was progress. Throws mismatch, peer_lost
   // (with the peer) or io.
   virtual bool progress() = 0;
-  // Whether data of finished posts (copied) is still being sent. While true, progress() must be
+  // Whether copied data of finished posts is still being sent. While true, progress() must be
   // called now and then, or the receiver may wait forever.
   virtual bool sending() const { return false; }
   // Call before the destructor if pending sends need not be completed. A peer that is gone would
@@ -89,15 +89,15 @@ class Endpoint {
   // Manual progress: only progress() answers other ranks' transports (acknowledgements,
   // retransmissions), so it must be called now and then even if nothing is expected here.
   virtual bool must_be_polled() const { return false; }
-  // Sleeps until progress() may have something to do, but at most this long. Never holds up a rank
-  // that shares the core.
+  // Sleeps until progress() may have something to do, but at most this long. Leaves the core to
+  // other ranks.
   virtual void sleep(int microseconds) = 0;
 
   // Optional: unregistered memory works too, through a registration cache.
   virtual std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) = 0;
 
-  // Why posts cannot use memory of the device that the endpoint was made for (GPUDirect); empty:
-  // they can while it is registered.
+  // Why posts cannot use memory of the device that the endpoint was made for (GPUDirect). Empty:
+  // they can, while the memory is registered.
   virtual std::string device_memory_problem() const { return name() + " carries host memory only"; }
   // Call on a thread whose current device is that device. The endpoint itself never accesses the
   // memory: messages from it travel by rendezvous at any length. Messages that may arrive

@@ -32,26 +32,26 @@ enum class Operation : std::uint8_t {
   split  // ranks exchange color and key
 };
 
-// The elements of a rank's whole buffer.
+// How many elements a rank's whole buffer has.
 enum class Extent : std::uint8_t {
   none,
   count,       // `count`
   ranks,       // `count` for each rank
-  own,         // this rank's one of `counts`
+  own,         // this rank's entry of `counts`
   counts,      // all of `counts`
   recv_counts  // all of `recv_counts`
 };
 
 struct OperationTraits {
   std::string_view name;
-  Operation base;  // the operation without _v, which selection tables name
+  Operation base;  // without _v, as selection tables name it
   Extent send, recv;
   bool reduces = false;
   bool has_root = false;
   bool only_root_sends = false, only_root_receives = false;  // other ranks have no such buffer
 };
 
-// By Operation. Sizes, checks, names and signatures follow from this table.
+// Indexed by Operation. Sizes, checks, names and signatures follow from this table.
 inline constexpr std::array kOperationTraits{
     OperationTraits{"all_reduce", Operation::all_reduce, Extent::count, Extent::count, true},
     OperationTraits{"reduce_scatter", Operation::reduce_scatter, Extent::ranks, Extent::count,
@@ -77,7 +77,7 @@ static_assert(kOperationTraits.size() == static_cast<std::size_t>(Operation::spl
 inline constexpr OperationTraits kUnknownOperation{"?", Operation::split, Extent::none,
                                                    Extent::none};
 
-// A number that came from another rank may name no operation.
+// A value received from another rank may be no Operation.
 constexpr const OperationTraits& traits(Operation operation) {
   const auto row = static_cast<std::size_t>(operation);
   return row < kOperationTraits.size() ? kOperationTraits[row] : kUnknownOperation;
@@ -93,11 +93,11 @@ constexpr bool is_message(Operation operation) {
 
 struct ReduceTraits {
   std::string_view name;
-  kernels::Reduce fold;            // of two elements; avg and premultiplied_sum scale them too
-  bool rounds = false;             // a result may be none of the elements
-  std::string_view no_integers{};  // why integers are refused; empty: they are not
+  kernels::Reduce fold;            // of two elements; avg and premultiplied_sum also scale
+  bool rounds = false;             // a result may differ from every element
+  std::string_view no_integers{};  // why integers are refused; empty: they are allowed
 };
-// By ReduceOp. Names, checks, kernels and precisions follow from this table.
+// Indexed by ReduceOp. Names, checks, kernels and precisions follow from this table.
 inline constexpr std::array kReduceTraits{
     ReduceTraits{"sum", kernels::Reduce::sum, true},
     ReduceTraits{"prod", kernels::Reduce::prod, true},
@@ -109,7 +109,7 @@ inline constexpr std::array kReduceTraits{
 static_assert(kReduceTraits.size() == static_cast<std::size_t>(ReduceOp::premultiplied_sum) + 1);
 inline constexpr ReduceTraits kUnknownReduction{"?", kernels::Reduce::sum};
 
-// A number that came from another rank may name no reduction.
+// A value received from another rank may be no ReduceOp.
 constexpr const ReduceTraits& traits(ReduceOp op) {
   const auto row = static_cast<std::size_t>(op);
   return row < kReduceTraits.size() ? kReduceTraits[row] : kUnknownReduction;
@@ -123,8 +123,8 @@ struct Signature {
   ReduceOp reduce = ReduceOp::sum;
   std::uint8_t algorithm = 0;  // chosen by this rank or forced by the options; 0: neither
   std::int32_t root = -1;      // or the receiver of a message
-  // As passed to the call; the sum if there are several. 0 for all_to_all_v, whose counts differ
-  // between ranks and are compared pair by pair.
+  // As passed to the call; _v operations: the sum. 0 for all_to_all_v, whose counts differ between
+  // ranks and are compared pair by pair.
   std::int64_t count = 0;
   std::uint64_t counts = 0;  // hash of the counts of a _v operation; else 0
 

@@ -78,9 +78,9 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-enum class Sent { yes, full, gone };  // full: the socket, or the kernel's room for descriptors
+enum class Sent { yes, full, gone };  // full: the socket, or the limit of descriptors in transit
 
-// Without blocking.
+// Does not block.
 Sent try_send(int socket, const Message& message, int fd) {
   iovec part{const_cast<Message*>(&message), sizeof message};
   msghdr header{};
@@ -100,12 +100,12 @@ Sent try_send(int socket, const Message& message, int fd) {
   do sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (sent < 0 && errno == EINTR);
   if (sent >= 0) return Sent::yes;
-  // ETOOMANYREFS: of all that this user's processes have sent, more descriptors than `ulimit -n`
-  // wait to be received (unix(7)). No poll() reports when that is over.
+  // ETOOMANYREFS: the descriptors that this user's processes have sent and none has received yet
+  // exceed `ulimit -n` (unix(7)). poll() does not report when that ends.
   return errno == EAGAIN || errno == ETOOMANYREFS ? Sent::full : Sent::gone;
 }
 
-// Without a descriptor. False when the peer is gone or the deadline passed.
+// Sends without a descriptor. False when the peer is gone or the deadline passed.
 bool send_message(int socket, const Message& message, Deadline deadline) {
   for (;;) {
     const Sent sent = try_send(socket, message, -1);
@@ -127,7 +127,7 @@ Received receive_message(int socket, Message& message, FileDescriptor& fd) {
   ssize_t got;
   do got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   while (got < 0 &&
-         (errno == EINTR || errno == ECONNRESET));  // what came before a reset still counts
+         (errno == EINTR || errno == ECONNRESET));  // data sent before a reset still counts
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::nothing;
   for (cmsghdr* control = got > 0 ? CMSG_FIRSTHDR(&header) : nullptr; control;
        control = CMSG_NXTHDR(&header, control)) {
@@ -192,7 +192,7 @@ std::vector<std::string> PeerLinks::exchange_cards(const std::string& own, Store
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer) {
     try {
-      // Once the deadline has passed the rest is only looked up, to name all that are missing.
+      // Once the deadline has passed, only looks up the other ranks, to name all that are missing.
       cards.push_back(store.get(key(peer), deadline));
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
@@ -280,7 +280,7 @@ void PeerLinks::announce(std::int64_t number, std::shared_ptr<SharedSegment> seg
 
 void PeerLinks::send_announcements() {
   if (announcements_.empty()) return;
-  std::size_t taken = announcements_.size();  // by all
+  std::size_t taken = announcements_.size();  // announcements that all peers have
   for (int peer = 0; peer < size_; ++peer) {
     std::size_t& next = next_[static_cast<std::size_t>(peer)];
     const FileDescriptor& socket = sockets_[static_cast<std::size_t>(peer)];
@@ -290,7 +290,7 @@ void PeerLinks::send_announcements() {
       const Message message{MessageKind::segment, rank_, a.number, a.segment->size()};
       const Sent sent = try_send(socket.get(), message, a.segment->fd());
       if (sent == Sent::full) break;
-      if (sent == Sent::gone) open = false;  // drain() notices
+      if (sent == Sent::gone) open = false;  // drain() reports it
       if (sent == Sent::yes) ++next;
     }
     if (!open) next = announcements_.size();
@@ -330,7 +330,7 @@ void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
       case Received::message:
         if (message.kind == MessageKind::goodbye) state = LinkState::left;
         if (message.kind != MessageKind::segment) break;
-        if (!fd)  // the kernel drops what finds no number (MSG_CTRUNC, recvmsg(2))
+        if (!fd)  // the kernel dropped it: no free descriptor here (MSG_CTRUNC, recvmsg(2))
           throw Error(ErrorCode::io,
                       fmt::format("native: memory that rank {} shares did not arrive: this process "
                                   "has no file descriptor left",

@@ -28,14 +28,14 @@ enum class LinkState : std::uint8_t {
 // Not thread-safe.
 class PeerLinks {
  public:
-  // `number` as given to announce() by that peer, and its memory.
+  // Called for a peer's announcement, with its arguments and the descriptor of its memory.
   using OnSegment =
       std::function<void(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd)>;
 
   // Collective. `prefix` must be new in `store` for each group. Throws timeout naming the ranks
-  // that did not come, unavailable when ranks run on several hosts or in several networks of one,
-  // corrupt_data naming the rank whose card is unreadable. `members`: the ranks of the
-  // job, which Errors name; empty: the group is the job.
+  // that did not come, unavailable if ranks run on several hosts or in several network namespaces,
+  // corrupt_data naming the rank whose card is unreadable. `members`: the group's ranks as numbered
+  // in the job, for Errors; empty: the group is the job.
   PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
             std::vector<int> members = {});
   ~PeerLinks();  // says goodbye
@@ -76,7 +76,7 @@ class PeerLinks {
   std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
   std::vector<LinkState> states_;
   std::deque<Announcement> announcements_;  // not yet received by every peer
-  std::vector<std::size_t> next_;           // index of each peer's next one, by rank
+  std::vector<std::size_t> next_;           // by rank: index of the next announcement to send
 };
 
 }  // namespace shoal::collectives::transport

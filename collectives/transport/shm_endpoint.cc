@@ -22,8 +22,8 @@ namespace {
 
 enum class Kind : std::uint32_t {
   eager,    // the whole message
-  offer,    // a large message: `location` of the data; `sender`, its id there
-  accept,   // reply to an offer: `location` to write to; `receiver`, its id here
+  offer,    // a large message: `location` of its data; `sender`: the id of the send
+  accept,   // reply to an offer: `location` to write to; `receiver`: the id of the receive
   data,     // a piece for `receiver`
   written,  // all data is in `receiver`'s buffer
   taken     // the receiver has loaded all of `sender`'s buffer
@@ -71,7 +71,7 @@ struct Send {
   const std::byte* data = nullptr;
   std::int64_t bytes = 0;
   Completion* completion = nullptr;
-  // Once accepted:
+  // Set once accepted:
   std::uint32_t receiver = 0;
   std::byte* target = nullptr;  // null: streamed
   Location target_location;
@@ -115,7 +115,7 @@ struct MatchHash {
 };
 
 struct Peer {
-  std::deque<Outgoing> outbox;         // waits for room in the ring
+  std::deque<Outgoing> outbox;         // packets that wait for room in the ring
   std::deque<std::uint32_t> accepted;  // sends being written or streamed
   int pending = 0;                     // unfinished posts of this peer
 };
@@ -274,7 +274,7 @@ void PacketEndpoint::sleep(int microseconds) {
   own.sleepers.fetch_sub(1);
 }
 
-// Reads the packets in the ring from that peer, at most one round of it.
+// Reads the packets in the ring from that peer, at most as many as the ring holds.
 bool PacketEndpoint::drain(int peer) {
   Ring& from = ring(peer, rank());
   std::uint32_t tail = from.tail.load(std::memory_order_relaxed);
@@ -463,7 +463,7 @@ bool PacketEndpoint::stream(int peer) {
   return true;
 }
 
-// Writes one piece straight into the receiver's buffer; false while that cannot be mapped yet.
+// Writes one piece straight into the receiver's buffer; false while the buffer is not mapped yet.
 bool PacketEndpoint::write(int peer, Send& send) {
   if (!send.target) send.target = host_->resolve(peer, send.target_location);
   if (!send.target) return false;

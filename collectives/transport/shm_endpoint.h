@@ -26,12 +26,12 @@ class ShmHost {
   virtual ~ShmHost() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual int member(int peer) const { return peer; }  // its rank in the job, for Errors
-  virtual RankPage& page(int peer) const = 0;          // its doorbell
+  virtual int member(int peer) const { return peer; }  // the peer's rank in the job, for Errors
+  virtual RankPage& page(int peer) const = 0;          // holds the peer's doorbell
   // The peer's shm_mailbox_bytes(size()) bytes, initially zero, page-aligned.
   virtual std::byte* mailboxes(int peer) const = 0;
   virtual Location locate(const void* data, std::int64_t bytes) const = 0;
-  // Null while the announcement of its segment is on its way.
+  // Null until the announcement of its segment has arrived.
   virtual std::byte* resolve(int peer, const Location& location) const = 0;
   // How the peer ended: "died", "left the group"; empty while it is there.
   virtual std::string fate(int peer) const = 0;

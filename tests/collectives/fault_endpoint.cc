@@ -121,7 +121,7 @@ class FaultEndpoint final : public Endpoint {
     return {peer, tag, nullptr, 0, &tracks_.back(), {}};
   }
 
-  // Both ends cut alike, by the tag that they share.
+  // Both ends derive the same pieces from the tag that they share.
   template <typename Visit>
   void for_pieces(MessageTag tag, std::int64_t bytes, Visit&& visit) const {
     std::uint64_t hash = options_.seed ^ tag.operation.group;

@@ -12,8 +12,8 @@ namespace shoal::collectives::transport {
 
 struct FaultOptions {
   std::uint64_t seed = 1;
-  double held_back = 0.5;         // share of messages
-  int longest_delay_us = 500;     // for those messages
+  double held_back = 0.5;         // share of messages that are delayed
+  int longest_delay_us = 500;     // the longest such delay
   std::uint32_t most_pieces = 4;  // a message is cut into 1 to this many (at most 16)
 };
 

@@ -22,7 +22,7 @@ enum class Kind : std::uint8_t {
   written,  // from the sender of a large message: it is written
 };
 
-// A message in transit. It carries a length, which receiver and sender of a `ready` compare.
+// A message in transit. `bytes` is compared by the receiver and, for `ready`, by the sender.
 struct Envelope {
   Kind kind = Kind::eager;
   int peer = -1;  // its sender
@@ -80,8 +80,8 @@ class LoopbackEndpoint final : public Endpoint {
   LoopbackEndpoint(std::shared_ptr<LoopbackFabric> fabric, int rank)
       : fabric_(std::move(fabric)), rank_(rank), own_(fabric_->mailbox(rank)) {}
 
-  // A large message is written by its sender's thread under this mailbox's lock, so after this no
-  // thread accesses this rank's buffers.
+  // The sender of a large message writes it under this mailbox's lock. Once the mailbox is closed,
+  // no thread accesses this rank's buffers.
   ~LoopbackEndpoint() override {
     const std::lock_guard lock(own_.mutex);
     own_.open = false;
@@ -96,7 +96,7 @@ class LoopbackEndpoint final : public Endpoint {
 
   void begin(OperationKey key, const Signature& signature) override {
     {
-      // A buffer may be written once the first receive is posted.
+      // From the first posted receive on, peers may write into a buffer.
       const std::lock_guard lock(own_.mutex);
       own_.open = true;
     }
@@ -290,7 +290,7 @@ class LoopbackEndpoint final : public Endpoint {
   LoopbackFabric::Mailbox& own_;
   EndpointStatistics statistics_;
   std::unordered_map<OperationKey, Signature, KeyHash> begun_;
-  // operations not begun here yet
+  // messages of operations not begun here yet
   std::unordered_map<OperationKey, std::vector<Envelope>, KeyHash> early_;
   std::unordered_map<Match, Post, MatchHash> sends_, receives_;
   std::unordered_map<Match, Envelope, MatchHash> unexpected_, ready_;

@@ -1,6 +1,6 @@
 // Endpoints between the threads of one process, with the protocol of the real ones: small messages
 // travel eagerly; larger ones are written into the receiver's buffer once the receiver has
-// announced it. Not fast: the engine and every algorithm are tested on it.
+// announced it. For tests of the engine and the algorithms; not fast.
 #pragma once
 
 #include <memory>
