@@ -13,16 +13,15 @@ call in ordinary memory, by turns with the others; overhead_us is the median of 
 import argparse
 import ctypes
 import json
-import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 
 import torch
 import torch.distributed as dist
 
 import shoal.torch
+from start_ranks import start_ranks
 
 UNITS = {"k": 1 << 10, "M": 1 << 20}
 
@@ -104,15 +103,7 @@ def main():
     parser.add_argument("--communicator", help="the library with the Communicator's own calls")
     options = parser.parse_args()
     options.sizes = [size_of(text) for text in options.sizes.split(",")]
-    with tempfile.TemporaryDirectory() as directory:
-        context = multiprocessing.get_context("fork")
-        ranks = [context.Process(target=rank_main, args=(rank, options, os.path.join(directory, "store")))
-                 for rank in range(options.ranks)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-    raise SystemExit(max(process.exitcode != 0 for process in ranks))
+    start_ranks(rank_main, options)
 
 
 if __name__ == "__main__":

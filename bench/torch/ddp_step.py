@@ -10,10 +10,8 @@ SHOAL_TORCH_SYMMETRIC=1, gradients and buckets lie in symmetric memory.
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 
 import torch
@@ -22,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal.torch
+from start_ranks import start_ranks
 
 
 class Transformer(nn.Module):
@@ -99,15 +98,7 @@ def main():
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        context = multiprocessing.get_context("fork")
-        ranks = [context.Process(target=rank_main, args=(rank, options, os.path.join(directory, "store")))
-                 for rank in range(options.ranks)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-    raise SystemExit(max(process.exitcode != 0 for process in ranks))
+    start_ranks(rank_main, options)
 
 
 if __name__ == "__main__":
