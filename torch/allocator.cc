@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
 
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::pytorch {
 namespace {
@@ -36,6 +39,10 @@ class Blocks {
     blocks_.emplace(pointer, std::move(block));
   }
 
+  // Around fork().
+  void hold() { mutex_.lock(); }
+  void release() { mutex_.unlock(); }
+
   // Without an owner if the memory is PyTorch's own, as most is: then mostly without the lock.
   Block take(void* pointer) {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
@@ -52,7 +59,14 @@ class Blocks {
 };
 
 Blocks& blocks() {
-  static auto* const made = new Blocks;  // tensors may outlive everything
+  static auto* const made = [] {
+    // A forked child, such as a data loader's worker, must not inherit a lock that another thread
+    // of its parent holds: it frees tensors too.
+    const int failed = ::pthread_atfork([] { blocks().hold(); }, [] { blocks().release(); },
+                                        [] { blocks().release(); });
+    SHOAL_CHECK(failed == 0, "pthread_atfork: {}", std::strerror(failed));
+    return new Blocks;  // tensors may outlive everything
+  }();
   return *made;
 }
 
