@@ -70,6 +70,20 @@ build_preset() {
   cmake --build "build/$preset" --parallel "$(build_jobs)" ${1:+--target "$@"} >&2
 }
 
+# PyTorch's backend, for the PyTorch of SHOAL_PYTHON or of build/torch, in the release build. Without either,
+# its tests are skipped.
+build_torch() {
+  local python=${SHOAL_PYTHON:-$PWD/build/torch/bin/python}
+  [ -x "$(command -v "$python")" ] || return 0
+  if ! grep -qx "PyTorch_PYTHON:.*=$python" build/release/CMakeCache.txt ||
+     ! grep -qx "SHOAL_TORCH:.*=ON" build/release/CMakeCache.txt; then
+    say "configuring for the PyTorch of $python"
+    cmake build/release -DSHOAL_TORCH=ON -DPyTorch_PYTHON="$python" > build/configure-torch.log 2>&1 ||
+      { tail -n 25 build/configure-torch.log >&2; die "configuring failed (whole log: build/configure-torch.log)"; }
+  fi
+  build_preset release
+}
+
 # Ranks may outnumber cores, and containers run as root: mpirun wants to be told.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
