@@ -1,5 +1,5 @@
 // Sizes from which one method of the shared-memory backend is faster than another, all measured
-// (docs/performance.md, "Collectives on one host").
+// (bench/measurements.md, "Collectives on one host").
 #pragma once
 
 #include <cstdint>
