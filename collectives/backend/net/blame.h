@@ -16,11 +16,12 @@ struct RankNames {
   std::vector<std::string> hosts;  // by rank; empty: one host
 
   std::string named(int rank) const;  // "rank 3 (host node1)"
-  // "ranks 2, 3 on host node1": all lost ranks, if that rank's host is unreachable.
+  // Returns "ranks 2, 3 on host node1". Sets `ranks` to all ranks of `rank`'s host, or only to
+  // `rank` if that is this rank's host or there is only one.
   std::string named_with_neighbours(int rank, std::vector<int>& ranks) const;
 };
 
-// The error that `operation` of this rank throws; sets `blame` to the ranks it names.
+// The error that `operation` of this rank throws. Sets `blame` to the ranks that the error names.
 Error error_of(const transport::ControlNews& news, const RankNames& names,
                const std::string& operation, Blame& blame);
 

@@ -1,5 +1,5 @@
-// A Program with successor lists: a finished instruction finds the instructions it releases. Shared
-// by all operations of one shape.
+// A Program with successor lists, by which a finished instruction finds the instructions it
+// releases. All operations of one shape share it.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class CompiledProgram {
                            Selection selection = {Algorithm::automatic, 0, ""});
 
   const algorithm::Program& program() const { return program_; }
-  const Selection& selection() const { return selection_; }  // that the program is for
+  const Selection& selection() const { return selection_; }  // made this program
   int size() const { return static_cast<int>(program_.instructions.size()); }
   const algorithm::Instruction& at(int index) const {
     return program_.instructions[static_cast<std::size_t>(index)];

@@ -1,6 +1,6 @@
 // Code shared by Communicators on a NetEngine: the group of all their ranks, splitting, failing.
 //
-// Groups on one engine share its fate: a failure or abort of one ends all of them.
+// A failure or abort of one group ends all groups on its engine.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace shoal::collectives::net {
 
 using NetWork = EngineWork<NetEngine, InFlight>;
 
-// Memory of `upstream`; larger allocations are registered with the engine's Endpoint.
+// Memory from `upstream`. Registers larger allocations with the engine's Endpoint.
 class RegisteredMemory final : public MemoryResource {
  public:
   RegisteredMemory(std::shared_ptr<NetEngine> engine, MemoryResource& upstream)
@@ -35,9 +35,8 @@ class RegisteredMemory final : public MemoryResource {
 
 class EngineCommunicator : public BackendCommunicator, public DeviceRdma {
  public:
-  // Number of group ids of a Communicator of `size` ranks. First its own group's. Then its rails',
-  // if it is hierarchical: at most `size` rails with at most 2 * size members and ids. Last, two
-  // for exchanges between hosts.
+  // Number of group ids that a Communicator of `size` ranks reserves: its own group's first, then
+  // at most 2 * size for the rails of a hierarchical one, and last two for exchanges between hosts.
   static constexpr std::uint32_t ids_of(int size) {
     return group_ids(size) + 2 * static_cast<std::uint32_t>(size) + 2;
   }
@@ -63,7 +62,7 @@ class EngineCommunicator : public BackendCommunicator, public DeviceRdma {
   const std::shared_ptr<NetEngine> engine_;
   const std::unique_ptr<NetGroup> flat_;
   const CommunicatorOptions options_;
-  std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, of the current split
+  std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, for the current split
 };
 
 }  // namespace shoal::collectives::net

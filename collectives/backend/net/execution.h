@@ -1,5 +1,5 @@
 // One operation in progress: a program, its buffers and its state. The engine reuses executions, so
-// a steady state allocates nothing.
+// that a steady state allocates nothing.
 #pragma once
 
 #include <memory>
@@ -25,21 +25,21 @@ struct ExecutionContext {
 // Not thread-safe: guarded by the engine's lock.
 class Execution {
  public:
-  // `members`: the endpoint's rank of each rank of the group. `members` and the buffers of `call`
-  // must outlive the execution.
+  // `members`: by rank of the group, the rank in the endpoint. `members` and `call`'s buffers must
+  // outlive the execution.
   void start(const ExecutionContext& context, std::shared_ptr<const CompiledProgram> program,
              const Call& call, transport::OperationKey key, const std::vector<int>& members);
-  // Processes finished messages; true if there were any.
+  // Processes finished messages. Returns true if there were any.
   bool reap();
-  // Starts instructions that are ready: messages at once, local work until `budget` bytes are
-  // spent. True if anything was started.
+  // Starts all ready messages, and ready local work until `budget` bytes are spent. Returns true if
+  // it started anything.
   bool run(const ExecutionContext& context, std::int64_t& budget);
   bool finished() const { return unfinished_ == 0; }
   // Releases the scratch.
   void finish();
 
-  // For errors: "receive of 512 bytes from rank 3 (instruction 7, for 10.0 s)", at most a few. Adds
-  // the endpoint's ranks of all awaited peers to `peers`.
+  // Lists at most a few awaited messages for errors: "receive of 512 bytes from rank 3 (instruction
+  // 7, for 10.0 s)". Adds all awaited peers to `peers`, as ranks of the endpoint.
   std::string missing(std::vector<int>& peers) const;
 
  private:

@@ -1,4 +1,4 @@
-// A Communicator whose ranks all communicate through one Endpoint, whether on one host or several.
+// A Communicator whose ranks, on one host or several, all communicate through one Endpoint.
 #pragma once
 
 #include "shoal/collectives/backend/net/engine_communicator.h"
@@ -20,8 +20,8 @@ class NetCommunicator final : public EngineCommunicator {
   RegisteredMemory memory_;
 };
 
-// The engine of all processes that `endpoint` reaches, and the group of all of them. `hosts`: see
-// NetEngine::Options; `first` and `name`: see NetGroup.
+// Make the engine of all processes that `endpoint` reaches, and the group of all these ranks.
+// `hosts`: see NetEngine::Options; `first` and `name`: see NetGroup.
 std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<transport::Endpoint> endpoint,
                                            std::unique_ptr<transport::ControlLinks> control,
                                            int ranks_on_host, const CommunicatorOptions& options,
@@ -29,7 +29,7 @@ std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<transport::Endpoint> 
 std::unique_ptr<NetGroup> make_world_group(const std::shared_ptr<NetEngine>& engine, int size,
                                            const CommunicatorOptions& options,
                                            std::uint32_t first = 1, std::string name = "world");
-// Makes both.
+// Makes an engine, its group of all ranks and their Communicator.
 std::unique_ptr<Communicator> make_net_communicator(
     std::unique_ptr<transport::Endpoint> endpoint, std::unique_ptr<transport::ControlLinks> control,
     int ranks_on_host, const CommunicatorOptions& options, std::uint32_t first = 1);

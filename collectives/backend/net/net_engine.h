@@ -1,17 +1,18 @@
 // Runs the operations of all groups of one process over one Endpoint.
 //
 // Operations of a channel (the collectives of a group, or the messages of one rank to another)
-// start in the order of submission; several are in flight at once. A thread that submits, tests or
-// waits drives all of them.
+// start in the order of submission; several are in flight at once. Any thread that submits, tests
+// or waits drives all of them.
 //
 // The progress thread (progress_thread.h) sleeps in the Endpoint (decision 3). If the Endpoint must
-// be polled, it also polls every few milliseconds while idle, because other ranks' messages may
-// depend on this rank's transport.
+// be polled, the thread also polls every few milliseconds while idle, because other ranks' messages
+// may depend on this rank's transport.
 //
-// A failure ends the engine and every group on it. The Endpoint is closed, so that no buffer is
-// touched any more; the other ranks are told why; every wait and later call throws the error.
+// A failure ends the engine and every group on it. The engine closes the Endpoint, so that no
+// buffer is touched any more, and tells the other ranks why. Every wait and later call throws the
+// error.
 //
-// Lock order: this engine, then the engine that a Task drives (a node's), never the reverse.
+// Lock order: this engine, then the engine that a Task drives (a node's); never the reverse.
 #pragma once
 
 #include <atomic>
@@ -38,14 +39,14 @@ class InFlight {
   virtual ~InFlight() = default;
   bool done() const { return done_.load(); }
   virtual std::string name() const = 0;  // "all_reduce of 8 f32, sum (#3)"
-  // Called under the engine's lock after the deadline. Returns what the operation waits for, and
-  // adds the awaited ranks (of the endpoint) to `peers`.
+  // Called with the engine's lock held, after the deadline. Returns what the operation waits for
+  // and adds the awaited ranks (of the endpoint) to `peers`.
   virtual std::string missing(std::vector<int>& peers) const = 0;
 
-  // Identifies it among the group's ranks; set before submission.
+  // Identifies the operation among the group's ranks; set before submission.
   transport::OperationKey key;
   Signature signature;
-  std::uint32_t number = 0;                // in its channel; wraps
+  std::uint32_t number = 0;                // position in its channel; wraps
   std::shared_ptr<FlightRecorder> flight;  // records it; may be null
 
  protected:
@@ -59,17 +60,20 @@ class InFlight {
   std::atomic<bool> done_{false};
 };
 
-// An operation that advances by other means than a program, driven with the engine's operations.
+// An operation that advances by other means than a program. The engine drives it with its own
+// operations.
 class Task : public InFlight {
  public:
-  // Called with the engine's lock held; true if there was progress. Calls set_done() at the end.
+  // Called with the engine's lock held. Returns true if there was progress. Calls set_done() at the
+  // end.
   virtual bool advance(bool by_progress_thread) = 0;
-  // Called when the engine failed: no buffer may be touched any more, here or through other ranks.
+  // Called after the engine has failed. From then on neither this rank nor another may touch a
+  // buffer.
   virtual void cancel(std::string_view reason) = 0;
-  // Whether it waits for an event that does not wake the Endpoint.
+  // Whether the task waits for an event that does not wake the Endpoint.
   virtual bool must_poll() const = 0;
-  // If it waits for ranks of this host only: sleeps until one of them has made progress, but at
-  // most this long, and returns true.
+  // If the task waits only for ranks of this host: sleeps until one of them has made progress, but
+  // at most this long, and returns true.
   virtual bool doze(int milliseconds) = 0;
 };
 
@@ -77,8 +81,8 @@ struct NetOperation final : InFlight {
   Call call;
   std::shared_ptr<const CompiledProgram> program;
   std::shared_ptr<const std::vector<int>> members;
-  std::int64_t bytes = 0;                // of the larger buffer
-  bool internal = false;                 // not a user's call: limits how far ranks drift apart
+  std::int64_t bytes = 0;  // of the larger buffer
+  bool internal = false;   // not a user's call: keeps ranks from drifting too far apart
   std::unique_ptr<Execution> execution;  // while it runs
 
   std::string name() const override;
@@ -96,11 +100,11 @@ struct NetOperation final : InFlight {
 // Operations that start in order of submission.
 struct Channel {
   explicit Channel(std::uint32_t how_far) : reach(how_far) {}
-  // How far a rank may be ahead of its oldest unfinished operation. One in every `reach` operations
-  // needs all ranks (or the receiver), so that no rank buries another in messages.
+  // How far a rank may run ahead of its oldest unfinished operation. One in every `reach`
+  // operations needs all ranks (or the receiver), so that no rank buries another in messages.
   const std::uint32_t reach;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
-  // The engine's, guarded by its lock:
+  // Used by the engine with its lock held:
   std::deque<std::shared_ptr<NetOperation>> waiting, running;
   std::int64_t bytes_running = 0;
   bool active = false;
@@ -110,7 +114,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
  public:
   struct Options {
     double deadline_seconds = deadlines::seconds();
-    int ranks_on_host = 1;           // determines how long a waiter polls before it sleeps
+    int ranks_on_host = 1;           // decides how long a waiter polls before it sleeps
     std::vector<std::string> hosts;  // by the endpoint's rank, for messages; empty: one host
   };
   // `control` may be null: failures are then neither sent to other ranks nor received from them.
@@ -121,11 +125,11 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   int rank() const { return rank_; }
   using EngineBase::deadline_seconds;
 
-  // All but the operation's `execution` must be set. Does not block.
+  // Everything but the operation's `execution` must be set. Does not block.
   void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
-  // Detects a rank that sends a message of another operation under the task's key.
+  // Fails the engine if a rank sends a message of another operation under the task's key.
   void submit(std::shared_ptr<Task> task);
-  // The same, called from inside Task::advance().
+  // Like submit() of an operation, but called from inside Task::advance().
   void submit_locked(const std::shared_ptr<Channel>& channel,
                      std::shared_ptr<NetOperation> operation);
 
@@ -133,24 +137,25 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   void wait(InFlight& what, Deadline deadline);
   void abort(std::string_view reason);
   // Count the Communicators that use this engine. The last leave() lets the other ranks finish,
-  // then ends the thread and the Endpoint; operations in flight fail with `aborted`.
+  // then ends the thread and the Endpoint. Operations still in flight fail with `aborted`.
   void join() { users_.fetch_add(1); }
   void leave();
 
-  // Makes the engine write down `recorder` when it fails. Records are made with the lock held.
+  // Makes the engine write `recorder` to its file on failure. The engine calls the recorder with
+  // the lock held.
   void record(const std::shared_ptr<FlightRecorder>& recorder);
 
   // Keeps the range registered until the returned object or the engine ends. `device`: the range is
-  // device memory; throws if the Endpoint refuses it.
+  // device memory. Throws if the Endpoint refuses it.
   std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes,
                                                 bool device = false);
-  // Registers a region and returns its number; call with the engine's lock held, from inside
+  // Registers a region and returns its number. Call with the engine's lock held, from inside
   // Task::advance().
   std::uint64_t hold_region(void* data, std::int64_t bytes, bool device = false);
-  // May be called with or without the lock. The region is dropped before anything else is
-  // submitted, so that no message uses new memory under an old registration.
+  // Call with or without the lock. The engine drops the region before it submits anything else, so
+  // that no message uses new memory under an old registration.
   void retire_region(std::uint64_t region) noexcept;
-  // Drops it at once. Call without the lock, before the memory is freed.
+  // Drops the region at once. Call without the lock, before the memory is freed.
   void drop_region(std::uint64_t region);
   std::string endpoint_name() const { return endpoint_name_; }
   const std::string& device_memory_problem() const { return device_memory_problem_; }
@@ -158,13 +163,13 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   transport::EndpointStatistics endpoint_statistics() const;
 
   // Group ids are given out in order, each once per process. Ranks that form a group agree on the
-  // largest next_group() of theirs and take their ids from there.
+  // largest of their next_group() values and take the group's ids from there.
   std::uint32_t next_group() const;
   void set_next_group(std::uint32_t next);
 
  private:
   class Awaiting;
-  // All below: call with mutex_ held.
+  // Call all functions below with mutex_ held.
   bool advance();
   bool run_channel(Channel& channel, std::int64_t& budget);
   bool start_waiting(Channel& channel);
@@ -174,7 +179,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   [[noreturn]] void fail(const Error& error) override;
   void close(const Error& error);
   void write_down(const Error& error);
-  // Fails on news from the control links. Looks at most once every few milliseconds.
+  // Fails if the control links have news. Looks at most once every few milliseconds.
   void check_news();
   template <typename Name>
   void fail_on_news(Name&& name);
@@ -190,7 +195,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   bool drive() override;
   bool idle() override;
   void if_unlocked(const std::function<void()>& body) override;
-  // On the progress thread, with the lock held: calls `body` and keeps its Error for later calls.
+  // Calls `body` on the progress thread with the lock held, and keeps its Error for later calls.
   template <typename Body>
   void in_background(Body&& body);
   std::unique_lock<std::mutex> enter();
@@ -219,14 +224,14 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   std::mutex retired_mutex_;  // innermost
   std::vector<std::uint64_t> retired_;
   std::atomic<bool> any_retired_{false};
-  Blame blame_;  // for failure_
+  Blame blame_;  // the ranks that failure_ names
   std::vector<std::weak_ptr<FlightRecorder>> recorders_;
   transport::EndpointStatistics last_statistics_;
   std::uint32_t next_group_ = 1;
   Clock::time_point next_check_{};
   Clock::time_point peer_left_since_{};
   Patience patience_;
-  const InFlight* awaited_ = nullptr;  // operation whose wait() holds the lock
+  const InFlight* awaited_ = nullptr;  // the operation that the thread holding the lock waits for
 
   std::atomic<int> users_{0};
   std::atomic<bool> stopping_{false};

@@ -1,7 +1,7 @@
-// One group of ranks on an engine: numbers its operations, chooses and caches their programs.
+// A group of ranks on an engine. It numbers its operations, and chooses and caches their programs.
 //
-// One thread at a time. A group is used either by its Communicator's caller or by Tasks (inside the
-// engine's lock), not by both.
+// One thread at a time uses a group: either its Communicator's caller, or Tasks (with the engine's
+// lock held), never both.
 #pragma once
 
 #include <map>
@@ -13,18 +13,19 @@
 
 namespace shoal::collectives::net {
 
-// Number of group ids of a group of `size`: one for its collectives, one for each message sender.
+// Number of group ids of a group of `size` ranks: one for its collectives and one for each sender
+// of messages.
 constexpr std::uint32_t group_ids(int size) { return static_cast<std::uint32_t>(size) + 1; }
 
 class NetGroup {
  public:
-  // Interval, in operations of a channel, at which one keeps its ranks together (a power of two, so
-  // that numbers may wrap).
+  // One in every so many operations of a channel needs all ranks (or is acknowledged). Powers of
+  // two, so that numbers may wrap.
   static constexpr std::uint32_t kCollectiveReach = 256, kMessageReach = 64;
 
-  // `members`: the endpoint's ranks in group order; `id`: the first of group_ids(size). `first`:
-  // number of the first operation; tests start just before the wrap. `name`: the name of its dumps;
-  // empty: nothing is recorded.
+  // `members`: the endpoint's ranks, in group order. `id`: the first of its group_ids(size) ids.
+  // `first`: number of the first operation; tests start just before the wrap. `name`: names its
+  // dumps; empty: nothing is recorded.
   NetGroup(std::shared_ptr<NetEngine> engine, std::uint32_t id, std::vector<int> members, int rank,
            const CommunicatorOptions& options, std::string name = {}, std::uint32_t first = 1);
 
@@ -32,24 +33,24 @@ class NetGroup {
   int size() const { return static_cast<int>(members_->size()); }
   const std::vector<int>& members() const { return *members_; }
   const std::shared_ptr<NetEngine>& engine() const { return engine_; }
-  // Name of a group that is split off; empty if this one has no name.
+  // Name of a group split off this one; empty if this one has no name.
   std::string split_name(std::int64_t ordinal, int color) const;
 
-  // Number of hosts the ranks are on, for the selection table; default: a host for each rank. Call
-  // before any operation.
+  // Sets the number of hosts that the ranks are on, for the selection table. Default: one host per
+  // rank. Call before any operation.
   void set_nodes(int nodes) { programs_.set_nodes(nodes); }
 
-  // Submit a checked call. The second is called from inside Task::advance().
+  // Submit a checked call. Call the second from inside Task::advance().
   std::shared_ptr<NetOperation> submit(Call call);
   std::shared_ptr<NetOperation> submit_locked(Call call);
-  // With the caller's program; the ranks compare `signature`.
+  // Submits a call with the caller's program. The ranks compare `signature`.
   std::shared_ptr<NetOperation> submit_program_locked(
       Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature);
-  // The same for a group that belongs to its Communicator's caller.
+  // The same, for a group that its Communicator's caller uses.
   std::shared_ptr<NetOperation> submit_program(Call call,
                                                std::shared_ptr<const CompiledProgram> program,
                                                const Signature& signature);
-  // One of the group's collectives by other means; takes its number among them.
+  // Submits one of the group's collectives as a Task. It takes its number among the collectives.
   void submit(const std::shared_ptr<Task>& task, const Call& call);
   CommunicatorStatistics statistics() const;
 
@@ -74,12 +75,12 @@ class NetGroup {
   const std::shared_ptr<const std::vector<int>> members_;
   const int rank_;
   const std::string name_;
-  const std::shared_ptr<FlightRecorder> flight_;  // of the collectives; may be null
+  const std::shared_ptr<FlightRecorder> flight_;  // records the operations; may be null
   std::uint32_t next_;
   std::shared_ptr<Channel> channel_;
-  std::map<std::pair<int, bool>, Lane> lanes_;  // by peer; true: messages from this rank
+  std::map<std::pair<int, bool>, Lane> lanes_;  // by peer; true: this rank sends
   ProgramCache programs_;
-  std::shared_ptr<const CompiledProgram> last_;  // of the last collective
+  std::shared_ptr<const CompiledProgram> last_;  // program of the last collective
 };
 
 }  // namespace shoal::collectives::net

@@ -1,5 +1,5 @@
 // How long a waiting thread polls before it sleeps. A sleep costs a wake-up (some 5 to 50 us);
-// polling costs a core that other ranks may need. The duration of recent waits tells which is
+// polling costs a core that other ranks may need. The lengths of recent waits tell which is
 // cheaper.
 #pragma once
 
@@ -14,15 +14,15 @@ namespace shoal::collectives::net {
 
 class Patience {
  public:
-  // Every wait yields this often before it sleeps, whatever the recent waits took: the rank it
-  // waits for may be next on the core, and then neither has to be woken. Not if yields take so long
-  // that another process than a waiting rank must have had the core.
+  // Every wait yields this often before it sleeps, however long recent waits took. The rank it
+  // waits for may be next on the core, and then neither rank needs a wake-up. Skipped for a while
+  // after a yield so long that the core must have gone to something other than a waiting rank.
   static constexpr int kLateLooks = 80;
   using Duration = Clock::duration;
-  // `most`: the longest time to poll in one wait.
+  // `most`: the longest time that one wait polls.
   explicit Patience(Duration most) : most_(most), look_(most) {}
 
-  // Call when nothing moved. True: sleep now; false: yield before polling again.
+  // Call when nothing moved. Returns true to sleep now, false to yield before the next poll.
   bool spent(Clock::time_point now) {
     if (!waiting_) {
       waiting_ = true;
@@ -30,7 +30,7 @@ class Patience {
     } else if (yielded_ && now - last_ >= kGivenAway) {
       // The yield gave the core to another thread. On such a core, a sleeping thread is woken at
       // once, but a yielding one waits for its turn. A single case may be an interrupt or the
-      // hypervisor, so several of the last yields must show it.
+      // hypervisor, so several of the recent yields must show it.
       given_away_ |= 1;
       if (std::popcount(given_away_) >= kOften) crowded_until_ = now + kCrowdedFor;
     }
@@ -41,8 +41,8 @@ class Patience {
     late_ = !yielded_ && now >= taken_until_ && ++late_looks_ <= kLateLooks;
     return !yielded_ && !late_;
   }
-  // Call when something moved. A wait that polling could have covered makes the next poll longer;
-  // any other makes it shorter.
+  // Call when something moved. If polling could have covered the wait, the next poll is longer;
+  // otherwise it is shorter.
   void moved(Clock::time_point now) {
     if (!waiting_) return;
     waiting_ = yielded_ = late_ = false;
@@ -61,9 +61,9 @@ class Patience {
   Duration most_, look_;
   Clock::time_point since_, last_, crowded_until_, taken_until_;
   int late_looks_ = 0;
-  std::uint16_t given_away_ = 0;  // a bit for each recent yield
+  std::uint16_t given_away_ = 0;  // one bit for each recent yield
   bool waiting_ = false, yielded_ = false;
-  bool late_ = false;  // yielded although polling would not cover the wait
+  bool late_ = false;  // it yielded although polling would not cover the wait
 };
 
 }  // namespace shoal::collectives::net

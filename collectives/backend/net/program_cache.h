@@ -1,4 +1,4 @@
-// The program of each call, generated once per shape and then reused.
+// Generates the program of each call once per shape, then reuses it.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,11 @@ class ProgramCache {
  public:
   ProgramCache(int rank, int size, const CommunicatorOptions& options);
 
-  // Number of hosts the ranks are on, for the selection table; default: a host for each rank.
+  // Sets the number of hosts that the ranks are on, for the selection table. Default: one host per
+  // rank.
   void set_nodes(int nodes) { nodes_ = nodes; }
 
-  // `acknowledged`: for a message; its receiver answers.
+  // `acknowledged`: the call is a message that its receiver answers.
   std::shared_ptr<const CompiledProgram> get(const Call& call, bool acknowledged);
 
  private:
@@ -35,8 +36,8 @@ class ProgramCache {
     friend bool operator==(const Shape&, const Shape&) = default;
   };
   bool matches(const Shape& shape, const Call& call, bool acknowledged) const;
-  // The algorithm that the options force, else by table. fixed_order: restricted to those that sum
-  // by the canonical tree.
+  // The algorithm that the options force, else the table's. With fixed_order, only algorithms that
+  // sum by the canonical tree qualify.
   Selection select(const Call& call) const;
   algorithm::Program generate(const Call& call, const Selection& selection) const;
 
@@ -45,7 +46,7 @@ class ProgramCache {
   bool fixed_order_;
   AlgorithmSelector selector_;
   std::list<std::pair<Shape, std::shared_ptr<const CompiledProgram>>> entries_;  // latest first
-  std::int64_t instructions_ = 0;                                                // of all entries
+  std::int64_t instructions_ = 0;                                                // over all entries
 };
 
 }  // namespace shoal::collectives::net

@@ -1,6 +1,6 @@
-// Memory that operations need besides the caller's buffers. It is registered with the engine's
-// Endpoint while allocated; beneath a pool, that is once. Without it, a transport that pins pages
-// would register scratch for each message, because it keeps no unused registrations.
+// Memory that operations need besides the caller's buffers, registered with the engine's Endpoint
+// while it is allocated. Beneath a pool, each block is registered only once. A transport that pins
+// pages keeps no unused registrations and would otherwise register scratch for each message.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ class NetEngine;
 
 class ScratchMemory final : public MemoryResource {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive this object.
   ScratchMemory(NetEngine& engine, MemoryResource& upstream)
       : engine_(engine), upstream_(upstream) {}
-  // Call with the engine's lock held: in Task::advance(), or by the engine.
+  // Call with the engine's lock held, as the engine or from inside Task::advance().
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
   // Call with or without the lock.
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
@@ -29,7 +29,7 @@ class ScratchMemory final : public MemoryResource {
   NetEngine& engine_;
   MemoryResource& upstream_;
   std::mutex mutex_;                        // taken after the engine's
-  std::map<void*, std::uint64_t> regions_;  // the engine's
+  std::map<void*, std::uint64_t> regions_;  // numbers of the engine's regions
 };
 
 }  // namespace shoal::collectives::net
