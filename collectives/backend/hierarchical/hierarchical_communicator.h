@@ -1,6 +1,7 @@
-// Ranks on several hosts: reduce_scatter inside the host through shared memory, all_reduce of each
-// shard on that rank's rail, all_gather inside the host (Herring's balanced fusion buffers with the
-// workers as servers). Operations that gain nothing from levels go from rank to rank directly.
+// Communicator of ranks on several hosts. An all_reduce is a reduce_scatter inside the host through
+// shared memory, an all_reduce of each shard on that rank's rail, and an all_gather inside the
+// host. These are Herring's balanced fusion buffers with the workers as servers. Operations that
+// gain nothing from levels go directly from rank to rank.
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@
 
 namespace shoal::collectives::hierarchical {
 
-// Makes the group of one host; collective among its ranks. `prefix` must be unique to the group.
-// `members`: their ranks in the job.
+// Makes the Communicator of one host's ranks; collective among them. `prefix` must be unique to the
+// group. `members`: their ranks in the job.
 using MakeNode = std::function<std::unique_ptr<Communicator>(
     int rank, int size, const std::string& prefix, const CommunicatorOptions& options,
     std::vector<int> members)>;
@@ -24,7 +25,7 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
  public:
   struct Plan {
     std::unique_ptr<net::NetGroup> flat;
-    std::uint32_t first_id = 0;      // one of EngineCommunicator::ids_of(size)
+    std::uint32_t first_id = 0;      // the first of EngineCommunicator::ids_of(size) ids
     std::vector<std::string> hosts;  // by rank
     std::string prefix;              // of store keys
     MakeNode make_node;
@@ -50,9 +51,9 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
   const std::string prefix_;
   const MakeNode make_node_;
   std::shared_ptr<Levels> levels_;
-  const bool by_subtrees_;  // fixed order may go by levels
+  const bool by_subtrees_;  // fixed order permits levels
   const Choices choices_;
-  const Selection* last_levels_ = nullptr;  // of the last operation, if it used levels
+  const Selection* last_levels_ = nullptr;  // null: the last call used none
   net::RegisteredMemory memory_;
 };
 

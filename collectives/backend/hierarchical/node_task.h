@@ -1,4 +1,4 @@
-// A hierarchical operation as a Task: phases on the node's Communicator and on the rails.
+// A hierarchical operation as a Task, with phases on the node's Communicator and on the rails.
 //
 // A node's Communicator runs operations one at a time in the order of submission, so all ranks of a
 // node must submit theirs in the same order. A Task therefore submits its node operations of a lane
@@ -7,7 +7,7 @@
 //
 // There are two lanes, each with its own Communicator: one for the steps before the rails and one
 // for those after them. The next Task may therefore reduce in the node while the rails still carry
-// the end of this one. The network has no gap between the two, although a rank may call the next
+// the end of this one. That leaves no gap on the network, although a rank may call the next
 // operation only after this one is done.
 #pragma once
 
@@ -23,25 +23,25 @@
 
 namespace shoal::collectives::hierarchical {
 
-// State of a hierarchical Communicator that its Tasks share.
+// State that the Tasks of a hierarchical Communicator share.
 struct Levels {
   Placement placement;
   int rank = 0;    // in the whole group
-  int member = 0;  // the same rank in the job; Errors name it
-  // This host's ranks, by lane. Both share the first one's symmetric memory.
+  int member = 0;  // this rank in the job, which Errors name
+  // This host's ranks, by lane. Both Communicators share the first one's symmetric memory.
   std::array<std::unique_ptr<Communicator>, 2> nodes;
   std::unique_ptr<net::NetGroup> rail;  // null if this rank has none
-  // All ranks, for programs of Tasks, by the lane that submits them in the same order.
+  // Groups of all ranks for Tasks' programs, by the lane that submits them in the same order.
   std::array<std::unique_ptr<net::NetGroup>, 2> exchanges;
-  // For Tasks' partial sums: node memory that is registered once. Use only within Task::advance().
+  // Node memory for Tasks' partial sums, registered once. Use only within Task::advance().
   std::unique_ptr<net::ScratchMemory> registered;
   std::unique_ptr<PoolMemory> scratch;  // allocates from `registered`
   std::unique_ptr<kernels::ReductionKernels> reduction;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
-  std::uint64_t next_ticket = 0;  // the caller's thread
+  std::uint64_t next_ticket = 0;  // used by the caller's thread only
   // Guarded by the engine's lock:
   std::array<std::uint64_t, 2> turns{};  // by lane
-  int on_rail = 0;                       // slices of all_reduces on this rank's rail
+  int on_rail = 0;                       // slices that all_reduces have on this rank's rail
 
   explicit Levels(Placement where) : placement(std::move(where)) {}
   int size() const { return placement.size(); }
@@ -66,17 +66,18 @@ class NodeTask : public net::Task {
 
  protected:
   Communicator& node(Lane lane) const { return *levels_->nodes[static_cast<std::size_t>(lane)]; }
-  // Steps of this operation on the node. Each finishes before the lane's next is submitted.
+  // Number of this operation's steps on the node. Each step finishes before its lane's next is
+  // submitted.
   virtual int node_steps(Lane lane) const = 0;
   virtual bool may_start(Lane lane, int step) const = 0;
   virtual WorkPtr start(Lane lane, int step) = 0;  // null: nothing to do here
   virtual void ended(Lane lane, int step) = 0;
-  // Records what the rails have finished; true if there was progress.
+  // Records what the rails have finished. Returns true if there was progress.
   virtual bool advance_rail() = 0;
   virtual bool rail_over() const = 0;
   virtual const net::NetOperation* awaited() const = 0;  // an unfinished rail operation, or null
 
-  // The call that steps on the node and the rails belong to.
+  // The user's call, to which the steps on the node and the rails belong.
   OuterCall outer() const { return {signature, number}; }
 
   const std::shared_ptr<Levels> levels_;
@@ -96,8 +97,8 @@ class NodeTask : public net::Task {
   std::array<State, 2> states_;  // by lane
 };
 
-// Whole operations; calls must be checked.
-// `slice`: bytes per slice through the levels; 0: chosen by the length of the call.
+// Whole operations. Calls must be checked. `slice`: bytes of a slice; 0: chosen by the call's
+// length.
 std::shared_ptr<net::Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
                                                 std::int64_t slice = 0);
 // Equal parts or counts. The placement must be contiguous.
