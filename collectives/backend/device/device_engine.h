@@ -1,5 +1,5 @@
-// Executes operations on device memory, with one thread for each Communicator: collectives one
-// after the other in the order of their calls, messages beside them.
+// Executes operations on device memory, with one thread for each Communicator. Collectives run one
+// after the other in the order of their calls; messages run beside them.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,14 @@
 
 namespace shoal::collectives::device {
 
-// Blocks of reachable memory that stand in for a call's buffers if peers cannot reach those.
+// Blocks of reachable memory that replace a call's buffers if peers cannot reach those.
 struct ReachableCopy {
   Buffer send{}, recv{};
-  void* wanted = nullptr;  // final destination of `recv`'s contents
+  void* wanted = nullptr;  // where `recv`'s contents finally go
 };
 
-// A call in flight, or the collectives of a group, which share their rounds between hosts. Owned by
-// the engine and the caller's Work together.
+// A call in flight, or the collectives of a group, which share one exchange of addresses and one
+// barrier. Owned jointly by the engine and the caller's Work.
 struct DeviceOperation {
   DeviceOperation(std::vector<Call>&& what, std::uint32_t which, std::uint64_t kind_of_all,
                   Device device)
@@ -40,16 +40,16 @@ struct DeviceOperation {
   std::vector<Call> calls;  // at least one
   const Call& call() const { return calls.front(); }
   const std::uint32_t number;
-  const std::uint64_t kind;           // equal for operations that need the same from the driver
+  const std::uint64_t kind;  // equal for operations that use the same memory, mappings and kernels
   std::vector<ReachableCopy> copies;  // by call; empty: none
-  Event ready;                        // after the work queued earlier on the call's stream
+  Event ready;                        // reached after the work queued earlier on the call's stream
   std::atomic<bool> over{false};
   std::optional<Error> failure;  // valid once `over`
-  // Where streams wait for it; created for the first one, under the engine's lock.
+  // The gate at which streams wait; the first of them sets it, under the engine's lock.
   std::shared_ptr<StreamGate> gate;
 };
 
-// Reductions on a device, created on first use. For one thread.
+// Reductions on a device, created on first use. Not thread-safe.
 class DeviceReductions {
  public:
   DeviceReductions(Device device, bool fixed_order) : device_(device), fixed_order_(fixed_order) {}
@@ -58,27 +58,27 @@ class DeviceReductions {
  private:
   Device device_;
   bool fixed_order_;
-  std::unique_ptr<kernels::Kernels> table_;  // for a device
+  std::unique_ptr<kernels::Kernels> table_;  // used on a GPU
   std::unique_ptr<kernels::ReductionKernels> host_;
 };
 
 class DeviceEngine {
  public:
   struct Setup {
-    Stream stream;     // its device is the ranks'; used for allocations without a stream
+    Stream stream;     // for allocations without a stream; its device is this rank's
     std::string host;  // this rank's host name
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
     MemoryResource* pinned = nullptr;                  // CommunicatorOptions'
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // bytes of a slice through host memory
-    // Largest outside buffer that is copied into memory that peers reach.
+    // Largest buffer that is copied into memory that peers reach, if they cannot reach it itself.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
-    std::int64_t levels_from = std::int64_t{256} << 10;  // minimum bytes for levels
-    bool gates = false;  // streams wait at gates, if the device permits
+    std::int64_t levels_from = std::int64_t{256} << 10;  // smallest operation that runs by levels
+    bool gates = false;  // let streams wait at gates if the device permits
     std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
-  // Collective. `inner` moves host memory and is used by the engine only.
+  // Collective. `inner` moves host memory; only the engine uses it.
   DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup);
   ~DeviceEngine();  // completes the calls made
   DeviceEngine(const DeviceEngine&) = delete;
@@ -92,23 +92,23 @@ class DeviceEngine {
   CommunicatorStatistics statistics() const;
 
   std::shared_ptr<DeviceOperation> submit(Call&& call);
-  // Whether collectives of this device's memory may run as one operation; false: each runs alone.
+  // Whether these collectives may run as one operation. False: submit each by itself.
   bool may_join(const std::vector<Call>& calls) const;
   std::shared_ptr<DeviceOperation> submit(std::vector<Call> calls);
-  // True when done; throws the operation's Error.
+  // Returns true if done. Throws the operation's Error.
   static bool test(const DeviceOperation& operation);
   void wait(DeviceOperation& operation, Deadline deadline);
-  // Later work on `stream` waits for it. The caller waits itself for the first operation of a kind,
-  // and if streams cannot.
+  // Makes later work on `stream` wait for the operation. Blocks the caller instead for the first
+  // operation of a kind, or if streams cannot wait.
   void block_stream(DeviceOperation& operation, Stream stream);
   void abort(std::string_view reason);  // from any thread
 
  private:
-  // A send or recv with its stages: copied in, posted, done, copied out.
+  // A send or recv and its stage.
   struct Message {
     std::shared_ptr<DeviceOperation> operation;
-    Buffer staged{};        // empty: sent by wire from or into the call's own buffer
-    void* place = nullptr;  // of the message's data
+    Buffer staged{};        // empty: messages use the call's own buffer
+    void* place = nullptr;  // where the message's data lies
     bool on_device = false;
     Event copied;
     WorkPtr work{};
@@ -125,17 +125,17 @@ class DeviceEngine {
   void run();
   void carry_out(DeviceOperation& operation);
   bool may_be_direct(const Call& call) const;
-  bool peers_read(const Call& call) const;   // its send buffer
-  bool peers_write(const Call& call) const;  // its recv buffer
+  bool peers_read(const Call& call) const;   // whether peers read its send buffer
+  bool peers_write(const Call& call) const;  // whether peers write its recv buffer
   SharedPlace place_of(const void* pointer, std::int64_t bytes);
   void make_reachable(DeviceOperation& operation);
   void copy_back(DeviceOperation& operation);
-  // A call's buffers on every rank, as pointers of this one.
+  // Every rank's buffers of a call, as pointers of this rank.
   struct Reached {
     std::vector<std::byte*> send, recv;
   };
-  // Blocking. Pointers for each call; empty if a rank's buffer cannot be reached. `room`: whether
-  // this rank has the memory it needs; empty if any rank has not.
+  // Blocking. Returns pointers for each call, or nothing if a rank's buffer cannot be reached.
+  // `room`: whether this rank has the memory it needs. If any rank has not, the result is empty.
   std::vector<Reached> exchange_places(const std::vector<Call>& calls, bool room = true);
   void carry_out_directly(const std::vector<Call>& calls, const std::vector<Reached>& reached);
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
@@ -143,7 +143,7 @@ class DeviceEngine {
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
   // Between hosts without pinned memory (wired.cc).
   struct WirePlaces {
-    SharedPlace send, recv;  // for neighbours to read
+    SharedPlace send, recv;  // which neighbours read
     std::uint64_t usable = 0;
   };
   std::string meet_wires();
@@ -153,9 +153,10 @@ class DeviceEngine {
   std::vector<WirePlaces> exchange_wire_places(const Call& call, const WirePlaces& own);
   void take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
                             std::byte* recv);
-  // Over several hosts with several ranks (levels.cc).
+  // Over several hosts with several ranks each (levels.cc).
   struct LevelGroups {
-    std::shared_ptr<Communicator> node, rail;  // this host's ranks; null: this rank has no rail
+    // `node`: this host's ranks. `rail`: null if this rank has none.
+    std::shared_ptr<Communicator> node, rail;
     std::unique_ptr<kernels::ReductionKernels> on_host;
   };
   void meet_levels();
@@ -174,12 +175,11 @@ class DeviceEngine {
   void end_message(DeviceOperation& operation, bool staged);
   void give_up_messages();
   void step_of(std::optional<OuterCall> outer);
-  // Polls until `condition` holds and advances messages meanwhile. Throws timeout, of the work or
-  // of the device.
+  // Polls until `condition` holds, and advances messages meanwhile. Throws timeout at the deadline.
   void until(const Call& call, const std::function<bool()>& condition);
   void until_done(Work& work);
   bool is_late() const { return Clock::now() >= give_up_at_.load(); }
-  // Throws timeout and fails all ranks with it.
+  // Throws timeout, and fails all ranks with it.
   [[noreturn]] void device_is_late(const std::string& who_waits, const std::string& operation);
   void finish(DeviceOperation& operation);
   void end(DeviceOperation& operation);
@@ -197,16 +197,16 @@ class DeviceEngine {
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
   std::unique_ptr<OpenedSegments> opened_;
-  std::unique_ptr<WiredMemory> wired_;                // null: on all ranks
-  std::unique_ptr<LevelGroups> levels_;               // null: on all ranks
+  std::unique_ptr<WiredMemory> wired_;                // null on every rank or on none
+  std::unique_ptr<LevelGroups> levels_;               // null on every rank or on none
   std::optional<hierarchical::Placement> placement_;  // which ranks share a host
   std::vector<Device> devices_;                       // by rank
   std::vector<bool> same_process_;                    // by rank
-  bool neighbours_ = true;                            // ranks of one host reach each other's memory
-  bool direct_ = false;                               // all ranks reach each other's memory
-  bool processes_ = false;                            // some ranks are other processes
+  bool neighbours_ = true;  // the ranks of each host reach each other's memory
+  bool direct_ = false;     // all ranks are on one host and reach each other's memory
+  bool processes_ = false;  // some ranks are in other processes
   bool gates_ = false;
-  std::unique_ptr<MemoryResource> own_pinned_;  // null: uses the setup's
+  std::unique_ptr<MemoryResource> own_pinned_;  // null: the setup's is used
   PoolMemory staging_;
   DeviceReductions reductions_;
   OwnedStream in_, out_;
@@ -223,13 +223,13 @@ class DeviceEngine {
   std::set<std::uint64_t> kinds_;  // of completed operations
   // Used by the thread only.
   std::vector<Slot> slots_;                          // of the staged operation
-  std::unique_ptr<LevelPass> pass_;                  // of the operation that goes by levels
+  std::unique_ptr<LevelPass> pass_;                  // of the operation that runs by levels
   std::list<Message> messages_;                      // in the order of their calls
   std::unique_ptr<DirectMessages> direct_messages_;  // if ranks reach each other's memory
   std::thread thread_;
 };
 
-// Pause between two polls of something that another thread or a device advances.
+// The pause between two polls of something that another thread or a device advances.
 class Backoff {
  public:
   void take() {

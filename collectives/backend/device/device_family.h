@@ -1,4 +1,4 @@
-// A Communicator of device memory and all its splits in this process.
+// A Communicator of device memory and all its splits in this process. They fail together.
 #pragma once
 
 #include <atomic>
@@ -13,15 +13,15 @@ namespace shoal::collectives::device {
 
 class DeviceFamily {
  public:
-  // `member`: the host-memory Communicator.
+  // `member`: the host-memory Communicator of one of them.
   void join(const std::shared_ptr<Communicator>& member) {
     const std::lock_guard lock(mutex_);
     std::erase_if(members_, [](const auto& one) { return one.expired(); });
     members_.push_back(member);
   }
-  // Called when an operation failed with a stream waiting behind it, and perhaps no thread reads
-  // its Work. Every later call or wait on any member throws, on the other ranks too. Acts only
-  // once.
+  // Call when an operation has failed while a stream waited for it. Possibly no thread reads its
+  // Work. Aborts all members: every later call or wait on them throws, on the other ranks too. Acts
+  // only once.
   void give_up(const Error& why) noexcept {
     if (given_up_.exchange(true)) return;
     const std::lock_guard lock(mutex_);
@@ -30,7 +30,7 @@ class DeviceFamily {
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has failed already
       }
   }
-  // Counts calls that blocked their thread until an operation was done.
+  // Counts a call that blocked its thread until an operation was done.
   void count_wait() { ++waits_; }
   std::int64_t waits() const { return waits_; }
 

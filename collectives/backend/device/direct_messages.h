@@ -1,9 +1,9 @@
 // Messages between ranks of one host that reach each other's memory. The sender announces where its
-// buffer lies; the receiver copies from it and reports completion.
+// buffer lies. The receiver copies from it and reports that it has.
 //
-// Each pair of ranks exchanges notices in each direction over the host's Communicator: where data
+// Each pair of ranks exchanges notices in both directions over the host's Communicator: where data
 // is, and that it was taken. If peers cannot reach a buffer, its data follows the notice through
-// pinned memory. For the engine's thread.
+// pinned memory. Only the engine's thread uses this class.
 #pragma once
 
 #include <deque>
@@ -34,10 +34,11 @@ class DirectMessages {
   explicit DirectMessages(Setup setup) : setup_(std::move(setup)) {}
 
   void take(Message message);
-  bool progress();  // true if there was progress. Throws the Error of any message.
+  bool progress();  // returns true if there was progress; throws the Error of any message
   bool idle() const;
-  void give_up();  // throws timeout, naming the unfinished operation
-  void drop(const std::function<void(DeviceOperation&)>& visit);  // all messages, done or not
+  void give_up();  // throws timeout for the oldest message that waits for a notice, if one does
+  // Visits all messages, then forgets them.
+  void drop(const std::function<void(DeviceOperation&)>& visit);
 
  private:
   struct Notice {

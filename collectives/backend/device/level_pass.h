@@ -1,11 +1,11 @@
-// One operation by levels (level_plan.h), slice by slice. This rank folds its share of its
-// neighbours' buffers into pinned memory. Its rail sums or gathers that over the hosts, and the
-// result is written to the neighbours' buffers. Up to kSlots slices are in flight.
+// Runs one operation by levels (level_plan.h), slice by slice. This rank folds its share of its
+// neighbours' buffers into pinned memory. Its rail sums or gathers that over the hosts. The pass
+// then writes the result to the neighbours' buffers. Up to kSlots slices are in flight.
 //
-// For one thread, which calls progress() until done(). Nothing here waits for the device or for
-// other ranks; the constructor may allocate pinned memory, which pools keep (two slices for each
-// slot). From then on, neighbours' buffers may be read and written; the caller synchronizes with
-// them before and after.
+// One thread calls progress() until done(). Nothing here waits for the device or for other ranks.
+// The constructor may allocate pinned memory from a pool (two slices for each slot). From the
+// constructor to done(), the pass reads and writes neighbours' buffers; the caller synchronizes
+// with the neighbours before and after.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class LevelPass {
  public:
   static constexpr std::int64_t kSlots = 3;
 
-  // Must outlive the pass.
+  // Everything it points to must outlive the pass.
   struct Setup {
     Stream in, out;                      // work queued there waits for no other work
     MemoryResource* staging;             // pinned
@@ -35,26 +35,28 @@ class LevelPass {
     int local_rank = 0;
     std::int64_t slice_bytes = 0;
   };
-  // The neighbours' buffers by local rank, as pointers of this rank; null if unused.
+  // The neighbours' buffers by local rank, as pointers of this rank. Null: not used.
   struct Buffers {
     std::vector<std::byte*> send, recv;
   };
-  // If something is folded: a device slice for each slot. Throws out_of_memory.
+  // Allocates a device slice for each slot if the operation folds something, else nothing. Throws
+  // out_of_memory.
   static std::vector<Buffer> make_sums(const Call& call, const LevelPlan& plan, int hosts,
                                        std::int64_t slice_bytes, MemoryResource& memory, Stream in);
   // `sums`: from make_sums(). Throws out_of_memory and the driver's errors.
   LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buffers,
             std::vector<Buffer> sums);
 
-  bool progress();  // true if there was progress. Throws the Error of the rail or the device.
+  // Returns true if there was progress. Throws the Error of the rail or the device.
+  bool progress();
   bool done() const;
-  // The rail's oldest Work if the pass waits for it; null if it waits for the device.
+  // The rail's oldest Work if the pass waits for it. Null: the pass waits for the device.
   Work* awaited() const;
   std::int64_t staged_bytes() const { return staged_bytes_; }  // copied into pinned memory
 
  private:
   struct Slot {
-    Buffer sum{};           // device memory of the fold
+    Buffer sum{};           // device memory that takes the fold
     Buffer send{}, recv{};  // pinned
     Event folded, landed;
     WorkPtr work{};
@@ -78,8 +80,8 @@ class LevelPass {
   const LevelPlan plan_;
   const Buffers buffers_;
   DeviceBackend& backend_;
-  const std::int64_t element_;  // bytes, in the user's dtype
-  std::int64_t wide_ = 0;       // bytes, on the rail
+  const std::int64_t element_;  // bytes of one in the user's dtype
+  std::int64_t wide_ = 0;       // bytes of one on the rail
   Slicing slicing_{.number = 0};
   std::vector<Slot> slots_;
   // Number of slices that have reached each stage, in slice order.

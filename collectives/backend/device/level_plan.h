@@ -1,6 +1,6 @@
-// The plan of an operation on device memory by levels, if hosts hold several ranks: what neighbours
-// take from each other's memory, and what crosses between hosts, each rank's share on its own rail.
-// Pure arithmetic in elements; every rank computes its own plan.
+// Plans an operation on device memory by levels, for hosts that hold several ranks. The plan says
+// what neighbours take from each other's memory, and what crosses between hosts, each rank's share
+// on its own rail. Pure arithmetic in elements; every rank computes its own plan.
 #pragma once
 
 #include <vector>
@@ -19,24 +19,25 @@ struct LevelPlan {
     int source = 0;  // local rank whose send buffer is read
     std::int64_t from = 0, to = 0, count = 0;
   };
-  // The rail's call, with its ranks numbered as the hosts. Summed 16-bit floats travel as f32, and
-  // avg as a sum. The caller supplies its buffers. nullopt: this rank has no rail.
+  // The rail's call; its ranks are numbered as the hosts. 16-bit floats are summed as f32, and avg
+  // as a sum. The caller sets its buffers. nullopt: this rank has no rail.
   std::optional<Call> rail;
-  // Position in the user's buffers of each part of the rail's send and recv buffers.
+  // For each part of the rail's send and recv buffers, its position in the user's buffers.
   std::vector<Part> from, to;
   std::vector<int> sources;       // local ranks whose send buffers are folded into the rail's
   std::vector<int> destinations;  // local ranks whose recv buffers get the rail's result
   std::vector<Copy> copies;       // into this rank's own recv buffer
 };
 
-// Whether the operation can run by levels there: reduce_scatter and all_gather need the same number
-// of ranks on every host. Considers neither its size nor what the device can fold.
+// Whether the operation can run by levels over these hosts: reduce_scatter and all_gather need the
+// same number of ranks on every host. Ignores the operation's size and which folds the device
+// lacks.
 bool has_levels(const Call& call, const hierarchical::Placement& where);
 bool wants_even_hosts(Operation operation);
 LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& where);
 
-// Whether, by levels, neighbours read this rank's send buffer or write its recv buffer, and
-// therefore must reach it.
+// Whether neighbours read this rank's send buffer, or write its recv buffer, when the operation
+// runs by levels. They must be able to reach such a buffer.
 bool neighbours_read_send(const Call& call, int rank);
 bool neighbours_write_recv(const Call& call, int rank);
 

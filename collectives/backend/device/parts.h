@@ -7,24 +7,24 @@
 
 namespace shoal::collectives::device {
 
-// Elements of each part of a rank's send and recv buffers, packed in order; no parts: no buffer.
+// Elements of each part of a rank's send and recv buffers, packed in order. No parts: no buffer.
 struct Parts {
   std::vector<std::int64_t> send, recv;
 };
 Parts parts_of(const Call& call, int rank, int size);
 
-// Slices of `length` elements of each part. All ranks cut an operation alike.
+// `number` slices, each with `length` elements of every part. All ranks cut an operation alike.
 struct Slicing {
   std::int64_t number = 1, length = 0;
 };
-// Slices whose staged parts together take about `bytes` on each rank. all_to_all_v is not cut,
-// because a rank knows only its own counts.
+// Cuts so that a slice's staged parts together take about `bytes` on each rank. all_to_all_v is not
+// cut, because a rank knows only its own counts.
 Slicing slicing_of(const Call& call, int size, std::int64_t bytes);
 
-// Elements of slice s in a part of `count` elements; it starts at s * length.
+// Elements that slice s has of a part of `count` elements. They start at s * length.
 std::int64_t slice_count(std::int64_t count, const Slicing& slicing, std::int64_t s);
 
-// The position of one part of slice s in the packed device buffer and in the staged one; elements.
+// One part of slice s: its position in the packed device buffer and in the staged one, in elements.
 struct Piece {
   std::int64_t device, staged, count;
 };

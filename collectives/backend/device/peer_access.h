@@ -1,4 +1,4 @@
-// The driver's interface for device memory that other ranks reach.
+// The driver's interface to device memory that other ranks reach.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace shoal::collectives::device {
 
-// Allocates memory and opens that of other processes. Thread-safe. Throws unavailable if the driver
+// Allocates memory and opens other processes' memory. Thread-safe. Throws unavailable if the driver
 // refuses.
 class PeerAccess {
  public:
@@ -20,22 +20,22 @@ class PeerAccess {
   virtual ~PeerAccess() = default;
   virtual std::string name() const = 0;  // "CUDA IPC"
   virtual void* allocate(std::size_t bytes) = 0;
-  // Waits for all work on the device, because it is unknown which streams used the memory.
+  // Waits for all work on the device, because it cannot know which streams used the memory.
   virtual void deallocate(void* base) noexcept = 0;
-  // For memory from allocate(). By default, other processes cannot open it: throws unavailable.
+  // Take memory from allocate(). By default other processes cannot open it: throws unavailable.
   virtual Handle export_memory(void*) { refuse(); }
   virtual void* open(const Handle&) { refuse(); }
   virtual void close(void*) noexcept {}
-  // Makes pointers into that device's memory, of this process, usable on this device.
+  // Makes this process's pointers into that device's memory usable on this device.
   virtual void reach(Device) {}
-  // Why network cards cannot access this device's memory (GPUDirect RDMA); empty: they can.
+  // Why network cards cannot access this device's memory (GPUDirect RDMA). Empty: they can.
   virtual std::string cards_problem() const { return {}; }
-  // Blocks until all work queued on the device is done, on any stream. Throws the driver's error,
-  // and internal while a step is being captured there.
+  // Blocks until all work queued on the device, on any stream, is done. Throws the driver's error,
+  // or internal while a step is being captured there.
   virtual void wait_for_device() {}
-  // Makes completed writes of network cards visible to all device work that starts from now on.
+  // Makes completed writes of network cards visible to all device work that starts later.
   virtual void flush_cards_writes() {}
-  // Runs `body` with the device current on this thread, as driver calls need it.
+  // Runs `body` with this device current on the calling thread, as driver calls require.
   virtual void on_device(const std::function<void()>& body) { body(); }
 
  private:
@@ -43,7 +43,7 @@ class PeerAccess {
     throw_error(ErrorCode::unavailable, "memory of {} is not opened by other processes", name());
   }
 };
-// Within one process only: memory of a host device cannot be opened by another process.
+// Works within one process only: another process cannot open memory of a host device.
 std::unique_ptr<PeerAccess> make_host_peer_access();
 std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device);
 std::unique_ptr<PeerAccess> make_peer_access(Device device);

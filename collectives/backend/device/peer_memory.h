@@ -13,21 +13,21 @@
 
 namespace shoal::collectives::device {
 
-// First fit in segments of at least kSegmentBytes, kept until the end because peers have them open
-// or registered (segments.h). A steady step makes no driver calls and finds its buffers at the same
-// addresses. Blocks are aligned to 256 bytes.
+// Allocates first fit from segments of at least kSegmentBytes. It keeps segments until the end,
+// because peers have them open or registered (segments.h). A steady step makes no driver calls and
+// finds its buffers at the same addresses. Blocks are aligned to 256 bytes.
 //
-// Stream-ordered: memory freed on a stream is available at once for allocations on it, without
-// waiting. Other streams' free memory is taken only if the device has none left, after waiting for
-// the whole device, since those streams may be gone.
+// Stream-ordered: memory freed on a stream is at once available to allocations on it, without
+// waiting. Other streams' free memory is taken only if the device has none left. That waits for the
+// whole device, because those streams may no longer exist.
 //
-// Thread-safe. A thread that asks the driver for more memory, or waits for the device, does not
-// block threads that find a free block.
+// Thread-safe. A thread that asks the driver for memory, or waits for the device, does not block
+// threads that find a free block.
 class ShareableMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
 
-  // `stream`: for calls without one. `counted_by` may be null.
+  // `stream`: used by calls without one. `counted_by` may be null.
   ShareableMemory(std::shared_ptr<PeerAccess> access, Stream stream, CountingMemory* counted_by)
       : access_(std::move(access)),
         stream_(stream),
@@ -42,10 +42,10 @@ class ShareableMemory final : public MemoryResource {
   // The segment that holds all of [pointer, pointer + bytes), or null.
   void* segment_of(const void* pointer, std::size_t bytes) const;
   std::size_t segment_bytes(void* segment) const;
-  // The handle of a segment. Calls the driver the first time.
+  // Returns a segment's handle. Calls the driver the first time.
   PeerAccess::Handle exported(void* segment);
   Segments& segments() const { return *held_; }
-  // Memory freed from now on is not reused: neighbours may still be writing to it.
+  // From now on, freed memory is not reused, because neighbours may still write to it.
   void stop_reuse();
 
  private:
@@ -67,25 +67,26 @@ class ShareableMemory final : public MemoryResource {
   CountingMemory* counted_by_;
   const Segments::Held held_;
   mutable std::mutex mutex_;  // not held during driver calls, which may wait for the device
-  using FreeRanges = std::map<void*, Ranges>;  // by stream; ranges of two segments are never merged
+  using FreeRanges = std::map<void*, Ranges>;  // by stream; a range never spans two segments
   FreeRanges free_;
-  // Ranges that callers of take_from_others() wait for, oldest first; still owned by their streams.
+  // Ranges that callers of take_from_others() wait for, oldest first. Their streams still own them.
   std::list<FreeRanges> awaited_;
   std::map<std::byte*, Segment> segments_;
   bool reuses_ = true;
 };
 
-// The location of a rank's buffer. Travels between ranks.
+// Where a rank's buffer lies. Sent between ranks.
 struct SharedPlace {
-  std::uint64_t base = 0;  // of its segment, as its owner addresses it; 0: not shareable
+  std::uint64_t base = 0;  // the segment's address in its owner; 0: not shareable
   std::uint64_t offset = 0;
   PeerAccess::Handle handle{};
 };
 
-// Peers' segments, opened on first use, or held (segments.h). For one thread.
+// Peers' segments: opened on first use if in another process, else held (segments.h). Not
+// thread-safe.
 class OpenedSegments {
  public:
-  // `same_process`, by rank: pointers of those ranks are used as they are.
+  // `same_process`, by rank: whether that rank's pointers are valid here as they are.
   OpenedSegments(std::shared_ptr<PeerAccess> access, std::vector<bool> same_process)
       : access_(std::move(access)), same_process_(std::move(same_process)) {}
   ~OpenedSegments() { close(); }
@@ -93,7 +94,7 @@ class OpenedSegments {
   OpenedSegments& operator=(const OpenedSegments&) = delete;
 
   std::byte* pointer(int rank, const SharedPlace& place);
-  // Holds the segments of a rank of this process until close(); null: that rank has ended.
+  // Holds the segments of a rank of this process until close(). Null: that rank has ended.
   void hold(Segments::Held segments) { held_.push_back(std::move(segments)); }
   void close() noexcept;
 

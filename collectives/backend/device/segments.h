@@ -1,8 +1,9 @@
-// A rank's segments of device memory, which others read and write in place. They are freed when the
-// rank and all ranks of its process that hold them have let go.
+// A rank's segments of device memory, which other ranks read and write in place. They are freed
+// once the rank, and every rank of its process that holds them, has let go.
 //
-// A failed rank ends at once. Neighbours that have not learned of it may still fold from its memory
-// and copy into it, in work that is queued or will be queued. Thread-safe.
+// Holding matters after a failure: a failed rank ends at once, but neighbours that have not learned
+// of it may still read its memory and copy into it, in work already or yet to be queued.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -29,16 +30,16 @@ class Segments {
     const std::lock_guard lock(mutex_);
     bases_.push_back(base);
   }
-  // Identifies the segments to other ranks; never reused. Knowing the number does not hold them: a
-  // rank that fails during setup cannot know which ranks have received it.
+  // Identifies the segments to other ranks; never reused. Knowing the number does not hold them,
+  // because a rank that fails during setup cannot know which ranks have received it.
   std::uint64_t number() const { return number_; }
-  // The segments of a rank of this process. Null: it has ended, and no rank will use its memory,
-  // since each operation begins with all ranks.
+  // Returns the segments of a rank of this process. Null: that rank has ended, and no rank will use
+  // its memory, because each operation begins with all ranks.
   static Held find(std::uint64_t number);
   // Number of live Segments in this process.
   static std::size_t count();
-  // Other processes may open them from now on. They are not freed until those have closed them,
-  // because the driver forbids it. If that is never known, they are kept until the process ends.
+  // Other processes may open the segments from now on. They are then not freed, because the driver
+  // forbids freeing open memory. Without closed_elsewhere(), they are kept until the process ends.
   void opened_elsewhere() { kept_ = true; }
   void closed_elsewhere() { kept_ = false; }
 

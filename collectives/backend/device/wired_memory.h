@@ -14,25 +14,25 @@
 namespace shoal::collectives::device {
 
 // Segments of the ranks' memory, registered on first use and kept so until the end, because
-// registering takes longer than most messages. Other memory is never registered, since its release
-// would go unnoticed. Owns the registrations but not the memory, whose segments live as long as
-// `memory`. For one thread.
+// registering takes longer than most messages. Other memory is never registered, because its
+// release would go unnoticed. Owns the registrations but not the memory: segments live as long as
+// `memory`. Not thread-safe.
 class WiredMemory {
  public:
   // All arguments must outlive this object.
   WiredMemory(DeviceRdma& rdma, ShareableMemory& memory, PeerAccess& access)
       : rdma_(rdma), memory_(memory), access_(access) {}
 
-  // Registers the segment of a small block as a test. Blocks; throws the errors of the memory and
-  // the transport.
+  // Allocates a small block and registers its segment as a test. Blocks. Throws the errors of the
+  // memory and the transport.
   void try_it();
   // Whether messages may use [pointer, pointer + bytes): the range is in `memory`, and its segment
-  // is or can be registered. Blocks while a segment is registered, once. A refused segment is
-  // logged and stays refused.
+  // is or can be registered. Blocks while it registers a segment, once for each. A refused segment
+  // is logged and stays refused.
   bool reach(const void* pointer, std::int64_t bytes);
   DeviceRdma& rdma() const { return rdma_; }
   // Runs the messages of a call (messages_of). Its buffers must be reachable and belong to the Work
-  // until it is done. Every rank calls it; does not block. The caller copies a rank's part for
+  // until it is done. Every rank calls it; does not block. The caller copies its rank's part for
   // itself and orders streams (device_rdma.h).
   WorkPtr exchange(Call call, int rank, const hierarchical::Placement& where);
 
@@ -45,21 +45,22 @@ class WiredMemory {
   std::map<void*, std::unique_ptr<Registration>> segments_;  // null: refused
 };
 
-// Calls that consist of messages and copies. Reductions need the device between their messages.
+// Whether the operation consists of messages and copies only. Reductions need the device between
+// messages.
 bool is_of_messages(Operation operation);
-// Bytes of the longest message that any rank sends, the same on all ranks; negative: unknown.
+// Bytes of the longest message that any rank sends; the same on all ranks. Negative: unknown.
 std::int64_t longest_message(const Call& call, int size);
 
-// This rank's messages of a call. A rank's part for itself is not a message. Neither are, in an
-// all_gather, parts that another rank of its host receives for it (carrier_of).
+// This rank's messages of a call. A rank's part for itself is not a message. In an all_gather,
+// neither are parts that another rank of its host receives for it (carrier_of).
 algorithm::Program messages_of(const Call& call, int rank, const hierarchical::Placement& where);
 
 // all_gather: the rank of `rank`'s host that receives the part of `owner`; `owner` itself if it is
-// on that host. Ranks of one host share the others' parts, so each part crosses between two hosts
-// once.
+// on that host. The ranks of a host share received parts, so that each part crosses between two
+// hosts once.
 int carrier_of(int owner, int rank, const hierarchical::Placement& where);
 
-// Elements [from, from + count) of `send` that this rank copies to `to` of its own `recv`.
+// This rank copies elements [from, from + count) of its `send` to element `to` of its `recv`.
 struct OwnPart {
   std::int64_t from = 0, to = 0, count = 0;
 };
