@@ -1,5 +1,5 @@
-// An ncclComm_t and its lifetime. Non-blocking (ncclConfig_t::blocking = 0), so that every wait has
-// a deadline: calls that NCCL leaves in progress are polled.
+// An ncclComm_t and its lifetime. It is non-blocking (ncclConfig_t::blocking = 0): Shoal polls
+// calls that NCCL leaves in progress, so that every wait has a deadline.
 //
 // NCCL does not compare arguments between ranks. If ranks make different calls, this backend
 // reports it only when the deadline passes.
@@ -26,12 +26,12 @@ void check_nccl_version();
 // Thread-safe.
 class NcclComm {
  public:
-  // Collective over the ranks that use this prefix: rank 0 publishes the id in the store.
+  // Collective over the ranks that use this prefix. Rank 0 publishes the id in the store.
   NcclComm(int rank, int size, Device device, Store& store, std::string prefix,
            double deadline_seconds);
   // Takes over the result of ncclCommSplit of `parent` and waits until it is usable.
   NcclComm(const NcclComm& parent, ncclComm_t handle, int rank, int size, std::string prefix);
-  ~NcclComm();  // finalizes it; aborts it if it failed
+  ~NcclComm();  // finalizes the communicator, or aborts it if it failed
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -40,21 +40,22 @@ class NcclComm {
   const std::string& prefix() const { return prefix_; }
   double deadline_seconds() const { return deadline_seconds_; }
 
-  // Runs `body`, which returns NCCL's result, with the communicator. Waits while that is "in
-  // progress". Any other result but success fails the communicator.
+  // Calls `body` with the communicator. While its result is "in progress", waits. Any other result
+  // but success fails the communicator.
   void run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& body);
-  // Throws an error that occurred meanwhile: NCCL's asynchronous error, an abort here or one on
-  // another rank, polled every 250 ms.
+  // Throws an error that has occurred meanwhile: NCCL's asynchronous error, an abort here, or an
+  // abort on another rank (polled every 250 ms).
   void check(const std::string& operation);
   // Ends everything in flight and keeps the error for all later calls.
   [[noreturn]] void fail(Error error);
   void abort(std::string_view reason);
 
  private:
-  // Call with mutex_ held. Polls until NCCL is done; ends early if a thread or rank aborts.
+  // Call with mutex_ held. Polls until NCCL is done. Ends early if a thread or another rank aborts.
   void settle(const char* what, ncclResult_t result);
   void fail_locked(const Error& error);
-  std::optional<std::string> abort_seen();  // here, or on another rank (polled every 250 ms)
+  // Reason of an abort here or on another rank (polled every 250 ms).
+  std::optional<std::string> abort_seen();
 
   const int rank_, size_;
   const Device device_;
@@ -62,7 +63,7 @@ class NcclComm {
   const std::string prefix_;
   const double deadline_seconds_;
   std::mutex aborting_mutex_;
-  std::optional<std::string> aborting_;  // abort() was called here, and may be waiting for mutex_
+  std::optional<std::string> aborting_;  // set by abort() here, which may still wait for mutex_
   std::mutex mutex_;
   ncclComm_t handle_ = nullptr;  // null once aborted
   std::optional<Error> failure_;
