@@ -1,10 +1,11 @@
-// The queue of collectives and the messages of one mpi Communicator, and their progress.
+// The queued collectives and messages of one mpi Communicator, and their progress.
 //
-// Before each collective, ranks exchange cards by small point-to-point messages. A mismatch is then
-// named before data moves, and a deadline names the missing ranks.
+// Before each collective, ranks exchange cards by small point-to-point messages. Errors can then
+// name a mismatch before data moves, and missing ranks at the deadline.
 //
-// 16-bit floats, min and max (MPI's do not propagate NaN), premultiplied sums and reduce_scatter
-// are exchanged by MPI and reduced here. Everything else is MPI's own non-blocking collective.
+// Ranks exchange inputs by MPI and reduce them here for 16-bit floats, min and max (MPI's do not
+// propagate NaN), premultiplied sums and reduce_scatter. Everything else is MPI's own non-blocking
+// collective.
 #pragma once
 
 #include "shoal/collectives/backend/mpi/runtime.h"
@@ -27,12 +28,12 @@
 
 namespace shoal::collectives::mpi {
 
-// A rank's description of its call, sent to another rank.
+// A rank's description of its call, which it sends to another rank.
 struct MpiCard {
   std::uint64_t sequence = 0;
   Signature signature;
   double factor = 1;
-  // all_to_all_v: elements between these two ranks, and of the sender's larger buffer.
+  // all_to_all_v: elements between these two ranks, and elements of the sender's longer buffer.
   std::int64_t sends = 0, expects = 0, longest = 0;
 };
 
@@ -40,13 +41,13 @@ struct MpiOperation {
   Call call;
   std::uint64_t sequence = 0;  // messages: counts those from its sender to its receiver
   std::uint64_t ticket = 0;    // messages: in the flight recorder
-  // Messages: cards, then gather.
+  // A receive goes from `cards` to `gather`; a send begins at `gather`.
   enum class Stage { queued, cards, exchange, gather, done } stage = Stage::queued;
   std::vector<MpiCard> own_cards, cards;  // by rank; messages: one
   std::vector<MPI_Request> requests;
   std::vector<MPI_Request> card_requests;  // receives, by rank; then sends
   std::vector<std::byte> scratch;          // exchanged parts
-  std::vector<std::byte> result;           // a shard that is gathered elsewhere
+  std::vector<std::byte> result;           // a shard that the root gathers
   std::vector<int> counts, offsets, own_counts, own_offsets;
   std::optional<Clock::time_point> first_test;  // first test() that found it unfinished
   std::atomic<bool> finished{false};
@@ -54,8 +55,8 @@ struct MpiOperation {
 
 class MpiEngine final : private EngineBase {
  public:
-  // Duplicates `parent`. Collective over its ranks and blocking; throws timeout if ranks do not
-  // come. `members`: their ranks in the job.
+  // Duplicates `parent`. Collective over its ranks and blocking. Throws timeout if ranks are
+  // missing. `members`: their ranks in the job.
   MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options,
             std::vector<int> members);
   ~MpiEngine() override { stop(); }
@@ -74,23 +75,24 @@ class MpiEngine final : private EngineBase {
   void abort(std::string_view reason);
   void stop();
 
-  // Collective over all ranks and blocking; nothing may be in flight. At the deadline, missing
-  // ranks are named. Once all ranks are here, MPI_Comm_split has no deadline and blocks all mpi
-  // groups of the process. Only mpirun notices a rank that stops inside it.
+  // Collective over all ranks and blocking; nothing may be in flight. At the deadline, the error
+  // names the missing ranks. Once all ranks have entered, MPI_Comm_split has no deadline and blocks
+  // all mpi groups of the process. Only mpirun notices a rank that stops inside it.
   //
-  // No two threads of a process may split at a time. The caller frees the result; MPI_COMM_NULL for
-  // color < 0.
+  // Only one thread of a process may split at a time. The caller frees the result. MPI_COMM_NULL
+  // for color < 0.
   MPI_Comm split(int color, int rank, Deadline deadline);
 
  private:
-  // All below: call with runtime_.mutex held.
+  // Call all functions below with runtime_.mutex held.
   [[noreturn]] void fail(const Error& error) override;
   void abandon();  // moves operations in flight to memory that outlives the engine
-  bool is_over(MpiOperation& o) const;  // cancels receives; true if MPI uses none of its memory
-  // With ranks numbered as in the job, also a call's root and peer.
+  // Cancels receives. Returns true if MPI uses none of the operation's memory.
+  bool is_over(MpiOperation& o) const;
+  // Describes the call, with its root or peer as a rank of the job.
   std::string words(Signature signature) const;
   std::string named(const MpiOperation& o) const;
-  void throw_if_failed(const Call& call);  // or aborted; `call`: the call that gets the error
+  void throw_if_failed(const Call& call);  // throws also if aborted; the error names `call`
   void check_length(const Call& call) const;
   bool advance();
   bool advance_head();
@@ -100,7 +102,7 @@ class MpiEngine final : private EngineBase {
   [[noreturn]] void throw_timeout(MpiOperation& waited_for, double waited);
 
   // collectives.cc
-  // Why MPI's own reduction, whose order is MPI's, cannot be used; empty if it can.
+  // Why MPI's own reduction cannot be used, such as for its order. Empty: it can.
   std::string_view why_exchanged(const Call& call) const;
   bool reduced_by_mpi(const Call& call) const { return why_exchanged(call).empty(); }
   void start_data(MpiOperation& o);
@@ -137,19 +139,19 @@ class MpiEngine final : private EngineBase {
   std::uint64_t next_sequence_ = 1;
   std::map<std::pair<int, int>, std::uint64_t> message_sequences_;  // by (from, to)
   CommunicatorStatistics statistics_;
-  FlightRecorder flight_;  // of collectives
+  FlightRecorder flight_;  // records the operations
 
   std::mutex abort_mutex_;  // innermost
-  std::string abort_text_;  // never changes once aborted_
+  std::string abort_text_;  // does not change once aborted_ is set
   std::atomic<bool> aborted_{false};
 
   std::atomic<bool> stopping_{false};
-  // The progress thread's:
+  // Used by the progress thread only:
   Clock::time_point next_look_;
   bool looks_ = true;
 };
 
-// True once all requests are complete.
+// Returns true once all requests are complete.
 bool all_done(std::vector<MPI_Request>& requests);
 
 }  // namespace shoal::collectives::mpi

@@ -15,12 +15,12 @@ namespace shoal::collectives::mpi {
 // Throws io with MPI's error text.
 void check_mpi(int code, const char* what);
 
-// Started once per process and ended at its exit if nothing failed (with a failed group,
-// MPI_Finalize would hang).
+// Starts MPI once per process and ends it at the process's exit. It does not end MPI if a group has
+// failed, because MPI_Finalize would hang.
 class MpiRuntime {
  public:
   static MpiRuntime& instance();
-  std::mutex mutex;  // around every MPI call
+  std::mutex mutex;  // held around every MPI call
   std::atomic<bool> failed{false};
   // Memory of requests that never completed, kept until MPI itself ends. Guarded by the lock.
   std::vector<std::shared_ptr<void>> outstanding;
