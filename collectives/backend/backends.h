@@ -1,4 +1,4 @@
-// The one table of backends. A backend missing from this build still has its row: CMake links a
+// The one table of backends. A backend that this build lacks still has its row: CMake links a
 // source whose factory throws unavailable and names the build flag (decision 14).
 #pragma once
 
@@ -22,23 +22,24 @@ struct Backend {
 std::span<const Backend> backends();
 
 // Resolves `auto` for these ranks: nccl if buffers are in device memory, every rank has its own GPU
-// and no native-only option is set; else native. The reason against nccl is logged once. Collective
-// if buffers are on devices; the same answer on every rank.
+// and no native-only option is set; otherwise native. Logs the reason against nccl once. Returns
+// the same on every rank; collective if buffers are on devices.
 std::string choose_backend(const World& world, Store& store, const CommunicatorOptions& options);
-// The first two ranks that share a GPU, by each rank's device_identity(); an empty one never
-// matches.
+// Returns the first two ranks whose device_identity() is equal, hence share a GPU. An empty
+// identity equals no other.
 std::optional<std::pair<int, int>> ranks_on_one_gpu(std::span<const std::string> identities);
 
-// One rank: every operation is a copy; no store, no thread. `name` is returned by backend();
-// `member` is this rank in the job, which Errors name.
+// A group of one rank: every operation is a copy, and there is neither store nor thread. backend()
+// returns `name`. Errors name this rank by `member`, its rank in the job.
 std::unique_ptr<Communicator> make_single_communicator(std::string name,
                                                        const CommunicatorOptions& options,
                                                        int member = 0);
 
-// Ordinary memory as symmetric memory; counted in `counted_by` unless null.
+// Returns host memory that serves as symmetric memory. `counted_by` counts its allocations; null:
+// they are not counted.
 std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);
 
-// The factories, each in the namespace of its library.
+// The factories, each in its library's namespace.
 namespace hierarchical {
 std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
                                                        const CommunicatorOptions& options);
@@ -50,13 +51,13 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
 namespace nccl {
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options);
-// Why nccl is unavailable here for any ranks: not built, or an old library was loaded. Empty if it
-// is available.
+// Why nccl is unavailable to every rank here: not built in, or the loaded library is too old.
+// Empty: it is available.
 std::string nccl_problem();
 }  // namespace nccl
 namespace native {
-// `native` inside a host: shared memory. Collective among the group's ranks. `prefix` of its store
-// keys must be new for each group. `members`: see Group.
+// `native` inside a host, over shared memory. Collective among the group's ranks. `prefix` of its
+// store keys must be new for each group. `members`: see Group.
 std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& store,
                                                      const std::string& prefix,
                                                      const CommunicatorOptions& options,

@@ -1,10 +1,10 @@
-// How a Communicator between hosts serves ranks whose buffers are in device memory: messages are
-// sent from and received into it directly (FI_HMEM, GPUDirect RDMA). Used by the thread that makes
-// its calls.
+// How a Communicator between hosts serves ranks whose buffers are in device memory: it sends from
+// and receives into that memory directly (FI_HMEM, GPUDirect RDMA). Call it on the thread that
+// makes the Communicator's calls.
 //
-// DeviceRdma knows no streams. Before exchange() is called, a message's source must have been
-// written, and its target must no longer be read. The device sees data from the network card once
-// PeerAccess::flush_cards_writes() has returned after the Work.
+// DeviceRdma knows no streams. Before the caller calls exchange(), a message's source must have
+// been written, and its target must no longer be read. Once the Work is done, the caller calls
+// PeerAccess::flush_cards_writes(). From then on the device sees the received data.
 #pragma once
 
 #include "shoal/collectives/call.h"
@@ -21,21 +21,21 @@ namespace shoal::collectives {
 class DeviceRdma {
  public:
   virtual ~DeviceRdma() = default;
-  // Why messages cannot use that device's memory; empty: they can while it is registered. Does not
-  // block.
+  // Why messages cannot use that device's memory. Empty: they can while the memory is registered.
+  // Does not block.
   virtual std::string rdma_problem(Device device) const = 0;
   // Call on a thread whose current device is `device`. The caller owns [data, data + bytes) and
-  // must keep it longer than the Registration. Destroy that after the Works that use it. Blocks
-  // while the card maps the memory. Throws the transport's error (unavailable if the card or the
-  // driver refuses).
+  // keeps it longer than the Registration, which it destroys after the Works that use it. Blocks
+  // while the network card maps the memory. Throws the transport's error (unavailable if the card
+  // or the driver refuses).
   virtual std::unique_ptr<Registration> register_on(Device device, void* data,
                                                     std::int64_t bytes) = 0;
-  // Messages of at most this size from host memory cannot be received into device memory.
+  // Messages from host memory of at most this size cannot be received into device memory.
   virtual std::int64_t eager_bytes() const = 0;
   // Runs one of the group's collectives as a program that only sends and receives: the host does
   // not touch `call`'s buffers. Every rank calls it; ranks compare `call.outer`. Returns at once.
   // All buffers must be registered and belong to the Work until it is done. The Work throws the
-  // errors of any collective between hosts, with the call's name.
+  // same errors as any collective between hosts, with the call's name.
   virtual WorkPtr exchange(Call call, algorithm::Program program) = 0;
 };
 

@@ -1,5 +1,5 @@
-// What the engines of native, net and mpi have in common: the progress thread, the failure that
-// ends an engine, the deadline of callers that only test, and the Work of an operation.
+// Code shared by the engines of native, net and mpi: the progress thread, the failure that ends an
+// engine, the deadline of callers that only test, and the Work of an operation.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class EngineBase : protected ProgressThread::Steps {
   double deadline_seconds() const { return deadline_seconds_; }
 
  protected:
-  // `name` begins the text of errors that are not Errors.
+  // Errors made from other exceptions begin with `name`.
   EngineBase(std::string_view name, double deadline_seconds,
              ProgressThread::Duration longest_nap = ProgressThread::kLongestNap,
              ProgressThread::Duration longest_park = {})
@@ -27,15 +27,17 @@ class EngineBase : protected ProgressThread::Steps {
         deadline_seconds_(deadline_seconds),
         progress_(*this, longest_nap, longest_park) {}
 
-  // All below: call with the engine's lock held.
-  // Keeps the first Error, ends what is in flight, tells the other ranks and throws.
+  // Call all functions below with the engine's lock held.
+  //
+  // Keeps the first Error, ends all operations in flight, tells the other ranks and throws.
   [[noreturn]] virtual void fail(const Error& error) = 0;
-  // The Error of a failure that met another one, such as the loss of a rank.
+  // Replaces a failure's Error by that of its cause if the cause is known, such as the loss of a
+  // rank.
   virtual Error with_cause(const Error& error) { return error; }
   void throw_if_failed() const {
     if (failure_) throw Error(*failure_);
   }
-  // An exception of `body` fails the engine.
+  // Runs `body`. An exception from it fails the engine.
   template <typename Body>
   [[gnu::always_inline]] void guarded(Body&& body) {
     try {
@@ -47,8 +49,8 @@ class EngineBase : protected ProgressThread::Steps {
       fail(Error(ErrorCode::internal, fmt::format("{}: {}", name_, problem.what())));
     }
   }
-  // Seconds since the first call for an operation: a caller that never waits is subject to the
-  // deadline too.
+  // Seconds since the first test() of an operation. By them, the deadline also applies to a caller
+  // that never waits.
   static double seconds_since_first(std::optional<Clock::time_point>& first) {
     if (!first) first = Clock::now();
     return seconds_since(*first);
@@ -57,11 +59,11 @@ class EngineBase : protected ProgressThread::Steps {
   const std::string_view name_;
   const double deadline_seconds_;
   std::optional<Error> failure_;
-  bool background_ = false;  // the progress thread has the lock
+  bool background_ = false;  // true while the progress thread drives with the lock held
   ProgressThread progress_;
 };
 
-// The engine and the operation outlive the Communicator, so that a later wait can throw.
+// The engine and the operation outlive the Communicator, so that a later wait() can throw.
 template <typename Engine, typename Operation>
 class EngineWork final : public Work {
  public:

@@ -7,8 +7,7 @@
 
 namespace shoal::collectives {
 
-// Convert between a 16-bit float and f32, for partial sums that travel as f32. Only the `float`
-// pointer must be aligned.
+// Convert between a 16-bit float and f32. Only the `float` pointer must be aligned.
 void widen(DType dtype, const void* source, float* destination, std::int64_t count);
 void narrow(DType dtype, const float* source, void* destination, std::int64_t count);
 

@@ -1,14 +1,15 @@
-// The thread that drives what no caller drives.
+// The thread that drives an engine's operations while no caller does.
 //
-// It looks at its engine between naps. If something is in flight, no caller waits and no caller has
-// driven the engine since the last look, it takes over until one of those changes. A caller that
-// submits and then waits at once never meets it, and callers need not read the clock.
+// It looks at its engine between naps. It takes over if something is in flight, no caller waits,
+// and no caller has driven the engine since the last look. It drives until a caller waits or
+// nothing is in flight. A caller that submits and at once waits never meets it, and callers need
+// not read the clock.
 //
-// Every look takes the core from a spinning rank, and its peers wait with it: looks every 400 us
+// Every look takes the core from a spinning rank and so delays its peers: looks every 400 us
 // doubled the time of an 8-byte all_reduce. Naps therefore grow while the thread is not needed. A
 // submission whose peers may wait for more than its descriptor cuts a long nap short. It does not
-// if the last such interruptions were for callers that waited themselves at once. With nothing in
-// flight, the thread parks after about 20 ms.
+// if the last few such interruptions were useless because the callers waited at once. With nothing
+// in flight, the thread parks after about 20 ms.
 #pragma once
 
 #include <atomic>
@@ -22,15 +23,16 @@ namespace shoal::collectives {
 
 class ProgressThread {
  public:
-  // The engine's part, called on the thread.
+  // The engine's functions that the thread calls.
   class Steps {
    public:
     virtual ~Steps() = default;
-    // Drives while undisturbed(). False: another thread had the lock.
+    // Drives while undisturbed(). Returns false if another thread had the lock.
     virtual bool drive() = 0;
     // Calls `body` with the engine's lock held, unless another thread has it.
     virtual void if_unlocked(const std::function<void()>& body) = 0;
-    // Called at each look while nothing is in flight. True: the thread must look again soon.
+    // Called at each look while nothing is in flight. Returns true if the thread must look again
+    // soon.
     virtual bool idle() { return false; }
     // Called at each look.
     virtual void look() {}
@@ -38,27 +40,28 @@ class ProgressThread {
   using Duration = std::chrono::microseconds;
   static constexpr Duration kLongestNap{6400};
 
-  // `longest_nap`: bounds how late the thread takes over. `longest_park`: interval of idle() while
-  // it is parked; 0: none.
+  // `longest_nap` bounds how late the thread takes over. `longest_park`: interval at which a parked
+  // thread calls idle(); 0: it does not.
   explicit ProgressThread(Steps& steps, Duration longest_nap = kLongestNap,
                           Duration longest_park = {})
       : steps_(steps), longest_nap_(longest_nap), longest_park_(longest_park) {}
   void start() {
     thread_ = std::thread([this] { run(); });
   }
-  // Ends the thread. `ring` wakes it where drive() sleeps.
+  // Ends and joins the thread. `ring` wakes it if it sleeps inside drive().
   void end(const std::function<void()>& ring = {});
 
-  // Hints, which the thread only has to see soon. Call these two with the engine's lock held: they
-  // are plain stores.
+  // Hints that the thread need not see at once. Call these two with the engine's lock held, because
+  // their updates are not atomic.
   void driven() { add(driven_, std::uint64_t{1}); }  // by a submit, test or wait
   void count_in_flight(int change) { add(in_flight_, change); }
   void none_in_flight() { in_flight_.store(0); }
   int in_flight() const { return in_flight_.load(); }
   std::atomic<int> waiters{0};  // callers that wait
 
-  // Call after something was submitted with the lock held. `needed`: its peers may wait for more
-  // than its descriptor, which cuts a long nap short, if that has been useful.
+  // Call after submitting with the lock held. `needed`: peers may wait for more than the
+  // operation's descriptor. The call then cuts a long nap short, unless that has been useless
+  // lately.
   void submitted(bool needed = true) {
     if (parked())
       wake_up();

@@ -1,5 +1,5 @@
-// Reductions over ranks by the canonical tree (algorithm/canonical_tree.h). Used in fixed order and
-// for reductions that kernels lack: premultiplied_sum, and avg of 16-bit floats, whose sum may
+// Reductions over ranks by the canonical tree (algorithm/canonical_tree.h). Used for fixed order
+// and for reductions that kernels lack: premultiplied_sum, and avg of 16-bit floats, whose sum may
 // overflow although their mean does not.
 #pragma once
 
@@ -25,8 +25,8 @@ void reduce_in_tree(kernels::ReductionKernels& reduction, kernels::Reduce operat
 void scale_into(kernels::ReductionKernels& reduction, DType dtype, const void* source,
                 double factor, void* destination, std::int64_t count);
 
-// The CPU kernels; with `fixed_order`, float reductions follow the canonical tree. (For up to three
-// sources that is the left fold; for integers the order does not matter.)
+// The CPU kernels. With `fixed_order`, float reductions follow the canonical tree. (Up to three
+// sources, that tree is the left fold; the order does not matter for integers.)
 std::unique_ptr<kernels::ReductionKernels> make_rank_reduction(bool fixed_order);
 
 }  // namespace shoal::collectives
