@@ -71,7 +71,7 @@ __device__ inline int keys_of_row(const FlashArgs& a, const Place& p) {
   return a.key_lengths ? max(0, min(a.key_lengths[p.batch], a.keys)) : a.keys;
 }
 
-// Of the first `keys` keys, the number that the causal mask lets the query see.
+// Number of the first `keys` keys that the causal mask lets the query see.
 __device__ inline int visible_keys(const FlashArgs& a, int keys, int query) {
   if (!a.causal) return keys;
   const int end = query + a.keys - a.queries + 1;

@@ -21,7 +21,8 @@ struct DataShare {
   // Number of device batches per index (tensor-parallel ranks may each read their own).
   int devices = 1;
   bool counts = true;  // true on one rank per index, which counts the samples in sums over ranks
-  // What logs call a device: "rank", "replica" (a model on several ranks), "data-parallel rank".
+  // The word for a device in logs: "rank", "replica" (a model on several ranks), "data-parallel
+  // rank".
   std::string_view device = "rank";
   std::string text() const {  // "2 replicas"
     return fmt::format("{} {}{}", count * devices, device, count * devices == 1 ? "" : "s");
