@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 2048;  // elements that stay in the L1 cache
 constexpr int kFinished = -1;          // State::waits_for
-constexpr std::size_t kMostNamed = 4;  // messages listed in an error
+constexpr std::size_t kMostNamed = 4;  // messages that an error lists
 
 std::size_t index_of(int index) { return static_cast<std::size_t>(index); }
 
@@ -40,7 +40,7 @@ void Execution::start(const ExecutionContext& context,
   members_ = &members;
   const bool half = call.dtype == DType::bf16 || call.dtype == DType::f16;
   const bool scales = call.op == ReduceOp::premultiplied_sum && call.reduces();
-  // The product need not be representable in 16 bits, so it travels as f32.
+  // The product may not be representable in 16 bits, so it travels as f32.
   dtype_ = half && scales ? DType::f32 : call.dtype;
   element_ = static_cast<std::int64_t>(size_of(dtype_));
   partial_element_ = half ? 4 : element_;
@@ -65,7 +65,7 @@ void Execution::start(const ExecutionContext& context,
   }
 }
 
-// Factors differ between ranks, so they are applied before anything is sent.
+// Factors differ between ranks, so each rank applies its own before it sends anything.
 void Execution::scale_input(const ExecutionContext& context, int rank) {
   const int size = static_cast<int>(members_->size());
   const auto dense = static_cast<std::int64_t>(size_of(call_->dtype));
@@ -179,7 +179,7 @@ void Execution::reduce(const ExecutionContext& context, const algorithm::Instruc
                           final_factor(instruction), at(instruction.target),
                           instruction.target.count);
   }
-  // A 16-bit average is rounded once, after scaling.
+  // Rounds a 16-bit average once, after scaling.
   if (any_wide || (scaled && partial_element_ != element_))
     return fold_as_f32(context, instruction);
   sources_.clear();
@@ -246,8 +246,8 @@ void Execution::finish() {
 }
 
 std::string Execution::missing(std::vector<int>& peers) const {
-  // A rank that has sent something has called the operation and may itself be waiting: name first
-  // the ranks from which nothing has come.
+  // A rank that has sent something has called the operation and may itself be waiting. The list
+  // therefore begins with the ranks from which nothing has come.
   const auto peer_of = [this](int index) {
     return (*members_)[index_of(program_->at(index).peer)];
   };

@@ -1,4 +1,4 @@
-// How a NetEngine words its failures: which ranks are to blame and where to look.
+// The texts of a NetEngine's failures: which ranks are to blame and where to look.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 
 }  // namespace
 
-// A lost connection often means that a rank ended because it learned of another rank's fault, so
-// news of the control links takes precedence.
+// A connection is often lost because its rank ended after another rank's fault, so news of the
+// control links takes precedence.
 Error NetEngine::with_cause(const Error& error) {
   if (error.code() == ErrorCode::timeout) return with_silent_ranks(error);
   if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io &&
@@ -26,7 +26,7 @@ Error NetEngine::with_cause(const Error& error) {
   while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
   const auto news = control_->news();
   if (!news) return error;
-  // Names the operation that a caller waits for rather than the part of it that met the error.
+  // Names the operation that a caller waits for, not the part of it that met the error.
   std::string name = error.operation();
   if (awaited_)
     name = awaited_->name();
@@ -38,7 +38,7 @@ Error NetEngine::with_cause(const Error& error) {
 }
 
 Error NetEngine::timeout_error(const InFlight& what, double waited) {
-  // An earlier operation may be holding it up.
+  // An earlier operation may block this one.
   std::vector<int> peers;
   std::string missing = what.missing(peers), name = what.name();
   for (const auto& channel : active_)
@@ -61,7 +61,7 @@ Error NetEngine::timeout_error(const InFlight& what, double waited) {
   return with_silent_ranks(error);
 }
 
-// A missing rank may itself wait for a rank that does nothing at all; the silent rank is to blame.
+// A missing rank may itself wait for a rank that does nothing at all. That silent rank is to blame.
 Error NetEngine::with_silent_ranks(const Error& timeout) {
   std::string text = timeout.message();
   for (int rank = 0; control_ && rank < size_; ++rank)

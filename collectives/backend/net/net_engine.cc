@@ -17,13 +17,14 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kLongestNap{2000}, kIdlePoll{5000};
 constexpr auto kCheckEvery = milliseconds(5);
-// A poll is a system call or two with most providers, so there is a yield between polls.
+// Time to poll before sleeping, with and without a core for each rank. With most providers a poll
+// is a system call or two, so waiters yield between polls.
 constexpr auto kLookRoomy = microseconds(200), kLookCrowded = microseconds(50);
 constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50, kDozeMilliseconds = 1;
-// Local work between two polls of the network.
+// Bytes of local work between two polls of the network.
 constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
-// Limits per channel: more would not use the network better and lets a slow rank fall further
-// behind.
+// Limits for each channel. More in flight would not use the network better, and would let a slow
+// rank fall further behind.
 constexpr std::size_t kMostRunning = 16;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
 constexpr std::uint32_t kWorldGroup = 1;  // the first id given out
@@ -80,8 +81,8 @@ NetEngine::NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
 
 NetEngine::~NetEngine() {
   stop();
-  // First the users of pool memory, then the pool: its regions retire into members that must still
-  // exist.
+  // Ends first the users of pool memory, then the pool. Its regions retire into members that must
+  // still exist.
   idle_.clear();
   pool_.reset();
 }
@@ -93,7 +94,7 @@ std::unique_lock<std::mutex> NetEngine::enter() {
   return lock;
 }
 
-// `name` costs a few allocations and is called only if there is news.
+// `name` costs a few allocations, so it is called only if there is news.
 template <typename Name>
 void NetEngine::fail_on_news(Name&& name) {
   if (control_ && control_->has_news())
@@ -143,7 +144,7 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
 
 void NetEngine::note_call(InFlight& what) {
   if (what.flight) what.note_submitted();
-  // Only for the group of all ranks, whose numbers rank 0 has too.
+  // Reports only calls of the group of all ranks, whose numbers rank 0 has too.
   if (control_ && what.key.group == kWorldGroup) control_->called(what.number, what.signature);
 }
 
@@ -157,7 +158,7 @@ bool NetEngine::test(InFlight& what) {
   throw_if_failed();
   progress_.driven();
   bool moved = true;
-  // Bounded, because a caller of test() has other work.
+  // Bounded, because a caller of test() has other work to do.
   for (int steps = 0; steps < 4 && moved && !what.done(); ++steps) moved = advance();
   if (what.done()) return true;
   check_news();
@@ -199,13 +200,14 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
       sleeps = 0;
     }
     const bool spent = !moved && patience_.spent(now);
-    // Also while there is progress: deadlines and news concern everything in flight.
+    // Checks even while there is progress, because deadlines and news concern everything in flight.
     if ((spent || looks % 64 == 0) && !what.done()) {
       check_news();
       if (now >= deadline.time())
         fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
     }
-    // Only after a poll by this thread; otherwise two waiters would just pass the lock around.
+    // Gives way only after a poll of its own; otherwise two waiters would just pass the lock
+    // around.
     if (entering_.load() > 0) {
       lock.unlock();
       std::this_thread::yield();
@@ -221,13 +223,13 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
 }
 
 void NetEngine::sleep(std::uint32_t sleeps) {
-  // If it waits only for ranks of this host, the network would wake it too late or never. If it
-  // waits for both, it sleeps on the network and polls the other.
+  // If tasks wait only for ranks of this host, the network would wake this thread too late or
+  // never. If they wait for both, it sleeps on the network and polls the host.
   if (tasks_.size() == 1 && active_.empty() && !endpoint_->sending() &&
       tasks_.front()->doze(kDozeMilliseconds))
     return;
   const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
-  // A node that does not come soon will come late.
+  // The longer the host's ranks have kept it waiting, the less often it polls.
   endpoint_->sleep(
       poll ? std::min(kSleepMicroseconds, kPollMicroseconds << std::min(sleeps / 16, 5u))
            : kSleepMicroseconds);
@@ -267,8 +269,8 @@ void NetEngine::stop() {
   control_.reset();
 }
 
-// Other ranks may still need data that this rank has sent, which closing its endpoint could
-// discard.
+// Other ranks may still need data that this rank has sent. Closing its Endpoint could discard that
+// data.
 void NetEngine::linger() {
   if (!control_ || failure_) return;
   control_->leave();
@@ -278,7 +280,7 @@ void NetEngine::linger() {
     while (!control_->everybody_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
   } catch (const Error& error) {
-    // Another rank was faster; this rank has everything it needs.
+    // Another rank closed first. This rank has everything it needs.
     log::debug("rank {} leaves: {}", rank_, error.what());
   }
 }
@@ -460,12 +462,12 @@ void NetEngine::fail(const Error& first) {
 void NetEngine::close(const Error& error) {
   failure_ = error;
   if (endpoint_) last_statistics_ = endpoint_->statistics();
-  // All ranks know the reason or have their data, so pending sends are not awaited: their receivers
+  // If all ranks know the reason or have their data, pending sends are not awaited: their receivers
   // may be gone.
   const bool known = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout ||
                      (control_ && (control_->has_news() || control_->everybody_left()));
   if (endpoint_ && known) endpoint_->abandon();
-  // Closes the Endpoint first: from here on no buffer is touched.
+  // Closes the Endpoint first. From here on no buffer is touched.
   regions_.clear();
   endpoint_.reset();
   for (const auto& channel : active_) {
@@ -518,15 +520,15 @@ void NetEngine::in_background(Body&& body) {
   try {
     body();
   } catch (const std::exception& error) {
-    // Kept in failure_: the next call on any thread throws it.
+    // failure_ keeps the error; the next call on any thread throws it.
     log::debug("rank {}, progress thread: {}", rank_, error.what());
   }
   background_ = false;
 }
 
-// Sends of completed operations may still need progress: EFA and others move data only while
-// polled, and the ranks that wait for it cannot poll this rank's transport. The same holds for
-// acknowledging data received from them.
+// Sends of completed operations may still need progress. EFA and others move data only while
+// polled, and the ranks that wait for the data cannot poll this rank's transport. The same holds
+// for acknowledgements of data received from them.
 bool NetEngine::idle() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return true;

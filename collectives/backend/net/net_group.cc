@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::uint32_t kMessageBits = 16;
 
-// The message's signature is the sender's on both sides, so that they compare equal. `receiver`:
-// its rank in the job.
+// Both sides use the sender's signature, so that they compare equal. `receiver`: the receiver's
+// rank in the job.
 Signature message_signature(const Call& call, int receiver) {
   Signature signature = signature_of(call);
   if (call.operation == Operation::recv) signature.operation = Operation::send;
@@ -16,7 +16,7 @@ Signature message_signature(const Call& call, int receiver) {
   return signature;
 }
 
-// Bytes that a part of an operation has in flight, whatever the call's buffers hold.
+// Bytes that a program has in flight, whatever the sizes of the call's buffers.
 std::int64_t message_bytes(const algorithm::Program& program, DType dtype) {
   std::int64_t sent = 0, received = 0;
   for (const algorithm::Instruction& instruction : program.instructions) {
@@ -140,7 +140,7 @@ std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
 }
 
 // The k-th message from a to b is operation (b, k mod 2^16) of a's group id. At most kMessageReach
-// are in flight, because the receiver acknowledges one in that many.
+// of them are in flight, because the receiver acknowledges one in that many.
 std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
   const bool sends = call.operation == Operation::send;
   const int sender = sends ? rank_ : call.root, receiver = sends ? call.root : rank_;

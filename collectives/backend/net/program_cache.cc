@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMostEntries = 64;
 constexpr std::int64_t kMostInstructions = 1 << 16;
-constexpr std::int64_t kSliceBytes = 1 << 20;  // bytes of a message, unless by table
+constexpr std::int64_t kSliceBytes = 1 << 20;  // bytes of a slice, unless the table says
 constexpr std::int64_t kGranule = 32;          // elements
 
 bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
