@@ -1,5 +1,6 @@
-// reduce_scatter in the node, all_reduce of each shard on its rail, all_gather in the node. Works
-// slice by slice, so that the phases of neighbouring slices overlap, also with the next call's.
+// reduce_scatter in the node, all_reduce of each shard on its rail, all_gather in the node. The
+// task works slice by slice, so that phases of neighbouring slices overlap, also with the next
+// call's.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/shard.h"
@@ -13,7 +14,7 @@ constexpr std::int64_t kGranule = 32;             // elements
 constexpr std::int64_t kOneRailBytes = 16 << 10;  // up to this, one rail only
 constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 4 << 20;  // bytes
 constexpr std::int64_t kWantedSlices = 16;
-// Slices on a rail at a time, over all calls: enough to keep the network busy, but few, so that
+// Slices on a rail at a time, over all calls: enough to keep the network busy, but few enough that
 // earlier calls finish first.
 constexpr int kOnRail = 6;
 
@@ -38,7 +39,7 @@ class AllReduceTask final : public NodeTask {
     std::vector<std::int64_t> counts;  // shards by local rank
     std::int64_t begin = 0, own = 0;   // own shard: offset in the slice, length
     Buffer wide;                       // the slice in f32
-    // This node's sum of the own shard. It is kept apart from the result: otherwise the rails could
+    // This node's sum of the own shard, kept apart from the result. Otherwise the rails could
     // receive there only after sending it, and their go-ahead would queue behind all data in
     // flight.
     Buffer node_sum;
@@ -109,7 +110,7 @@ class AllReduceTask final : public NodeTask {
     return nullptr;
   }
 
-  // The sum over all ranks has arrived: averages and rounds it.
+  // Averages and rounds the sum over all ranks once it has arrived.
   void complete(int slice, Part& part) {
     void* const sum = sum_of(slice, part);
     if (call_.op == ReduceOp::avg)

@@ -45,8 +45,8 @@ algorithm::Range Blocks::piece(int node, int index) const {
 }
 
 int Blocks::piece_in_turn(int turn) const {
-  // Column by column of a table with one row per rank of the smallest host; the last row may be
-  // short.
+  // Goes column by column through a table with one row per rank of the smallest host; the last row
+  // may be short.
   const int rows = std::min(where_.rails(), pieces_), columns = (pieces_ + rows - 1) / rows;
   for (int column = 0; column < columns; ++column)
     for (int at = column; at < pieces_; at += columns)

@@ -1,9 +1,9 @@
-// all_gather and reduce_scatter over hosts, one piece of every other host's block at a time: the
+// all_gather and reduce_scatter over hosts, one piece of every other host's block at a time. The
 // network brings the next piece while the node passes on (or sums) the last. Every host sends and
 // receives (nodes - 1) / nodes of the buffer, shared equally by its ranks.
 //
-// A host always exchanges with all other hosts at once: one after the other, a late host would hold
-// up two.
+// A host exchanges with all other hosts at once. If it exchanged with one after the other, a late
+// host would hold up two.
 #include <algorithm>
 #include <span>
 
@@ -20,7 +20,8 @@ std::vector<std::int64_t> counts_of(const Call& call, int size) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(size), call.count);
 }
 
-// One piece is exposed at either end of the operation; smaller pieces cost more than they hide.
+// At either end of the operation one piece overlaps nothing. Smaller pieces would cost more than
+// they hide.
 constexpr std::int64_t kPieceBytes = 256 << 10, kMostPieces = 16;
 
 int pieces_of(const Placement& where, std::span<const std::int64_t> counts, std::int64_t element) {
@@ -31,14 +32,14 @@ int pieces_of(const Placement& where, std::span<const std::int64_t> counts, std:
     largest = std::max(largest, block * element);
   }
   const std::int64_t pieces = std::clamp(largest / kPieceBytes, std::int64_t{1}, kMostPieces);
-  // The same number of pieces from each rank.
+  // Rounds up, so that each rank has the same number of pieces.
   const std::int64_t rows = std::min<std::int64_t>(where.rails(), pieces);
   return static_cast<int>((pieces + rows - 1) / rows * rows);
 }
 
 class BlockTask : public NodeTask {
  public:
-  // All of its node steps use one lane. `element`: bytes per element on the network.
+  // All node steps use one lane. `element`: bytes of an element on the network.
   BlockTask(std::shared_ptr<Levels> levels, Call call, Lane lane, std::int64_t element)
       : NodeTask(std::move(levels), std::move(call)),
         lane_(lane),
@@ -52,7 +53,7 @@ class BlockTask : public NodeTask {
   int own() const { return levels_->node_number(); }
   int ahead(int distance) const { return (own() + distance) % nodes(); }
   int behind(int distance) const { return (own() - distance + nodes()) % nodes(); }
-  // Numbering of exchanges: piece by piece, each at all distances.
+  // Exchanges are numbered piece by piece, each piece at all distances.
   int exchanges() const { return static_cast<int>(exchanges_.size()); }
   int distance_of(int e) const { return e % (nodes() - 1) + 1; }
   int piece_of(int e) const { return blocks_.piece_in_turn(e / (nodes() - 1)); }
@@ -113,7 +114,7 @@ class AllGatherTask final : public BlockTask {
                   static_cast<std::int64_t>(size_of(call.dtype))) {}
 
  private:
-  // This host's own block comes first, while the others' are in flight.
+  // This host's own block comes first, while the other hosts' blocks are in flight.
   int node_steps(Lane lane) const override { return lane == lane_ ? 1 + exchanges() : 0; }
   bool may_start(Lane, int step) const override { return step == 0 || exchanged(step - 1); }
   WorkPtr start(Lane, int step) override {
@@ -158,7 +159,7 @@ class ReduceScatterTask final : public BlockTask {
   static DType sums_of(DType dtype) {
     return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype;
   }
-  // The other hosts' blocks come first, this host's own last, while theirs are in flight.
+  // The other hosts' blocks come first. This host's own comes last, while theirs are in flight.
   int node_steps(Lane lane) const override { return lane == lane_ ? exchanges() + 1 : 0; }
   bool may_start(Lane, int) const override { return true; }
 
@@ -202,7 +203,7 @@ class ReduceScatterTask final : public BlockTask {
              in.data(), dtype_);
   }
 
-  // One piece per call: the other messages need progress in between.
+  // Finishes one piece per call, because the other messages need progress in between.
   bool advance_rail() override {
     bool moved = false;
     while (sent_ < exchanges() && exchanged(sent_)) {

@@ -77,7 +77,8 @@ void HierarchicalCommunicator::log_fixed_order() const {
                           where.nodes(), size()));
     return;
   }
-  // From rank to rank, a host with L of n ranks sends 2 L (n - L)/n S; by levels 2 (N - 1)/N S.
+  // For S bytes, a host with L of n ranks sends 2 L (n - L)/n S from rank to rank. By levels over N
+  // hosts, it sends 2 (N - 1)/N S.
   double most = 0;
   for (int node = 0; node < where.nodes(); ++node) {
     const double local = where.local_size(node);
@@ -103,7 +104,7 @@ WorkPtr HierarchicalCommunicator::submit(Call&& call) {
 std::shared_ptr<net::Task> HierarchicalCommunicator::task_of(const Call& call) {
   const bool forced = options_.algorithm == "hierarchical";
   if (!forced && !options_.algorithm.empty()) return nullptr;
-  // If the hosts do not match the canonical tree, every rank's input goes to the rank that sums it.
+  // If hosts do not match the canonical tree, every rank's input must reach the rank that sums it.
   // Integers give the same result in any order.
   if (options_.fixed_order && call.reduces() && is_floating(call.dtype) && !by_subtrees_)
     return nullptr;

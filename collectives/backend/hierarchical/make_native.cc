@@ -24,7 +24,7 @@ std::string host_of(const World& world) {
   return name.data();
 }
 
-// Host names by rank. At the deadline, the error names all ranks that did not come.
+// Returns host names by rank. At the deadline, the error names all ranks that did not come.
 std::vector<std::string> exchange_hosts(const World& world, Store& store, const std::string& prefix,
                                         Deadline deadline) {
   const auto key = [&](int rank) { return fmt::format("{}/host/{}", prefix, rank); };
@@ -50,7 +50,7 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
   return hosts;
 }
 
-// Control links watch the ranks meanwhile; a failure here is reported to them.
+// Meanwhile control links watch the ranks and report a failure here to them.
 std::unique_ptr<transport::Endpoint> make_endpoint(const CommunicatorOptions& options,
                                                    const World& world, const Placement& where,
                                                    Store& store, const std::string& prefix,

@@ -25,8 +25,8 @@ bool NodeTask::advance(bool background) {
   return moved;
 }
 
-// Waits, because the node's progress thread could otherwise take a step on buffers that their owner
-// has freed after it learned of the failure.
+// Waits, because the node's progress thread could otherwise work on buffers that their owner has
+// freed after it learned of the failure.
 void NodeTask::cancel(std::string_view reason) {
   for (const auto& node : levels_->nodes) node->abort(reason);
   for (const State& state : states_) {
@@ -76,7 +76,7 @@ bool NodeTask::advance_node(Lane lane) {
   }
 }
 
-// Ranks of the host compare the user's call, and errors name it.
+// The ranks of the host compare the user's call, and errors name it.
 WorkPtr NodeTask::start_for_caller(Lane lane, int step) {
   BackendCommunicator& node = backend_of(this->node(lane));
   node.on_behalf_of(outer());

@@ -27,7 +27,7 @@ algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t sli
   return {count, std::max<std::int64_t>(1, bytes / element)};
 }
 
-// A slice's shards by local rank; ranks without a rail have none. All hosts cut alike.
+// A slice's shards by local rank. Ranks without a rail have none. All hosts cut alike.
 struct Shares {
   std::vector<std::int64_t> counts;
   std::int64_t begin = 0, own = 0;  // this rank's shard in the slice
@@ -65,7 +65,8 @@ class RootedTask : public NodeTask {
   int root_local() const { return levels_->placement.local_rank(call_.root); }
   const Shares& shares(int slice) const { return shares_[static_cast<std::size_t>(slice)]; }
 
-  // Last part of a reduce-lane step, on every host, so that all number rail operations alike.
+  // Ends each step of the reduce lane on every host, so that all ranks number rail operations
+  // alike.
   void submit_rail(int slice, Call call) {
     Rail& rail = rails_[static_cast<std::size_t>(slice)];
     rail.submitted = true;
@@ -208,7 +209,7 @@ class ReduceTask final : public RootedTask {
     submit_rail(slice, std::move(call));
   }
 
-  // On the root's host, the shard now is the complete sum.
+  // On the root's host, the shard is now the complete sum.
   void came(int slice) override {
     Part& part = parts_[static_cast<std::size_t>(slice)];
     if (!at_root()) {
@@ -242,7 +243,7 @@ class ReduceTask final : public RootedTask {
   const std::byte* send(int slice) const {
     return static_cast<const std::byte*>(call_.send) + slices_.at(slice).begin * element_;
   }
-  // Buffer of this rank's shard of the slice while it is summed, in dtype_.
+  // Where this rank's shard of the slice is summed, in dtype_.
   void* sum_of(int slice) {
     Part& part = parts_[static_cast<std::size_t>(slice)];
     return wide_ ? static_cast<float*>(part.wide.data()) + shares(slice).begin : part.sum.data();
