@@ -8,7 +8,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-// The driver may refuse any of these calls; data then takes another path.
+// The driver may refuse any of these calls. Data then takes another path.
 void check(cudaError_t status, const char* call, Device device) {
   check_cuda(status, call, device, ErrorCode::unavailable);
 }
@@ -21,7 +21,7 @@ class CudaPeerAccess final : public PeerAccess {
                      cudaGPUDirectRDMAWritesOrderingAllDevices) {}
   std::string name() const override { return "CUDA IPC"; }
 
-  // Uses cudaMalloc, because memory from a stream-ordered pool has no such handle.
+  // Uses cudaMalloc, because memory from a stream-ordered pool has no IPC handle.
   void* allocate(std::size_t bytes) override {
     const CurrentCudaDevice current(device_);
     void* base = nullptr;
@@ -69,8 +69,8 @@ class CudaPeerAccess final : public PeerAccess {
 
   void wait_for_device() override { device_backend(DeviceType::cuda).wait_for_device(device_); }
 
-  // CUDA's programming guide, "GPUDirect RDMA": unless the device orders the cards' writes for work
-  // launched later, they must be flushed.
+  // CUDA's programming guide, "GPUDirect RDMA": writes of network cards must be flushed, unless the
+  // device orders them before work launched later.
   std::string cards_problem() const override {
     if (attribute(cudaDevAttrGPUDirectRDMASupported) == 0)
       return fmt::format("the driver of {} offers no GPUDirect RDMA", to_string(device_));

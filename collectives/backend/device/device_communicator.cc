@@ -15,7 +15,7 @@ namespace {
 
 using DeviceWork = EngineWork<DeviceEngine, DeviceOperation>;
 
-// The Work of copies that a rank alone has queued on the call's stream.
+// The Work of copies that a single rank has queued on the call's stream.
 class QueuedWork final : public Work {
  public:
   QueuedWork(Stream stream, double deadline_seconds)

@@ -10,7 +10,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-// The signature that ranks compare: for a group its first call and a hash of all.
+// The signature that ranks compare. A group's is its first call with a hash of all.
 Signature signature_of_all(const std::vector<Call>& calls) {
   Signature first = signature_of(calls.front());
   if (calls.size() == 1) return first;
@@ -26,7 +26,7 @@ Signature signature_of_all(const std::vector<Call>& calls) {
   return first;
 }
 
-// Uses exact sizes: pool allocations are rounded finely, and the number of slices depends on the
+// Uses exact sizes, because pools round allocations finely and the number of slices depends on the
 // size.
 std::uint64_t kind_of_all(const std::vector<Call>& calls, int rank, int size) {
   std::vector<std::int64_t> numbers;
@@ -98,8 +98,8 @@ DeviceEngine::~DeviceEngine() {
   }
   wake_.notify_all();
   thread_.join();
-  // After a failure, work may still be running that uses other ranks' memory and the staging
-  // buffers.
+  // After a failure, work that uses other ranks' memory and the staging buffers may still be
+  // running.
   for (const OwnedStream* stream : {&in_, &out_}) try {
       backend_.synchronize(stream->view());
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
@@ -109,7 +109,7 @@ DeviceEngine::~DeviceEngine() {
 }
 
 // Memory that other processes have open should not be freed before they have closed it. Ranks
-// mostly end together; a missing rank is not awaited for long, and after a failure no rank can be
+// mostly end together. A missing rank is not awaited for long, and after a failure no rank can be
 // asked.
 bool DeviceEngine::others_have_closed() noexcept {
   const bool were_open = direct_ || levels_ || (wired_ && neighbours_);
@@ -191,8 +191,9 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
   (void)test(operation);
 }
 
-// The first operation of a kind allocates memory, opens peers' memory and loads kernels. Any of
-// that may wait for the whole device, and so for a stream that waits for this operation.
+// The first operation of a kind allocates memory, opens peers' memory and loads kernels. Each may
+// wait for the whole device, including a stream that waits for this operation. Such an operation
+// therefore gets no gate.
 void DeviceEngine::block_stream(DeviceOperation& operation, Stream stream) {
   std::shared_ptr<StreamGate> gate;
   const auto may_have_gate = [&] {
@@ -200,7 +201,8 @@ void DeviceEngine::block_stream(DeviceOperation& operation, Stream stream) {
   };
   std::unique_lock lock(mutex_);
   if (may_have_gate() && !operation.gate) {
-    // Without the lock, which the thread needs to open other gates: the driver may wait for them.
+    // Makes the gate without the lock: the driver may wait for other gates, which the thread opens
+    // under the lock.
     lock.unlock();
     gate = make_stream_gate(device());
     lock.lock();
@@ -273,7 +275,7 @@ void DeviceEngine::give_up_messages() {
   device_is_late("messages wait", "messages");
 }
 
-// No other rank can detect this: each waits for this rank's part until its own deadline.
+// No other rank can detect this: each would wait for this rank's part until its own deadline.
 void DeviceEngine::device_is_late(const std::string& who_waits, const std::string& operation) {
   const Error late = Error(ErrorCode::timeout,
                            fmt::format("the work of {} that {} for did not finish in time",
@@ -292,8 +294,8 @@ void DeviceEngine::until_done(Work& work) try {
     backoff.take();
   }
 } catch (const std::exception& problem) {
-  // The error may be a message's. The hosts then still advance `work`, whose buffers are mostly the
-  // caller's and end with the caller.
+  // The error may be a message's. The host's Communicator then still advances `work`, whose buffers
+  // mostly belong to this function's caller and end with it.
   give_up_hosts(problem);
   throw;
 }
@@ -307,7 +309,8 @@ void DeviceEngine::carry_out(DeviceOperation& operation) {
     until_done(*inner_->barrier());
     direct = true;
   } else if (direct_ && may_be_direct(first)) {
-    // Peers read this rank's buffers once they know their addresses.
+    // Waits until the buffers are ready, because peers read them as soon as they know the
+    // addresses.
     until(first, [&] { return operation.ready.query(); });
     const std::vector<Reached> reached = exchange_places(operation.calls);
     direct = !reached.empty();
@@ -351,8 +354,8 @@ void DeviceEngine::end(DeviceOperation& operation) {
   over_.notify_all();
 }
 
-// This rank's queued work ends before the owners of the memory proceed. Waits only for the device,
-// which may have failed.
+// Lets this rank's queued work end before the owners of its memory proceed. Waits only for the
+// device, which may have failed.
 void DeviceEngine::let_streams_end() noexcept try {
   for (const OwnedStream* stream : {&in_, &out_}) {
     Event done(device());
@@ -363,8 +366,8 @@ void DeviceEngine::let_streams_end() noexcept try {
 } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
 }
 
-// The host's operations have failed, but one may still be moving data of memory about to be freed,
-// or may not have informed the others. A barrier called after it ends after it.
+// Operations on the host's Communicators have failed, but one may still be moving data in memory
+// about to be freed, or may not have told the other ranks. A barrier submitted now ends after it.
 void DeviceEngine::let_hosts_end() noexcept {
   const auto end = [](Communicator* group) {
     try {
@@ -389,11 +392,11 @@ void DeviceEngine::give_up_hosts(const std::exception& problem) {
 }
 
 // Opens the gates: streams behind them compute on undefined data, and the rank's next call or wait
-// throws. Does not wait until the neighbours have learned of it.
+// throws. Does not wait until neighbours have learned of the failure.
 //
-// Work that they have queued, or queue before then, accesses only blocks of memory_, which are not
-// reused and exist until the neighbours have ended (segments.h). Pinned memory is used only by this
-// rank's streams and hosts.
+// Work that neighbours have queued, or queue before they learn of it, accesses only blocks of
+// memory_. Those are not reused and exist until the neighbours have ended (segments.h). Pinned
+// memory is used only by this rank's streams and its host Communicators.
 void DeviceEngine::fail(const Error& error) {
   step_of({});
   memory_.stop_reuse();

@@ -1,4 +1,4 @@
-// Operations in the ranks' own device memory: each rank reads its peers' data.
+// Operations in the ranks' own device memory. Each rank reads its peers' data.
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -13,7 +13,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-// Facts that ranks exchange about themselves at the start.
+// Facts that a rank tells the others about itself at the start.
 struct Introduction {
   std::uint64_t host = 0;
   std::uint64_t processes = 0;  // PID namespace of `process`
@@ -93,7 +93,7 @@ void DeviceEngine::meet() {
                           levels_ ? ", each its share of large operations" : "", why));
 }
 
-// Why this rank cannot access the memory of the ranks of its host; empty: it can. Collective.
+// Why this rank cannot access the memory of its host's other ranks. Empty: it can. Collective.
 std::string DeviceEngine::reach_neighbours() {
   std::string why;
   std::vector<bool> near(at(size_));
@@ -110,7 +110,7 @@ std::string DeviceEngine::reach_neighbours() {
   return why.empty() ? other : why;
 }
 
-// Why this rank cannot open a segment of each of `which`; empty: it can. Collective.
+// Why this rank cannot open a segment of each of `which`. Empty: it can. Collective.
 std::string DeviceEngine::try_opening(const std::vector<bool>& which) {
   std::string why;
   SharedPlace own;
@@ -162,15 +162,15 @@ bool DeviceEngine::peers_read(const Call& call) const {
   return direct_ || neighbours_read_send(call, rank_);
 }
 
-// A rank that sums a share of the elements writes it to all ranks, or to the root. By levels, so
-// does a rank that receives a share from another host.
+// A rank that sums a share of the elements writes it to all ranks, or to the root. By levels, a
+// rank that receives a share from another host does the same.
 bool DeviceEngine::peers_write(const Call& call) const {
   if (!direct_) return neighbours_write_recv(call, rank_);
   return call.operation == Operation::all_reduce || call.operation == Operation::reduce;
 }
 
-// Called by the thread that makes the calls, on their streams. Buffers that are too large, or find
-// no room, stay where they are; the operation then passes through host memory.
+// Called by the thread that makes the calls, on their streams. Buffers that are too large, or for
+// which there is no room, stay where they are. The operation then passes through host memory.
 void DeviceEngine::make_reachable(DeviceOperation& operation) {
   if (!direct_ && !levels_) return;
   for (std::size_t i = 0; i < operation.calls.size(); ++i) {
@@ -193,7 +193,8 @@ void DeviceEngine::make_reachable(DeviceOperation& operation) {
     if (!copies_send && !copies_recv) continue;
     ReachableCopy copy;
     try {
-      // In an in-place all_gather on rank 0, both begin at the same address but differ in length.
+      // In an in-place all_gather on rank 0, both buffers begin at the same address but differ in
+      // length.
       const bool in_place = call.send == call.recv && sent == received;
       if (copies_send) copy.send = block(sent);
       if (copies_recv && !(in_place && copies_send)) copy.recv = block(received);
@@ -315,7 +316,7 @@ void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>&
     reductions.reduce_into_all(operation, call.dtype, sources, destinations, count, false, stream);
     return;
   }
-  // Scaled before other ranks get it. Until then, any destination is used by this rank only.
+  // Scales the result before other ranks get it. Until then, only this rank uses the destination.
   reductions.reduce(operation, call.dtype, sources, destinations.front(), count, stream);
   reductions.scale(call.dtype, destinations.front(), 1.0 / size_, count, stream);
   for (std::size_t i = 1; i < destinations.size(); ++i)

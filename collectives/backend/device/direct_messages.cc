@@ -66,7 +66,7 @@ void DirectMessages::drop(const std::function<void(DeviceOperation&)>& visit) {
   peers_.clear();
 }
 
-// The buffer's data is ready once the call's stream has reached its event.
+// A buffer's data is ready once the call's stream has reached the operation's event.
 bool DirectMessages::tell(int rank, Peer& peer) {
   bool moved = false;
   for (; !peer.outgoing.empty(); peer.outgoing.pop_front()) {
@@ -103,7 +103,8 @@ void DirectMessages::leave(int rank, Peer& peer, const Notice& notice) {
       {std::move(own), setup_.inner->send(data, sizeof notice, DType::u8, rank)});
 }
 
-// Receives one notice at a time while any is due: one for each announced send and each recv.
+// Receives one notice at a time while any is due: one for each announced send and one for each
+// recv.
 bool DirectMessages::listen(int rank, Peer& peer) {
   bool moved = false;
   for (;;) {
@@ -120,7 +121,7 @@ bool DirectMessages::listen(int rank, Peer& peer) {
       peer.told.pop_front();
       continue;
     }
-    // Its data comes before any other notice, whether or not a recv is waiting for it.
+    // The notice's data comes before any other notice, whether or not a recv waits for it.
     Arrived arrived{.notice = peer.heard};
     const std::int64_t bytes = bytes_of(peer.heard.count, static_cast<DType>(peer.heard.dtype));
     if (bytes > 0 && peer.heard.place.base == 0) {

@@ -18,8 +18,8 @@ std::int64_t staged_count(const std::vector<LevelPlan::Part>& parts, const Slici
   return sum;
 }
 
-// Size of the longest slice, which is the first. At least one byte, because the rail needs a
-// pointer even for an empty part.
+// Bytes of the longest slice, which is the first. At least one, because the rail needs a pointer
+// even for an empty part.
 std::size_t slice_bytes_of(const std::vector<LevelPlan::Part>& parts, const Slicing& slicing,
                            std::int64_t element) {
   return static_cast<std::size_t>(
@@ -158,12 +158,12 @@ const void* LevelPass::finish_on_host(std::int64_t slice, Slot& slot) {
   if (call_.reduces() && call_.op == ReduceOp::avg)
     setup_.on_host->scale(plan_.rail->dtype, slot.recv.data(), 1.0 / setup_.ranks, count, Stream{});
   if (wide_ == element_) return slot.recv.data();
-  // Into the slice's send buffer: it has the same length, and the rail has finished with it.
+  // Writes into the slice's send buffer, which is long enough and which the rail no longer uses.
   narrow(call_.dtype, static_cast<const float*>(slot.recv.data()), slot.send.data(), count);
   return slot.send.data();
 }
 
-// Copies once over the bus, then from there to the neighbours.
+// Copies each part once over the bus, then from there to the neighbours.
 void LevelPass::land(std::int64_t slice, Slot& slot) {
   slot.work.reset();
   const auto* const landed = static_cast<const std::byte*>(finish_on_host(slice, slot));

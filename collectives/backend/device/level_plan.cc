@@ -8,7 +8,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-constexpr std::int64_t kGranule = 32;  // elements, as in the host's levels
+constexpr std::int64_t kGranule = 32;  // elements, as in hierarchical/
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -118,7 +118,7 @@ LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& 
   plan.rail->outer.reset();
   if (!call.reduces()) return plan;
   if (call.op == ReduceOp::avg) plan.rail->op = ReduceOp::sum;
-  // Rounded once, when the sum is complete.
+  // Summed in f32 and rounded once, when the sum is complete.
   if (size_of(call.dtype) == 2 && is_floating(call.dtype) && traits(call.op).rounds)
     plan.rail->dtype = DType::f32;
   return plan;

@@ -1,5 +1,5 @@
-// Operations over several hosts by levels: inside a host in the ranks' own device memory; between
-// hosts each rank's share through pinned memory, on its own rail.
+// Operations over several hosts by levels. Inside a host, ranks use each other's device memory.
+// Between hosts, each rank's share passes through pinned memory on its own rail.
 #include <algorithm>
 
 #include "shoal/collectives/backend/device/device_engine.h"
@@ -10,7 +10,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-constexpr int kFoldedAlike = 3;  // up to this many sources the canonical tree is the left fold
+constexpr int kFoldedAlike = 3;  // up to this many sources, the canonical tree is the left fold
 constexpr int kSources = 64;     // limit of the device's kernels
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -59,11 +59,12 @@ bool DeviceEngine::goes_by_levels(const Call& call) const {
 
 bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& call) {
   if (!goes_by_levels(call)) return false;
-  // Neighbours read this rank's buffers once they know their addresses.
+  // Waits until the buffers are ready, because neighbours read them as soon as they know the
+  // addresses.
   until(call, [&] { return operation.ready.query(); });
   LevelPlan plan = level_plan(call, rank_, *placement_);
   std::vector<Buffer> sums;
-  bool room = true;  // if one rank has none, all fall back to staging
+  bool room = true;  // if one rank has no room, no rank uses levels
   try {
     sums = LevelPass::make_sums(call, plan, placement_->nodes(), setup_.slice_bytes, memory_,
                                 in_.view());
@@ -119,7 +120,7 @@ void DeviceEngine::bring_on(const Call& call, LevelPass& pass) {
   }
 }
 
-// Aborts waits in all of the groups. May be called from any thread.
+// Aborts all host Communicators, which ends waits in them. Call from any thread.
 void DeviceEngine::abort_hosts(std::string_view reason) {
   inner_->abort(reason);
   if (!levels_) return;

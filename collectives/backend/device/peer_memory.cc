@@ -64,7 +64,7 @@ std::byte* ShareableMemory::take_own(void* user, std::size_t length) {
 }
 
 std::byte* ShareableMemory::take_new(void* user, std::size_t length) {
-  // The driver's mapping unit: a segment owns its pages, because its handle stands for them.
+  // The driver's unit for mappings. A segment owns its pages, because its handle stands for them.
   constexpr std::size_t kPage = std::size_t{2} << 20;
   const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
   auto* const base = static_cast<std::byte*>(access_->allocate(segment));
@@ -101,11 +101,11 @@ void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t lengt
   ranges.erase(range);
 }
 
-// Takes memory that other streams have freed, once all work using it is done. Does not wait for
-// those streams: the handle of a stream that is gone may be invalid or another's.
+// Takes memory that other streams have freed, once all work that uses it is done. Does not wait for
+// those streams themselves: the handle of a destroyed stream may be invalid or name another stream.
 //
-// Two threads that run out at once wait for each other's memory: the second finds that the first
-// has taken it, and waits again.
+// Two threads that run out at once wait for the same memory. The second may find that the first has
+// taken it, and then waits again.
 std::byte* ShareableMemory::take_from_others(void* user, std::size_t length) {
   for (;;) {
     if (std::byte* const found = take_what_is_awaited(user, length)) return found;
@@ -139,7 +139,7 @@ std::byte* ShareableMemory::take_what_is_awaited(void* user, std::size_t length)
       for (const auto& [pointer, bytes] : std::exchange(ranges, {}))
         give(free_[to_user ? user : stream], pointer, bytes);
   };
-  // Ranges that others began to wait for earlier are now free of work too.
+  // The same wait has also freed ranges that other threads began to wait for earlier.
   if (!problem)
     for (auto some = awaited_.begin(); some != own; ++some) hand_over(*some, true);
   hand_over(*own, !problem);

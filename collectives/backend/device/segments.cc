@@ -6,7 +6,7 @@
 namespace shoal::collectives::device {
 namespace {
 
-// Lets ranks that are threads of one process find each other's segments by number.
+// Ranks that are threads of one process find each other's segments here by number.
 struct Directory {
   std::mutex mutex;
   std::uint64_t last = 0;

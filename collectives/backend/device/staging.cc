@@ -1,5 +1,5 @@
-// Operations through host memory: each slice is copied in, moved by the host's Communicator and
-// copied out, while the next slice is copied in.
+// Operations through host memory. The engine copies each slice in, the host's Communicator moves
+// it, and the engine copies it out while it copies the next slice in.
 #include "shoal/collectives/backend/device/device_engine.h"
 
 namespace shoal::collectives::device {
@@ -37,11 +37,11 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   const Parts parts = parts_of(call, rank_, size_);
   const Slicing slicing = slicing_of(call, size_, setup_.slice_bytes);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  // Before it, recv may be in use. These streams must not wait for the event: other ranks' data
-  // could then not pass behind a blocked call of this rank.
+  // Until then recv may be in use. in_ and out_ must not wait for the event: other operations could
+  // then not pass a blocked call of this rank.
   until(call, [&] { return operation.ready.query(); });
 
-  // At least one byte: no part is null, because the host's Communicator needs a pointer.
+  // At least one byte, because the host's Communicator needs a pointer even for an empty part.
   const auto buffer = [&](const std::vector<std::int64_t>& part) {
     const std::int64_t bytes = std::max<std::int64_t>(total(part, slicing, 0) * element, 1);
     return Buffer(staging_, static_cast<std::size_t>(bytes), MemoryTag::communication);
@@ -62,7 +62,7 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
     if (s + 1 < slicing.number) {
       Slot& next = slot_of(s + 1);
       // Its send buffer is free, because the previous slice has been moved. The host writes its
-      // recv buffer only once this slice is done.
+      // recv buffer only after this slice is done.
       copy_in(call, parts, slicing, s + 1, next);
     }
     until_done(*work);
@@ -109,7 +109,7 @@ bool DeviceEngine::progress_messages() {
   return moved;
 }
 
-// in_ and out_ do not wait for streams, as in stage().
+// As in stage(), in_ and out_ do not wait for streams.
 bool DeviceEngine::progress(Message& message) {
   DeviceOperation& operation = *message.operation;
   const Call& call = operation.call();

@@ -1,4 +1,4 @@
-// Operations between hosts whose messages are sent from and received into device memory directly.
+// Operations between hosts whose messages travel directly from and into device memory.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,7 +18,8 @@ bool is_gather(Operation operation) {
 
 }  // namespace
 
-// Collective; either all ranks or none. A rank that cannot is named, with the reason.
+// Sets wired_ on all ranks or on none. Returns why not, naming a rank; empty: wired_ is set.
+// Collective.
 std::string DeviceEngine::meet_wires() {
   struct Word {
     std::array<char, 240> problem{};  // empty: none
@@ -71,7 +72,8 @@ bool DeviceEngine::goes_by_wire(const Call& call) const {
   return longest < 0 || longest > wired_->rdma().eager_bytes();
 }
 
-// Where messages for [wanted, wanted + bytes) may lie: there, or in `block`; null: nowhere.
+// Returns where messages for [wanted, wanted + bytes) may lie: there, or in a new `block`. Null:
+// nowhere.
 std::byte* DeviceEngine::wired_place(const void* wanted, std::int64_t bytes, Buffer& block) {
   if (wired_->reach(wanted, bytes)) return static_cast<std::byte*>(const_cast<void*>(wanted));
   if (bytes > setup_.copy_bytes) return nullptr;
@@ -90,7 +92,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   if (!goes_by_wire(call)) return false;
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
   const bool broadcasts = call.operation == Operation::broadcast;
-  // A broadcast has one buffer, its recv; it is read on the root.
+  // A broadcast has only a recv buffer. On the root it is read.
   const std::int64_t sent = broadcasts ? 0 : call.send_bytes(rank_, size_);
   const std::int64_t received = call.recv_bytes(rank_, size_);
   Buffer send_block, recv_block;
@@ -142,7 +144,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   return true;
 }
 
-// Blocking. The places of every rank; empty if a rank's buffers cannot be reached.
+// Blocking. Returns every rank's places, or nothing if a rank's buffers cannot be reached.
 std::vector<DeviceEngine::WirePlaces> DeviceEngine::exchange_wire_places(const Call& call,
                                                                          const WirePlaces& own) {
   std::vector<WirePlaces> all(at(size_));

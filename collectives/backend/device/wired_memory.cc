@@ -21,12 +21,12 @@ std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
 }
 
-// The program without its copies, which the device makes. An instruction that waited for a copy
-// waits for that copy's dependencies instead.
+// Returns the program without its copies, which the device makes. An instruction that waited for a
+// copy waits for that copy's dependencies instead.
 algorithm::Program without_copies(const algorithm::Program& program) {
   SHOAL_ASSERT(program.scratch == 0 && program.partial == 0);
   algorithm::Program messages;
-  std::vector<std::vector<int>> stands_for;  // by instruction: its kept replacements
+  std::vector<std::vector<int>> stands_for;  // by instruction: the kept ones that replace it
   for (const algorithm::Instruction& instruction : program.instructions) {
     SHOAL_ASSERT(instruction.verb != algorithm::Verb::reduce);
     std::vector<int> after;
