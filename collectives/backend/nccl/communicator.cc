@@ -19,8 +19,8 @@ namespace {
 
 class NcclWork final : public Work {
  public:
-  // `events`: one for each stream that the calls were launched on. captured: they are graph nodes,
-  // which the host cannot wait for.
+  // `events`: one for each stream on which the calls were launched. `captured`: the calls are graph
+  // nodes, for which the host cannot wait.
   NcclWork(std::shared_ptr<NcclComm> comm, std::vector<Event> events, std::string operation,
            bool captured)
       : comm_(std::move(comm)),
@@ -60,8 +60,8 @@ class NcclWork final : public Work {
   bool captured_;
 };
 
-// GPUs of the node can map NCCL's own allocations without registration. Each costs a driver call
-// and whole pages, so ShareableMemory subdivides and caches them.
+// GPUs of a node can map NCCL's own allocations without registration. Each allocation costs a
+// driver call and whole pages, so ShareableMemory subdivides and caches them.
 class NcclAccess final : public device::PeerAccess {
  public:
   explicit NcclAccess(Device device) : device_(device) {}
@@ -76,7 +76,8 @@ class NcclAccess final : public device::PeerAccess {
                   ncclGetErrorString(result));
     return pointer;
   }
-  // NCCL unmaps without waiting. Memory that cannot be synchronized stays until the process ends.
+  // NCCL unmaps without waiting. If the device cannot be synchronized, the memory stays until the
+  // process ends.
   void deallocate(void* base) noexcept override try {
     const CurrentCudaDevice current(device_);
     device_backend(DeviceType::cuda).count({.synchronizations = 1, .deallocations = 1});
@@ -140,8 +141,8 @@ class NcclCommunicator final : public BackendCommunicator {
     statistics.transport = statistics.algorithm = "nccl";
     return statistics;
   }
-  // Over shared memory and libfabric; made on first use. A split whose parent already had one
-  // splits that one.
+  // Works over shared memory and libfabric; made on first use. If the parent of a split already had
+  // one, the split's is split from it.
   Communicator& host() override {
     if (host_) return *host_;
     World world;
@@ -202,7 +203,7 @@ class NcclCommunicator final : public BackendCommunicator {
     });
     for (const Call& call : calls)
       if (is_scaled_alone(call)) scale_alone(call);
-    // Counts launches: NCCL does not report completion; the events do.
+    // Counts launches, because NCCL does not report completion. The events do.
     statistics_.operations += static_cast<std::int64_t>(calls.size());
     const bool captured = std::ranges::any_of(calls, [](const Call& call) {
       return device_backend(DeviceType::cuda).is_captured(call.stream);
@@ -283,7 +284,7 @@ class NcclCommunicator final : public BackendCommunicator {
     });
     auto host = host_ ? host_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank) : nullptr;
     if (plan.ranks.empty()) return nullptr;
-    // NCCL sets it from its own thread, after the parent has reported completion (2.28).
+    // NCCL (2.28) sets `part` from its own thread, after the parent has reported completion.
     const Deadline deadline = Deadline::in_seconds(deadline_seconds());
     while (!std::atomic_ref(part).load()) {
       comm_->check("split");
@@ -319,7 +320,7 @@ class NcclCommunicator final : public BackendCommunicator {
 };
 
 // NCCL needs a GPU for each rank. Compares the GPUs' own names, because CUDA_VISIBLE_DEVICES may
-// show each rank one GPU under the same index.
+// give each rank a different GPU under the same index.
 void check_gpu_of_its_own(const World& world, Store& store, Device device, std::int64_t generation,
                           double deadline_seconds) {
   const auto told = exchange_cards(

@@ -31,7 +31,7 @@ ncclDataType_t nccl_type(DType dtype) {
   SHOAL_ASSERT(false);
 }
 
-// An NCCL reduction. For premultiplied_sum it is created for this call and destroyed after the
+// An NCCL reduction. For premultiplied_sum, it is made for this call and destroyed after the
 // launch.
 class NcclReduction {
  public:
@@ -116,7 +116,7 @@ class Launch {
     }
   }
 
-  // Every transfer becomes a send and a receive; a rank's own part a copy.
+  // Every transfer becomes a send and a receive; a rank's own part is copied.
   ncclResult_t exchange(const algorithm::Exchange& exchange) const {
     ncclResult_t result = ncclGroupStart();
     for (int hop = 0; hop < size_ && result == ncclSuccess; ++hop) {
@@ -180,7 +180,7 @@ class Launch {
   std::int64_t element_;
 };
 
-// Row by row. Only this rank's own row and column are known and read.
+// Fills the matrix of counts row by row. Only this rank's own row and column are known and read.
 algorithm::Exchange unequal(const Call& call, int rank, int size) {
   const auto width = static_cast<std::size_t>(size), own = static_cast<std::size_t>(rank);
   std::vector<std::int64_t> counts(width * width);
