@@ -25,7 +25,7 @@ MPI_Op mpi_op(ReduceOp op) {
   return MPI_SUM;
 }
 
-// Counts and offsets as MPI's ints; submit() has checked that they fit.
+// Appends counts and offsets as MPI's ints. submit() has checked that they fit.
 void append_parts(const std::vector<std::int64_t>& from, std::vector<int>& counts,
                   std::vector<int>& offsets) {
   std::int64_t offset = 0;

@@ -71,7 +71,7 @@ void check_launch(const World& world) {
                 "start every rank with one mpirun");
 }
 
-// Must precede MPI_Init, which waits for all ranks without a deadline.
+// Call before MPI_Init, which waits for all ranks without a deadline.
 void join(const World& world, Store& store, const std::string& prefix, double deadline_seconds) {
   const auto key = [&](int rank) { return fmt::format("{}/joined/{}", prefix, rank); };
   store.set(key(world.rank), "");

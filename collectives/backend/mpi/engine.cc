@@ -17,7 +17,7 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-constexpr auto kNap = std::chrono::microseconds(500);  // between two polls in the background
+constexpr auto kNap = std::chrono::microseconds(500);  // between two polls of the progress thread
 constexpr std::chrono::microseconds kLongestNap{2000};
 constexpr auto kLookEvery = std::chrono::milliseconds(250);  // polls the store for an abort
 
@@ -28,7 +28,7 @@ int place_in(MPI_Comm comm) {
   return rank;
 }
 
-constexpr std::int64_t kMost = INT_MAX;  // maximum elements of a buffer
+constexpr std::int64_t kMost = INT_MAX;  // most elements of a buffer
 
 Error too_long(const std::string& call, std::int64_t elements) {
   return Error(
@@ -88,7 +88,7 @@ void MpiEngine::fail(const Error& error) {
   }
   abandon();
   if (error.code() != ErrorCode::aborted) try {
-      // Other ranks may not see the error and would wait for their deadline.
+      // Other ranks may not see the error and would wait until their deadline.
       abort(error.what());
     } catch (const Error& problem) {
       log::debug("mpi: rank {} cannot tell the others: {}", member(rank_), problem.what());
@@ -127,7 +127,7 @@ MPI_Comm MpiEngine::duplicate(MPI_Comm parent) {
 }
 
 // Operations that MPI has begun can be neither cancelled nor awaited. Their memory is kept, and MPI
-// may still access the caller's buffers (work.h). Unmatched receives are cancelled.
+// may still access the caller's buffers (work.h). Only unmatched receives are cancelled.
 void MpiEngine::abandon() {
   runtime_.failed = true;  // MPI_Finalize would wait for the operations
   const auto keep = [&](auto& operations) {
@@ -155,10 +155,9 @@ bool MpiEngine::is_over(MpiOperation& o) const {
   return all;
 }
 
-// MPI counts a part's elements in an int, and Open MPI's schedules multiply it by a rank in an int
-// too, so the root's whole buffer must fit. The result is the same on all ranks, so that none
-// proceeds while another refuses. For all_to_all_v, ranks exchange their lengths by card
-// (check_cards).
+// MPI counts a part's elements in an int. Open MPI's schedules multiply that by a rank, in an int
+// too, so the root's whole buffer must fit. All ranks decide alike, so that none proceeds while
+// another refuses. For all_to_all_v, ranks exchange their lengths by card (check_cards).
 void MpiEngine::check_length(const Call& call) const {
   std::int64_t most = table_bytes(call, size_) / static_cast<std::int64_t>(size_of(call.dtype));
   // Exchanged reductions: the rank with the largest part receives it from all ranks.
@@ -234,7 +233,7 @@ void MpiEngine::abort(std::string_view reason) {
   if (const auto text = store_.try_get(key)) hear(*text);
 }
 
-// Call without runtime_.mutex. The next thread that drives MPI fails with it.
+// Call without runtime_.mutex. The next thread that drives MPI fails with `text`.
 void MpiEngine::hear(std::string text) {
   const std::lock_guard lock(abort_mutex_);
   if (aborted_) return;
@@ -263,7 +262,7 @@ CommunicatorStatistics MpiEngine::statistics() const {
 }
 
 MPI_Comm MpiEngine::split(int color, int rank, Deadline deadline) {
-  // MPI_Comm_split is blocking only: no rank enters it before all ranks are here.
+  // MPI_Comm_split exists only as a blocking call. No rank enters it before all ranks are here.
   Call meeting;
   meeting.operation = Operation::split;
   wait(*submit(std::move(meeting)), deadline);
@@ -284,8 +283,8 @@ void MpiEngine::throw_if_failed(const Call& call) {
   });
 }
 
-// Looks only while something is in flight; later calls look again. False if further looking is
-// useless. Call without the lock, because the store may be slow.
+// Looks only while something is in flight. Returns false if further looks are useless. Call without
+// the lock, because the store may be slow.
 bool MpiEngine::look_for_abort() {
   {
     // If the lock is taken, another thread is driving MPI.
@@ -302,8 +301,8 @@ bool MpiEngine::look_for_abort() {
   }
 }
 
-// Advances the head collective by one stage, if possible, and every message. True if there was
-// progress.
+// Advances every message and, by one stage if possible, the head collective. Returns true if there
+// was progress.
 bool MpiEngine::advance() {
   const bool message = advance_messages();
   return advance_head() || message;
@@ -462,7 +461,7 @@ bool MpiEngine::drive() {
         }
       });
     } catch (const std::exception& problem) {
-      // Kept in failure_: the next call on any thread throws it.
+      // failure_ keeps the error; the next call on any thread throws it.
       log::debug("mpi: rank {}, progress thread: {}", member(rank_), problem.what());
     }
     background_ = false;

@@ -1,5 +1,6 @@
-// send and recv: a card, which the receiver compares with its own call, then the data under its own
-// tag. The order in which receives are posted therefore does not matter.
+// send and recv. The sender sends a card, which the receiver compares with its own call, then the
+// data under the message's own tag. The order in which receives are posted therefore does not
+// matter.
 #include <algorithm>
 
 #include "shoal/collectives/backend/mpi/engine.h"
@@ -10,7 +11,7 @@ namespace {
 constexpr int kCardTag = 1;
 int data_tag(std::uint64_t sequence) { return 16 + static_cast<int>(sequence % 16384); }
 
-// The message as its sender calls it, the same on both sides.
+// The message as its sender calls it, on both sides.
 Signature message_signature(const Call& call, int rank) {
   Signature s = signature_of(call);
   s.operation = Operation::send;
