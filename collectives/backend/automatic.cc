@@ -14,7 +14,7 @@
 namespace shoal::collectives {
 namespace {
 
-// The reason for native that all ranks know from the options alone; empty: none.
+// Why the options, which are the same on all ranks, require native. Empty: they do not.
 std::string asks_for_native(const CommunicatorOptions& options) {
   if (options.fixed_order) return "NCCL sums in an order of its own, not a fixed one";
   if (!options.algorithm.empty() || !options.collectives.empty() || !options.transport.empty() ||
@@ -23,7 +23,7 @@ std::string asks_for_native(const CommunicatorOptions& options) {
   return {};
 }
 
-// The reason against nccl from each rank's GPU and NCCL problem; empty: none.
+// Why nccl cannot be used, by each rank's GPU and NCCL problem. Empty: it can.
 std::string why_not_nccl(const std::vector<std::string>& gpus,
                          const std::vector<std::string>& problems) {
   for (std::size_t rank = 0; rank < problems.size(); ++rank)

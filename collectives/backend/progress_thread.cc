@@ -5,8 +5,8 @@
 namespace shoal::collectives {
 namespace {
 
-// This many useless interruptions are tried; a nap that finds an undriven operation enables them
-// again.
+// After this many useless interruptions, submissions interrupt no more until a look finds something
+// to do.
 constexpr int kMostInVain = 8;
 constexpr auto kParkAfter = std::chrono::milliseconds(18);  // of naps since the last operation
 

@@ -11,7 +11,7 @@
 namespace shoal::collectives {
 namespace {
 
-// Allocates host memory and counts it in the caller's CountingMemory.
+// Host memory whose allocations the caller's CountingMemory counts.
 class CountedHostMemory final : public MemoryResource {
  public:
   explicit CountedHostMemory(CountingMemory* books) : host_(make_host_memory()), books_(books) {}

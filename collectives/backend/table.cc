@@ -25,7 +25,7 @@ constexpr std::array kBackends{Backend{"native", hierarchical::make_native_commu
                                Backend{"mpi", mpi::make_mpi_communicator},
                                Backend{"nccl", nccl::make_nccl_communicator}};
 
-// Refuses native-only options instead of ignoring them.
+// Throws for native-only options instead of ignoring them.
 void refuse_native_options(std::string_view backend, const CommunicatorOptions& options) {
   const std::array chosen{std::pair{"algorithm", &options.algorithm},
                           std::pair{"collectives", &options.collectives},
@@ -43,7 +43,7 @@ void refuse_native_options(std::string_view backend, const CommunicatorOptions& 
                           backend));
 }
 
-// Logs options that have no meaning for one rank; still refuses unknown values.
+// Logs options that have no effect with one rank, but still refuses unknown values.
 void check_single_options(const CommunicatorOptions& options) {
   (void)make_selector(options.collectives);
   constexpr std::array<std::string_view, 4> kKnown{"shm", "tcp", "udp", "efa"};
@@ -66,9 +66,9 @@ void check_single_options(const CommunicatorOptions& options) {
   log::once(log::Level::info, text, text);
 }
 
-// The folder of this job's dumps. Consecutive failing jobs must not mix theirs, because a killed
-// rank leaves none. Names sort by time. The first rank sets the name; no rank waits here for
-// another, which could be the missing one.
+// Names the folder of this job's dumps. A killed rank leaves no dump, so the dump of an earlier
+// failing job must not lie in its place. Names sort by time. The first rank here sets the name; no
+// rank waits for another, which could be the missing one.
 std::string job_name(Store& store) {
   constexpr std::string_view kKey = "shoal/job";
   const auto now = std::chrono::system_clock::now();

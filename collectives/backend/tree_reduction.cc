@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::int64_t kTileBytes = 4096;  // a stack of a few tiles stays in the L1 cache
 constexpr std::size_t kMostTiles = 32;     // canonical_depth of any int
-constexpr std::size_t kFoldedAlike = 3;    // up to this many sources the tree is the left fold
+constexpr std::size_t kFoldedAlike = 3;    // up to this many sources, the tree is the left fold
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-// Subtrees that wait for their sibling: either a source itself or a tile.
+// Subtrees that wait for their sibling. Each is either a source or a tile.
 class TileStack {
  public:
   TileStack(kernels::ReductionKernels& reduction, kernels::Reduce operation, DType dtype)
@@ -94,7 +94,7 @@ class TreeReduction final : public kernels::ReductionKernels {
       plain_->reduce_into_all(operation, dtype, {&one, 1}, to, n, past_caches, stream);
     }
   }
-  // Not called with more sources: callers sum and round those in one step.
+  // Callers with more sources do not call this: they sum and round in one step.
   void reduce_widened(kernels::Reduce operation, DType dtype, std::span<const void* const> sources,
                       float* destination, std::int64_t count, Stream stream) override {
     SHOAL_ASSERT(folds(dtype, sources));
