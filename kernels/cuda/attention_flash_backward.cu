@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
                       a);
 }
 
-// What a lane needs of its two queries in each group of eight columns.
+// Data that a lane needs about its two queries in each group of eight columns.
 template <typename S>
 struct QueryColumns {
   QueryNumbers numbers[S::kColumns / 8][2];

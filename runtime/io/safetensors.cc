@@ -170,7 +170,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view prefix, std::int64_t
     else
       header.entries.push_back(parse_entry(name, key, value));
   }
-  // Of several tensors that begin at the same byte, empty ones come first, then by name.
+  // Tensors that begin at the same byte are ordered by size, so that empty ones come first, then by
+  // name.
   std::ranges::sort(header.entries, {}, [](const SafetensorsEntry& e) {
     return std::tuple<std::int64_t, std::int64_t, const std::string&>(e.offset, e.bytes, e.name);
   });

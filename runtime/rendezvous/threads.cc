@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-// What a rank sends to the others: "HOST|0110...|DEVICE:INODE DEVICE:INODE ", with the mask of its
+// A rank's message to the others: "HOST|0110...|DEVICE:INODE DEVICE:INODE ", with the mask of its
 // cores.
 struct Answer {
   std::string_view host, mask;
