@@ -72,7 +72,7 @@ class DeviceEngine {
     CountingMemory* counted_by = nullptr;
     MemoryResource* pinned = nullptr;                  // CommunicatorOptions'
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // bytes of a slice through host memory
-    // Largest buffer that is copied into memory that peers reach, if they cannot reach it itself.
+    // Largest buffer out of peers' reach that is copied into memory that they reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
     std::int64_t levels_from = std::int64_t{256} << 10;  // smallest operation that runs by levels
     bool gates = false;  // let streams wait at gates if the device permits
@@ -143,7 +143,7 @@ class DeviceEngine {
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
   // Between hosts without pinned memory (wired.cc).
   struct WirePlaces {
-    SharedPlace send, recv;  // which neighbours read
+    SharedPlace send, recv;  // where neighbours read
     std::uint64_t usable = 0;
   };
   std::string meet_wires();

@@ -1,8 +1,9 @@
 // A rank's segments of device memory, which other ranks read and write in place. They are freed
 // once the rank, and every rank of its process that holds them, has let go.
 //
-// Holding matters after a failure: a failed rank ends at once, but neighbours that have not learned
-// of it may still read its memory and copy into it, in work already or yet to be queued.
+// Holding matters after a failure, because a failed rank ends at once. Neighbours that have not
+// learned of it may still read its memory and copy into it, in work already or yet to be queued.
+//
 // Thread-safe.
 #pragma once
 
