@@ -10,15 +10,16 @@
 
 namespace shoal::collectives::native {
 
-// Bytes of the counts at the start of a slot's payload, a multiple of 64.
+// Bytes that the counts take at the start of a slot's payload, a multiple of 64; 0 without counts.
+// Throws invalid_argument if they do not fit: the group has too many ranks.
 std::size_t counts_bytes(Operation operation, int size);
-// Writes nothing for calls without counts. Throws invalid_argument if the group has too many ranks.
+// Writes nothing for calls without counts. Check counts_bytes() first.
 void write_counts(const Call& call, transport::ControlSlot& slot);
-// The counts a rank passed, and its recv_counts of all_to_all_v.
+// The counts that a rank passed, and the recv_counts that it passed to all_to_all_v.
 Counts counts_in(const transport::ControlSlot& slot, int size);
 Counts recv_counts_in(const transport::ControlSlot& slot, int size);
 
-// Bytes of the longest send buffer of any rank; all_to_all_v: of this rank.
+// Bytes of the longest send buffer of any rank. For all_to_all_v, only this rank's is known.
 std::int64_t largest_send_bytes(const Call& call, int size);
 
 // The first difference between this rank's counts and the peer's: ": rank 0 says rank 2 has 4, rank

@@ -1,8 +1,8 @@
 // The queue of operations of one native Communicator, and their progress.
 //
 // Collectives run strictly in the order of submission, one at a time; messages run beside them. A
-// thread that submits, tests or waits drives the head operation. The progress thread takes over,
-// one step at a time (progress_thread.h). It sleeps instead of spinning (decision 3).
+// thread that submits, tests or waits drives the head operation. Otherwise the progress thread does
+// (progress_thread.h), one step at a time; it sleeps instead of spinning (decision 3).
 #pragma once
 
 #include <atomic>
@@ -24,26 +24,26 @@ class Messages;
 
 class Engine final : private EngineBase {
  public:
-  // `first_sequence`: equal on all ranks; tests start just before the wrap.
+  // `first_sequence`: equal on all ranks. Tests start just below the wrap-around.
   Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
          FlightRecorder flight, std::uint32_t first_sequence = 1);
   ~Engine() override;
-  // Called when the Communicator ends: stops the engine. The engine is deleted now, or with the
-  // last Work that a caller still holds.
+  // Called when the Communicator ends: stops the engine. Deletes it now, or together with the last
+  // Work that a caller still holds.
   static void leave(Engine* engine);
   struct Deleter {
     void operator()(Engine* engine) const { leave(engine); }
   };
 
-  // `call` must be checked. `fusion`: the calls it was fused from, or null.
+  // `call` must have passed the checks. `fusion`: the calls it was fused from, or null.
   WorkPtr submit(Call&& call, std::unique_ptr<Fusion> fusion = nullptr);
-  // The fast path of a small call that equals the previous one, which makes checks superfluous.
-  // Null if it differs: call submit().
+  // Fast path of a small call that equals the previous one and so needs no checks. Null if the
+  // call differs or cannot be published at once: use submit().
   WorkPtr repeat(const PlainCall& call);
   bool test(QueuedOperation& operation);
   // nullopt: waits for deadline_seconds().
   void wait(QueuedOperation& operation, std::optional<Deadline> deadline = {});
-  // As NodeWork's.
+  // See NodeWork::drive.
   bool drive(QueuedOperation& operation, const Deadline& until, const std::atomic<int>& wanted,
              bool may_spin);
   void interrupt();
@@ -61,13 +61,13 @@ class Engine final : private EngineBase {
   CommunicatorStatistics statistics() const;
 
  private:
-  // How often a thread that sleeps looks at links, aborts and deadlines.
+  // Interval at which a sleeping thread checks links, aborts and deadlines.
   static constexpr int kSleepMilliseconds = 20;
 
-  // All below: call with lock_ held.
+  // Call everything below with lock_ held.
   enum class Progress { none, step, finished };
-  // The loop of wait() and drive(): true once `operation` is done; false if stop() says so after a
-  // look. Now and then look() tells for how many milliseconds to sleep at most, or throws.
+  // Loop of wait() and drive(). Returns true once `operation` is done, false if stop() came first.
+  // Calls look() now and then: it returns the longest sleep in milliseconds, or throws.
   template <typename Stop, typename Look>
   bool progress_until_done(QueuedOperation& operation, transport::Backoff backoff, Stop&& stop,
                            Look&& look);
@@ -79,11 +79,11 @@ class Engine final : private EngineBase {
   // Returns the time of submission.
   std::int64_t describe_repeated(QueuedOperation& operation, const PlainCall& call);
   bool exchange_soon(QueuedOperation& operation);
-  // run_ahead.cc: whether no rank is more than kLead operations behind `sequence`, the next one to
-  // be published. Fails if a rank made a different earlier call.
+  // run_ahead.cc: whether `sequence`, the next operation, can be published. It cannot while a rank
+  // is more than kLead operations behind it. Fails if a rank made a different earlier call.
   bool has_room(std::uint32_t sequence);
-  // Whether the peer's calls up to `sequence`, which both have published, equal this rank's. Fails
-  // if one differs. False if that is not known yet.
+  // Whether the peer's calls up to `sequence` equal this rank's; both must have published it. Fails
+  // if the call that differs can be read; false if it cannot be read yet.
   bool matches(std::uint32_t sequence, int peer);
   bool described(std::uint32_t sequence, int peer);  // the peer's descriptor can be read
   bool exchange_when_matched(const QueuedOperation& operation);
@@ -98,21 +98,21 @@ class Engine final : private EngineBase {
   [[noreturn]] void fail(const Error& error) override { fail(error, {}); }
   [[noreturn]] void fail(const Error& error, const Blame& blame);
   void drop_queue();
-  // Fails if something can no longer arrive: a rank aborted, or a peer died. Looks at most once
-  // every few milliseconds.
+  // Fails if a rank aborted, or if a rank that the head operation needs is gone. Checks at most
+  // once every few milliseconds.
   void check_group(const QueuedOperation& operation);
   void check_peers(const QueuedOperation& head);
-  // Fails if a rank whose buffers a step may touch has given up: it may have freed them.
+  // Fails if a rank whose buffers the next step may touch has failed: it may have freed them.
   void check_before_step(const QueuedOperation& head);
-  // For a call that needs no data of others: fails if a rank that has not reached it has given up.
+  // For a call that needs no other rank's data: fails if a rank failed before it reached the call.
   void check_before_running_ahead(const QueuedOperation& head);
-  // Fails because `peer` is gone or has given up. If the peer's call did not match this rank's, the
-  // error names that mismatch instead.
+  // Fails because `peer` is gone or has failed. If its call did not match this rank's, the error
+  // names that mismatch instead.
   [[noreturn]] void fail_with(int peer, transport::LinkState state, const QueuedOperation& head);
   Error lost(int peer, transport::LinkState state, const QueuedOperation& head) const;
   void check_aborted(const QueuedOperation& operation);
   Error abort_of(int peer) const;
-  // The first rank whose progress or memory the head operation waits for; -1: none.
+  // The first rank whose progress or memory the operation waits for; -1: none.
   int blocking_peer(const QueuedOperation& operation) const;
   std::string whereabouts(int peer) const;
   Error timeout_error(const QueuedOperation& operation, double waited) const;
@@ -126,7 +126,7 @@ class Engine final : private EngineBase {
   const std::uint32_t spins_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
 
-  // The ranks' buffers as the head operation's plan sees them, by rank.
+  // By rank: the buffers that the head operation's plan uses.
   struct PeerBuffers {
     explicit PeerBuffers(std::size_t size)
         : send(size),
@@ -147,11 +147,12 @@ class Engine final : private EngineBase {
   std::unique_ptr<Messages> messages_;
   OperationList queue_;
   std::uint32_t next_sequence_;
-  std::uint32_t agreed_;               // up to here every rank has published the same calls
-  CommunicatorStatistics statistics_;  // all but `algorithm`, which follows from:
+  std::uint32_t agreed_;               // newest sequence up to which all ranks' calls are equal
+  CommunicatorStatistics statistics_;  // without `algorithm`, which follows from last_route_
   std::optional<Route> last_route_;
   FlightRecorder flight_;
-  // A rank that has published the head operation but not its descriptor or memory; -1: none.
+  // A rank that has published the head operation, but not yet its descriptor or its memory segment;
+  // -1: none.
   int waits_for_ = -1;
   RepeatedCall repeated_;
   Clock::time_point next_check_{};

@@ -1,5 +1,5 @@
-// Fuses several small all_reduces of a group: packs them into symmetric memory, reduces them by one
-// exchange, unpacks them.
+// Fuses several small all_reduces of a group: packs them into symmetric memory, reduces them in one
+// exchange, and unpacks the results.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ class Fusion {
   // `parts`: all_reduces of one dtype and reduction, with at least one element in total.
   Fusion(std::vector<Call> parts, MemoryResource& memory);
 
-  // The fused call. Its counts are those of the parts, so that ranks which fused other calls are
+  // The fused call. Its signature covers the parts' counts, so ranks that fused different calls are
   // detected.
   Call call() const;
   void pack();    // before the exchange begins
@@ -28,8 +28,8 @@ class Fusion {
   Buffer buffer_;
 };
 
-// Groups the calls that may be fused. Each inner list has one call, or several to fuse. The result
-// is the same on all ranks, because it depends only on values they must agree on.
+// Groups the calls that may be fused. Each inner list holds one call, or several to fuse. The
+// result is the same on all ranks: it depends only on values that they must agree on.
 std::vector<std::vector<Call>> fusible(std::vector<Call> calls);
 
 }  // namespace shoal::collectives::native

@@ -1,7 +1,7 @@
-// The ranks of one host as this rank sees them: their control pages, bounce slots and symmetric
-// memory, and who is still alive.
+// The ranks of one host as this rank sees them: their control pages, bounce slots, symmetric memory
+// and liveness.
 //
-// Thread-safe; the lock inside is held for bookkeeping only, never while waiting.
+// Thread-safe. The internal lock guards bookkeeping only and is never held while waiting.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,14 @@
 
 namespace shoal::collectives::native {
 
-// Bytes of bounce slots a rank offers; plans cut it into as many slots as they need.
+// Bytes of each rank's bounce area. A plan cuts it into as many slots as it needs.
 inline constexpr std::int64_t kBounceBytes = std::int64_t{2} << 20;
 
 class Group {
  public:
-  // `members`: the ranks of the job, for messages; empty: the group is the job. `memory`: a group
-  // of the same ranks in the same order whose symmetric memory is this one's too; or null.
+  // Collective. `members`: this group's ranks as numbered in the job, for Errors; empty: the group
+  // is the job. `memory`: a group of the same ranks in the same order whose symmetric memory this
+  // group uses as well, or null. Throws timeout or peer_lost, naming the ranks.
   Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
         std::vector<int> members = {}, std::shared_ptr<Group> memory = nullptr);
   ~Group();
@@ -36,28 +37,29 @@ class Group {
     return members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
   }
 
-  // Size of the last-level cache, which all ranks share.
+  // Bytes of the last-level cache, which the ranks share.
   std::int64_t last_cache_bytes() const { return last_cache_bytes_; }
-  // Number of cores on which any rank may run, within the ranks' CPU quotas. (mpirun may bind each
+  // Number of cores that the ranks may use together, within their CPU quotas. (mpirun may bind each
   // rank to different cores.)
   int cores() const { return cores_; }
 
   transport::RankPage& page(int peer) const { return *pages_[static_cast<std::size_t>(peer)]; }
   transport::RankPage& own_page() const { return page(rank_); }
   std::byte* bounce(int peer) const;
-  std::byte* mailboxes(int peer) const;  // of its messages to each rank
+  std::byte* mailboxes(int peer) const;  // rings for the peer's messages to each rank
 
   transport::ControlSlot& slot(int peer, std::uint32_t sequence) const {
     return page(peer).slots[sequence % transport::kSlots];
   }
 
-  // This rank's place becomes `place`; wakes sleeping ranks. Everything written before is visible
-  // to a rank that sees the place.
+  // Sets this rank's place and wakes sleeping ranks. A rank that sees the place also sees every
+  // earlier write of this rank.
   void publish(std::uint64_t place) {
     if (static_cast<std::uint32_t>(place) == 0)
       slot(rank_, transport::sequence_of(place))
           .first.place.store(place, std::memory_order_release);
-    // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
+    // Together with Backoff::pause: either the sleeper sees this place, or this rank sees the
+    // sleeper.
     transport::RankPage& own = own_page();
     if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
       own.place.store(place, std::memory_order_release);
@@ -66,8 +68,8 @@ class Group {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_ && page(peer).sleepers.load() != 0) transport::wake_always(page(peer));
   }
-  // Whether that rank, or all others, have filled their slots for operation `sequence`: reads their
-  // first lines.
+  // Whether the peer, or every other rank, has filled its slot for operation `sequence`. Reads one
+  // cache line per rank, FirstLine.
   bool published(int peer, std::uint32_t sequence) const {
     return slot(peer, sequence).first.place.load(std::memory_order_acquire) ==
            transport::place_of(sequence, 0);
@@ -77,51 +79,51 @@ class Group {
       if (peer != rank_ && !published(peer, sequence)) return false;
     return true;
   }
-  // Whether a rank must fence all ranks before it sleeps (doorbell.h).
+  // Whether a thread of this rank must fence all ranks before it sleeps (doorbell.h).
   bool sleepers_fence() const;
-  // From now on this rank fences when it publishes: where sleeping is the rule, that costs less
-  // than to interrupt the other cores for each sleep.
+  // From now on this rank fences whenever it publishes. If ranks sleep often, that costs less than
+  // interrupting the other cores before each sleep.
   void fence_at_publishing();
-  // The first rank, this one aside, that has not reached `target`; -1 when all have.
+  // The first other rank that has not reached `target`; -1: all have.
   int first_behind(std::uint64_t target) const;
 
-  // Symmetric memory: a new segment that all ranks map. Its number is its place in the order of
-  // this rank's segments. Waits only while many are not mapped yet, then throws timeout.
+  // Creates a segment of symmetric memory, which all ranks map. This rank's segments are numbered
+  // in order of creation. Blocks while too many segments are not mapped yet; throws timeout.
   std::shared_ptr<transport::SharedSegment> add_segment(std::size_t bytes, Deadline deadline);
-  // Where [pointer, pointer + bytes) lies in this rank's segments, if it does.
+  // Location of [pointer, pointer + bytes) in this rank's segments; segment -1 if outside them.
   transport::Location locate(const void* pointer, std::int64_t bytes) const;
-  // The peer's buffer as mapped here; null while the announcement of its segment is on its way.
+  // This process's mapping of the peer's buffer. Null until the segment's announcement arrives.
   std::byte* resolve(int peer, const transport::Location& location);
 
-  // Copies from and to the ordinary memory of peers. The same on all ranks: whether every rank
-  // reaches every other so, as tried when the group formed. The two throw peer_lost where the peer
-  // is gone or has given up, io where the kernel refuses; addresses are those of its process.
+  // Copies from and to a peer's ordinary memory. single_copy(), equal on all ranks: whether every
+  // rank can do so with every other, as tried when the group formed. `from` and `to` are addresses
+  // in the peer's process. Throw peer_lost if the peer is gone or gave up, io if the kernel
+  // refuses.
   bool single_copy() const { return single_copy_; }
   void read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes);
   void write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes);
-  // From now on no peer writes into this process: its buffers go back to the caller. Waits for
-  // writes that have begun, at most deadlines::kMemoryClosing (a peer may be stopped in the midst
-  // of one).
+  // Stops peers from writing into this process, so that the caller may free its buffers. Waits for
+  // writes in progress, at most deadlines::kMemoryClosing: a peer may be stopped during one.
   void close_memory();
 
   void poll_links();
   transport::LinkState link_state(int peer) const;
   void close_links();
 
-  // Why this rank gives up, for those who find it gone.
+  // Publishes why this rank gives up, for peers that find it gone. Only the first call counts.
   void say_last_words(std::string_view text,
                       transport::LastWords why = transport::LastWords::failed);
-  // It said so, and will not go on: not that a rank aborted, which aborted_by() tells.
+  // Whether the peer gave up after a failure. An abort does not count (see aborted_by()).
   bool has_failed(int peer) const;
   std::string last_words(int peer) const;
-  // Makes every rank's waits end.
+  // Ends every rank's waits.
   void broadcast_abort(std::string_view reason);
   std::optional<int> aborted_by() const;
 
  private:
   std::vector<int> named(std::vector<int> peers) const;  // member() of each
   std::size_t control_bytes() const;
-  void introduce_memory();  // before a peer sees the own page
+  void introduce_memory();  // before a peer sees this rank's page
   void agree_on_memory(Deadline deadline);
   int try_memory() const;  // 0, or the first errno
   std::string why_not_single_copy(int peer, int problem) const;
@@ -133,14 +135,14 @@ class Group {
   int rank_, size_;
   const std::vector<int> members_;
   std::int64_t last_cache_bytes_;
-  bool sleepers_fence_ = false;  // unless all others fence when they publish
+  bool sleepers_fence_ = false;  // except for ranks that fence when they publish
   int cores_ = 1;
-  std::uint64_t secret_ = 0;  // what peers look for
+  std::uint64_t secret_ = 0;  // MemoryAccess::secret: peers read it at its address
   bool single_copy_ = false;
   mutable std::mutex mutex_;
   std::unique_ptr<transport::PeerLinks> links_;                     // null once closed
   std::vector<std::shared_ptr<transport::SharedSegment>> control_;  // by rank
-  std::vector<transport::RankPage*> pages_;                         // in them
+  std::vector<transport::RankPage*> pages_;                         // by rank; in control_
   std::vector<std::vector<std::shared_ptr<transport::SharedSegment>>> segments_;  // by rank, number
   const std::shared_ptr<Group> memory_;
 };

@@ -1,4 +1,4 @@
-// send and recv of a native Communicator: messages over the endpoint in its ranks' memory,
+// send and recv of a native Communicator: messages through the ranks' shared memory (ShmEndpoint),
 // independent of the queue of collectives.
 //
 // Not thread-safe: guarded by the engine's lock.
@@ -17,15 +17,15 @@ class Messages {
  public:
   Messages(std::shared_ptr<Group> group, FlightRecorder& flight);
 
-  // Starts a send or recv; numbers it among the messages from its sender to its receiver.
+  // Starts a send or recv. Numbers it in the order of messages from its sender to its receiver.
   void post(QueuedOperation& operation);
   // Makes progress; appends finished operations to `finished`. Throws mismatch and peer_lost.
   bool progress(std::vector<QueuedOperation*>& finished);
   bool idle() const { return in_flight_.empty(); }
-  // Whether progress() would move something now.
+  // Whether progress() would make progress now.
   bool ready() const { return !idle() && endpoint_->ready(); }
   const QueuedOperation& first() const { return *in_flight_.front()->operation; }
-  // Discards everything in flight after a failure; nothing may be posted afterwards.
+  // Discards everything in flight after a failure. Post nothing afterwards.
   void clear() { in_flight_.clear(); }
 
  private:
@@ -33,7 +33,7 @@ class Messages {
     QueuedOperation* operation = nullptr;
     transport::OperationKey key;
     transport::Completion completion;
-    std::uint64_t ticket = 0;  // in flight_
+    std::uint64_t ticket = 0;  // of the flight recorder
   };
   [[noreturn]] void rethrow(const Error& error) const;
 

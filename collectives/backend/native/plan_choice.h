@@ -1,4 +1,5 @@
-// Chooses the plan of an operation on one host: forced by the options, else by the table.
+// Chooses the plan of an operation on one host: as the options force it, else by the selection
+// table.
 #pragma once
 
 #include "shoal/collectives/call.h"
@@ -9,18 +10,19 @@ namespace shoal::collectives::native {
 
 class PlanChoice {
  public:
-  // Uses algorithm, collectives and fixed_order. Logs once what is impossible inside a host.
+  // Uses the options algorithm, collectives and fixed_order. Logs once if a forced choice is
+  // impossible inside a host.
   PlanChoice(const CommunicatorOptions& options, int ranks);
 
   bool forces(Algorithm algorithm) const { return forced_ == algorithm; }
   bool fixed_order() const { return fixed_order_; }
-  // Whether the data travels beside the control message. Decided alike on all ranks (all_to_all_v:
-  // by each rank) before they know where each other's buffers lie. The data must also fit.
+  // Whether the data travels in the control slot, if it also fits. Decided before ranks know where
+  // each other's buffers lie, and alike on all ranks (for all_to_all_v, by each rank for itself).
   bool inlines(const Call& call) const;
-  // For calls that do not travel inline: ring, or direct for every other plan.
+  // For a call that does not travel inline: ring, or direct, which stands for every other plan.
   Algorithm plan(const Call& call, bool symmetric) const;
-  // The algorithm that ranks compare: that of this call as far as it does not depend on the
-  // buffers.
+  // The algorithm in the call's signature, which ranks compare. It must not depend on where the
+  // buffers lie, so it assumes symmetric ones (all_to_all_v: automatic).
   Algorithm told(const Call& call, bool inlined) const;
   // The rule or option that chose `algorithm` for a call of this signature.
   std::string why(const Signature& signature, Algorithm algorithm, bool symmetric) const;

@@ -1,5 +1,5 @@
-// One operation of a native Communicator, its Work, and their pool. Operations are reused, so that
-// a loop of small ones neither allocates nor counts references.
+// One operation of a native Communicator, its Work, and their pool. Operations are reused, so a
+// loop of small operations neither allocates nor counts references.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,8 @@ namespace shoal::collectives::native {
 class Engine;
 struct QueuedOperation;
 
-// Part of its operation. Deleting it returns the operation to the engine, which lives until then.
+// A member of its operation. Deleting it returns the operation to the engine, which lives until
+// then.
 class NativeWork final : public NodeWork {
  public:
   NativeWork(Engine& engine, QueuedOperation& operation) : engine_(engine), operation_(operation) {}
@@ -51,11 +52,11 @@ struct QueuedOperation {
   std::uint32_t sequence = 0;
   std::uint32_t step = 0;
   bool published = false;
-  bool exchanged_inline = false;  // without a plan, by:
+  bool exchanged_inline = false;  // without a plan, by `layout`
   InlineLayout layout;
-  std::uint32_t repeats = 0;   // RepeatedCall::number() that `call` and `layout` come from
+  std::uint32_t repeats = 0;   // RepeatedCall::number() of `call` and `layout`; 0: not repeated
   std::unique_ptr<Plan> plan;  // once all descriptors match
-  std::optional<Clock::time_point> first_test;  // first test() that found it unfinished
+  std::optional<Clock::time_point> first_test;  // time of the first test() that found it unfinished
   QueuedOperation* next = nullptr;              // in a list
   std::atomic<bool> done{false};
   std::atomic<Holder> holder{Holder::nobody};
@@ -90,8 +91,8 @@ class OperationList {
 class OperationPool {
  public:
   explicit OperationPool(Engine& engine) : engine_(engine) {}
-  // An operation in its initial state, except for `call`, `layout` and `repeats`. Its Work, which
-  // the caller hands out, keeps it in use.
+  // Returns an operation in its initial state, except for `call`, `layout` and `repeats`. It stays
+  // in use until its Work, which the caller hands out, is deleted.
   QueuedOperation& take() {
     QueuedOperation& operation =
         !spare_.empty() && is_free(spare_.front()) ? spare_.front() : find_or_make();
@@ -103,7 +104,7 @@ class OperationPool {
     operation.holder.store(Holder::caller, std::memory_order_relaxed);
     return operation;
   }
-  // Call when no thread drives it any more; it is reused once its Work is gone.
+  // Call once no thread drives the operation any more. It is reused once its Work is gone.
   void put_back(QueuedOperation& operation) { spare_.push_front(operation); }
   const std::vector<std::unique_ptr<QueuedOperation>>& all() const { return all_; }
 
@@ -111,7 +112,7 @@ class OperationPool {
   static bool is_free(const QueuedOperation& operation) {
     return operation.holder.load(std::memory_order_acquire) == Holder::nobody;
   }
-  QueuedOperation& find_or_make();  // makes it the first of spare_
+  QueuedOperation& find_or_make();  // moves or puts a free operation to the front of spare_
 
   Engine& engine_;
   std::vector<std::unique_ptr<QueuedOperation>> all_;

@@ -1,5 +1,5 @@
-// Facts about a small call that carry over from an equal earlier one: its arguments are valid, and
-// so is everything that peers need except the data. It can therefore be published at once.
+// Remembers a small call, so that an equal later one can be published at once: its arguments are
+// known to be valid, and its slot's content is known except for the data.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace shoal::collectives::native {
 
 class RepeatedCall {
  public:
-  // `call` must be checked, published with this signature and without a plan (run_inline_exchange).
-  // Not every call is remembered.
+  // `call` must have passed the checks and been published with this signature, without a plan
+  // (run_inline_exchange). Calls that cannot be repeated are not remembered.
   void remember(const Call& call, const Signature& signature, const InlineLayout& layout, int rank,
                 int size);
-  // Whether `call`, unchecked and not a step of another call, would pass the checks and equals the
-  // remembered one in all but its buffers.
+  // Whether `call` would pass the checks and equals the remembered one in all but its buffers. It
+  // must not be a step of another call.
   bool is_like(const PlainCall& call) const {
     return known_ && call.kind == kind_ && call.count == call_.count &&
            are_right(call.send, call.recv);
   }
-  // For such a call: writes the slot except its place and descriptor. `before`: the history of the
-  // previous operation.
+  // For a call that is_like() accepts: writes the slot, except `place` and `descriptor`. `before`:
+  // the history in the previous operation's slot.
   void write(const void* send, int rank, std::uint64_t before, transport::ControlSlot& slot) const {
     layout_.write(send, rank, slot);
     slot.first.history = transport::history_after(before, hash_);
@@ -36,7 +36,7 @@ class RepeatedCall {
   const InlineLayout& layout() const { return layout_; }
 
  private:
-  // The distance of two buffers tells whether they overlap and whether they may.
+  // The distance between the two buffers decides whether they overlap, and whether they may.
   bool are_right(const void* send, const void* recv) const {
     if (call_.count == 0) return true;
     const std::int64_t distance = distance_of(send, recv);

@@ -9,8 +9,8 @@
 
 namespace shoal::collectives::native {
 
-// First fit in segments of at least kSegmentBytes (untouched pages cost nothing). Freed ranges are
-// merged and reused. Segments are kept until the group ends, because peers map them.
+// Allocates by first fit in segments of at least kSegmentBytes; untouched pages cost nothing. Freed
+// ranges are merged and reused. Segments are kept until the group ends, because peers map them.
 class SymmetricMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{64} << 20;
@@ -28,7 +28,7 @@ class SymmetricMemory final : public MemoryResource {
   CountingMemory* counted_by_;
   double deadline_seconds_;
   std::mutex mutex_;
-  std::map<std::byte*, std::size_t> free_;  // by address; ranges of two segments are never merged
+  std::map<std::byte*, std::size_t> free_;  // by address; never merged across segments
   std::map<std::byte*, std::size_t> segments_;
 };
 

@@ -1,4 +1,4 @@
-// Sizes from which one method of the shared-memory backend is faster than another, all measured
+// Sizes at which the shared-memory backend changes its method. All are measured
 // (bench/measurements.md, "Collectives on one host").
 #pragma once
 
@@ -8,17 +8,18 @@
 
 namespace shoal::collectives::native {
 
-// A step of a direct plan: some tens of microseconds, so that the driving thread can hand over.
+// Bytes of one step of a direct plan: some tens of microseconds, so that the driving thread can
+// hand over.
 inline constexpr std::int64_t kBlockBytes = 256 << 10;
-// Shards begin at multiples of four cache lines.
+// Shards begin at multiples of this, four cache lines.
 inline constexpr std::int64_t kShardGranuleBytes = 256;
-// Minimum bytes for which the kernel copies between ordinary buffers of different processes,
-// instead of bounce slots. The size is the longest transfer between two ranks if nothing is reduced
-// and each byte has one receiver, else the longest send buffer.
+// Minimum bytes for which the kernel copies between ordinary buffers of different processes, in
+// place of bounce slots. If nothing is reduced and each byte has one receiver, the bytes are those
+// of the longest transfer between two ranks, else those of the longest send buffer.
 //
-// The kernel's copy is slower than memcpy (it looks up every page), so it pays if it replaces two
-// copies by one. It does not pay if one copy into a slot serves several receivers. For all_reduce
-// it also saves the waits between slices.
+// The kernel's copy is slower than memcpy, because it looks up every page. It pays if it replaces
+// two copies by one, but not if one copy into a slot serves several receivers. For all_reduce it
+// also saves the waits between slices.
 constexpr std::int64_t single_copy_from(Operation operation, int ranks) {
   constexpr std::int64_t kOne = 64 << 10, kMiB = 1 << 20, kNever = INT64_MAX;
   switch (operation) {
@@ -35,10 +36,10 @@ constexpr std::int64_t single_copy_from(Operation operation, int ranks) {
       return ranks == 2 ? kOne : kNever;
   }
 }
-// Minimum bytes for which an all_reduce through bounce slots works by shards: fewer bytes for each
-// rank, but two more waits.
+// Minimum bytes for which each rank of an all_reduce through bounce slots reduces one shard: fewer
+// bytes per rank, but two more waits.
 constexpr std::int64_t shards_from(int ranks) { return ranks == 2 ? 256 << 10 : 0; }
-// Bytes copied at once, within these limits: the more ranks share the slots, the fewer.
+// Limits for the bytes of one copy. The more ranks share the bounce slots, the fewer bytes.
 inline constexpr std::int64_t kLargestLane = 128 << 10, kSmallestLane = 4 << 10;
 
 }  // namespace shoal::collectives::native
