@@ -1,17 +1,17 @@
-// The control pages of the ranks of one host: one page per rank in shared memory, written by that
-// rank (except the doorbell and `aborted_by`) and read by all.
+// The control pages of the ranks of one host: one page per rank in shared memory. Its rank writes
+// it, except `doorbell` and `aborted_by`; all ranks read it.
 //
 // A rank's place is one 64-bit word (sequence << 32 | steps done). `sequence` counts operations
-// from 1, `steps` those of the current one. The word is stored with release order after the data
-// that it announces (except some descriptors, see ControlSlot). Differences are taken as signed, so
-// both counts may wrap.
+// from 1, `steps` counts the finished steps of the current one. The word is stored with release
+// order after the data that it announces (some descriptors come later, see ControlSlot). Places are
+// compared by their signed difference, so both counts may wrap.
 //
-// A rank publishes operation t once two conditions hold. Every rank has published t - kLead, and so
-// has finished all earlier operations. And all ranks are known to have made the same calls up to t
-// - kLead or later.
+// A rank publishes operation t only under two conditions. First, every rank has published t -
+// kLead, and so has finished all earlier operations. Second, all ranks are known to have made the
+// same calls up to t - kLead at least.
 //
-// Ranks are therefore at most kLead operations apart. The 2 kLead slots are used in rotation, so a
-// rank can read the slots of its own last kLead operations while no rank writes them.
+// Ranks are therefore at most kLead operations apart. Operations use the 2 kLead slots in rotation.
+// So a rank can read all ranks' slots of its own last kLead operations: no rank rewrites them yet.
 #pragma once
 
 #include <array>
@@ -24,9 +24,9 @@
 
 namespace shoal::collectives::transport {
 
-// The location of a buffer: a symmetric segment of the rank and the byte offset in it. Segment -1:
-// other memory. The offset is then its address in that rank's process, if peers need it
-// (process_memory.h).
+// Location of a buffer: the number of a symmetric segment of its rank, and the byte offset in it.
+// Segment -1 means other memory; the offset is then the address in that rank's process, if peers
+// need it (process_memory.h).
 struct Location {
   std::int32_t segment = -1;
   std::int64_t offset = 0;
@@ -36,32 +36,32 @@ struct Location {
 
 struct Descriptor : Signature {
   std::uint32_t sequence = 0;
-  std::uint32_t number = 0;  // the user's number, for messages
-  bool step = false;         // it is a step of the call that the signature describes
+  std::uint32_t number = 0;  // the call's number as the user counts, for error texts
+  bool step = false;         // one step of the call that the signature describes
   double factor = 1;         // for premultiplied_sum
   Location send, recv;
 };
 
 inline constexpr std::size_t kInlineBytes = 8192;
 
-// Data that one rank writes and another polls gets a pair of cache lines of its own. Processors
-// prefetch the neighbour of a line that is read, which would needlessly take it from its writer.
+// Alignment of data that one rank writes and another polls: a pair of cache lines. Processors also
+// prefetch the neighbour of a line that is read, which would take that line from its writer.
 inline constexpr std::size_t kApart = 128;
 
 // How many operations a rank may be ahead of another.
 inline constexpr std::uint32_t kLead = 8;
 inline constexpr std::uint32_t kSlots = 2 * kLead;
 
-// Everything that peers of a small operation need, in the one cache line that they poll. A rank
-// reads a slot once `place` equals place_of(its sequence, 0): the slot's other sequences are kSlots
-// away, so wrapping is harmless.
+// Everything that peers need for a small operation, in the one cache line that they poll. A rank
+// reads a slot once `place` equals place_of(sequence, 0). The slot's other sequences are multiples
+// of kSlots away, so wrapping is harmless.
 struct alignas(64) FirstLine {
   static constexpr std::size_t kPayloadBytes = 48;
   std::atomic<std::uint64_t> place{0};
-  // Hash of all signatures up to this operation's. After ranks have made a different call once,
-  // their histories differ from then on, even if no rank compared them at the time.
+  // Hash of all signatures up to this operation's. Once two ranks have made different calls, their
+  // histories stay different, even if no rank compared them at the time.
   std::uint64_t history = 0;
-  std::byte payload[kPayloadBytes];  // of an inline exchange that fits, else unused
+  std::byte payload[kPayloadBytes];  // the data of an inline exchange if it fits, else unused
 };
 constexpr std::uint64_t hash_of(const Signature& s) {
   const std::uint64_t kind =
@@ -73,33 +73,35 @@ constexpr std::uint64_t hash_of(const Signature& s) {
   hash = ((hash ^ hash >> 32) + s.counts) * 0x94d049bb133111eb;
   return hash ^ hash >> 32;
 }
-// Injective in either argument. Histories that differ therefore keep differing. Different
-// signatures after the same history give different histories, unless their hashes are equal.
+// Injective in either argument, so histories that differ stay different under equal calls.
+// Different signatures after the same history give different histories, unless their hashes
+// collide.
 constexpr std::uint64_t history_after(std::uint64_t before, std::uint64_t hash) {
   const std::uint64_t mixed = (before ^ hash) * 0x9e3779b97f4a7c15;
   return mixed ^ mixed >> 32;
 }
 
-// The payload: counts of a _v operation, then the data of a call that travels inline.
+// `payload` holds the counts of a _v operation, then the data of a call that travels inline.
 struct alignas(kApart) ControlSlot {
   FirstLine first;
-  // `descriptor` belongs to operation `described`, which is stored with release order. A repeated
-  // small call writes it after the first line, while it waits for its peers.
+  // `descriptor` belongs to operation `described`, which is stored with release order. For a
+  // repeated small call it is written after the first line, while the rank waits for its peers.
   alignas(kApart) std::atomic<std::uint32_t> described{0};
   Descriptor descriptor;
   alignas(kApart) std::byte payload[kInlineBytes];
 };
 
-// For copies between processes (process_memory.h). A peer that reads `secret` at `address` in this
-// rank's process has permission and the right process. Both are written before any peer sees the
-// page.
+// For copies between processes (process_memory.h). A peer that finds `secret` at `address` of
+// process `pid` has permission and the right process. All three are written before any peer sees
+// the page.
 struct alignas(64) MemoryAccess {
   std::int64_t pid = 0;
   std::uint64_t address = 0, secret = 0;
-  // 0: not tried yet; 1: this rank reaches all others; else 1 + the errno of the first failure.
+  // 0: not tried yet; 1: this rank can copy from and to all others; else 1 + errno of the first
+  // failure.
   std::atomic<std::int32_t> reaches{0};
-  // A rank that gives up sets `closed`: no peer begins to write into its buffers from then on. It
-  // then waits for writes in progress. Accesses to both are sequentially consistent.
+  // A rank that gives up sets `closed`, so that no peer begins to write into its buffers, and then
+  // waits until no peer is `writing`. Accesses to both are sequentially consistent.
   alignas(64) std::atomic<std::uint32_t> writing{0};  // this rank is writing into another's memory
   std::atomic<std::uint32_t> closed{0};
 };
@@ -111,9 +113,10 @@ struct alignas(kApart) RankPage {
   alignas(kApart) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
   // Whether this rank can fence all ranks (doorbell.h); written before any peer sees the page.
   std::atomic<bool> can_fence{false};
-  std::atomic<bool> fences{false};  // this rank passes a fence whenever it publishes
-  // Bit c of `cores`: this rank may run on core c. `quota_cores`: its CPU quota, or 0.
-  // `quota_group`: equal on ranks of one control group. Written before any peer sees the page.
+  std::atomic<bool> fences{false};  // this rank executes a fence whenever it publishes
+  // Bit c of `cores`: this rank may run on core c. `quota_cores`: CPU quota of its control group;
+  // 0: none. `quota_group`: equal on ranks of one control group. Written before any peer sees the
+  // page.
   std::array<std::uint64_t, 16> cores{};
   double quota_cores = 0;
   std::uint64_t quota_group = 0;
@@ -137,7 +140,7 @@ constexpr bool reached(std::uint64_t place, std::uint64_t target) {
 constexpr std::uint32_t sequence_of(std::uint64_t place) {
   return static_cast<std::uint32_t>(place >> 32);
 }
-constexpr bool before(std::uint32_t a, std::uint32_t b) {  // of two sequences
+constexpr bool before(std::uint32_t a, std::uint32_t b) {  // compares two sequences
   return static_cast<std::int32_t>(b - a) > 0;
 }
 

@@ -1,4 +1,4 @@
-// A TCP connection of the control links and its messages. For control_links.cc.
+// A TCP connection of the control links, and its messages. Internal to the control links.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace shoal::collectives::transport::control {
 enum class Kind : std::uint32_t {
   hello,
   welcome,
-  // From rank 0: "3 2.4 5 7.1": ranks 3 and 5 were last heard 2.4 and 7.1 seconds ago. From other
-  // ranks, their newest call: "17 barrier".
+  // From rank 0, "3 2.4 5 7.1" means that ranks 3 and 5 were last heard from 2.4 and 7.1 seconds
+  // ago. Other ranks send their newest call: "17 barrier".
   heartbeat,
   left,
   died,
@@ -40,26 +40,28 @@ struct Message {
 struct Connection {
   FileDescriptor fd;
   std::string in, out;
-  Clock::time_point heard = Clock::now();
-  double out_of_reach = 0;   // seconds
+  Clock::time_point heard = Clock::now();  // last sign of life
+  double out_of_reach = 0;                 // seconds
   bool unreachable = false;  // whether the host was unreachable when the connection ended
 
   // Writes as much as the socket takes; the rest follows later.
   void flush();
-  // Updates how long the peer's kernel has been silent. Time in which this process itself was
-  // stopped does not count: at most `most` is added per call.
+  // Updates `out_of_reach`, the time for which the peer's kernel has been silent. Adds at most
+  // `most` seconds per call, so that time in which this process was stopped does not count.
   void look(double most);
-  // False if the connection has ended or carries data that is no Message.
+  // Appends the messages that have arrived. False if the connection has ended or carries data that
+  // is no Message.
   bool receive(std::deque<Message>& messages);
 
  private:
   bool split(std::deque<Message>& messages);
 };
 
-// Queues bytes that the socket does not take yet. Does nothing without a connection.
+// Does not block: queues bytes that the socket does not take yet. Does nothing without a
+// connection.
 void send(Connection& connection, const Message& message);
 
-// Blocks for one handshake message. False if none came.
+// Blocks until one handshake message arrives. False if none came in time.
 bool await(Connection& connection, Message& message, Deadline deadline);
 
 void prepare(int fd);

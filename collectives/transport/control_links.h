@@ -1,9 +1,10 @@
 // Out-of-band connections between all processes of a job (decision 4), for heartbeats, deaths and
-// last words. A TCP star: rank 0 forwards news to all others. A thread that sleeps in poll(2)
-// serves it, so a death is noticed even while the program computes and the fabric is silent.
+// last words. They form a TCP star: rank 0 forwards news to all others. A thread that sleeps in
+// poll(2) serves it, so a death is noticed even while the program computes and the fabric is
+// silent.
 //
-// TCP acknowledgements tell a stopped process from an unreachable host: neither a stopped process
-// nor a loaded machine holds them back.
+// TCP acknowledgements distinguish a stopped process from an unreachable host: the kernel sends
+// them even if the process is stopped or the machine is loaded.
 //
 // Thread-safe.
 #pragma once
@@ -21,24 +22,24 @@
 
 namespace shoal::collectives::transport {
 
-// The reason why the job must end.
+// A reason why the job must end.
 struct ControlNews {
   enum class Kind : std::uint8_t {
-    died,         // its connection ended without goodbye
-    unreachable,  // nothing came from its host, not even acknowledgements, for `text` seconds
-    failed,       // it threw; `text` is its message
-    aborted,      // a thread called abort there; `text` is the reason
+    died,         // the rank's connection ended without a goodbye
+    unreachable,  // its host sent nothing, not even acknowledgements, for `text` seconds
+    failed,       // the rank threw an error; `text` is its message
+    aborted,      // a thread of the rank called abort; `text` is the reason
   };
   Kind kind = Kind::died;
   int rank = -1;
   std::string text;
-  std::uint32_t code = 0;  // failed: the ErrorCode that it threw
+  std::uint32_t code = 0;  // failed: the ErrorCode
 };
 
 class ControlLinks {
  public:
-  // Seconds for which a host may be out of reach; at most a fraction of an operation's deadline, so
-  // that a cut link is named before the deadline passes.
+  // Seconds for which a host may be out of reach: at most a fraction of an operation's deadline, so
+  // that a cut link is reported before the deadline passes.
   static double patience(double deadline_seconds);
 
   // Collective. `prefix` must be new in `store` for each group. `unreachable_seconds`: the same on
@@ -54,16 +55,15 @@ class ControlLinks {
   // The first news that arrived.
   std::optional<ControlNews> news() const;
   bool has_news() const;  // costs one load
-  // Seconds since the last sign of life of `rank`'s process, if that is longer than usual. The
-  // process is stopped or starved, or its host is out of reach, which becomes news after
-  // unreachable_seconds. Ranks other than 0 learn this from rank 0. The process may come back, so
-  // silence is no failure.
+  // Seconds since the last sign of life of `rank`'s process, if that is longer than usual. Silence
+  // is no failure: the process may be stopped or starved and come back. If its host is out of
+  // reach, that becomes news after unreachable_seconds. Other ranks learn the silence from rank 0.
   std::optional<double> silent_seconds(int rank) const;
   // Sends to all other ranks; `what`: failed (with the code of the error) or aborted.
   void tell(ControlNews::Kind what, std::string_view text, std::uint32_t code = 0);
   // Records this rank's newest collective. Rank 0 receives it with the next heartbeat and compares
-  // it with its own call of that number. A difference becomes news (failed, mismatch), even if no
-  // data message would reveal it. Numbers may wrap. Costs a few tens of nanoseconds.
+  // it with its own call of that number. A difference becomes news (failed, with code mismatch),
+  // even if no data message would reveal it. Numbers may wrap. Costs a few tens of nanoseconds.
   void called(std::uint32_t number, const Signature& signature);
   // Announces that this rank leaves without a failure. Does not wait.
   void leave();

@@ -1,4 +1,5 @@
-// Connects the control links: rank 0 listens and publishes its card, the other ranks connect to it.
+// Connects the control links: rank 0 listens and publishes its card, and the other ranks connect to
+// it.
 #pragma once
 
 #include <string>
@@ -19,8 +20,8 @@ struct Meeting {
 };
 
 // Returns the connections: on rank 0 by rank, elsewhere only the one to rank 0. Throws timeout,
-// naming missing ranks, or corrupt_data if rank 0's card is unreadable. If a rank cannot reach rank
-// 0, both throw unavailable, naming addresses, port and host.
+// naming the missing ranks, or corrupt_data if rank 0's card is unreadable. If a rank cannot reach
+// rank 0, both ranks throw unavailable, naming addresses, port and host.
 std::vector<Connection> meet(const Meeting& meeting);
 
 }  // namespace shoal::collectives::transport::control

@@ -1,5 +1,5 @@
-// Waiting for another rank: spin briefly, then yield the core, then sleep until woken (futex(2)). A
-// wait therefore costs little, and ranks may outnumber cores.
+// How a thread waits for another rank: it spins briefly, then yields the core, then sleeps until
+// woken (futex(2)). So a wait costs little, and ranks may outnumber cores.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace shoal::collectives::transport {
 
-// Publishing is frequent and sleeping is rare, so the sleeper executes the fence that keeps it from
-// missing a new publication: membarrier(2) makes every running thread of every registered process
-// pass a fence. True once this process is registered. False if the kernel or a container's filter
-// refuses; publishers then fence themselves.
+// Publishing is frequent and sleeping is rare. So the sleeper, not the publisher, executes the
+// fence that keeps it from missing a publication: membarrier(2) makes every running thread of every
+// registered process pass one. Returns true once this process is registered. False if the kernel or
+// a container's filter refuses; publishers must then fence themselves.
 bool register_for_fences();
 void fence_all_ranks();
 
-// Wakes the sleeping threads of the page's rank, if any. Call it after storing the awaited data,
-// and after a sequentially consistent fence unless sleepers fence all ranks.
+// Wakes the sleeping threads of the page's rank, if there are any. Call it after storing the
+// awaited data, with a sequentially consistent fence between unless sleepers fence all ranks.
 void wake(RankPage& page);
 void wake_always(RankPage& page);
 
-// Pause between two polls: leaves more of the core to its other hardware thread.
+// A pause between two polls, which leaves more of the core to its other hardware thread.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -41,7 +41,7 @@ class Backoff {
   void reset() { round_ = 0; }
   bool sleeping() const { return sleep_only_ || round_ >= spins_ + kYields; }
 
-  // One pause of at most `milliseconds`. ready() tells whether the wait is over.
+  // Pauses once, for at most `milliseconds` if it sleeps. ready() tells whether the wait is over.
   template <typename Ready>
   void pause(RankPage& own, int milliseconds, Ready&& ready) {
     if (!sleeping()) {
@@ -52,9 +52,9 @@ class Backoff {
         relax();
       return;
     }
-    // Announces the sleep, reads the bell, then polls once more. A word stored before the
-    // announcement is seen by ready(); one stored after it rings the bell, which futex_wait
-    // compares.
+    // Announces the sleep, reads the bell, then polls once more. ready() sees a word that was
+    // stored before the announcement. A rank that stores one later rings the bell, and futex_wait
+    // then returns at once.
     own.sleepers.fetch_add(1);
     if (fence_all_) fence_all_ranks();
     const std::uint32_t bell = own.doorbell.load();
@@ -73,11 +73,11 @@ class Backoff {
 
 // Writes the cores that this rank may run on, and its CPU quota, into its page.
 void publish_cores(RankPage& own);
-// Cores that any of these ranks may run on; fewer if the quotas of all their control groups
-// together allow less. At least 1.
+// Number of cores that these ranks may use together; fewer if the quotas of all their control
+// groups allow less. At least 1.
 int cores_of(std::span<const RankPage* const> pages);
 
-// Spins suitable for `ranks` ranks on `cores` cores: none if ranks outnumber cores.
+// Polls before yielding (Backoff) for `ranks` ranks on `cores` cores: 0 if ranks outnumber cores.
 std::uint32_t suitable_spins(int ranks, int cores);
 std::uint32_t suitable_spins(int ranks);  // on the cores that this rank may use
 

@@ -1,5 +1,5 @@
-// Identifies where a process runs, for ranks to compare: its host name and identifiers from the
-// kernel. Two containers of one machine may have one host name and yet not reach each other.
+// Identifies where a process runs: its host name and identifiers from the kernel, which ranks
+// compare. Two containers of one machine may have the same host name and yet not reach each other.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace shoal::collectives::transport {
 
-// A field that the kernel does not provide (no /proc) is empty and equals every value.
+// A field that the kernel does not provide (no /proc) is empty and matches every value.
 struct HostIdentity {
   std::string name;       // as gethostname() says
   std::string machine;    // the current boot of the machine
@@ -27,15 +27,16 @@ HostIdentity read_identity(CardFields& card);
 
 bool differ(const std::string& a, const std::string& b);
 
-// Whether a process of one reaches loopback addresses and abstract socket names of the other.
+// Whether a process of one can reach loopback addresses and abstract socket names of the other.
 bool share_loopback(const HostIdentity& a, const HostIdentity& b);
 
-// Throws unavailable, with the remedy, if `ranks` give one host name but are not on one host.
-// `hosts`: those of `ranks`; the error names the first that differs from hosts[own].
+// Throws unavailable, with the remedy, if `ranks` differ in host name, machine or network
+// namespace. `hosts`: their identities, in the order of `ranks`. The error names the first that
+// differs from hosts[own].
 void check_one_host(const std::vector<HostIdentity>& hosts, const std::vector<int>& ranks, int own);
 
-// Why ranks of one machine may not reach each other's memory by process numbers: the namespaces
-// that differ, and what to do. Empty: namespaces are not the reason.
+// Why ranks of one machine cannot reach each other's memory by process number: names the namespaces
+// that differ and a remedy. Empty: namespaces are not the reason.
 std::string why_memory_is_apart(const std::vector<HostIdentity>& hosts,
                                 const std::vector<int>& ranks);
 

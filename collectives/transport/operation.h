@@ -1,4 +1,4 @@
-// The operations, the reductions, and the signature of a call: the values that ranks must agree on
+// The operations, the reductions, and a call's signature: the values that ranks must agree on
 // before data moves (decision 5).
 #pragma once
 
@@ -32,7 +32,7 @@ enum class Operation : std::uint8_t {
   split  // ranks exchange color and key
 };
 
-// How many elements a rank's whole buffer has.
+// Number of elements in a rank's whole buffer.
 enum class Extent : std::uint8_t {
   none,
   count,       // `count`
@@ -44,7 +44,7 @@ enum class Extent : std::uint8_t {
 
 struct OperationTraits {
   std::string_view name;
-  Operation base;  // without _v, as selection tables name it
+  Operation base;  // the operation without _v, as in selection tables
   Extent send, recv;
   bool reduces = false;
   bool has_root = false;
@@ -93,8 +93,8 @@ constexpr bool is_message(Operation operation) {
 
 struct ReduceTraits {
   std::string_view name;
-  kernels::Reduce fold;            // of two elements; avg and premultiplied_sum also scale
-  bool rounds = false;             // a result may differ from every element
+  kernels::Reduce fold;            // combines two elements; avg and premultiplied_sum also scale
+  bool rounds = false;             // a result need not equal any of the elements
   std::string_view no_integers{};  // why integers are refused; empty: they are allowed
 };
 // Indexed by ReduceOp. Names, checks, kernels and precisions follow from this table.
@@ -122,9 +122,9 @@ struct Signature {
   DType dtype = DType::u8;
   ReduceOp reduce = ReduceOp::sum;
   std::uint8_t algorithm = 0;  // chosen by this rank or forced by the options; 0: neither
-  std::int32_t root = -1;      // or the receiver of a message
-  // As passed to the call; _v operations: the sum. 0 for all_to_all_v, whose counts differ between
-  // ranks and are compared pair by pair.
+  std::int32_t root = -1;      // for a message: the receiver
+  // As passed to the call; for _v operations the sum of the counts. 0 for all_to_all_v, whose
+  // counts differ between ranks and are compared pair by pair.
   std::int64_t count = 0;
   std::uint64_t counts = 0;  // hash of the counts of a _v operation; else 0
 

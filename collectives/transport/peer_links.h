@@ -1,8 +1,8 @@
-// A Unix socket to every other rank of the host, kept open. It passes memory (SCM_RIGHTS), and its
-// end of file reports a rank's death within milliseconds, before shared memory could.
+// An open Unix socket to every other rank of the host. It passes shared memory (SCM_RIGHTS), and
+// its end of file reports a rank's death within milliseconds.
 //
-// Socket names are abstract (unix(7), autobind) and travel through the Store, so nothing is left
-// in any file system. Only processes of the same user that know the group's secret are let in.
+// Socket names are abstract (unix(7), autobind) and travel through the Store, so no file is left
+// behind. Only processes of the same user that know the group's secret are accepted.
 #pragma once
 
 #include <cstdint>
@@ -21,36 +21,38 @@ namespace shoal::collectives::transport {
 
 enum class LinkState : std::uint8_t {
   open,
-  left,  // said goodbye: its Communicator was destroyed
-  lost   // the connection ended without a word: the process died
+  left,  // the rank said goodbye: its Communicator was destroyed
+  lost   // the connection ended without a goodbye: the process died
 };
 
 // Not thread-safe.
 class PeerLinks {
  public:
-  // Called for a peer's announcement, with its arguments and the descriptor of its memory.
+  // Called for each announcement of a peer, with the arguments of announce() and the descriptor of
+  // the segment's memory.
   using OnSegment =
       std::function<void(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd)>;
 
-  // Collective. `prefix` must be new in `store` for each group. Throws timeout naming the ranks
-  // that did not come, unavailable if ranks run on several hosts or in several network namespaces,
-  // corrupt_data naming the rank whose card is unreadable. `members`: the group's ranks as numbered
-  // in the job, for Errors; empty: the group is the job.
+  // Collective. `prefix` must be new in `store` for each group. `members`: the group's ranks as
+  // numbered in the job, for Errors; empty: the group is the job. Throws timeout, naming the ranks
+  // that did not come; unavailable if ranks run on several hosts or network namespaces;
+  // corrupt_data, naming a rank with an unreadable card.
   PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
             std::vector<int> members = {});
   ~PeerLinks();  // says goodbye
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
 
-  // Sends to all peers, in the order of the calls. Does not block: if a peer's socket is full,
-  // later drains send the rest. Closes the segment's descriptor once all peers have it. Skips peers
-  // that are gone.
+  // Sends a segment to all peers, in the order of the calls. Does not block: if a peer's socket is
+  // full, a later drain() sends it. Closes the segment's descriptor once all peers have it. Skips
+  // peers that are gone.
   void announce(std::int64_t number, std::shared_ptr<SharedSegment> segment);
-  // Announcements that wait for space in a socket, and the peers that lack some of them.
+  // Number of announcements that wait for space in a socket, and the peers that lack some of them.
   std::size_t backlog() const { return announcements_.size(); }
   std::vector<int> behind() const;
-  // Receives what has arrived, without blocking, notices ended connections, and sends waiting data.
-  // Throws io if this process has no free file descriptor for received memory.
+  // Receives announcements that have arrived, notices ended connections, and sends waiting
+  // announcements. Does not block. Throws io if this process has no free file descriptor for
+  // received memory.
   void drain(const OnSegment& on_segment);
   const std::vector<HostIdentity>& hosts() const { return hosts_; }  // by rank
   LinkState state(int peer) const { return states_[static_cast<std::size_t>(peer)]; }
@@ -73,7 +75,7 @@ class PeerLinks {
   int rank_, size_;
   const std::vector<int> members_;
   std::vector<HostIdentity> hosts_;
-  std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
+  std::vector<FileDescriptor> sockets_;  // by rank; empty for this rank
   std::vector<LinkState> states_;
   std::deque<Announcement> announcements_;  // not yet received by every peer
   std::vector<std::size_t> next_;           // by rank: index of the next announcement to send

@@ -8,7 +8,7 @@
 
 namespace shoal::collectives {
 
-// avg of integers is refused; min and max propagate NaN; 16-bit floats accumulate in f32.
+// avg refuses integers. min and max propagate NaN. 16-bit floats accumulate in f32.
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premultiplied_sum };
 
 // premultiplied_sum scales each rank's elements by that rank's own factor before the sum

@@ -1,5 +1,5 @@
-// Memory that several ranks map: a memfd. It does not depend on the size of /dev/shm, and nothing
-// is left behind when a rank is killed (memfd_create(2)).
+// Memory that several ranks map (memfd_create(2)). It does not depend on the size of /dev/shm, and
+// a killed rank leaves nothing behind.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ class FileDescriptor {
 
 class SharedSegment {
  public:
-  // New and zero-filled; pages take memory once touched. `name` shows in /proc/*/maps. Throws
-  // out_of_memory with the bytes, io if the process has no file descriptor left.
+  // Zero-filled; pages take memory only once touched. `name` shows in /proc/*/maps. Throws
+  // out_of_memory with the bytes, or io if the process has no file descriptor left.
   static std::shared_ptr<SharedSegment> create(const char* name, std::size_t bytes);
   // Maps another rank's segment and takes over the descriptor. Throws corrupt_data if it is not
   // `bytes` long (reading beyond its end would kill the process). Ranks that are threads of one
@@ -39,7 +39,8 @@ class SharedSegment {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
-  // Descriptor of a segment created here, until close_fd(); the mapping does not need it.
+  // Descriptor of a segment that this process created, until close_fd(). The mapping does not need
+  // it.
   int fd() const { return fd_.get(); }
   void close_fd() { fd_.reset(); }
 

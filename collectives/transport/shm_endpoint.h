@@ -1,12 +1,12 @@
 // The Endpoint between ranks of one host: a ring of packets for each ordered pair of ranks, in
 // memory that both map.
 //
-// Small messages travel eagerly, as one packet. Larger ones are offered first. Then the receiver
-// loads straight from the sender's buffer if it maps that (symmetric memory). Else the sender
-// stores straight into the receiver's buffer if it maps that. Else the message is streamed through
-// the ring in packets.
+// Small messages travel eagerly, as one packet. The sender offers larger ones first. If the
+// receiver maps the sender's buffer (symmetric memory), it loads from there. Else, if the sender
+// maps the receiver's buffer, it stores there. Else it streams the message through the ring in
+// packets.
 //
-// Receivers always empty their rings and set unexpected messages aside, so no message holds up
+// Receivers always empty their rings and set unexpected messages aside, so no message blocks
 // another.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace shoal::collectives::transport {
 
-// The host's ranks and memory as the endpoint uses them.
+// The ranks of the host and their memory, as the endpoint needs them.
 class ShmHost {
  public:
   virtual ~ShmHost() = default;
@@ -31,9 +31,9 @@ class ShmHost {
   // The peer's shm_mailbox_bytes(size()) bytes, initially zero, page-aligned.
   virtual std::byte* mailboxes(int peer) const = 0;
   virtual Location locate(const void* data, std::int64_t bytes) const = 0;
-  // Null until the announcement of its segment has arrived.
+  // This process's mapping of the peer's buffer; null until its segment's announcement arrives.
   virtual std::byte* resolve(int peer, const Location& location) const = 0;
-  // How the peer ended: "died", "left the group"; empty while it is there.
+  // How the peer ended ("died", "left the group"); empty while it is alive.
   virtual std::string fate(int peer) const = 0;
 };
 
@@ -41,13 +41,13 @@ std::size_t shm_mailbox_bytes(int size);
 
 class ShmEndpoint : public Endpoint {
  public:
-  // Whether progress() would move something now.
+  // Whether progress() would make progress now.
   virtual bool ready() const = 0;
 };
 std::unique_ptr<ShmEndpoint> make_shm_endpoint(std::unique_ptr<ShmHost> host);
 
-// An endpoint with its own memory and links, for ranks of one host; collective. `prefix` must be
-// new in `store` for each group. Throws timeout, naming the ranks that did not come.
+// Collective. Makes an endpoint with its own memory and links, for ranks of one host. `prefix` must
+// be new in `store` for each group. Throws timeout, naming the ranks that did not come.
 std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
                                                const std::string& prefix, Deadline deadline);
 

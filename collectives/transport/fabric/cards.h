@@ -1,5 +1,5 @@
-// Cards that describe a rank's rails, in the two rounds of connect.cc. For use in read_card()
-// (runtime/rendezvous/cards.h): a missing or wrong field or a value out of range throws.
+// The cards that ranks exchange in the two rounds of connect.cc: they describe a rank's rails.
+// Parse them inside read_card() (runtime/rendezvous/cards.h): a missing or wrong field throws.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace shoal::collectives::fabric {
 
-// The card of a rank's host.
+// First round: the rails on the rank's host.
 struct Survey {
   std::string provider, host;
   int local_rank = 0, local_size = 1;
   std::vector<RailSite> sites;
 };
 
-// The card of the rails that a rank opened.
+// Second round: the rails that the rank opened.
 struct Opened {
   std::vector<std::string> networks, addresses;  // by rail
-  std::vector<int> preferred;                    // rails
+  std::vector<int> preferred;                    // indices of the rails it prefers to send through
   std::int64_t largest_message = 0, largest_write = 0, eager = 0, stripe = 0;
   int receives = 0;
   int credits = 0, unmatched = 0;
@@ -34,7 +34,7 @@ struct Opened {
 nlohmann::json to_card(const Survey& survey);
 nlohmann::json to_card(const Opened& opened);
 
-// `ranks`: of the job.
+// `ranks`: number of ranks in the job.
 Survey parse_survey(const nlohmann::json& card, int ranks);
 Opened parse_opened(const nlohmann::json& card);
 

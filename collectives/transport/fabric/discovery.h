@@ -1,4 +1,4 @@
-// The rails of this host: fi_getinfo for providers and interfaces, hwloc for distances.
+// Finds the rails of this host: fi_getinfo gives providers and interfaces, hwloc the distances.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct FoundRail {
   RailSite site;
 };
 
-// In a fixed order (by name), one for each card or interface. `one_host`: all ranks are on this
-// host, so loopback suffices. Throws unavailable, naming what fi_getinfo offers here.
+// Returns one rail for each card or interface, ordered by name. `one_host`: all ranks are on this
+// host, so loopback suffices. Throws unavailable, naming the choices that fi_getinfo offers here.
 std::vector<FoundRail> find_rails(const FabricOptions& options, bool one_host);
 
 }  // namespace shoal::collectives::fabric

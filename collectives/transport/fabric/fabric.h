@@ -1,10 +1,10 @@
 // Endpoints over libfabric's reliable datagrams (FI_EP_RDM): EFA on AWS, tcp and udp elsewhere.
 //
 // A rail is one network card (or interface) with its own domain, endpoint and completion queue.
-// Each rank gets the rails near it; large messages are striped over them. A provider's capabilities
+// Each rank uses the rails near it, and stripes large messages over them. A provider's capabilities
 // (order, sizes, registration, progress) are read from fi_info.
 //
-// In a build without libfabric, all of this throws unavailable, naming SHOAL_LIBFABRIC.
+// In a build without libfabric, make_fabric_endpoint() throws unavailable, naming SHOAL_LIBFABRIC.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,17 @@ struct FabricOptions {
   // network ("10.0.0.0/16") or an address of this host. Empty: every interface that all ranks
   // share; loopback only if all ranks are on this host or there is nothing else.
   std::string interfaces;
-  std::int64_t eager_bytes = 8192;        // upper bound; the provider's largest message is another
+  std::int64_t eager_bytes = 8192;        // also limited by the provider's largest message
   std::int64_t stripe_bytes = 128 << 10;  // smallest piece worth its own rail
   int credits = 0;    // eager messages in flight to one peer on one rail; 0: auto
-  int unmatched = 0;  // eager messages a peer may be ahead of our receives; 0: auto
-  // Unused registrations kept; -1: 256 if registering pins nothing, else none. Memory that is freed
-  // and remapped under a pinned registration would be written in the wrong place.
+  int unmatched = 0;  // eager messages that a peer may send ahead of this rank's receives; 0: auto
+  // Unused registrations to keep; -1: 256 if registering pins nothing, else none. If pinned memory
+  // were freed and remapped, a write through the old registration would reach the wrong pages.
   int idle_registrations = -1;
-  std::uint32_t first_receive_id = 0;  // tests start just before the wrap
-  bool sockets = true;        // over tcp: small messages beside the provider, which is faster
-  bool remote_writes = true;  // false: as if the provider had no FI_RMA
-  // The CUDA device whose memory messages may use, if the provider can; -1: none.
+  std::uint32_t first_receive_id = 0;  // tests start just below the wrap-around
+  bool sockets = true;        // over tcp, send small messages through sockets, which is faster
+  bool remote_writes = true;  // false: behave as if the provider had no FI_RMA
+  // The CUDA device whose memory messages may use, if the provider supports it; -1: none.
   int cuda_device = -1;
 };
 
@@ -48,8 +48,8 @@ FabricOptions fabric_options(const std::string& transport = {});
 bool gpudirect_is_wanted();
 
 // Collective: every rank of the job calls it with the same `prefix`, which must be new in `store`.
-// `local_rank` of `local_size` ranks of this host, which share its rails. Throws unavailable naming
-// the available providers, timeout naming the ranks that did not come, or io.
+// The `local_size` ranks of this host share its rails. Throws unavailable, naming the available
+// providers; timeout, naming the ranks that did not come; or io.
 std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank,
                                                           int size, int local_rank, int local_size,
                                                           Store& store, const std::string& prefix,

@@ -1,19 +1,20 @@
-// The protocol over a set of rails (purpose: fabric.h).
+// The message protocol over a set of rails. See fabric.h for its purpose.
 //
-//   eager       header and payload in one send, into a posted receive of the peer
-//   rendezvous  the receiver grants (address, keys, id) once its receive is posted; the sender
-//               writes segments straight into it, each with the id as its data; the receiver counts
-//               them, because they arrive in any order
+//   eager       One send carries header and payload into one of the peer's message buffers.
+//   rendezvous  Once its receive is posted, the receiver sends a grant (address, keys, id). The
+//               sender writes segments straight into the receive buffer, each with the id as its
+//               data. The receiver counts them, because they arrive in any order.
 //
-// Over tcp, eager messages and the control messages of small ones travel beside the rails if
-// possible (socket_lane.h); they need no credits.
+// Over tcp, eager messages and the grants of small messages go through sockets if possible
+// (socket_lane.h). They need no credits.
 //
 // Two limits protect a slow receiver:
-//   credits     A sender never has more messages in flight to a rail than that rail keeps buffers
-//               for it. The last credit of a rail is reserved for returning credits, so that two
-//               ranks that have spent all others can still return theirs.
-//   unmatched   Eager messages without a posted receive are copied aside, up to a limit. Beyond it,
-//               small messages are announced and wait for a grant as large ones do.
+//   credits     One credit stands for one buffer that a rail of the receiver reserves for the
+//               sender; each message in flight spends one. The last credit of a rail may only
+//               return credits, so two ranks that have spent all others can still return theirs.
+//   unmatched   The receiver copies eager messages without a posted receive aside, up to a limit.
+//               Beyond it, the sender announces small messages and waits for grants, as for large
+//               ones.
 #pragma once
 
 #include <deque>
@@ -33,15 +34,15 @@
 
 namespace shoal::collectives::fabric {
 
-struct Route {  // to a peer
+struct Route {  // one way to a peer: from one of this rank's rails to one of the peer's
   int rail = 0, peer_rail = 0;
   fi_addr_t address = FI_ADDR_UNSPEC;
 };
 
 struct PeerSetup {
-  std::vector<Route> routes;    // for messages we send
-  int peer_rails = 0;           // that peer's
-  std::vector<int> arrives_on;  // our rails that its routes lead to
+  std::vector<Route> routes;    // for messages that this rank sends
+  int peer_rails = 0;           // number of the peer's rails
+  std::vector<int> arrives_on;  // this rank's rails that the peer's routes lead to
   bool writes = false;          // remote writes work in both directions
 };
 
@@ -50,14 +51,14 @@ struct FabricSetup {
   std::uint32_t magic = 0;
   std::string name;
   std::vector<std::unique_ptr<Rail>> rails;
-  std::unique_ptr<SocketLane> lane;  // null: everything travels by the rails
+  std::unique_ptr<SocketLane> lane;  // null: all messages use the rails
   std::vector<PeerSetup> peers;      // by rank
   std::int64_t eager_bytes = 0;      // agreed by all
   std::int64_t largest_write = 0;    // agreed by all
   std::int64_t stripe_bytes = 0;     // agreed by all
   int credits = 0, unmatched = 0;    // agreed by all
   std::size_t idle_registrations = 0;
-  std::string device_memory_problem;  // Endpoint's
+  std::string device_memory_problem;  // returned by Endpoint::device_memory_problem
   std::uint32_t first_receive_id = 0;
 };
 
@@ -107,15 +108,15 @@ class FabricEndpoint final : public transport::Endpoint {
   transport::EndpointStatistics statistics() const override;
 
  private:
-  struct Outgoing {  // by rendezvous
+  struct Outgoing {  // a send by rendezvous
     int peer = -1;
     transport::MessageTag tag;
     const std::byte* data = nullptr;
     std::int64_t bytes = 0;
     transport::Completion* completion = nullptr;
-    std::int64_t outstanding = 0;  // segments
+    std::int64_t outstanding = 0;  // unfinished segments
     bool started = false;
-    Clock::time_point announce_at;  // if large and still not granted
+    Clock::time_point announce_at;  // for a large message that has no grant by then
     RegistrationCache::Use use;
   };
   struct Incoming {
@@ -126,14 +127,14 @@ class FabricEndpoint final : public transport::Endpoint {
     transport::Completion* completion = nullptr;
     std::uint32_t id = 0;
     std::int64_t segments = 0, remaining = 0;  // once granted
-    bool granted = false, on_rails = false;    // on_rails: its peer had no socket connection
+    bool granted = false, on_rails = false;    // on_rails: no socket to the peer when posted
     RegistrationCache::Use use;
   };
   struct Grant {
     MessageHeader header;
     std::vector<std::uint64_t> words;  // address, keys
   };
-  struct Message {  // waits for a credit and a buffer; one payload of:
+  struct Message {  // waits for a credit and a buffer; its payload is `words` or `data`
     MessageHeader header;
     std::vector<std::uint64_t> words;
     const std::byte* data = nullptr;
@@ -149,11 +150,11 @@ class FabricEndpoint final : public transport::Endpoint {
     std::uint32_t id = 0;
   };
   struct Peer {
-    std::vector<int> credits;  // by its rail
-    std::vector<int> owed;     // by our rail: free buffers that the peer does not know of
-    int unmatched_left = 0;    // eager messages we may send ahead of its receives
-    int matched_owed = 0;
-    int posts = 0;  // unfinished
+    std::vector<int> credits;  // by the peer's rail
+    std::vector<int> owed;     // by this rank's rail: credits to return to the peer
+    int unmatched_left = 0;    // eager messages that may still be sent ahead of its receives
+    int matched_owed = 0;      // matched messages that the peer has not been told of
+    int posts = 0;             // unfinished
     unsigned next_route = 0, next_stripe = 0;
     bool lost = false, owing = false, waits = false;
     std::string why_lost;
@@ -223,13 +224,13 @@ class FabricEndpoint final : public transport::Endpoint {
   std::unordered_map<std::uint32_t, Incoming*> granted_;
   std::unordered_map<MatchKey, Unexpected, KeyHash> unexpected_;
   std::unordered_map<MatchKey, Grant, KeyHash> early_grants_;
-  std::unordered_map<MatchKey, std::int64_t, KeyHash> announced_;  // small ones: bytes
+  std::unordered_map<MatchKey, std::int64_t, KeyHash> announced_;  // bytes of small messages
   std::deque<MatchKey> waiting_grants_;
   std::int64_t granted_segments_ = 0;
   std::uint32_t next_receive_id_;
   bool can_poll_ = false;
   int rails_left_out_ = 0;     // consecutive polls without the rails
-  int expected_on_rails_ = 0;  // of incoming_
+  int expected_on_rails_ = 0;  // entries of incoming_ with on_rails
   Clock::time_point last_stall_check_;
   bool abandoned_ = false;
   transport::EndpointStatistics statistics_;

@@ -1,8 +1,8 @@
 // One rail: a libfabric domain with its endpoint, completion queue, addresses and buffers. It posts
-// and polls; the endpoint interprets the data.
+// and polls; FabricEndpoint interprets the data.
 //
-// Never posts more than its completion queue holds: receives, transfers (sends and writes) and
-// writes granted to peers are limited from the start (EFA's queue overruns silently).
+// EFA's completion queue overruns silently. Receives, sends, writes and the writes granted to peers
+// are therefore limited from the start to what the queue holds.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ namespace shoal::collectives::fabric {
 
 // The context that libfabric returns with a completion.
 struct Transfer {
-  fi_context2 context{};  // first: libfabric's own while the transfer is in flight
+  fi_context2 context{};  // first member; libfabric uses it while the transfer is in flight
   enum class Kind : std::uint8_t { receive, message, write } kind = Kind::receive;
   int peer = -1;
-  bool carries_data = false;  // message: part of a post, not only control
+  bool carries_data = false;  // message: it carries data of a post, not only control
   std::byte* slot = nullptr;  // receive, message
-  void* owner = nullptr;      // write: the message it is part of
+  void* owner = nullptr;      // write: the message that it is part of
 };
 
 struct RailLimits {
@@ -31,12 +31,12 @@ struct RailLimits {
   int writes = 0;              // in flight
 };
 
-// Maximum writes of peers in flight towards one rail; the endpoint grants no more.
+// Maximum number of peers' writes in flight to one rail; FabricEndpoint grants no more.
 inline constexpr int kRemoteWrites = 1024;
 
 struct RailEvent {
   enum class Kind : std::uint8_t { received, sent, written, peer_wrote, failed } kind;
-  Transfer* transfer = nullptr;  // null for peer_wrote, unless it took a receive
+  Transfer* transfer = nullptr;  // null for a peer_wrote that used no receive
   std::size_t bytes = 0;         // received
   std::uint64_t data = 0;        // peer_wrote
   int error = 0;                 // failed: a positive libfabric error
@@ -47,7 +47,7 @@ enum class PostResult : std::uint8_t { posted, again, failed };
 
 class Rail {
  public:
-  // `cuda_device`: FabricOptions'.
+  // `cuda_device`: see FabricOptions.
   Rail(FoundRail found, int cuda_device);
   Rail(const Rail&) = delete;
   Rail& operator=(const Rail&) = delete;
@@ -61,15 +61,15 @@ class Rail {
   bool uses_virtual_addresses() const {
     return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
   }
-  // Why its card cannot access the device's memory by itself; empty: it can.
+  // Why the card cannot access the device's memory by itself; empty: it can.
   const std::string& device_memory_problem() const { return device_memory_problem_; }
   std::int64_t largest_message() const { return largest_message_; }
   std::int64_t largest_write() const { return largest_write_; }
   int receive_queue() const { return static_cast<int>(info_->rx_attr->size); }
   int transmit_queue() const { return static_cast<int>(info_->tx_attr->size); }
   bool manages_resources() const { return info_->domain_attr->resource_mgmt == FI_RM_ENABLED; }
-  // ofi_rxm of libfabric 1.17 crashes by a null context if its endpoint is closed while a peer's
-  // write with data is half received (rxm_handle_comp_error).
+  // ofi_rxm of libfabric 1.17 crashes on a null context if its endpoint is closed while a peer's
+  // write with data is partly received (rxm_handle_comp_error).
   bool must_stay_open_for_writes() const { return provider().find("ofi_rxm") != std::string::npos; }
   bool needs_frequent_progress() const {
     return info_->domain_attr->control_progress == FI_PROGRESS_MANUAL;
@@ -80,7 +80,7 @@ class Rail {
   // Allocates buffers and posts all receives. Call once, before any peer knows the address.
   void start(const RailLimits& limits);
 
-  // Null if all are in flight.
+  // Return null if all transfers of that kind are in flight.
   Transfer* take_message();
   Transfer* take_write();
   void give_back(Transfer* transfer);  // message, write
@@ -96,17 +96,17 @@ class Rail {
   };
   PostResult write(Transfer* transfer, const RemoteWrite& target);
   void repost(Transfer* receive);
-  int last_error() const { return last_error_; }  // of the failed post, positive
+  int last_error() const { return last_error_; }  // positive; of the last failed post
 
   // Appends the events since the last call.
   void poll(std::vector<RailEvent>& events);
-  int in_flight() const { return in_flight_; }  // messages and writes
+  int in_flight() const { return in_flight_; }  // number of messages and writes
 
   // The descriptor for poll(2), or -1 if the provider has none.
   int wait_descriptor() const { return wait_fd_; }
-  bool may_wait();  // nothing is left in the queue (fi_trywait)
+  bool may_wait();  // whether poll(2) may block: the queue is empty (fi_trywait)
 
-  // `device`: memory of cuda_device, not of the host.
+  // `remote`: peers may write to it. `device`: it is memory of cuda_device, not of the host.
   FiMemory register_memory(void* data, std::size_t bytes, bool remote, bool device = false);
 
  private:
@@ -128,7 +128,7 @@ class Rail {
   std::vector<std::byte> memory_;  // for all slots
   std::vector<Transfer> receives_, messages_, writes_;
   std::vector<Transfer*> free_messages_, free_writes_, unposted_;
-  FiMemory slots_region_;  // if local memory must be registered
+  FiMemory slots_region_;  // of memory_; null if local memory need not be registered
   FiEndpoint endpoint_;
   std::string address_;
   RailLimits limits_;

@@ -1,5 +1,5 @@
-// Which rails a rank uses, and which of a peer's rails they reach: pure functions of the ranks'
-// surveys.
+// Decides which rails a rank uses, and which of a peer's rails they reach. Pure functions of the
+// ranks' surveys.
 #pragma once
 
 #include <string>
@@ -13,13 +13,14 @@ struct InterfaceFilter {
   bool exclude = false;
   std::vector<std::string> names;
 
-  // Matches any of a rail's names (interface, network, address).
+  // Whether the filter lets a rail through, given all its names (interface, network, address).
   bool admits(const std::vector<std::string_view>& aliases) const;
 };
 // Throws invalid_argument if '^' is not first, or a name is empty.
 InterfaceFilter parse_interface_filter(std::string_view text);
 
-// Bridges and tunnels of container software: the same networks on every host, but not connected.
+// Whether `name` is a bridge or tunnel of container software. These have the same networks on every
+// host, but are not connected to each other.
 bool is_virtual_interface(std::string_view name);
 
 // A rail that one rank found on its host.
@@ -30,7 +31,7 @@ struct RailSite {
   friend bool operator==(const RailSite&, const RailSite&) = default;
 };
 
-// For each rank, the sites (by index into its own list) that all ranks can use: those on networks
+// The sites that all ranks can use, for each rank as indices into its own list: those on networks
 // that every rank has. If there is no common network, the k-th sites of all ranks pair up (routed
 // networks), and `by_index` is set.
 struct CommonRails {
@@ -39,12 +40,12 @@ struct CommonRails {
 };
 CommonRails find_common_rails(const std::vector<std::vector<RailSite>>& ranks);
 
-// Shares rails 0 .. rails-1 of one host among its ranks. Each gets ceil(rails / ranks), near ones
-// first, with all rails used equally often if distances permit. distances: [local rank][rail].
+// Shares one host's rails among its ranks. Each rank gets ceil(rails / ranks) rails, near ones
+// first; rails at equal distance are used equally often. distances: [local rank][rail].
 std::vector<std::vector<int>> share_rails(const std::vector<std::vector<int>>& distances);
 
-// For each of `own`, the peer's rail that it reaches: one of the same network, and of several the
-// one at the same position. -1 if the peer has none on that network.
+// For each own rail, the peer's rail that it reaches: one on the same network, or -1. If both have
+// several on a network, they pair up in order.
 std::vector<int> pair_rails(const std::vector<std::string>& own_networks,
                             const std::vector<std::string>& peer_networks);
 

@@ -1,8 +1,8 @@
-// Memory registered on every rail of an endpoint, and cached for the next message that uses it.
+// Registers memory on every rail of an endpoint, and caches the registrations for later messages.
 //
-// An entry covers an interval and counts its uses. Unused entries are kept up to a limit; the one
-// unused longest is dropped first. If registering pins pages, that limit is 0 by default: memory
-// that the program frees and remaps would otherwise be accessed through its old pages.
+// An entry covers an interval of addresses and counts its uses. Unused entries are kept up to a
+// limit; the one unused longest is dropped first. If registering pins pages, the default limit is
+// 0: memory that the program frees and remaps would otherwise be accessed through its old pages.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ class RegistrationCache {
     Entry* entry_ = nullptr;
   };
 
-  // `remote`: peers may write there. `device`: memory of the rails' device; such an entry is
-  // dropped with its last use.
+  // `remote`: peers may write there. `device`: it is memory of the rails' CUDA device; such an
+  // entry is dropped with its last use.
   Use acquire(const void* data, std::int64_t bytes, bool remote, bool device = false);
   // Whether the range lies in registered device memory.
   bool is_device(const void* data, std::int64_t bytes);
@@ -72,9 +72,9 @@ class RegistrationCache {
   std::size_t idle_limit_;
   Entries entries_;
   std::list<Entry*> idle_;      // longest unused first
-  std::uintptr_t longest_ = 0;  // bytes of the longest entry so far: bounds the search
+  std::uintptr_t longest_ = 0;  // bytes of the longest entry so far; bounds the search
   std::int64_t misses_ = 0;
-  int devices_ = 0;  // entries of device memory
+  int devices_ = 0;  // number of entries of device memory
 };
 
 struct RegistrationCache::Entry {  // covers [begin, end)

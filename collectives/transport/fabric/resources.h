@@ -1,6 +1,5 @@
-// Owners of libfabric's objects. Members that use each other are declared in order of creation, so
-// that they close in reverse: memory regions and endpoint, queues and addresses, domain, fabric,
-// info.
+// Owners of libfabric's objects. Declare members in order of creation, so that they close in the
+// reverse order: memory regions and endpoint, queues and addresses, domain, fabric, info.
 #pragma once
 
 #include <memory>
@@ -20,7 +19,7 @@ namespace shoal::collectives::fabric {
 struct CloseFid {
   template <typename Object>
   void operator()(Object* object) const noexcept {
-    // A failure leaks the object; there is no way to handle it here.
+    // A failure leaks the object; a destructor cannot handle it.
     fi_close(&object->fid);
   }
 };

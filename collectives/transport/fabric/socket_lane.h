@@ -1,13 +1,12 @@
-// Small messages over plain TCP sockets, beside rails whose provider sends over TCP anyway. One
-// system call sends and one receives; tcp;ofi_rxm needs three to wake its own queue for each.
+// Sends small messages over plain TCP sockets, beside rails whose provider uses TCP anyway. A
+// message takes one system call to send and one to receive. tcp;ofi_rxm makes three for each just
+// to wake its own queue.
 //
-// The kernel provides order, delivery and flow control. A message travels here if its peer is
-// connected and there is room, else by the rails; the protocol above needs no order between the
-// two.
+// The kernel provides order, delivery and flow control. A message takes the socket if its peer is
+// connected and there is room, else the rails. The protocol above needs no order between the two.
 //
 // The higher of two ranks connects when the first message passes between them. If a connection
-// ends, messages to that peer take the rails only. If it ended with an error, the peer is lost.
-//
+// ends, messages to that peer take only the rails. If it ended with an error, the peer is lost.
 #pragma once
 
 #include <cstddef>
@@ -24,35 +23,36 @@ namespace shoal::collectives::fabric {
 // Not thread-safe. Nothing here blocks.
 class SocketLane {
  public:
-  // Listens at `rail_address`, a sockaddr_in or sockaddr_in6, on its own port. Throws io.
-  // `largest`: bytes of a message, including headers.
+  // Listens at `rail_address`, a sockaddr_in or sockaddr_in6, on a port of its own. Throws io.
+  // `largest`: maximum bytes of a message, including its header.
   SocketLane(const std::string& rail_address, int rank, int size, std::size_t largest);
   ~SocketLane();
   SocketLane(const SocketLane&) = delete;
   SocketLane& operator=(const SocketLane&) = delete;
 
-  // The whole sockaddr, opaque to peers.
+  // The whole sockaddr; callers treat it as opaque bytes.
   const std::string& address() const { return address_; }
-  // Call once before sending. `addresses`: the peers' by rank (empty: none, or this rank). `magic`:
-  // the value that ranks of this job send first, so that strangers are rejected.
+  // Call once before sending. `addresses`: address() of each rank (empty: no lane, or this rank).
+  // `magic`: the value that ranks of this job send first, so that strangers are rejected.
   void start(std::vector<std::string> addresses, std::uint32_t magic);
 
-  // Begins to connect if that is this rank's part and not done yet.
+  // Begins to connect, if this rank is the one to connect and has not done so yet.
   void reach(int peer);
-  // True if the whole message was copied and is being sent; never sends a part.
+  // True if the lane has taken the whole message; `header` and `payload` may then be reused. Never
+  // takes a part.
   bool send(int peer, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // Passes on arrived messages; true if there was progress. Each look is a system call, so it polls
-  // the sockets of `wanted` peers; now and then, and after look_closely(), all of them.
+  // Passes arrived messages to `take`; true if there was progress. Polling a socket costs a system
+  // call, so it polls only those of `wanted` peers; now and then, and after look_closely(), all.
   using Take = std::function<void(std::span<const std::byte> message)>;
   using Wanted = std::function<bool(int peer)>;
   bool poll(const Take& take, const Wanted& wanted);
   bool is_open(int peer) const {
     return peers_[static_cast<std::size_t>(peer)].state == State::open;
   }
-  // Whether sent data waits here for room in a socket.
+  // Whether messages that the lane has taken wait for room in a socket.
   bool unsent() const { return unsent_ > 0; }
-  // For poll(2): readable when poll() has something to do. If it was readable, call look_closely()
-  // before poll().
+  // Descriptor for poll(2), readable when poll() has something to do. If it was readable, call
+  // look_closely() before poll().
   int descriptor() const { return events_.get(); }
   void look_closely() { closely_ = true; }
 
@@ -68,7 +68,7 @@ class SocketLane {
   struct Connection {
     State state = State::apart;
     transport::FileDescriptor fd;
-    std::vector<std::byte> in, out;  // the beginning of a message; data the socket had no room for
+    std::vector<std::byte> in, out;  // beginning of a message; data that awaits room in the socket
   };
   struct Guest {  // accepted, but has not identified itself
     transport::FileDescriptor fd;

@@ -1,6 +1,6 @@
-// Cuts one message over several rails: pure arithmetic, the same on both sides, so that the
-// receiver counts segments instead of ordering them. (Like aws-ofi-nccl's scheduler: pieces of 128
-// KiB or more, 128-byte aligned, starting on a rotating rail.)
+// Cuts one message into segments for several rails. Pure arithmetic, so both ends agree on the
+// number of segments, and the receiver only counts them. (Like aws-ofi-nccl's scheduler: pieces of
+// 128 KiB or more, 128-byte aligned, starting on a rotating rail.)
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace shoal::collectives::fabric {
 
 struct StripingRule {
-  std::int64_t smallest = 128 << 10;             // bytes; less is not worth another rail
+  std::int64_t smallest = 128 << 10;             // bytes; a smaller piece is not worth another rail
   std::int64_t largest = std::int64_t{1} << 30;  // maximum bytes of one provider write
   int rails = 1;                                 // from the sender to the receiver
 };
@@ -22,11 +22,12 @@ struct Segment {
 
 inline constexpr std::int64_t kStripeAlignment = 128;
 
-// Covers [0, bytes) once, in order; empty for 0 bytes. `first` is the rail of the first stripe
-// (modulo rails). Stripes: min(ceil(bytes / smallest), rails), each cut further at `largest`.
+// Segments that cover [0, bytes) once, in order; none for 0 bytes. The message has
+// min(ceil(bytes / smallest), rails) stripes, each cut further at `largest`. `first` is the rail of
+// the first stripe (modulo rails).
 std::vector<Segment> cut_into_segments(std::int64_t bytes, const StripingRule& rule,
                                        std::uint32_t first);
-// The length of that list, which does not depend on `first`.
+// The number of these segments, which does not depend on `first`.
 std::int64_t count_segments(std::int64_t bytes, const StripingRule& rule);
 
 }  // namespace shoal::collectives::fabric

@@ -1,4 +1,4 @@
-// Message headers between two fabric endpoints. Little-endian, like all supported machines.
+// The message header between two fabric endpoints. Little-endian, like all supported machines.
 #pragma once
 
 #include <bit>
@@ -13,30 +13,30 @@ enum class MessageKind : std::uint8_t {
   eager = 1,  // the whole message follows
   grant,      // from the receiver: write message `tag` here; address and keys follow
   announce,   // from the sender: it waits for the grant of `tag`
-  segment,    // of a granted message, without remote writes
-  credit      // only the values that every header returns
+  segment,    // a part of a granted message, if there are no remote writes
+  credit      // returns credits only, as every header does
 };
 
-// Starts every message, which takes one receive buffer of its receiver. The sender spends a credit
-// of the (peer, rail), which a later header of the receiver returns.
+// Starts every message. On the rails a message takes one receive buffer of its receiver, for which
+// the sender spends a credit of that (peer, rail). A later header of the receiver returns it.
 struct MessageHeader {
-  std::uint32_t magic = 0;  // of the job: packets of strangers are dropped
+  std::uint32_t magic = 0;  // the job's; packets with another are dropped
   MessageKind kind = MessageKind::credit;
-  std::uint8_t credit_rail = 0;  // of the sender of this header
-  std::uint16_t credits = 0;     // buffers of that rail that are free again
-  std::uint32_t source = 0;      // rank
+  std::uint8_t credit_rail = 0;  // a rail of this header's sender
+  std::uint16_t credits = 0;     // number of that rail's buffers that are free again
+  std::uint32_t source = 0;      // the sender's rank
   std::uint16_t matched = 0;     // eager messages matched to their receive since the last header
   std::uint16_t reserved = 0;
   transport::MessageTag tag;
-  std::uint32_t receive_id = 0;  // grant, segment; returned as the data of remote writes
+  std::uint32_t receive_id = 0;  // grant, segment; remote writes return it as their data
   Signature signature;
-  std::int64_t bytes = 0;   // of the whole message
+  std::int64_t bytes = 0;   // length of the whole message
   std::int64_t offset = 0;  // segment: its position
 };
 static_assert(std::endian::native == std::endian::little);
 static_assert(std::is_trivially_copyable_v<MessageHeader> && sizeof(MessageHeader) == 72);
 
-// Follows a grant's header: the address, then a key for each of the receiver's rails.
+// A grant's header is followed by the address and a key for each of the receiver's rails.
 inline constexpr std::size_t kMostRails = 64;
 
 }  // namespace shoal::collectives::fabric
