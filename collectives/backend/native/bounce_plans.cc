@@ -1,10 +1,10 @@
-// Plans for buffers that peers do not map. Slices go through two alternating bounce slots of each
-// rank, so that one slice is filled while the previous one is still being read.
+// Plans for buffers that peers do not map. Each rank passes its slices through two alternating
+// bounce slots: it fills one while its peers still read the other.
 //
 // Step order, for slices 0..N-1 (fill(N) is empty):
 //   exchange: fill(0), then for each k: fill(k+1), take(k)
 //   reduce:   fill(0), then for each k: fill(k+1), reduce(k), take(k)
-// fill(k+1) overwrites the slot of slice k-1 and waits until all ranks have taken that.
+// fill(k+1) overwrites the slot of slice k-1, so it waits until all ranks have taken that slice.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Long enough that a slice has moved from its writer's L2 cache to the shared one when another rank
+// A slice this long has moved from its writer's L2 cache to the shared cache when another rank
 // reads it. Between two cores of a Zen 4, slices of 256 KiB took twice as long, and so did stores
 // past the caches.
 constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
@@ -27,7 +27,7 @@ std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
 class BouncePlan : public Plan {
  public:
-  // `length`: elements of a slice.
+  // `length`: elements per slice.
   BouncePlan(PlanContext context, std::int64_t length)
       : c_(std::move(context)), slices_{c_.call.count, length} {}
   Route route() const override { return Route::bounced; }
@@ -57,7 +57,7 @@ class BouncePlan : public Plan {
   std::int64_t bounced_ = 0;
 };
 
-// A plan of fill and take steps.
+// A plan that alternates fill and take steps.
 class ExchangePlan : public BouncePlan {
  public:
   using BouncePlan::BouncePlan;
@@ -109,7 +109,7 @@ class BounceReduceScatter final : public ExchangePlan {
       : ExchangePlan(context, width(context)) {}
 
  private:
-  // Elements of each of the `size` parts of a slot; parts begin at multiples of a cache line.
+  // Elements in each of a slot's `size` parts. Parts begin at multiples of a cache line.
   static std::int64_t width(const PlanContext& c) {
     return std::max<std::int64_t>(1, kSlotBytes / c.size() / 64 * 64 / c.element());
   }
@@ -146,8 +146,8 @@ class BounceBroadcast final : public ExchangePlan {
   }
 };
 
-// Every rank fills its slot with all its data and reduces all slots into its recv buffer. That
-// moves more bytes than shards but saves two waits, which pays for shorter buffers.
+// Every rank fills its slot with all its data and reduces all slots into its recv buffer. This
+// moves more bytes than shards do, but saves two waits, which pays for short buffers.
 class BounceAllReduceWhole final : public ExchangePlan {
  public:
   explicit BounceAllReduceWhole(const PlanContext& context)
@@ -166,8 +166,8 @@ class BounceAllReduceWhole final : public ExchangePlan {
   }
 };
 
-// Every rank fills its slot with all shards but its own. It reduces its own shard from all slots
-// into its recv buffer and its slot, and takes the other shards from their owners' slots.
+// Every rank fills its slot with all shards but its own. It then reduces its own shard from all
+// slots into its recv buffer and its slot, and takes the other shards from their owners' slots.
 class BounceAllReduce final : public BouncePlan {
  public:
   explicit BounceAllReduce(const PlanContext& context)

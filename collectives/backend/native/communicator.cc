@@ -74,7 +74,7 @@ class NativeCommunicator final : public BackendCommunicator, public NodeFace {
     }
     if (ranks == 1 || !same)
       return make_node_communicator(plan.rank, ranks, store_, prefix, options_, std::move(members));
-    // The same ranks again: this group's memory is symmetric in the new group too.
+    // With the same ranks, this group's memory is symmetric in the new group too.
     auto group = std::make_shared<Group>(plan.rank, ranks, store_, prefix,
                                          Deadline::in_seconds(options_.deadline_seconds),
                                          std::move(members), group_);
@@ -86,7 +86,7 @@ class NativeCommunicator final : public BackendCommunicator, public NodeFace {
   const std::string prefix_;  // of store keys
   const CommunicatorOptions options_;
   SymmetricMemory memory_;
-  // Outlives the Communicator while there are Works, so that they can throw.
+  // Outlives the Communicator while callers hold Works, so that these can throw.
   std::unique_ptr<Engine, Engine::Deleter> engine_;
 };
 

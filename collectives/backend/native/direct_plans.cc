@@ -1,10 +1,10 @@
-// Plans that work in the peers' own buffers. Symmetric memory is mapped and accessed by loads and
-// stores without extra copies. For other memory, the kernel copies (Group::read_memory), into a
-// lane or straight to the destination.
+// Plans that work in the peers' own buffers. Ranks map symmetric memory and load and store there,
+// without extra copies. Other memory is copied by the kernel (Group::read_memory), into a lane or
+// straight to the destination.
 //
-// Each plan has `blocks` steps that wait for nothing, because matching descriptors imply that every
-// rank's buffers are ready. One last step waits until every rank has done its blocks; after it, no
-// rank touches another's buffers. All ranks have the same number of steps.
+// Each plan has `blocks_` steps that wait for nothing: matching descriptors imply that every rank's
+// buffers are ready. The last step waits until every rank has done its blocks; after it, no rank
+// touches another's buffers. All ranks have the same number of steps.
 #include <algorithm>
 #include <vector>
 
@@ -38,7 +38,7 @@ class DirectPlan : public Plan {
   virtual void run_block(std::uint32_t block) = 0;
   PlanContext c_;
   bool mapped_;
-  std::int64_t length_;  // elements of a block
+  std::int64_t length_;  // elements per block
   std::uint32_t blocks_ = 0;
 };
 
@@ -52,7 +52,7 @@ class DirectAllReduce final : public DirectPlan {
     mine_ = algorithm::shard(c_.call.count, c_.size(), c_.rank(), granule);
     const algorithm::Range largest = algorithm::shard(c_.call.count, c_.size(), 0, granule);
     blocks_ = static_cast<std::uint32_t>(algorithm::Slices{largest.size(), length_}.number());
-    // In place, the lines to be stored have just been loaded.
+    // Not for in-place calls: the lines to be stored have just been loaded into the caches.
     past_caches_ = mapped_ && c_.call.send != c_.call.recv &&
                    c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
@@ -68,7 +68,7 @@ class DirectAllReduce final : public DirectPlan {
       sources_[at(peer)] = c_.fetch(peer, offset, bytes, c_.lane(peer));
       if (c_.recv[at(peer)]) destinations_.push_back(c_.recv[at(peer)] + offset);
     }
-    // One pass: every element is loaded once from each rank and stored once to each rank.
+    // A single pass loads every element once from each rank and stores it once to each rank.
     c_.reduce_into_all(sources_, destinations_, range.size(), past_caches_);
     for (int hop = 1; hop < c_.size(); ++hop) {
       const int peer = (c_.rank() + hop) % c_.size();
@@ -103,8 +103,8 @@ class DirectReduceScatter final : public DirectPlan {
   std::vector<const void*> sources_;
 };
 
-// Pulls every peer's part if send buffers are symmetric; pushes the own part to all peers if only
-// recv buffers are. If neither are, the kernel pulls.
+// If send buffers are symmetric, each rank pulls every peer's part. If only recv buffers are, it
+// pushes its own part to all peers. If neither are, it pulls through the kernel.
 class DirectAllGather final : public DirectPlan {
  public:
   explicit DirectAllGather(const PlanContext& context)
@@ -112,7 +112,8 @@ class DirectAllGather final : public DirectPlan {
         slices_{c_.call.count, length_},
         pull_(c_.all_send_symmetric || !c_.all_recv_symmetric) {
     blocks_ = static_cast<std::uint32_t>(slices_.number() * c_.size());
-    // Bytes that all ranks load and store: each part once, and all parts once per rank.
+    // Bytes that all ranks touch together: each part once in a send buffer, and all parts once in
+    // each rank's recv buffer.
     past_caches_ = c_.exceeds_caches((1 + c_.size()) * c_.call.recv_bytes(c_.rank(), c_.size()));
   }
 
@@ -136,8 +137,8 @@ class DirectAllGather final : public DirectPlan {
   bool pull_, past_caches_;
 };
 
-// If every buffer is symmetric, or the kernel copies, each rank distributes one shard of the root's
-// data to all others, including the root. Else every rank but the root pulls all of it.
+// If every buffer is symmetric, or the kernel copies, each rank, the root included, distributes one
+// shard of the root's data to all others. Else every rank but the root pulls all of the data.
 class DirectBroadcast final : public DirectPlan {
  public:
   explicit DirectBroadcast(const PlanContext& context)

@@ -36,7 +36,7 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
 Engine::~Engine() { stop(); }
 
 WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
-  WorkPtr work;  // on a throw, destroyed after the lock is released
+  WorkPtr work;  // declared first: a throw must release the lock before it destroys the Work
   bool peers_need_more;
   {
     const std::lock_guard lock(lock_);
@@ -61,7 +61,7 @@ WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
       queue_.push_back(operation);
       if (is_head) advance();
     }
-    peers_need_more = !operation.exchanged_inline;  // or not yet known
+    peers_need_more = !operation.exchanged_inline;  // true also if it is not published yet
   }
   progress_.submitted(peers_need_more);
   return work;
@@ -76,7 +76,7 @@ bool Engine::test(QueuedOperation& operation) {
   throw_if_failed();
   progress_.driven();
   Progress progress = Progress::step;
-  // Bounded, because a caller of test() has other work.
+  // The steps are limited, because a caller of test() has other work to do.
   for (int steps = 0; steps < 8 && progress != Progress::none && !operation.done.load(); ++steps)
     progress = advance();
   if (operation.done.load()) return true;
@@ -86,7 +86,7 @@ bool Engine::test(QueuedOperation& operation) {
 }
 
 void Engine::abort(std::string_view reason) {
-  // Without the lock: a waiter may hold it until its deadline.
+  // Does not take the lock: a waiting thread may hold it until its deadline.
   group_->broadcast_abort(reason);
 }
 
@@ -110,7 +110,7 @@ void Engine::leave(Engine* engine) {
   std::atomic<int>& orphans = engine->orphans_;
   {
     const std::lock_guard lock(engine->lock_);
-    orphans.store(1);  // counts this call until it ends
+    orphans.store(1);  // keeps the engine alive until this call ends
     for (const auto& operation : engine->pool_.all()) {
       Holder holder = Holder::caller;
       orphans.fetch_add(1);
@@ -120,14 +120,14 @@ void Engine::leave(Engine* engine) {
   if (orphans.fetch_sub(1) == 1) delete engine;
 }
 
-// Called when a Work is dropped. Never blocks on the lock, which a thread in Work::wait() may hold
-// until its deadline: if enter() fails, `holder` is exchanged atomically instead.
+// Never blocks on the lock, which a thread in Work::wait() may hold until its deadline. If enter()
+// fails, it exchanges `holder` atomically instead.
 void Engine::release(QueuedOperation& operation) {
   if (lock_.enter()) {
     const bool held = operation.holder.load(std::memory_order_relaxed) == Holder::caller;
     if (held) operation.holder.store(Holder::nobody, std::memory_order_release);
     lock_.leave();
-    if (held) return;  // the engine may be gone
+    if (held) return;  // the engine may be deleted from here on
   }
   if (operation.holder.exchange(Holder::nobody) == Holder::orphan && orphans_.fetch_sub(1) == 1)
     delete this;
@@ -187,7 +187,8 @@ Engine::Progress Engine::advance_head() {
   check_before_step(head);
   run_step(head);
   ++head.step;
-  // The next operation's descriptor implies the last step of this one.
+  // After an inlined operation's last step, the place need not be published: the next operation's
+  // place implies it.
   if (head.step < head.plan->steps() || head.plan->route() != Route::inlined)
     group_->publish(transport::place_of(head.sequence, head.step));
   if (head.step < head.plan->steps()) return Progress::step;
@@ -195,7 +196,7 @@ Engine::Progress Engine::advance_head() {
   return Progress::finished;
 }
 
-// A peer whose memory a step uses may end meanwhile.
+// Adds the operation's name to an error, for example if a peer whose memory the step uses ends.
 void Engine::run_step(QueuedOperation& head) {
   guarded([&] {
     try {
@@ -221,10 +222,11 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   write_counts(call, slot);
   const bool fits = travels_inline(call, size, choice_);
   d.algorithm = static_cast<std::uint8_t>(choice_.told(call, fits));
-  // A fused call has more to compare than fits the first line; its buffer is symmetric.
+  // A fused call is not exchanged inline: peers must also compare more than the first line holds.
+  // Its buffer is symmetric.
   const bool inlined = fits && !operation.fusion;
   operation.exchanged_inline = inlined && exchanges_inline(call);
-  // In an all_to_all_v, another rank may send more than fits.
+  // The locations are needed too if another rank of an all_to_all_v sends more than fits inline.
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
     const std::int64_t recv_bytes = call.recv_bytes(rank, size);
@@ -241,7 +243,8 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   }
   flight_.submitted(operation.sequence, d);
   operation.published = true;
-  // Written last and quickly: peers poll the first line and would take it away between slow writes.
+  // Writes the first line last, and all at once: peers poll it, and each poll takes the cache line
+  // away from this core.
   if (operation.exchanged_inline) {
     operation.layout = inline_layout(call, rank, size);
     operation.layout.write(call.send, rank, slot);
@@ -381,7 +384,7 @@ void Engine::retire_head() {
   pool_.put_back(head);
 }
 
-// A Work may outlive the Communicator, which owns the memory of a fusion.
+// A fusion's buffer lies in the Communicator's memory, which a Work may outlive.
 void Engine::drop_queue() {
   for (; !queue_.empty(); queue_.pop_front()) {
     queue_.front().plan.reset();
@@ -391,7 +394,7 @@ void Engine::drop_queue() {
 
 void Engine::fail(const Error& error, const Blame& blame) {
   if (!failure_) {
-    // The lost rank may have aborted first; the error is then the abort.
+    // If the lost rank aborted first, reports the abort.
     const auto by = error.code() == ErrorCode::peer_lost ? group_->aborted_by() : std::nullopt;
     failure_ = by ? abort_of(*by).in_operation(error.operation()) : error;
     if (error.rank() < 0) failure_->at_rank(group_->member(group_->rank()));
@@ -430,7 +433,8 @@ void Engine::check_group(const QueuedOperation& operation) {
 }
 
 void Engine::check_peers(const QueuedOperation& head) {
-  // Dead ranks first: a failed rank may have failed because of them.
+  // Two rounds over the ranks. The first looks for dead ranks only, because a failed rank may have
+  // failed because of them.
   const int size = group_->size();
   for (int i = 0; i < 2 * size; ++i) {
     const int peer = i % size;
@@ -438,8 +442,8 @@ void Engine::check_peers(const QueuedOperation& head) {
     const bool over =
         state != transport::LinkState::open || (i >= size && group_->has_failed(peer));
     if (peer == group_->rank() || !over) continue;
-    // Operations that the peer finished before it left still count, and shared memory outlives its
-    // owner. The loss matters only once the head operation waits for that peer.
+    // The loss matters only once the head operation waits for that peer. Shared memory outlives its
+    // owner, so operations that the peer finished before it left remain valid.
     const int blocking = blocking_peer(head);
     if (blocking < 0) return;
     const auto target = transport::place_of(head.sequence, head.plan ? head.plan->steps() : 0);
@@ -454,8 +458,8 @@ void Engine::if_unlocked(const std::function<void()>& body) {
   body();
 }
 
-// Retrying at once when another thread drives would take the core from it: if ranks outnumber
-// cores, it may hold the lock without running.
+// Returns false if another thread drives. Retrying at once could take the core from that thread: if
+// ranks outnumber cores, it may hold the lock without running.
 bool Engine::drive() {
   transport::Backoff backoff(0, group_->sleepers_fence(), true);
   std::uint32_t moves = 0;
@@ -471,13 +475,13 @@ bool Engine::drive() {
         if ((stuck || ++moves % 64 == 0) && !(queue_.empty() && messages_->idle()))
           check_group(queue_.empty() ? messages_->first() : queue_.front());
       } catch (const std::exception&) {
-        stuck = false;  // kept in failure_: the next call on any thread throws it
+        stuck = false;  // failure_ keeps the error; the next call on any thread throws it
       }
       background_ = false;
       if (!stuck) continue;
     }
     backoff.pause(group_->own_page(), kSleepMilliseconds, [this] {
-      bool ready = true;  // or another thread drives
+      bool ready = true;  // stays true if another thread drives
       if_unlocked(
           [&] { ready = progress_.waiters.load() > 0 || progress_.ends() || may_progress(); });
       return ready;

@@ -1,9 +1,9 @@
-// gather, scatter, all_gather_v, all_to_all and all_to_all_v: operations that only move data, whose
-// transfers are an Exchange. Three methods:
-//   inline:    every send buffer lies beside its descriptor; each rank takes its parts.
-//   direct:    one rank of every transfer maps the other's buffer, or reaches it through the
-//              kernel, and copies.
-//   bounced:   senders fill their slot slice by slice and receivers take; two alternating slots.
+// Plans for gather, scatter, all_gather_v, all_to_all and all_to_all_v. They only move data; an
+// Exchange lists the transfers. Three methods:
+//   inline:    every send buffer lies beside its descriptor; each rank copies its parts from there.
+//   direct:    for every transfer, one of its two ranks maps the other's buffer, or reaches it
+//              through the kernel, and copies.
+//   bounced:   senders fill two alternating slots slice by slice, and receivers take the slices.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -56,7 +56,7 @@ class ExchangePlanBase : public Plan {
   std::byte* bytes_at(std::byte* buffer, std::int64_t index) const {
     return buffer + index * c_.element();
   }
-  // No-op if a rank's own part is in place.
+  // Does nothing if a rank's own part is already in place.
   void copy(std::byte* to, const std::byte* from, std::int64_t elements) const {
     if (elements > 0 && to != from)
       std::memcpy(to, from, static_cast<std::size_t>(elements * c_.element()));
@@ -86,7 +86,8 @@ class InlineExchange final : public ExchangePlanBase {
 };
 
 // The receiver pulls a transfer if it maps the send buffer; the sender pushes it if it maps the
-// recv buffer. If both can, or neither and the kernel copies, the side with more ranks does it.
+// recv buffer. If both can, or if neither can and the kernel copies, the side with more ranks
+// copies.
 class DirectExchange final : public ExchangePlanBase {
  public:
   DirectExchange(PlanContext context, algorithm::Exchange exchange)
@@ -167,12 +168,12 @@ class DirectExchange final : public ExchangePlanBase {
 
   std::int64_t length_;
   std::vector<Block> blocks_;
-  std::uint32_t most_blocks_ = 0;  // of any rank, so that all have the same number of steps
+  std::uint32_t most_blocks_ = 0;  // maximum over ranks, so that all have equally many steps
 };
 
-// fill(0), then for each slice k: fill(k+1), take(k). fill(k+1) overwrites the slot of slice k-1
-// and waits until all ranks have taken that. A slot is one lane if every receiver gets the same
-// data, else it has a lane for each receiver.
+// Steps: fill(0), then for each slice k: fill(k+1), take(k). fill(k+1) overwrites the slot of slice
+// k-1, so it waits until all ranks have taken that slice. A slot is one lane if every receiver gets
+// the same data, else it has a lane for each receiver.
 class BounceExchange final : public ExchangePlanBase {
  public:
   BounceExchange(PlanContext context, algorithm::Exchange exchange)

@@ -1,4 +1,4 @@
-// The engine's errors when ranks disagree, die or do not come.
+// The engine's errors if ranks call different operations, die, or do not come in time.
 #include <algorithm>
 #include <vector>
 
@@ -66,7 +66,7 @@ void Engine::check_before_running_ahead(const QueuedOperation& head) {
 }
 
 void Engine::fail_with(int peer, transport::LinkState state, const QueuedOperation& head) {
-  // It may have given up because of an operation that this rank did not wait in.
+  // The peer may have given up because of an operation in which this rank did not wait for it.
   const std::uint32_t theirs = transport::sequence_of(group_->page(peer).place.load());
   const std::uint32_t newest = transport::sequence_of(group_->own_page().place.load());
   if (!transport::before(newest, theirs) && transport::before(newest - transport::kLead, theirs) &&

@@ -59,7 +59,7 @@ std::vector<std::vector<Call>> fusible(std::vector<Call> calls) {
   for (Call& call : calls) {
     const auto joins = [&](const std::vector<Call>& list) {
       const Call& first = list.front();
-      // The factors of premultiplied_sum differ between ranks, so such calls are not fused.
+      // Calls with premultiplied_sum are not fused, because their factors differ between ranks.
       return worth_it(first) && first.dtype == call.dtype && first.op == call.op &&
              call.op != ReduceOp::premultiplied_sum &&
              sum_of(list) + call.send_bytes(0, 1) <= kMostFusedBytes;

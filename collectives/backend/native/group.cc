@@ -20,9 +20,9 @@ namespace shoal::collectives::native {
 namespace {
 
 constexpr std::int64_t kControlSegment = -1;
-// Numbers from here on are those of another group's memory.
+// Segment numbers from here on belong to the group whose memory this one shares (memory_).
 constexpr std::int32_t kShared = 1 << 20;
-constexpr std::size_t kMostAnnouncements = 16;  // of own segments that peers have no room for
+constexpr std::size_t kMostAnnouncements = 16;  // segments that peers have not received yet
 constexpr std::size_t kPageBytes = (sizeof(transport::RankPage) + 4095) / 4096 * 4096;
 constexpr std::size_t kMailboxOffset = kPageBytes + static_cast<std::size_t>(kBounceBytes);
 
@@ -31,7 +31,7 @@ std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
 std::int64_t size_of_last_cache() {
   for (const int level : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE})
     if (const long bytes = sysconf(level); bytes > 0) return bytes;
-  return std::int64_t{32} << 20;  // not every C library knows
+  return std::int64_t{32} << 20;  // a guess: not every C library reports cache sizes
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
     pages.push_back(&page(peer));
   }
   cores_ = transport::cores_of(pages);
-  if (size_ > cores_) sleepers_fence_ = false;  // sleeps are frequent
+  if (size_ > cores_) sleepers_fence_ = false;  // ranks sleep often
   agree_on_memory(deadline);
 }
 
@@ -112,7 +112,7 @@ bool Group::sleepers_fence() const {
   return false;
 }
 
-// A rank that sees the flag also sees everything that was published before it without a fence.
+// A peer that sees the flag also sees everything that this rank published earlier without a fence.
 void Group::fence_at_publishing() { own_page().fences.store(true); }
 
 int Group::first_behind(std::uint64_t target) const {
@@ -123,7 +123,8 @@ int Group::first_behind(std::uint64_t target) const {
 
 std::shared_ptr<transport::SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  // Each that waits holds a descriptor. The others may all be here too, waiting for our drains.
+  // Every waiting segment holds a file descriptor. Polls, because the other ranks may be blocked
+  // here as well, until this rank receives their segments.
   while (links_ && links_->backlog() >= kMostAnnouncements) {
     poll_links_locked();
     if (links_->backlog() < kMostAnnouncements) break;

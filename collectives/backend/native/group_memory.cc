@@ -1,5 +1,5 @@
-// Copies between the ordinary memories of the ranks of a group (process_memory.h): whether they are
-// permitted, and how they end.
+// Copies between the ordinary memories of a group's ranks (process_memory.h): finds out whether
+// they are permitted, makes them, and handles peers that end meanwhile.
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -29,8 +29,9 @@ void Group::introduce_memory() {
   own.secret = secret_;
 }
 
-// A process id means another process in another namespace, so a successful read is not enough: the
-// value must be the peer's secret. Writing it back changes nothing and shows that writes work too.
+// In another namespace, the same process id may belong to another process. So a successful read is
+// not enough: the value must be the peer's secret. Writing it back changes nothing, and shows that
+// writes work too.
 int Group::try_memory() const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -85,7 +86,7 @@ std::string Group::why_not_single_copy(int peer, int problem) const {
 }
 
 void Group::throw_unreachable(int peer, int problem) {
-  // The kernel knows of a process's end before the peer's socket is closed.
+  // Copies fail as soon as the peer's process ends, which may be before its socket closes.
   const auto deadline = Deadline::in_seconds(deadlines::kMemoryClosing);
   transport::LinkState state = transport::LinkState::open;
   for (;;) {
@@ -123,7 +124,7 @@ void Group::read_memory(int peer, std::uint64_t from, void* to, std::int64_t byt
 
 void Group::write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes) {
   if (bytes <= 0) return;
-  // The process id of a dead peer may be reused.
+  // First makes sure that the peer is alive: the process id of a dead peer may be reused.
   poll_links();
   if (link_state(peer) != transport::LinkState::open) throw_unreachable(peer, ESRCH);
   const transport::MemoryAccess& theirs = page(peer).memory;

@@ -1,16 +1,16 @@
 // The small-message path: one synchronisation and no plan.
 //
-// A rank writes its data beside its descriptor and publishes. Once every rank has, each computes
-// its own result from all slots. The path is kept short as follows:
+// Each rank writes its data beside its descriptor and publishes. Once every rank has published,
+// each rank computes its own result from all slots. The path is kept short as follows:
 //   - Up to 48 bytes of data share one cache line with the flag and the values that must agree
 //     (FirstLine), so a rank reads one line of each peer.
 //   - Data beside that line is prefetched while the rank waits for the flag.
 //   - Publishing takes two plain stores; sleepers do the fencing (doorbell.h).
 //   - Operations are reused (queued_operation.h).
-//   - Until a wait has spun for a while, only the coarse clock is read.
+//   - Until a wait has spun for a while, only the flight recorder's clock is read.
 //
-// A slot is rewritten kSlots operations later. By then every rank has published one in between, and
-// so has finished with this one (run_ahead.cc).
+// A slot is rewritten kSlots operations later. By then every rank has published a later operation,
+// and so no longer reads this slot (run_ahead.cc).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -28,7 +28,7 @@ constexpr std::size_t kRanksOnStack = 16;
 constexpr int kFew = 4;
 constexpr std::int64_t kFetchedAhead = 256;  // bytes
 
-// Other operations that travel inline have plans, which read data from the slot's payload.
+// The other operations that travel inline have plans, which read the data from the slot's payload.
 bool needs_no_plan(Operation operation) {
   switch (operation) {
     case Operation::all_reduce:
@@ -42,8 +42,7 @@ bool needs_no_plan(Operation operation) {
   }
 }
 
-// The sum of a handful of elements, in rank order as ReductionKernels folds, without their
-// overhead.
+// Sums up to kFew elements, in rank order as ReductionKernels do, but without their overhead.
 template <typename T, std::size_t kCount>
 void sum_of(std::span<const void* const> sources, void* destination) {
   std::array<T, kCount> sum, next;
@@ -86,7 +85,7 @@ struct Exchange {
   const Call& call;
   std::uint32_t sequence;
   const InlineLayout& layout;
-  std::int64_t bytes;  // of the call's `count` elements
+  std::int64_t bytes;  // size of the call's `count` elements
 
   const std::byte* data(int peer) const {
     return layout.data(group.rank(), peer, group.slot(peer, sequence));
@@ -95,7 +94,7 @@ struct Exchange {
   void reduce(std::span<const void*> sources, const std::byte* own) const {
     for (int peer = 0; peer < group.size(); ++peer)
       sources[static_cast<std::size_t>(peer)] = peer == group.rank() ? own : data(peer);
-    // For up to three ranks the canonical tree is the left fold.
+    // For up to three ranks, the canonical tree sums in rank order.
     const bool few =
         call.op == ReduceOp::sum && call.count <= kFew && (!fixed_order || sources.size() <= 3);
     if (few && call.dtype == DType::f32) return sum_few<float>(sources, call.recv, call.count);
@@ -133,7 +132,7 @@ InlineLayout inline_layout(const Call& call, int rank, int size) {
   InlineLayout layout;
   if (call.operation == Operation::barrier) return layout;
   layout.read = call.count * static_cast<std::int64_t>(size_of(call.dtype));
-  // No other rank reads a rank's own part, which with two ranks is half of its data.
+  // A rank leaves out its own part, which no other rank reads: with two ranks, half of its data.
   layout.parts = call.operation == Operation::reduce_scatter;
   const std::int64_t sent = layout.read * (layout.parts ? size - 1 : 1);
   layout.first_line = sent <= static_cast<std::int64_t>(transport::FirstLine::kPayloadBytes);

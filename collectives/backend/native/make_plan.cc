@@ -12,7 +12,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Whether the buffers permit the copy-free plan of each operation; always if the kernel copies.
+// Whether the buffers permit the operation's direct plan. They always do if the kernel copies.
 bool can_go_direct(const PlanContext& c) {
   if (c.single_copy(largest_send_bytes(c.call, c.size()))) return true;
   switch (c.call.operation) {
@@ -62,7 +62,7 @@ void PlanContext::reduce_into_all(std::span<const void* const> sources,
   if (call.op != ReduceOp::avg && call.op != ReduceOp::premultiplied_sum)
     return reduction.reduce_into_all(traits(call.op).fold, call.dtype, sources, destinations, count,
                                      past_caches, Stream{});
-  // Two passes, so works in tiles that are distributed while they are in the L1 cache.
+  // These take two passes, so it works in tiles, which stay in the L1 cache between the passes.
   constexpr std::int64_t kTileBytes = 32 << 10;
   const algorithm::Slices tiles{count, kTileBytes / element()};
   std::vector<const void*> from(sources.begin(), sources.end());
@@ -120,7 +120,7 @@ void PlanContext::copy_to_recv(int peer, std::int64_t offset, const void* from, 
     group.write_memory(peer, recv_address[p] + static_cast<std::uint64_t>(offset), from, bytes);
 }
 
-// Bounce slots are free: every rank has begun this operation, so it has finished the previous one.
+// The bounce area is free: every rank has begun this operation, and so finished the previous one.
 std::byte* PlanContext::lane(int number) const {
   return group.bounce(rank()) + number * lane_bytes();
 }

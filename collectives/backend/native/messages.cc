@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Keys of messages are distinct from those of collectives that may share an endpoint.
+// Distinguishes the keys of messages from those of collectives that share the endpoint.
 constexpr std::uint32_t kMessageGroup = 0x80000000;
 
 class GroupHost final : public transport::ShmHost {
@@ -68,7 +68,7 @@ void Messages::post(QueuedOperation& operation) {
                  operation.sequence};
   InFlight& p = *posted;
   in_flight_.push_back(std::move(posted));
-  // The same signature on both sides.
+  // Both ends use the same signature.
   Signature signature = signature_of(call);
   p.ticket = flight_.message(p.operation->sequence, signature);
   signature.operation = Operation::send;
@@ -93,7 +93,7 @@ bool Messages::progress(std::vector<QueuedOperation*>& finished) {
   } catch (const Error& error) {
     rethrow(error);
   }
-  // Eager messages have been finished since they were posted.
+  // Eager sends may have finished when they were posted.
   const auto done = std::ranges::stable_partition(
       in_flight_, [](const auto& p) { return !p->completion.done(); });
   for (const auto& p : done) {
@@ -106,7 +106,7 @@ bool Messages::progress(std::vector<QueuedOperation*>& finished) {
   return moved;
 }
 
-// Adds the name of the affected call.
+// Throws `error` with the name of the affected call.
 void Messages::rethrow(const Error& error) const {
   Error named(error);
   for (const auto& p : in_flight_)

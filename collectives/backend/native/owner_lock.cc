@@ -37,7 +37,7 @@ bool OwnerLock::exclude_owner(bool guest) {
 
 void OwnerLock::lock_slowly() {
   mutex_.lock();
-  // Happens at most once per lock: the owner takes mutex_ from now on.
+  // The loop waits at most once per OwnerLock: from then on the owner takes mutex_.
   while (!exclude_owner(false)) std::this_thread::sleep_for(std::chrono::microseconds(50));
   exclusive_ = true;
 }

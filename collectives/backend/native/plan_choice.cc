@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Algorithms forced for messages between hosts may not exist inside one.
+// An algorithm that the options force may exist between hosts only.
 Algorithm forced_algorithm(const CommunicatorOptions& options) {
   const Algorithm forced = parse_algorithm(options.algorithm);
   if (options.fixed_order && forced == Algorithm::ring) {

@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Operations whose Works callers still hold: skips this many before making a new operation.
+// If callers still hold the Works of the first operations, skips this many before making a new one.
 constexpr int kPassedOver = 4;
 
 }  // namespace

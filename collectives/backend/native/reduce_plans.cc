@@ -1,10 +1,12 @@
-// reduce and reduce_scatter_v. Three methods:
-//   inline:    every send buffer lies beside its descriptor; ranks that need a result reduce it.
+// Plans for reduce and reduce_scatter_v. Three methods:
+//   inline:    every send buffer lies beside its descriptor; the ranks that need a result reduce
+//              the buffers.
 //   direct:    reduce: every rank reduces its shard from all ranks' memory and stores it in the
-//              root's, if that is mapped or the kernel copies; else the root reduces all of it.
+//              root's buffer, if that is mapped or the kernel copies; else the root reduces all.
 //              reduce_scatter_v: every rank reduces its part from all ranks' memory.
-//   bounced:   slices of all ranks in bounce slots. In a reduce, every rank reduces its shard of
-//              the slice into its slot, from which the root takes it.
+//   bounced:   every rank fills its bounce slots slice by slice. In a reduce, every rank reduces
+//   its
+//              shard of the slice into its slot, and the root takes it from there.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -23,7 +25,7 @@ constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-// The elements of the send buffers that a rank reduces.
+// The range of the send buffers that a rank reduces.
 algorithm::Range part_of(const Call& call, int rank) {
   std::int64_t begin = 0;
   for (int r = 0; r < rank; ++r) begin += call.counts[at(r)];
@@ -105,13 +107,13 @@ class DirectReduce final : public Plan {
   PlanContext c_;
   bool mapped_;
   std::int64_t length_;
-  algorithm::Range mine_;     // in the send buffers
-  std::int64_t largest_ = 0;  // most elements that any rank reduces
-  std::byte* to_ = nullptr;   // destination of mine_; null: the root's buffer, by the kernel
+  algorithm::Range mine_;     // this rank's range of the send buffers
+  std::int64_t largest_ = 0;  // maximum over ranks of the elements to reduce
+  std::byte* to_ = nullptr;   // destination of mine_; null: the kernel copies it to the root
 };
 
-// fill(0), then for each slice k: fill(k+1), reduce(k), take(k). fill(k+1) overwrites the slot of
-// slice k-1 and waits until all ranks have taken that.
+// Steps: fill(0), then for each slice k: fill(k+1), reduce(k), take(k). fill(k+1) overwrites the
+// slot of slice k-1, so it waits until all ranks have done take(k-1).
 class BounceReduce final : public Plan {
  public:
   explicit BounceReduce(PlanContext context)
@@ -157,7 +159,7 @@ class BounceReduce final : public Plan {
                 static_cast<std::size_t>((end - begin) * c_.element()));
     bounced_ += (end - begin) * c_.element();
   }
-  // Copies everything but the own shard, which no other rank reads.
+  // Copies everything but this rank's shard, which no other rank reads.
   void fill(std::int64_t k, algorithm::Range slice) {
     const algorithm::Range mine = shard_of(c_.rank(), slice);
     copy_in(k, slice, 0, mine.begin);
@@ -186,8 +188,8 @@ class BounceReduce final : public Plan {
   std::int64_t bounced_ = 0;
 };
 
-// fill(0), then for each slice k of every part: fill(k+1), reduce(k). A slot has one lane for each
-// rank's part.
+// Steps: fill(0), then for each slice k of every part: fill(k+1), reduce(k). A slot has one lane
+// for each rank's part.
 class BounceReduceScatterV final : public Plan {
  public:
   explicit BounceReduceScatterV(PlanContext context)

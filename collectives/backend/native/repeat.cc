@@ -1,19 +1,19 @@
 // The fast path of a small call that equals the previous one (repeated_call.h), and the wait for
 // any exchange without a plan. The scalars of a training loop and benchmark loops take this path.
 //
-// Instructions matter here, and locked ones above all, because moving a cache line between two
-// threads of one core is nearly free. So nothing is allocated, no references are counted, and only
-// the flight recorder's clock is read.
+// If ranks share a core's two hardware threads, moving a cache line between them is nearly free, so
+// instructions matter, locked ones above all. The path allocates nothing, counts no references, and
+// reads only the flight recorder's clock.
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/messages.h"
 
 namespace shoal::collectives::native {
 namespace {
 
-// Number of looks at the peers' lines alone, before everything else is polled too: about 2 us.
+// Polls of the peers' lines alone, before everything else is polled too: about 2 us.
 constexpr int kLooks = 64;
 
-// (If the compiler targets generic x86-64, __builtin_prefetch for writing only reads.)
+// If the compiler targets generic x86-64, __builtin_prefetch for writing prefetches for reading.
 void take_for_writing(const std::byte* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*line));
@@ -22,8 +22,8 @@ void take_for_writing(const std::byte* line) {
 #endif
 }
 
-// Prefetches for writing the lines that the next call of this kind will write. Peers that have read
-// them hold them; this overlaps with their answers.
+// Prefetches, for writing, the lines that the next call of this kind will write. Peers that have
+// read them still hold them; the prefetch overlaps with the wait for the peers' answers.
 void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& layout) {
   take_for_writing(reinterpret_cast<const std::byte*>(&slot.first));
   if (layout.first_line) return;
@@ -33,7 +33,7 @@ void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& la
 }  // namespace
 
 WorkPtr Engine::repeat(const PlainCall& call) {
-  WorkPtr work;  // on a throw, destroyed after the lock is released
+  WorkPtr work;  // declared first: a throw must release the lock before it destroys the Work
   bool waits = false;
   {
     const std::lock_guard lock(lock_);
@@ -46,7 +46,8 @@ WorkPtr Engine::repeat(const PlainCall& call) {
     repeated_.write(call.send, rank, group_->slot(rank, sequence - 1).first.history,
                     group_->slot(rank, sequence));
     group_->publish(transport::place_of(sequence, 0));
-    // With a root, no rank waits for the root's next write, nor reads what the others write.
+    // Pointless for a call with a root: no rank waits for the root's next write, and no rank reads
+    // the other ranks' writes.
     if (call.kind.root() < 0 && spins_ > 0)
       take_for_writing(group_->slot(rank, sequence + 1), repeated_.layout());
     QueuedOperation& operation = pool_.take();
@@ -86,11 +87,12 @@ std::int64_t Engine::describe_repeated(QueuedOperation& operation, const PlainCa
   return now;
 }
 
-// True when done. Messages and links wait meanwhile, hardly longer than for a step.
+// True once the operation is done. Messages and links wait meanwhile, hardly longer than for one
+// step of a plan.
 bool Engine::exchange_soon(QueuedOperation& operation) {
   if (failure_ || !operation.exchanged_inline || queue_.empty() || &queue_.front() != &operation)
     return false;
-  const std::int64_t now = FlightRecorder::now();  // read while there is nothing else to do
+  const std::int64_t now = FlightRecorder::now();  // read here, while this thread waits anyway
   const int source = only_source(operation.call);
   for (int look = 0; look < kLooks; ++look) {
     if (source < 0 ? group_->all_published(operation.sequence)

@@ -4,8 +4,8 @@ namespace shoal::collectives::native {
 
 void RepeatedCall::remember(const Call& call, const Signature& signature,
                             const InlineLayout& layout, int rank, int size) {
-  // With premultiplied_sum, peers read the descriptor; a step of another call does not have its
-  // own.
+  // With premultiplied_sum, peers read the factor from the descriptor. The descriptor of a step of
+  // another call names that call.
   known_ = !call.outer && call.op != ReduceOp::premultiplied_sum && call.counts.empty();
   if (!known_) return;
   if (++number_ == 0) ++number_;

@@ -1,6 +1,6 @@
-// Ring all_reduce through outboxes in the bounce memory: a rank writes its own outbox and reads its
-// left neighbour's. A slice is as long as all chunks of one pass together. 16-bit floats travel as
-// f32 until the sum is complete, so they too are rounded once.
+// Ring all_reduce through outboxes in the bounce area: each rank writes its own outboxes and reads
+// its left neighbour's. One pass of the ring reduces one slice, which has a chunk for each rank.
+// 16-bit floats travel as f32 until the sum is complete, so they too are rounded only once.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// A box may be rewritten once the right neighbour has read it, kBoxes steps later.
+// Outboxes of a rank. A box is rewritten kBoxes steps later, after the right neighbour has read it.
 constexpr int kBoxes = 4;
 constexpr std::int64_t kBoxBytes = kBounceBytes / kBoxes;
 constexpr std::int64_t kGranuleBytes = 256;
@@ -36,7 +36,8 @@ class RingPlan final : public Plan {
     Requirement needed{.left = algorithm::ring_left(c_.rank(), c_.size()),
                        .right = algorithm::ring_right(c_.rank(), c_.size())};
     if (step % pass() != 0) needed.left_steps = step;
-    // The box of this step was last written kBoxes steps ago and is read in the step after that.
+    // This step's box was last written kBoxes steps ago; the right neighbour reads it one step
+    // after that.
     if (step >= kBoxes) needed.right_steps = step - kBoxes + 2;
     return needed;
   }
@@ -84,7 +85,7 @@ class RingPlan final : public Plan {
   }
   DType partial_dtype() const { return wide_ ? DType::f32 : c_.call.dtype; }
   bool scaled() const { return c_.call.op == ReduceOp::premultiplied_sum && c_.call.factor != 1; }
-  // Writes own elements as a partial sum of one rank.
+  // Writes this rank's elements as a partial sum of one rank.
   void put_own(const std::byte* own, void* out, std::int64_t n) const {
     if (wide_)
       widen(c_.call.dtype, own, static_cast<float*>(out), n);
@@ -92,7 +93,7 @@ class RingPlan final : public Plan {
       copy(static_cast<std::byte*>(out), own, n);
     if (scaled()) c_.reduction.scale(partial_dtype(), out, c_.call.factor, n, Stream{});
   }
-  // Adds own elements to `partial` (in its travelling dtype).
+  // Combines this rank's elements with `partial`, which has the dtype that travels.
   void fold(const std::byte* partial, const std::byte* own, std::byte* out, std::int64_t n) const {
     const kernels::Reduce operation = traits(c_.call.op).fold;
     if (!wide_ && !scaled()) {
@@ -112,7 +113,7 @@ class RingPlan final : public Plan {
                           range.size(), Stream{});
     }
   }
-  // The last fold: rounds and averages into `recv`, which may be `own`.
+  // Folds for the last time, then averages and rounds into `recv`, which may be `own`.
   void finish(const std::byte* partial, const std::byte* own, std::byte* recv, std::int64_t n) {
     if (!wide_) {
       fold(partial, own, recv, n);

@@ -1,23 +1,25 @@
-// How ranks that do not wait for each other stay together.
+// How ranks that do not wait for each other stay close and in agreement.
 //
-// A rank that needs no data of others (the root of a small broadcast) is done once its data and
-// signature lie in its slot, and continues with the next operation. A rank that needs one rank's
-// data waits for that rank only. Signatures are therefore not all compared while such an operation
-// runs. Two mechanisms make up for it:
-//   the lead:    operation t is published only when every rank has published t - kLead, so that
-//                slots can be reused (control.h). A rank whose peers never come waits, and fails by
-//                its deadline, at most kLead operations later.
-//   the history: each slot carries a hash of all signatures so far, and a rank that reads another's
-//                slot compares it. Two ranks that made different calls differ in it from then on.
-//                They notice when one next needs the other's data or checks for room; both slots
-//                then still hold the call that differed.
+// A rank that needs no other rank's data (the root of a small broadcast) is done once its data and
+// signature lie in its slot. It continues with the next operation. A rank that needs one rank's
+// data waits for that rank only. So not all signatures are compared while such an operation runs.
+// Two mechanisms make up for that:
+//   the lead:    A rank publishes operation t only after every rank has published t - kLead, so
+//   that
+//                slots can be reused (control.h). If peers never come, a rank runs at most kLead
+//                operations ahead; then it waits, and fails at its deadline.
+//   the history: Each slot carries a hash of all signatures so far. A rank that reads another's
+//   slot
+//                compares it. After two ranks have made different calls, their histories stay
+//                different. They notice once one needs the other's data or checks for room; both
+//                slots then still hold the call that differed.
 #include "shoal/collectives/backend/native/engine.h"
 
 namespace shoal::collectives::native {
 
-// The loads of `place` acquire: a rank seen to have published an operation has read everything it
-// needed of earlier ones, so the slot it read may be rewritten. They are made only if the last
-// known places no longer suffice, because each takes a line from a core that is about to write it.
+// The loads of `place` acquire: a rank that has published an operation has read all that it needed
+// of earlier ones, so this rank may rewrite the slots that it read. The loads are made only if the
+// last known places no longer suffice: each takes a line from a core that is about to write it.
 bool Engine::has_room(std::uint32_t sequence) {
   waits_for_ = -1;
   const std::uint32_t least = sequence - transport::kLead;
@@ -35,9 +37,8 @@ bool Engine::has_room(std::uint32_t sequence) {
   return true;
 }
 
-// Reads slots of this rank's last kLead operations only: no peer can be so far ahead that it
-// rewrites one of those. A slot that the peer has published holds its history, which was written
-// earlier.
+// Reads only slots of this rank's last kLead operations: no peer can be so far ahead that it
+// rewrites one of those. The peer wrote the slot's history before it published the slot.
 bool Engine::matches(std::uint32_t sequence, int peer) {
   const int rank = group_->rank();
   const auto history = [&](int of, std::uint32_t at) { return group_->slot(of, at).first.history; };

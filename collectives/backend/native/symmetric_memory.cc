@@ -9,7 +9,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Cache line units keep two ranks' writes apart; page units for large blocks permit huge pages.
+// Rounds up to cache lines, which keeps two ranks' writes apart, and large blocks to pages.
 std::size_t rounded(std::size_t bytes) {
   const std::size_t unit = bytes >= (std::size_t{1} << 16) ? 4096 : 64;
   return (bytes + unit - 1) / unit * unit;

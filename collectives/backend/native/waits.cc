@@ -6,14 +6,14 @@
 namespace shoal::collectives::native {
 namespace {
 
-constexpr int kYieldsBeforeDozing = 8;  // the awaited rank may be next on this core
+constexpr int kYieldsBeforeDozing = 8;  // the awaited rank may run next on this core
 
 int milliseconds_until(const Deadline& deadline, int longest) {
   return static_cast<int>(
       std::clamp(deadline.seconds_left() * 1000, 1.0, static_cast<double>(longest)));
 }
 
-// At the end of a wait: the progress thread may drive again. Destroy it with the lock held.
+// Lets the progress thread drive again at the end of a wait. Destroy it with the lock held.
 struct Leave {
   ProgressThread& progress;
   ~Leave() {
@@ -32,8 +32,8 @@ bool Engine::progress_until_done(QueuedOperation& operation, transport::Backoff 
     const bool moved = advance() != Progress::none;
     if (moved) backoff.reset();
     int limit = 0;
-    // The clock costs as much as many looks at a flag. Deadlines and aborts also apply while there
-    // is progress.
+    // Checks deadlines and aborts even while there is progress, but only now and then: reading the
+    // clock costs as much as many polls of a flag.
     if (backoff.sleeping() || round % 64 == 0) {
       if (operation.done.load(std::memory_order_relaxed)) break;
       check_group(operation);
