@@ -22,15 +22,15 @@ namespace shoal::collectives::transport::control {
 namespace {
 
 struct Header {
-  std::uint32_t magic = 0x53484f41;  // both ends run the same build on the same kind of machine
+  std::uint32_t magic = 0x53484f41;  // rejects strangers; both ends run the same build
   Kind kind = Kind::heartbeat;
   std::int32_t rank = -1;
   std::uint32_t code = 0;
   std::uint32_t length = 0;  // of the text that follows
 };
 
-// Parses "10.0.0.7" or "2001:db8::7" with a port. Returns the address length, or 0 if it is
-// neither.
+// Parses an address such as "10.0.0.7" or "2001:db8::7" and adds the port. Returns the length of
+// `parsed`, or 0 if `text` is no address.
 socklen_t parse(const std::string& text, int port, sockaddr_storage& parsed) {
   parsed = {};
   auto& four = reinterpret_cast<sockaddr_in&>(parsed);
@@ -46,8 +46,8 @@ socklen_t parse(const std::string& text, int port, sockaddr_storage& parsed) {
   return sizeof six;
 }
 
-// An interface's address; empty if peers cannot use it. A link-local address needs a scope, whose
-// name differs between hosts.
+// Returns an interface's address, or an empty text if peers cannot use it. They cannot use a
+// link-local address: it needs a scope, whose name differs between hosts.
 std::string usable(const ifaddrs& entry) {
   if (!entry.ifa_addr || !(entry.ifa_flags & IFF_UP) || (entry.ifa_flags & IFF_LOOPBACK)) return {};
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -65,7 +65,7 @@ std::string usable(const ifaddrs& entry) {
   return text.data();
 }
 
-// Listens on all addresses; an empty descriptor on failure, with errno set.
+// Listens on all addresses. On failure returns an empty descriptor and sets errno.
 FileDescriptor listen_on(int family, int backlog) {
   FileDescriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_storage any{};  // the wildcard address of either family
@@ -125,7 +125,7 @@ bool Connection::split(std::deque<Message>& messages) {
 
 bool Connection::receive(std::deque<Message>& messages) {
   std::array<char, 4096> chunk;
-  if (!split(messages)) return false;  // messages that await() has left
+  if (!split(messages)) return false;  // messages that await() left in `in`
   for (;;) {
     const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;

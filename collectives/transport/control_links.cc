@@ -32,7 +32,7 @@ using control::Message;
 using control::send;
 
 constexpr double kMostSilence = 1e6;    // the longest silence in seconds that rank 0 may report
-constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 calls apart
+constexpr std::uint32_t kCalls = 1024;  // rank 0 remembers so many; ranks are at most 256 apart
 
 }  // namespace
 
@@ -101,7 +101,7 @@ class ControlLinks::Impl {
     if (rank == rank_ || left_[static_cast<std::size_t>(rank)] || seconds < usual)
       return std::nullopt;
     if (rank_ == 0 || rank == 0) return seconds;
-    // Rank 0's report on another rank is as old as rank 0's last heartbeat.
+    // Rank 0 reports on another rank, so the report is as old as rank 0's last heartbeat.
     return silence(0) < usual && seconds >= usual + beat_ ? std::optional(seconds) : std::nullopt;
   }
 
@@ -131,7 +131,7 @@ class ControlLinks::Impl {
     return rank_ == 0 ? static_cast<int>(connection) : 0;
   }
 
-  // Sends to all other ranks; rank 0 forwards.
+  // Sends to all connections, except back to the message's own rank. Rank 0 forwards it.
   void spread(const Message& message) {
     for (std::size_t i = 0; i < peers_.size(); ++i)
       if (rank_of(i) != message.rank) send(peers_[i], message);
@@ -214,7 +214,7 @@ class ControlLinks::Impl {
       note({Kind::died, gone, "", 0});
   }
 
-  // Warns if rank 0, which forwards all news, ends before the other ranks.
+  // Warns if rank 0, which forwards all news, has ended before this rank.
   void warn_of_silence(int gone) {
     if (gone != 0 || left(rank_) || has_news_.load()) return;
     log::warn(
@@ -241,7 +241,7 @@ class ControlLinks::Impl {
         heard_[static_cast<std::size_t>(rank)] =
             now - std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   }
-  // On rank 0: compares a rank's newest call with this rank's call of the same number.
+  // Rank 0 only: compares another rank's newest call with rank 0's call of the same number.
   void compare(const Message& heartbeat) {
     std::istringstream text(heartbeat.text);
     std::uint32_t number = 0;
@@ -327,13 +327,13 @@ class ControlLinks::Impl {
     std::uint32_t number = 0;
     Signature signature;
   };
-  std::vector<CalledOperation> calls_;  // rank 0: by number, modulo; others: only the newest
+  std::vector<CalledOperation> calls_;  // rank 0: by number modulo kCalls; others: only the newest
   std::size_t newest_ = 0;
   bool hub_gone_ = false;
   std::deque<Message> outgoing_;
   std::atomic<bool> has_news_{false}, stopping_{false};
   FileDescriptor wake_;
-  std::vector<Connection> peers_;  // rank 0: by rank; others: to rank 0. Used only by the thread
+  std::vector<Connection> peers_;  // rank 0: by rank; others: to rank 0. Only thread_ uses them
   Clock::time_point flush_by_{}, last_look_ = Clock::now();
   std::shared_ptr<Impl> self_;  // see leave_behind
   std::thread thread_;

@@ -57,7 +57,7 @@ class ControlLinks {
   bool has_news() const;  // costs one load
   // Seconds since the last sign of life of `rank`'s process, if that is longer than usual. Silence
   // is no failure: the process may be stopped or starved and come back. If its host is out of
-  // reach, that becomes news after unreachable_seconds. Other ranks learn the silence from rank 0.
+  // reach, that becomes news after unreachable_seconds. Ranks other than 0 learn of it from rank 0.
   std::optional<double> silent_seconds(int rank) const;
   // Sends to all other ranks; `what`: failed (with the code of the error) or aborted.
   void tell(ControlNews::Kind what, std::string_view text, std::uint32_t code = 0);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char *kHub = "/hub", *kUnreached = "/unreached";
 
-// Where rank 0 can be reached.
+// Tells the other ranks how to reach rank 0.
 struct HubCard {
   HostIdentity host;
   int port = 0;
@@ -65,7 +65,7 @@ void await_all(const Meeting& of) {
   std::vector<int> missing;
   for (int peer = 0; peer < of.size; ++peer) {
     try {
-      // Once the deadline has passed, only looks up the other ranks, to name all that are missing.
+      // After the deadline, get() no longer waits: the loop only finds out which ranks are missing.
       (void)of.store.get(fmt::format("{}/came/{}", of.prefix, peer), of.deadline);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
@@ -75,7 +75,7 @@ void await_all(const Meeting& of) {
   if (!missing.empty()) throw missing_ranks(of.rank, missing);
 }
 
-// The part of rank 0.
+// Rank 0's side.
 class Hub {
  public:
   explicit Hub(const Meeting& of) : of_(of), peers_(static_cast<std::size_t>(of.size)) {}
@@ -118,7 +118,7 @@ class Hub {
  private:
   Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  // Answers the connection and returns true if it comes from a rank of this job.
+  // If the connection comes from a rank of this job, answers it and returns true.
   bool is_met(Connection& connection, const std::string& secret) {
     Message hello;
     const auto patience = Deadline::in_seconds(std::clamp(
@@ -150,14 +150,15 @@ class Hub {
   std::vector<Connection> peers_;
 };
 
-// The part of every other rank.
+// Every other rank's side.
 class Guest {
  public:
   explicit Guest(const Meeting& of) : of_(of), own_(own_identity()) {}
 
   std::vector<Connection> join() {
     card_ = read_card(0, "control links", hub_card(), parse_hub);
-    // 127.0.0.1 of another machine, or of another container, is not rank 0.
+    // A loopback address reaches rank 0 only from its own machine and network namespace: there it
+    // is tried first, elsewhere never.
     auto& addresses = card_.addresses;
     if (share_loopback(own_, card_.host))
       std::ranges::rotate(addresses, addresses.end() - std::ptrdiff_t{kLoopbacks});
@@ -214,14 +215,14 @@ class Guest {
         .in_operation("make_communicator");
   }
 
-  // Tries one address after another. At the same address, another machine (behind a bridge, say)
-  // may listen; only rank 0 answers with the job's secret. Rank 0 answers one rank after another,
-  // so each round gives it more time.
+  // Tries one address after another. Another machine may listen at the same address (behind a
+  // bridge, for example), but only rank 0 answers with the job's secret. Rank 0 answers one rank
+  // after another, so each round gives it more time.
   void meet_hub() {
     const std::size_t ways = card_.addresses.size();
     std::vector<std::string> whys(ways, "no time left");
     const auto out_of_reach = Deadline::in_seconds(of_.out_of_reach);
-    bool reached = false;  // something accepted a connection
+    bool reached = false;  // some process accepted a connection
     for (std::size_t attempt = 0;; ++attempt) {
       std::string& why = whys[attempt % ways];
       hub_ = Connection{};

@@ -27,7 +27,7 @@ void fence_all_ranks() { syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED
 
 void wake_always(RankPage& page) {
   page.doorbell.fetch_add(1);
-  // Not FUTEX_PRIVATE, because processes share the word.
+  // Not FUTEX_WAKE_PRIVATE, because processes share the word.
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page.doorbell), FUTEX_WAKE, 1 << 30, nullptr,
           nullptr, 0);
 }

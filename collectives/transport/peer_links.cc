@@ -30,8 +30,8 @@ struct Message {
   std::uint64_t bytes = 0;
 };
 
-// The card that a rank publishes: its host, the secret, and last the socket's name, which may
-// contain any byte.
+// The card that a rank publishes: its host, its secret, and the socket's name. The name comes last,
+// because it may contain any byte.
 struct Card {
   HostIdentity host;
   std::int64_t secret = 0;
@@ -66,7 +66,7 @@ FileDescriptor new_socket() {
   return fd;
 }
 
-// Waits until `fd` is ready for `events`; false when the deadline passed.
+// Waits until `fd` is ready for `events`. False if the deadline passed first.
 bool wait_for(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd entry{fd, events, 0};
@@ -78,7 +78,8 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-enum class Sent { yes, full, gone };  // full: the socket, or the limit of descriptors in transit
+// full: the socket has no room, or too many descriptors are in transit.
+enum class Sent { yes, full, gone };
 
 // Does not block.
 Sent try_send(int socket, const Message& message, int fd) {
@@ -100,12 +101,12 @@ Sent try_send(int socket, const Message& message, int fd) {
   do sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (sent < 0 && errno == EINTR);
   if (sent >= 0) return Sent::yes;
-  // ETOOMANYREFS: the descriptors that this user's processes have sent and none has received yet
-  // exceed `ulimit -n` (unix(7)). poll() does not report when that ends.
+  // ETOOMANYREFS: more descriptors of this user are in transit between processes than `ulimit -n`
+  // allows (unix(7)). poll() does not report when that ends.
   return errno == EAGAIN || errno == ETOOMANYREFS ? Sent::full : Sent::gone;
 }
 
-// Sends without a descriptor. False when the peer is gone or the deadline passed.
+// Sends a message without a descriptor. False if the peer is gone or the deadline passed.
 bool send_message(int socket, const Message& message, Deadline deadline) {
   for (;;) {
     const Sent sent = try_send(socket, message, -1);
@@ -192,7 +193,7 @@ std::vector<std::string> PeerLinks::exchange_cards(const std::string& own, Store
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer) {
     try {
-      // Once the deadline has passed, only looks up the other ranks, to name all that are missing.
+      // After the deadline, get() no longer waits: the loop only finds out which ranks are missing.
       cards.push_back(store.get(key(peer), deadline));
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
@@ -223,7 +224,7 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
   }
   check_one_host(hosts_, ranks, rank);
 
-  for (int peer = 0; peer < rank; ++peer) {  // the higher rank connects
+  for (int peer = 0; peer < rank; ++peer) {  // the higher of two ranks connects
     const Card& card = cards[static_cast<std::size_t>(peer)];
     FileDescriptor fd = new_socket();
     socklen_t length = 0;
@@ -330,7 +331,7 @@ void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
       case Received::message:
         if (message.kind == MessageKind::goodbye) state = LinkState::left;
         if (message.kind != MessageKind::segment) break;
-        if (!fd)  // the kernel dropped it: no free descriptor here (MSG_CTRUNC, recvmsg(2))
+        if (!fd)  // the kernel found no free descriptor here and dropped it (MSG_CTRUNC)
           throw Error(ErrorCode::io,
                       fmt::format("native: memory that rank {} shares did not arrive: this process "
                                   "has no file descriptor left",

@@ -62,10 +62,10 @@ void FileDescriptor::reset() noexcept {
 
 namespace {
 
-// Maps the file at a suitable address. It uses whole huge pages, so that the kernel can use them,
-// and shifts each file by a different number of huge pages. AMD's L1 cache hashes address bits 12
-// to 27: equal buffers of two ranks, mapped a multiple of 256 MiB apart, would evict each other
-// (measured: 13 GB/s instead of 100).
+// Maps the file at a suitable address: aligned to huge pages, so that the kernel can use them, and
+// shifted by a number of huge pages that differs between files. AMD's L1 cache hashes address bits
+// 12 to 27, so equal buffers of two ranks that are mapped a multiple of 256 MiB apart would evict
+// each other (measured: 13 GB/s instead of 100).
 std::byte* map_well(int fd, std::size_t bytes) {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   const std::size_t shift = status_of(fd).st_ino % 64 * kHuge, room = shift + kHuge + bytes;
@@ -95,7 +95,7 @@ SharedSegment::SharedSegment(int fd, std::size_t bytes)
   if (!data_)
     throw_error(ErrorCode::out_of_memory, "cannot map {} bytes of shared memory: {}", bytes,
                 std::strerror(errno));
-  // Best effort: effective only if shmem_enabled is "advise" or "always".
+  // Best effort: works only if shmem_enabled is "advise" or "always".
   madvise(data_, bytes, MADV_HUGEPAGE);
 }
 

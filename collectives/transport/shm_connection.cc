@@ -1,4 +1,4 @@
-// A stand-alone shared-memory endpoint.
+// A shared-memory endpoint with its own memory and links.
 #include <new>
 #include <thread>
 #include <vector>

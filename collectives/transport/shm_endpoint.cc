@@ -22,11 +22,11 @@ namespace {
 
 enum class Kind : std::uint32_t {
   eager,    // the whole message
-  offer,    // a large message: `location` of its data; `sender`: the id of the send
-  accept,   // reply to an offer: `location` to write to; `receiver`: the id of the receive
-  data,     // a piece for `receiver`
-  written,  // all data is in `receiver`'s buffer
-  taken     // the receiver has loaded all of `sender`'s buffer
+  offer,    // announces a large message: `location` of its data, `sender`: the id of the send
+  accept,   // answers an offer: `location` to write to, `receiver`: the id of the receive
+  data,     // a piece for receive `receiver`
+  written,  // the sender has stored all data in the buffer of receive `receiver`
+  taken     // the receiver has loaded all data from the buffer of send `sender`
 };
 
 constexpr std::size_t kSlotBytes = 16 << 10;
@@ -55,8 +55,8 @@ constexpr std::size_t kHeaderBytes = 128;
 constexpr auto kPayloadBytes = static_cast<std::int64_t>(kSlotBytes - kHeaderBytes);
 static_assert(sizeof(Packet) <= kHeaderBytes);
 
-// The sender counts packets written in `head`; the receiver counts packets read in `tail`. Both
-// wrap.
+// `head` counts the packets that the sender has written, `tail` those that the receiver has read.
+// Both wrap.
 struct Ring {
   alignas(64) std::atomic<std::uint32_t> head{0};
   alignas(64) std::atomic<std::uint32_t> tail{0};
@@ -71,7 +71,7 @@ struct Send {
   const std::byte* data = nullptr;
   std::int64_t bytes = 0;
   Completion* completion = nullptr;
-  // Set once accepted:
+  // Set once the message is accepted:
   std::uint32_t receiver = 0;
   std::byte* target = nullptr;  // null: streamed
   Location target_location;
@@ -116,8 +116,8 @@ struct MatchHash {
 
 struct Peer {
   std::deque<Outgoing> outbox;         // packets that wait for room in the ring
-  std::deque<std::uint32_t> accepted;  // sends being written or streamed
-  int pending = 0;                     // unfinished posts of this peer
+  std::deque<std::uint32_t> accepted;  // ids of sends being written or streamed
+  int pending = 0;                     // unfinished posts with this peer
 };
 
 // A receive that loads from the sender's memory.
@@ -153,7 +153,7 @@ class PacketEndpoint final : public ShmEndpoint {
   bool ready() const override;
 
  private:
-  // All zero bytes form an empty ring, so no rank has to wait for its construction.
+  // Zero bytes are an empty ring, so no rank has to wait until another constructs it.
   Ring& ring(int from, int to) const {
     return *reinterpret_cast<Ring*>(host_->mailboxes(from) + at(to) * sizeof(Ring));
   }
@@ -274,7 +274,7 @@ void PacketEndpoint::sleep(int microseconds) {
   own.sleepers.fetch_sub(1);
 }
 
-// Reads the packets in the ring from that peer, at most as many as the ring holds.
+// Reads the packets in the ring from that peer; at most kSlots, so that other peers get their turn.
 bool PacketEndpoint::drain(int peer) {
   Ring& from = ring(peer, rank());
   std::uint32_t tail = from.tail.load(std::memory_order_relaxed);
@@ -398,7 +398,7 @@ void PacketEndpoint::finish_receive(std::uint32_t id) {
   accepted_.erase(found);
 }
 
-// Copies a packet into the ring; false if there is no room.
+// Copies a packet into the ring to that peer; false if there is no room.
 bool PacketEndpoint::put(int peer, const Packet& packet, const std::byte* payload) {
   Ring& to = ring(rank(), peer);
   const std::uint32_t head = to.head.load(std::memory_order_relaxed);
@@ -434,7 +434,7 @@ bool PacketEndpoint::flush(int peer) {
   return moved;
 }
 
-// Sends one piece of the first accepted message to that peer.
+// Sends a piece of the first accepted message to that peer, as much as there is room for.
 bool PacketEndpoint::stream(int peer) {
   Peer& p = peers_[at(peer)];
   if (p.accepted.empty() || !p.outbox.empty()) return false;
@@ -478,7 +478,7 @@ bool PacketEndpoint::write(int peer, Send& send) {
   return true;
 }
 
-// Loads one piece of every message that is read from its sender's memory.
+// Loads one piece of every message that this rank reads from its sender's buffer.
 bool PacketEndpoint::pull() {
   bool moved = false;
   for (Pull& p : pulls_) {
@@ -501,7 +501,8 @@ bool PacketEndpoint::pull() {
   return moved;
 }
 
-// Packets that a peer wrote before it left still count; progress() has read them.
+// Fails if a peer with unfinished posts is gone. Packets that it wrote before it left still count;
+// progress() reads them first.
 void PacketEndpoint::check_peers() {
   const auto now = Clock::now();
   if (now < next_look_) return;

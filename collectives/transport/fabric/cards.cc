@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMostCredits = 65535;  // that a message returns (wire.h)
+constexpr int kMostCredits = 65535;  // as many as one message can return (wire.h)
 
 std::string to_hex(const std::string& bytes) {
   std::string text;

@@ -1,5 +1,5 @@
-// Connects the endpoints of a job in two rounds through the store. In the first, every rank lists
-// its host's rails; in the second, the rails that it opened and their addresses.
+// Connects the endpoints of a job in two rounds through the store. In the first round every rank
+// lists its host's rails, in the second the rails that it opened and their addresses.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -24,7 +24,7 @@ using nlohmann::json;
 
 constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;                      // of one rail
 constexpr const char *kSurvey = "survey", *kOpened = "opened", *kReady = "ready";  // rounds
-constexpr const char* kFailed = "failed";  // in place of a card: the reason why there is none
+constexpr const char* kFailed = "failed";  // a rank that fails stores its reason, not a card
 
 struct Who {
   int rank, size;
@@ -42,7 +42,7 @@ auto read(const Who& who, int rank, std::string_view text, const Parse& parse) {
   }
 }
 
-// Throws the failure that a rank stored in place of its card.
+// Throws peer_lost if the rank stored a failure in place of its card.
 json open_card(const Who& who, int rank, std::string_view text) {
   std::optional<std::string> failure;
   json opened = read(who, rank, text, [&](std::string_view from) {
@@ -73,7 +73,7 @@ std::vector<json> exchange_cards(const Who& who, const char* round, const json& 
       cards.push_back(open_card(who, rank, who.store.get(key(rank), who.deadline)));
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
-      missing.push_back(rank);  // it is late, even if its card comes before the next look
+      missing.push_back(rank);  // too late, even if its card arrives before the lookup below
     }
   }
   if (missing.empty()) return cards;
@@ -111,7 +111,7 @@ std::vector<Survey> take_survey(const Who& who, const std::vector<FoundRail>& fo
   return surveys;
 }
 
-// The rails that this rank opens, and those of them that it sends through.
+// The rails that this rank opens, and those that it prefers to send through.
 struct Plan {
   std::vector<int> open;       // indices into the found rails
   std::vector<int> preferred;  // indices into `open`
@@ -124,7 +124,7 @@ Plan plan_rails(int rank, const std::vector<Survey>& surveys) {
   const CommonRails common = find_common_rails(sites);
   const Survey& own = surveys[static_cast<std::size_t>(rank)];
   const auto& usable = common.sites[static_cast<std::size_t>(rank)];
-  // The ranks of this host, by local rank, and the distance of its rails from each.
+  // By local rank of this host: the distances of the usable rails.
   std::vector<std::vector<int>> distances(static_cast<std::size_t>(std::max(1, own.local_size)));
   for (std::size_t other = 0; other < surveys.size(); ++other) {
     const Survey& survey = surveys[other];
@@ -138,8 +138,8 @@ Plan plan_rails(int rank, const std::vector<Survey>& surveys) {
   for (auto& distance : distances) distance.resize(usable.size(), 0);
   const auto shares = share_rails(distances);
   const auto& share = shares[static_cast<std::size_t>(own.local_rank)];
-  // Rails of one network reach each other, so peers can use the preferred ones. If each rail is a
-  // network of its own, a peer may arrive on any, so all are opened.
+  // Rails of one network all reach each other, so this rank opens only its share. Otherwise a
+  // peer's messages may arrive on any rail, so it opens all.
   bool one_network = true;
   for (const int site : usable)
     one_network = one_network && own.sites[static_cast<std::size_t>(site)].network ==
@@ -205,8 +205,8 @@ void start_lane(FabricSetup& setup, const std::vector<Opened>& opened) {
   setup.lane->start(std::move(addresses), setup.magic);
 }
 
-// Routes (own rail, peer's rail) from `from` to `to`: over its preferred rails, or if none of them
-// leads there, over all.
+// Routes from `from` to `to`, as pairs (rail of `from`, rail of `to`): over the preferred rails of
+// `from`, or over all its rails if no preferred rail leads there.
 std::vector<std::pair<int, int>> routes_between(const Opened& from, const Opened& to) {
   const auto pairs = pair_rails(from.networks, to.networks);
   std::vector<std::pair<int, int>> routes, all;
@@ -220,7 +220,7 @@ std::vector<std::pair<int, int>> routes_between(const Opened& from, const Opened
   return routes.empty() ? all : routes;
 }
 
-// Limits that both ends of every message apply, computed from all ranks' cards.
+// Computes the limits that both ends of every message apply, from all ranks' cards.
 void agree(FabricSetup& setup, const std::vector<Opened>& opened) {
   std::int64_t largest_message = std::numeric_limits<std::int64_t>::max();
   int receives = std::numeric_limits<int>::max();
@@ -242,7 +242,7 @@ void agree(FabricSetup& setup, const std::vector<Opened>& opened) {
                 setup.name, largest_message, kHeader + grant);
   setup.eager_bytes = std::clamp(setup.eager_bytes, std::int64_t{0}, largest_message - kHeader);
   const int peers = std::max(1, setup.size - 1);
-  constexpr int kFewest = 4;  // fewer cannot return credits while others wait for them
+  constexpr int kFewest = 4;  // with fewer, ranks that wait for credits could not return theirs
   if (setup.credits == 0) setup.credits = std::clamp(512 / peers, 8, 64);
   setup.credits = std::max(kFewest, std::min(setup.credits, receives / peers));
   if (setup.unmatched == 0) setup.unmatched = std::clamp(4096 / peers, 32, 512);
@@ -260,7 +260,7 @@ void connect_peers(FabricSetup& setup, const std::vector<Opened>& opened) {
     peer.writes = own.writes && other.writes;
     for (const auto& [rail, theirs] : routes_between(own, other)) {
       const std::string& address = other.addresses.at(static_cast<std::size_t>(theirs));
-      // libfabric reads as many bytes as an address of that rail has.
+      // libfabric reads as many bytes as an address of this rank's rail has.
       if (address.size() != own.addresses.at(static_cast<std::size_t>(rail)).size())
         throw unreadable_card(
             rank, "fabric",
@@ -298,7 +298,7 @@ std::string device_memory_problem(const FabricSetup& setup) {
 void start_rails(FabricSetup& setup) {
   std::vector<int> senders(setup.rails.size(), 0);
   for (const PeerSetup& peer : setup.peers) {
-    std::vector<int> rails = peer.arrives_on;  // several routes to one rail share its credits
+    std::vector<int> rails = peer.arrives_on;  // routes to the same rail share its credits
     std::ranges::sort(rails);
     rails.erase(std::unique(rails.begin(), rails.end()), rails.end());
     for (const int rail : rails) ++senders[static_cast<std::size_t>(rail)];
@@ -323,7 +323,7 @@ void start_rails(FabricSetup& setup) {
   }
 }
 
-// Stores a failure, so that the others do not wait for this rank's cards until their deadlines.
+// Stores the failure in place of this rank's cards, so that the other ranks do not wait for them.
 void say_failed(const Who& who, const char* why) noexcept {
   try {
     for (const char* round : {kSurvey, kOpened, kReady})

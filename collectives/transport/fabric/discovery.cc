@@ -22,14 +22,14 @@ FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
   FiInfo hints(fi_allocinfo());
   if (!hints) throw_error(ErrorCode::out_of_memory, "libfabric: fi_allocinfo");
   hints->caps = caps;
-  // Supported modes: contexts that the provider writes to, and providers that use a posted receive
-  // for the data of a remote write.
+  // Modes that this code supports: the provider may write to contexts, and may use up a posted
+  // receive for the data of a remote write.
   hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
   if ((caps & FI_HMEM) != 0) hints->domain_attr->mr_mode |= FI_MR_HMEM;
-  // The endpoint's owner holds one lock around all calls.
+  // One thread at a time: the endpoint's owner holds one lock around all calls.
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   if (!provider.empty()) hints->fabric_attr->prov_name = strdup(provider.c_str());
   return hints;
@@ -66,7 +66,7 @@ std::string address_text(const fi_info& info) {
   return text.data();
 }
 
-// Maps a common name to a provider (and fabric).
+// The provider, and the fabric if it matters, for a common name.
 struct Choice {
   std::string provider, fabric;
 };
@@ -84,7 +84,8 @@ bool is_address(const std::string& name) {
          inet_pton(AF_INET6, name.c_str(), parsed.data()) == 1;
 }
 
-// Distances of interfaces: 0 if the card is on a NUMA node whose cores this process may use.
+// Computes an interface's distance: 0 if its card is unknown or on a NUMA node whose cores this
+// process may use, else 1.
 class Locality {
  public:
   Locality() {
@@ -152,14 +153,14 @@ std::vector<FoundRail> rails_at_addresses(const Choice& choice, std::uint64_t me
     if (!info)
       throw_error(ErrorCode::unavailable, "{}: no endpoint at {}", choice.provider, address);
     rails.push_back(make_rail(*info, locality));
-    // Addresses pair by their position in the list, which is the same on every rank.
+    // Addresses pair up by their position in the list: number k is one network on every rank.
     rails.back().site.name = address;
     rails.back().site.network = fmt::format("#{}", rails.size());
   }
   return rails;
 }
 
-// The best entry of each interface: IPv4 before IPv6, in the provider's order.
+// The best entry of each interface, by interface name: IPv4 before IPv6, then the provider's order.
 std::vector<const fi_info*> one_for_each_interface(const fi_info* list, const Choice& choice) {
   std::map<std::string, const fi_info*> best;
   for (const fi_info* info = list; info; info = info->next) {
@@ -208,7 +209,7 @@ std::vector<FoundRail> rails_with(std::uint64_t memory, const FabricOptions& opt
   return rails;
 }
 
-// Sockets cannot access device memory directly: a provider over them would copy.
+// Sockets cannot access device memory directly: a provider over sockets would copy it.
 bool is_over_sockets(const std::string& provider) {
   return provider.starts_with("tcp") || provider.starts_with("udp") ||
          provider.starts_with("sockets") || provider.starts_with("net");

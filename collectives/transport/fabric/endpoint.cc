@@ -76,7 +76,7 @@ void FabricEndpoint::post_send(int peer, transport::MessageTag tag, const void* 
   ++to.posts;
   statistics_.bytes_sent += bytes;
   const auto* from = static_cast<const std::byte*>(data);
-  // Device memory cannot be copied here.
+  // An eager send copies the payload, which is impossible for device memory.
   if (bytes <= setup_.eager_bytes && to.unmatched_left > 0 && !cache_.is_device(data, bytes)) {
     ++statistics_.eager_messages;
     --to.unmatched_left;
@@ -105,7 +105,7 @@ void FabricEndpoint::post_send(int peer, transport::MessageTag tag, const void* 
     early_grants_.erase(early);
     if (lengths_agree(peer, signature, grant.header.bytes, bytes)) start(outgoing, grant);
   } else if (bytes <= setup_.eager_bytes) {
-    announce(outgoing);  // the receiver expects it eagerly
+    announce(outgoing);  // the receiver does not grant small messages by itself
   }
 }
 
@@ -165,8 +165,8 @@ void FabricEndpoint::finish(Outgoing& outgoing) {
   outgoing_.erase(MatchKey{outgoing.peer, outgoing.tag});
 }
 
-// An eager message lies in host memory, and only the device could copy it into its own. The caller
-// of such a receive has ignored eager_bytes().
+// Fails if an eager message arrives for a receive into device memory, which this thread cannot
+// write. The caller has ignored eager_bytes().
 bool FabricEndpoint::refuse_on_device(const Incoming& incoming) {
   if (!cache_.is_device(incoming.data, incoming.bytes)) return false;
   fail(
@@ -192,15 +192,15 @@ bool FabricEndpoint::lengths_agree(int peer, const Signature& signature, std::in
   return false;
 }
 
-// False if the sender called something else under this key. For operations not begun here, the
-// signature is kept until they are.
+// False, and a failure, if the sender made another call under this key. If this rank has not begun
+// the operation, keeps the signature until it does.
 bool FabricEndpoint::same_operation(const MessageHeader& header) {
   const int peer = static_cast<int>(header.source);
   const transport::OperationKey key = header.tag.operation;
   const auto begun = begun_.find(key);
   if (begun == begun_.end()) {
-    // Not kept: the message may have been served since it was announced, and its key reused. A
-    // sender that still waits announces it again.
+    // A large message's announcement is not kept: the message may have been received since, and its
+    // key reused. A sender that still waits announces it again.
     if (header.kind == MessageKind::announce && header.bytes > setup_.eager_bytes) return false;
     auto& seen = early_[key];
     const std::pair entry(peer, header.signature);
@@ -259,7 +259,7 @@ void FabricEndpoint::take_grant(const MessageHeader& header, const std::byte* pa
 
 void FabricEndpoint::take_announce(const MessageHeader& header) {
   const int peer = static_cast<int>(header.source);
-  // A large message's announcement only tells its sender's call; the receive is granted anyway.
+  // A large message's announcement serves only to compare calls; its receive is granted anyway.
   if (!same_operation(header)) return;
   const MatchKey key{peer, header.tag};
   const auto found = incoming_.find(key);
@@ -280,8 +280,8 @@ void FabricEndpoint::grant(Incoming& incoming) {
   if (incoming.bytes > 0)
     segments = peer.writes ? count_segments(incoming.bytes, rule_towards(peer.arrives_on.size()))
                            : (incoming.bytes - 1) / setup_.eager_bytes + 1;
-  // Each write of a peer takes an entry of a completion queue; credits limit segments that are sent
-  // as messages.
+  // Each write of a peer takes an entry of a completion queue. Segments that travel as messages are
+  // limited by credits instead.
   const std::int64_t queued = peer.writes ? segments : 0;
   if (queued > kRemoteWrites)
     throw_error(

@@ -1,4 +1,4 @@
-// Moves messages: credits, queues, completions, waiting.
+// Moves messages: credits, queues, completions and waiting.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -15,11 +15,12 @@ namespace shoal::collectives::fabric {
 namespace {
 
 constexpr std::chrono::milliseconds kStallCheck{200};
-constexpr int kNapMicroseconds = 50;      // if the provider has nothing to wait on
+constexpr int kNapMicroseconds = 50;      // for providers without a wait descriptor
 constexpr int kTimerMicroseconds = 1000;  // for providers that resend only while polled
 
 constexpr std::uint16_t kMostReturned = 0xffff;
-// Polls without the rails while messages arrive by sockets or nothing is due on a rail.
+// Consecutive polls that may leave out the rails: messages arrive through sockets, or nothing is
+// due on a rail.
 constexpr int kMostLeftOut = 8;
 
 void nap(int microseconds) {
@@ -35,7 +36,7 @@ void leave_open(std::unique_ptr<Rail> rail) {
                   "way and closing would crash libfabric",
                   rail->provider(), rail->site().name));
   static std::mutex mutex;
-  // Never destroyed, which would close them at the end of the process.
+  // Never destroyed: its destructor would close the rails at the end of the process.
   static auto& open = *new std::vector<std::unique_ptr<Rail>>;
   const std::scoped_lock lock(mutex);
   open.push_back(std::move(rail));
@@ -68,8 +69,8 @@ FabricEndpoint::FabricEndpoint(FabricSetup setup)
                                   [](const auto& rail) { return rail->wait_descriptor() >= 0; });
 }
 
-// Messages already given to the provider are still sent (such as the last one of a barrier). Others
-// are dropped, because their buffers may disappear with this endpoint.
+// Still sends the messages that the provider already has, such as the last one of a barrier. Drops
+// all others, because their buffers may disappear with this endpoint.
 FabricEndpoint::~FabricEndpoint() {
   for (Peer& peer : peers_) peer.waiting.clear();
   for (auto& queue : writes_) queue.clear();
@@ -109,8 +110,8 @@ void FabricEndpoint::submit(int peer, Message message) {
   }
 }
 
-// Every header returns as many credits as it can. Once it is sent, subtract them from the result
-// and from matched_owed.
+// Puts as many returned credits into the header as fit. Once the header is sent, the caller must
+// subtract them from the returned reference (credits) and from matched_owed (matched).
 int& FabricEndpoint::put_returns(Peer& to, MessageHeader& header) const {
   const auto owed = std::ranges::max_element(to.owed);
   header.credit_rail = static_cast<std::uint8_t>(owed - to.owed.begin());
@@ -119,7 +120,7 @@ int& FabricEndpoint::put_returns(Peer& to, MessageHeader& header) const {
   return *owed;
 }
 
-// Needs no credit: the kernel holds back data that the peer does not take.
+// Needs no credit: TCP's flow control holds back data that the peer does not take.
 bool FabricEndpoint::dispatch_by_lane(int peer, Message& message) {
   const MessageKind kind = message.header.kind;
   if (!setup_.lane || kind == MessageKind::segment || kind == MessageKind::credit) return false;
@@ -146,7 +147,7 @@ bool FabricEndpoint::poll_lane() {
   return moved;
 }
 
-// True if the message is being sent (or lost with its peer) and its payload copied.
+// True if the payload has been copied and the message is being sent, or if its peer is lost.
 bool FabricEndpoint::dispatch(int peer, Message& message) {
   if (dispatch_by_lane(peer, message)) return true;
   Peer& to = peer_at(peer);
@@ -193,7 +194,7 @@ bool FabricEndpoint::dispatch(int peer, Message& message) {
   return false;
 }
 
-// The payload has been copied into one of the rail's buffers.
+// Call once the payload has been copied into a buffer of a rail or of the socket lane.
 void FabricEndpoint::copied(Peer& to, const Message& message) {
   if (message.completion) {
     --message.completion->pending;
@@ -225,8 +226,8 @@ bool FabricEndpoint::progress() {
   return moved;
 }
 
-// Whether something must arrive or leave on a rail. Otherwise rails carry only messages for which a
-// socket was full, and returned credits.
+// Whether this rank waits for a message on a rail. Otherwise rails carry only returned credits, and
+// messages for which a socket was full.
 bool FabricEndpoint::rails_are_due() const {
   return !setup_.lane || expected_on_rails_ > 0 || !granted_.empty() || !outgoing_.empty() ||
          !waiting_peers_.empty() ||
@@ -283,7 +284,7 @@ void FabricEndpoint::take_message(int rail, const std::byte* data, std::size_t b
     return;
   }
   Peer& from = peer_at(peer);
-  if (rail >= 0) ++from.owed[static_cast<std::size_t>(rail)];  // -1: by sockets, uses no buffer
+  if (rail >= 0) ++from.owed[static_cast<std::size_t>(rail)];  // -1: through a socket, no credit
   from.credits[header.credit_rail] += header.credits;
   from.unmatched_left += header.matched;
   switch (header.kind) {
@@ -324,7 +325,7 @@ void FabricEndpoint::take_failure(int rail, const RailEvent& event) {
   fail(Error(ErrorCode::io, fmt::format("{}: {}", setup_.name, event.text)).at_rank(setup_.rank));
 }
 
-// A peer that left after its last message is not an error until it is needed.
+// Fails only if data was lost or posts are unfinished: a peer may leave after its last message.
 void FabricEndpoint::lose(int peer, bool data_lost, const std::string& why) {
   Peer& gone = peer_at(peer);
   if (gone.lost) return;
@@ -336,7 +337,8 @@ void FabricEndpoint::lose(int peer, bool data_lost, const std::string& why) {
   if (data_lost || gone.posts > 0) refuse_lost(peer);
 }
 
-// Credits return with the next message; separately only if half of them are due.
+// Credits normally return with the next message. Once half of them are due, a message of their own
+// returns them.
 void FabricEndpoint::note_owing(int peer) {
   Peer& to = peer_at(peer);
   if (to.owing || to.lost) return;
@@ -426,14 +428,14 @@ void FabricEndpoint::flush_grants() {
   }
 }
 
-// A rank that waits in vain for a grant may have made another call than its peer. It announces its
-// call, so that the peer can compare.
+// If a send waits long for its grant, the ranks may have made different calls. So this rank
+// announces its call, and the peer compares.
 void FabricEndpoint::announce_stalled() {
   const auto now = Clock::now();
   if (now - last_stall_check_ < kStallCheck) return;
   last_stall_check_ = now;
-  // Small messages were announced when posted. A peer that accepts nothing gets no further
-  // messages.
+  // Only large messages: small ones were announced when posted. Announces nothing to a peer that
+  // other messages still wait for.
   for (auto& [key, outgoing] : outgoing_)
     if (!outgoing.started && outgoing.bytes > setup_.eager_bytes && now >= outgoing.announce_at &&
         peer_at(outgoing.peer).waiting.empty())

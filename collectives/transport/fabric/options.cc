@@ -7,7 +7,7 @@ namespace shoal::collectives::fabric {
 FabricOptions fabric_options(const std::string& transport) {
   FabricOptions options;
   options.provider = transport.empty() ? env::get_string(env::kFabricProvider) : transport;
-  // Naming libfabric's layer itself turns the sockets off.
+  // A user who names libfabric's layer itself turns the sockets off.
   options.sockets = options.provider != "tcp;ofi_rxm";
   options.interfaces = env::get_string(env::kFabricInterfaces);
   return options;

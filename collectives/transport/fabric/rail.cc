@@ -9,7 +9,8 @@
 namespace shoal::collectives::fabric {
 namespace {
 
-// FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE: the loaded library may be newer than these headers.
+// FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE, which older libfabric headers lack. The loaded
+// library may be newer than the headers.
 constexpr int kOptMaxMsgSize = 12, kOptMaxRmaSize = 14;
 // FI_OPT_CUDA_API_PERMITTED and FI_OPT_SHARED_MEMORY_PERMITTED, both bool.
 constexpr int kOptCudaApiPermitted = 10, kOptSharedMemoryPermitted = 11;
@@ -72,8 +73,8 @@ Rail::Rail(FoundRail found, int cuda_device)
   check_fabric(fi_enable(endpoint_.get()), name, "fi_enable");
   address_ = name_of(endpoint_.get(), name);
   largest_message_ = largest_write_ = bounded(info_->ep_attr->max_msg_size);
-  // efa-direct: a message is one packet, a write is not. libfabric 2 reports both; older ones
-  // refuse.
+  // With efa-direct, messages are limited to one packet and writes are not. libfabric 2 reports
+  // both limits; older versions refuse these options.
   std::size_t limit = 0, length = sizeof limit;
   if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptMaxMsgSize, &limit, &length) == 0)
     largest_message_ = bounded(limit);
@@ -82,9 +83,9 @@ Rail::Rail(FoundRail found, int cuda_device)
     largest_write_ = bounded(limit);
 }
 
-// Call before fi_enable. Like aws-ofi-nccl, requires that the card itself accesses the device,
-// without CUDA calls by libfabric, which might wait for a stream that waits for us. Copies through
-// host memory are staged by Shoal.
+// Returns device_memory_problem(). Call before fi_enable. Like aws-ofi-nccl, requires that the card
+// itself accesses the device. CUDA calls by libfabric are forbidden: they might wait for a stream
+// that waits for this thread. If the card cannot, Shoal stages the data through host memory.
 std::string Rail::ask_for_device_memory() {
   if (cuda_device_ < 0) return "no device was asked for";
   if ((info_->caps & FI_HMEM) == 0) return fmt::format("{} offers no FI_HMEM", provider());
@@ -98,13 +99,13 @@ std::string Rail::ask_for_device_memory() {
                                    sizeof required))
     return refused("FI_OPT_FI_HMEM_P2P", result);
   const bool permitted = false;
-  // libfabric before 1.18 lacks this option; only the first one then decides.
+  // libfabric before 1.18 lacks this option. Then only FI_OPT_FI_HMEM_P2P decides.
   if (const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptCudaApiPermitted,
                                    &permitted, sizeof permitted);
       result != 0 && result != -FI_ENOPROTOOPT)
     return refused("FI_OPT_CUDA_API_PERMITTED", result);
-  // Its shared memory between ranks of one host would copy by CUDA calls. Older versions lack this
-  // option.
+  // libfabric's shared memory between ranks of one host would copy with CUDA calls. A failure is
+  // ignored, because older versions lack this option.
   (void)fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptSharedMemoryPermitted, &permitted,
                   sizeof permitted);
   return {};
@@ -259,7 +260,7 @@ void Rail::poll_error(std::vector<RailEvent>& events) {
       fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, words.data(), words.size());
   std::string why = fi_strerror(entry.err);
   if (entry.prov_errno != 0 && text && *text && why != text) why += fmt::format(" ({})", text);
-  // Not one of our posts: only this text identifies it.
+  // The error belongs to no post of this rank, so only the text can identify it.
   if (!transfer)
     why += fmt::format(
         " ({} after {} bytes)",

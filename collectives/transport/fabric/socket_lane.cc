@@ -18,10 +18,9 @@
 namespace shoal::collectives::fabric {
 namespace {
 
-// epoll's data: a peer's rank, or one of these with a guest's descriptor in the low bits.
+// Values of epoll_event::data: a peer's rank, kListener, or kGuest plus the guest's descriptor.
 constexpr std::uint64_t kListener = std::uint64_t{1} << 32, kGuest = std::uint64_t{1} << 33;
-// Up to this many sockets are read one by one, which saves the system call that tells which are
-// ready.
+// Up to this many sockets are read one by one, without first asking epoll which are ready.
 constexpr std::size_t kAskedDirectly = 4;
 constexpr unsigned kEventsEvery = 64;  // polls between looks for new connections
 constexpr std::size_t kChunkBytes = 64 << 10;
@@ -42,7 +41,7 @@ sockaddr_storage parse(const std::string& address) {
 }
 
 void set_no_delay(int fd) {
-  const int on = 1;  // a failure costs only time
+  const int on = 1;  // a failure of the call below costs only time
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
@@ -73,8 +72,8 @@ SocketLane::SocketLane(const std::string& rail_address, int rank, int size, std:
   watch(listener_.get(), kListener, false, false);
 }
 
-// Data that the sockets have taken still arrives, unless unread data here makes the kernel reset
-// them; so all of it is read.
+// The kernel still delivers data that the sockets have taken. But it resets a socket that is closed
+// with unread data, so reads all of it first.
 SocketLane::~SocketLane() {
   for (const int peer : open_)
     while (recv(at(peer).fd.get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT) > 0) {
@@ -144,7 +143,7 @@ void SocketLane::settle_connecting(int peer) {
   int error = 0;
   socklen_t length = sizeof error;
   const Hello hello{magic_, rank_};
-  // An empty socket buffer takes this as a whole, or the connection is unusable.
+  // The empty socket buffer takes the whole hello, unless the connection is unusable.
   if (getsockopt(connection.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0 ||
       ::send(connection.fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) !=
           static_cast<ssize_t>(sizeof hello))
@@ -158,7 +157,7 @@ void SocketLane::accept_guests() {
   for (;;) {
     transport::FileDescriptor fd(
         accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) return;  // no more guests, or no descriptor: the rails take over
+    if (!fd) return;  // no more guests, or no free descriptor: messages then use the rails
     if (guests_.size() >= kMostGuests) guests_.erase(guests_.begin());
     watch(fd.get(), kGuest | static_cast<std::uint64_t>(fd.get()), false, false);
     guests_.push_back({std::move(fd), {}});
@@ -213,7 +212,7 @@ bool SocketLane::send(int peer, std::span<const std::byte> header,
   }
   auto skip = static_cast<std::size_t>(sent);
   if (skip == sizeof length + length) return true;
-  // Sent in part: the rest must follow before anything else.
+  // The socket took only a part. The rest must follow before any other message.
   for (const iovec& part : parts) {
     const std::size_t left_out = std::min(skip, part.iov_len);
     skip -= left_out;
@@ -274,7 +273,7 @@ void SocketLane::split(int peer, std::span<const std::byte> bytes, const Take& t
 }
 
 bool SocketLane::poll(const Take& take, const Wanted& wanted) {
-  // Peers that are still connecting are handled by their events.
+  // poll_events() also handles peers that are still connecting, and guests.
   const bool rarely = ++polls_ % kEventsEvery == 0;
   if (rarely || unsent_ > 0 || std::exchange(closely_, false)) return poll_events(take);
   std::array<int, kAskedDirectly> asked;

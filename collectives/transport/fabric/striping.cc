@@ -7,10 +7,10 @@
 namespace shoal::collectives::fabric {
 namespace {
 
-// Avoids overflow: limits may be as large as the type.
+// Rounds up. Avoids overflow: `b` may be as large as the type permits.
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a == 0 ? 0 : (a - 1) / b + 1; }
 
-// The length of all stripes but the last.
+// The length of every stripe but the last.
 std::int64_t stripe_bytes(std::int64_t bytes, const StripingRule& rule) {
   SHOAL_CHECK(bytes >= 0 && rule.rails > 0 && rule.smallest > 0 && rule.largest > 0,
               "striping: {} bytes over {} rails, {} to {} bytes each", bytes, rule.rails,
@@ -20,7 +20,7 @@ std::int64_t stripe_bytes(std::int64_t bytes, const StripingRule& rule) {
   return divide_up(divide_up(bytes, stripes), kStripeAlignment) * kStripeAlignment;
 }
 
-// Segments of a stripe stay aligned if the limit permits.
+// The length of a stripe's segments, aligned if the limit permits.
 std::int64_t segment_bytes(std::int64_t stripe, const StripingRule& rule) {
   const std::int64_t most = std::min(stripe, rule.largest);
   return most < kStripeAlignment ? most : most / kStripeAlignment * kStripeAlignment;
