@@ -4,9 +4,8 @@
 //   direct:    reduce: every rank reduces its shard from all ranks' memory and stores it in the
 //              root's buffer, if that is mapped or the kernel copies; else the root reduces all.
 //              reduce_scatter_v: every rank reduces its part from all ranks' memory.
-//   bounced:   every rank fills its bounce slots slice by slice. In a reduce, every rank reduces
-//   its
-//              shard of the slice into its slot, and the root takes it from there.
+//   bounced:   every rank fills its bounce slots slice by slice. In a reduce, every rank then
+//              reduces its shard of the slice into its slot, and the root takes it from there.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

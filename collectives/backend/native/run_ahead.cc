@@ -4,15 +4,13 @@
 // signature lie in its slot. It continues with the next operation. A rank that needs one rank's
 // data waits for that rank only. So not all signatures are compared while such an operation runs.
 // Two mechanisms make up for that:
-//   the lead:    A rank publishes operation t only after every rank has published t - kLead, so
-//   that
-//                slots can be reused (control.h). If peers never come, a rank runs at most kLead
-//                operations ahead; then it waits, and fails at its deadline.
-//   the history: Each slot carries a hash of all signatures so far. A rank that reads another's
-//   slot
-//                compares it. After two ranks have made different calls, their histories stay
-//                different. They notice once one needs the other's data or checks for room; both
-//                slots then still hold the call that differed.
+//   the lead:    A rank publishes operation t only after every rank has published t - kLead. Its
+//                slots can then be reused (control.h). If peers never come, a rank runs at most
+//                kLead operations ahead; then it waits, and fails at its deadline.
+//   the history: Each slot carries a hash of all signatures so far, which a rank compares when it
+//                reads another's slot. After two ranks have made different calls, their histories
+//                stay different. They notice once one needs the other's data or checks for room;
+//                both slots then still hold the call that differed.
 #include "shoal/collectives/backend/native/engine.h"
 
 namespace shoal::collectives::native {
