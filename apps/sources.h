@@ -9,8 +9,9 @@ namespace shoal::app {
 // Reports whether this build has s3:// and SageMaker's calls.
 command::Finding s3_finding();
 
-// Registers s3://. Finds region, credentials and endpoints like other AWS tools, on first use. In
-// builds without SageMaker's clients, use throws unavailable, naming the build flag.
+// Registers s3://. On first use it finds region, credentials and endpoints like other AWS tools. In
+// builds without SageMaker's clients, opening an s3:// source throws unavailable, naming the build
+// flag.
 void add_sources(SourceRegistry& registry);
 
 }  // namespace shoal::app

@@ -13,8 +13,8 @@ enum class Algorithm : std::uint8_t {
   direct,              // each rank reduces one shard of all ranks, then all collect all shards
   ring,                // messages to neighbours only
   inlined,             // the data fits the control message (one host); every rank reduces all of it
-  halving_doubling,    // Rabenseifner: halves of halves are exchanged, then reassembled
-  recursive_doubling,  // the whole data is exchanged with log2 n ranks in turn
+  halving_doubling,    // Rabenseifner: exchanges ever smaller halves, then reassembles them
+  recursive_doubling,  // exchanges the whole data with log2 n ranks in turn
   tree,                // binomial
   chain,               // a pipeline through all ranks
   sharded,             // broadcast: scatter + all_gather; reduce: reduce_scatter + gather

@@ -26,7 +26,7 @@ class OffloadPlace {
   virtual Tensor load(const std::shared_ptr<OffloadedTensor>& tensor) = 0;
   // Frees the tensor's memory and storage; called when the tape no longer needs it.
   virtual void forget(const std::shared_ptr<OffloadedTensor>& tensor) noexcept = 0;
-  // Announces tensors in the order of their backwards, after those announced before.
+  // Appends tensors to the order in which backward will need them.
   virtual void expect(std::span<const std::shared_ptr<OffloadedTensor>> tensors) = 0;
   virtual OffloadStatistics statistics() const = 0;
 };

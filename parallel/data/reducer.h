@@ -96,8 +96,8 @@ class Reducer {
   // later an order that rank 0 plans from measured steps.
   void arm();
   // Call after backward. Hands over the remaining buckets as far as buckets_in_flight allows; later
-  // calls hand over the rest. Parameters that backward did not reach contribute what earlier
-  // microbatches left, or zeros. Does not wait.
+  // calls hand over the rest. A parameter that backward did not reach contributes its gradient from
+  // earlier microbatches, or zeros. Does not wait.
   void flush();
   // After flush(): waits until this parameter's gradient is the sum over all ranks. Every rank must
   // still end the step with finish().

@@ -49,7 +49,8 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
 // its ranks.
 class VocabularyParallelHead final : public nn::HeadLoss {
  public:
-  // `config` is the whole layer's, except `tied`: this rank's part from the same group's embedding.
+  // `config` describes the whole layer. Only `config.tied` is this rank's part: that of the same
+  // group's embedding.
   VocabularyParallelHead(const TensorParallel& group, const nn::LmHeadConfig& config);
   VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,
                          std::int64_t channels, float std);

@@ -44,7 +44,7 @@ struct TrainerState {
   std::int64_t window_steps = 0;
   double total_loss = 0;  // sum of step losses since step 0
   std::int64_t tokens_seen = 0;
-  // nn::LossScalerState, and whether the scale was dynamic. A resumed run uses it only if it was.
+  // nn::LossScalerState. A resumed run restores it only if the scale was dynamic.
   double loss_scale = 1;
   bool loss_scale_dynamic = false;
   std::int64_t loss_scale_good_steps = 0, loss_scale_shift_left = 1;

@@ -31,7 +31,7 @@ class Sampler {
   virtual std::int64_t epoch() const = 0;
   // Dataset index of this rank's i-th sample, 0 <= i < samples().
   virtual std::int64_t index(std::int64_t i) const = 0;
-  // Its position in the list that all ranks share: rank + i * ranks.
+  // Position of this rank's i-th sample in the order that all ranks share: rank + i * ranks.
   std::int64_t ordinal(std::int64_t i) const { return rank() + i * ranks(); }
 };
 

@@ -85,8 +85,8 @@ class AddedVocabulary {
    private:
     bool find(std::string_view text, std::size_t from, Match& match) const;
     static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
-    // Remembers the last run of spaces, so that no space is scanned often, even if tokens are
-    // spaces.
+    // Keeps the last run of spaces, so that right_of_spaces() scans each space only once, even if
+    // tokens consist of spaces.
     struct Spaces {
       std::size_t begin = 0, end = 0;  // the last run of spaces that was scanned
     };

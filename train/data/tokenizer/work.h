@@ -62,7 +62,8 @@ class Work {
   // Counts the work of a tokenizer's step on a text of `text` bytes. `step`: its name, with the
   // file. Throws invalid_argument if the call has done too much work.
   static void spend(std::int64_t units, std::string_view step, std::size_t text);
-  // "a text of 30 bytes", or the corpus if it had too little left to lend.
+  // For errors: "a text of 30 bytes", or "texts of 900 bytes together" if the corpus could no
+  // longer lend this call its allowance.
   static std::string place(std::size_t text);
 
  private:
