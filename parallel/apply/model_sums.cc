@@ -34,8 +34,8 @@ void ModelSums::sum_squares_in_place(const Tensor& mine, Stream stream) {
 
 bool ModelSums::has_parts() const { return model_.mesh().shape().tp > 1 || model_.sharded(); }
 
-// Each element counts on the one rank of the mesh that writes it to checkpoints. A single sum over
-// all ranks, as in sum_squares().
+// Each element counts only on the rank that writes it to checkpoints. As in sum_squares(), all
+// ranks of the mesh take part in one sum, so copies cannot drift apart.
 void ModelSums::sum_over_parts(std::span<nn::SquareSums> sums) {
   const std::vector<OwnedRun> runs = model_.owned();
   SHOAL_ASSERT(runs.size() == sums.size());

@@ -115,7 +115,7 @@ class WholeState final : public ModelState {
   void add_sum(const std::vector<nn::Parameter*>& parameters,
                const std::shared_ptr<collectives::Communicator>& group) {
     if (parameters.empty()) return;
-    // The communicator of one rank may be on the host.
+    // A group of one rank may have a communicator of the host, which takes no device memory.
     const bool alone = group->size() == 1 && !context_.stream.device.is_cpu();
     sums_.push_back({group, std::make_unique<Reducer>(
                                 parameters,

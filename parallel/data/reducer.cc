@@ -47,7 +47,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
     : Reducer(parameters, make_all_reduction(communicator), options) {}
 
-// `reduction` is not moved, because the same call also reads it for the plan.
+// Copies `reduction`, because the bucket plan in the same call reads it too.
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  // NOLINTNEXTLINE(performance-unnecessary-value-param)
                  std::shared_ptr<BucketReduction> reduction, const ReducerOptions& options)

@@ -41,7 +41,7 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.scale = config_.scale;
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
-  // Positions belong to the embedding, which is whole on each rank.
+  // Positions are not gathered: only the embedding uses them.
   const nn::AttentionInput all =
       gather_input(context, group_, {.key_mask = input.key_mask, .sequences = input.sequences});
   options.key_mask = all.key_mask;

@@ -28,8 +28,9 @@
 namespace shoal::command {
 namespace {
 
-// Adds the option's model_type to a configuration without one, otherwise the type that its
-// architectures name; throws if the configuration has another.
+// Adds model_type to a configuration without one. The value is the option's or, without the option,
+// the type that the configuration's architectures name. Throws if the option contradicts the
+// configuration.
 nlohmann::json with_type(nlohmann::json config, const std::string& model_type,
                          const std::string& source) {
   if (!config.is_object()) return config;

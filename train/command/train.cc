@@ -138,8 +138,8 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
 }
 
-// Ranks that share a GPU start one after the other. The last one's free memory excludes all their
-// contexts.
+// Ranks that share a GPU start one after the other, and each CUDA context takes memory. So the
+// smallest free memory that any of them saw is the one to divide.
 SharedGpu shared_gpu(const Prepared& prepared, int rank) {
   const std::vector<int> sharing = ranks_on_device_of(prepared.devices, rank);
   std::int64_t free = prepared.own_device.free;

@@ -228,7 +228,7 @@ std::string Trainer::Impl::will_continue() const {
 }
 
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
-  // Also in a new run, whose first checkpoint removes unfinished ones.
+  // A new run does this too, because its first checkpoint removes unfinished ones.
   if (is_main()) restore_replaced_checkpoints(args.output_dir);
   agree_on_step(0);  // no rank looks before rank 0 is done
   const std::string& asked = args.resume_from_checkpoint;

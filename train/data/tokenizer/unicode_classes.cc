@@ -38,7 +38,8 @@ constexpr LowerRun kLowerRuns[] = {
 #include "lower_case.inc"
 };
 
-// A flat table of 1.1 MB takes one load per character; text touches few of its pages.
+// Expands the ranges into a flat table of 1.1 MB, so that a lookup is one load. Usual text touches
+// few of the table's pages.
 std::unique_ptr<std::uint8_t[]> expand(std::span<const Range> ranges) {
   auto table = std::make_unique<std::uint8_t[]>(kCodePoints);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
