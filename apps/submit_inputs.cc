@@ -114,11 +114,10 @@ class Inputs {
     }
     return std::nullopt;
   }
-  // True if the code contains the path or files that match it, or if that cannot be checked.
+  // True if the code contains the path, or files that match it, or if that cannot be checked: for
+  // an archive in S3, which is not read here.
   bool in_code(const std::string& path) const {
-    if (!job_.code)
-      return !is_whole_;  // no code at all: false; an archive in S3, which cannot be looked into:
-                          // true
+    if (!job_.code) return !is_whole_;
     if (job_.code->git) return true;  // known only after cloning
     const std::string sure = path.substr(0, path.find_first_of("*?["));
     if (sure == path) return code_file(path).has_value();

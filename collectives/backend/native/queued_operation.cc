@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// If callers still hold the Works of the first operations, skips this many before making a new one.
+// Number of operations whose Works callers still hold that take() skips before it makes a new one.
 constexpr int kPassedOver = 4;
 
 }  // namespace

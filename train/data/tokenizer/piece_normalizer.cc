@@ -38,7 +38,7 @@ std::int64_t units_of(Kind kind) {
   }
 }
 
-// Maximum length of a byte's replacement in a table. Text of such bytes cannot grow too much.
+// Maximum length of a byte's replacement in a table. It limits how much such a text can grow.
 constexpr std::size_t kLongestInTable = 64;
 
 // As Hugging Face's NormalizedString::replace: inserted text has the origin of the last replaced
@@ -311,7 +311,7 @@ bool PieceNormalizer::make_table() {
     return !depends_on_neighbours(step.kind) || replaces_a_byte(step);
   });
   std::string watched;  // characters whose neighbours matter
-  std::string parts;    // of longer patterns: plain, but no step may change them or produce them
+  std::string parts;  // characters of longer patterns: plain only if no step changes or makes them
   for (const NormalizerStep& step : steps_) {
     if (step.kind == Kind::prepend || step.kind == Kind::replace_regex) return false;
     if (step.kind == Kind::strip && step.pattern.empty())
