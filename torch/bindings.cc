@@ -8,12 +8,20 @@ namespace py = pybind11;
 namespace shoal::pytorch {
 namespace {
 
+// PyTorch 2.8's Options do not name the group.
+template <typename Options>
+void set_members(Options& options, const c10d::DistributedBackendOptions& group) {
+  if constexpr (requires { options.global_ranks_in_group; }) {
+    options.group_name = group.group_id;
+    options.global_ranks_in_group.assign(group.global_ranks_in_group.begin(),
+                                         group.global_ranks_in_group.end());
+  }
+}
+
 c10::intrusive_ptr<ProcessGroupShoal> create(const c10d::DistributedBackendOptions& group) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout);
   auto options = c10::make_intrusive<c10d::Backend::Options>("shoal", timeout);
-  options->group_name = group.group_id;
-  for (const std::int64_t rank : group.global_ranks_in_group)
-    options->global_ranks_in_group.push_back(static_cast<std::uint64_t>(rank));
+  set_members(*options, group);
   return c10::make_intrusive<ProcessGroupShoal>(group.store, group.group_rank, group.group_size,
                                                 std::move(options));
 }

@@ -10,6 +10,22 @@ namespace {
 using c10d::OpType;
 using collectives::Communicator;
 
+// PyTorch 2.8 has no types of their own for the coalesced forms.
+template <typename Types>
+constexpr Types all_gather_coalesced() {
+  if constexpr (requires { Types::ALLGATHER_INTO_TENSOR_COALESCED; })
+    return Types::ALLGATHER_INTO_TENSOR_COALESCED;
+  else
+    return Types::_ALLGATHER_BASE;
+}
+template <typename Types>
+constexpr Types reduce_scatter_coalesced() {
+  if constexpr (requires { Types::REDUCE_SCATTER_TENSOR_COALESCED; })
+    return Types::REDUCE_SCATTER_TENSOR_COALESCED;
+  else
+    return Types::_REDUCE_SCATTER_BASE;
+}
+
 at::Tensor contiguous_or_empty(const at::Tensor& tensor) {
   return tensor.is_contiguous() ? tensor
                                 : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
@@ -280,9 +296,9 @@ WorkResult ProcessGroupShoal::_allgather_base(at::Tensor& output, at::Tensor& in
 WorkResult ProcessGroupShoal::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return translating([&] {
-    return gather_flat({"shoal:all_gather_into_tensor_coalesced",
-                        OpType::ALLGATHER_INTO_TENSOR_COALESCED, options.timeout},
-                       outputs, inputs);
+    return gather_flat(
+        {"shoal:all_gather_into_tensor_coalesced", all_gather_coalesced<OpType>(), options.timeout},
+        outputs, inputs);
   });
 }
 
@@ -443,7 +459,7 @@ WorkResult ProcessGroupShoal::reduce_scatter_tensor_coalesced(
            std::vector<std::int64_t>(static_cast<std::size_t>(size_), outputs[i].numel()), true});
     }
     const OpType type =
-        inputs.size() == 1 ? OpType::_REDUCE_SCATTER_BASE : OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+        inputs.size() == 1 ? OpType::_REDUCE_SCATTER_BASE : reduce_scatter_coalesced<OpType>();
     return reduce_parts({"shoal:_reduce_scatter_base", type, options.timeout}, outputs, inputs,
                         flats, options.reduceOp);
   });

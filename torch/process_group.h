@@ -29,12 +29,15 @@ class ProcessGroupShoal final : public c10d::Backend {
   ~ProcessGroupShoal() override;
 
   const std::string getBackendName() const override { return "shoal"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  // No `override` here and at setTimeout() and split(): PyTorch 2.8 has no such functions.
+  // NOLINTBEGIN(modernize-use-override)
+  c10::intrusive_ptr<Options> getBackendOptions() { return options_; }
+  // NOLINTEND(modernize-use-override)
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   // Applies to later calls. A time longer than the group was made with has no effect on
   // collectives.
-  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setTimeout(std::chrono::milliseconds timeout);  // NOLINT(modernize-use-override)
 
   WorkResult broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkResult allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -80,9 +83,9 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
   // A group of these ranks, by rendezvous of its members only.
-  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
-                                    const std::vector<int>& ranks,
-                                    const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> split(  // NOLINT(modernize-use-override)
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options);
   c10d::ErrorType getError() override { return lane_->error(); }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   // A CPU tensor in memory that every rank of the host maps, which collectives do not copy.
