@@ -72,8 +72,10 @@ int run_rank(const std::vector<std::string>& command, const VariableReader& vari
   while (::waitpid(child, &status, WNOHANG) == 0) {
     int number = 0;
     if (::sigwait(&awaited, &number) != 0 || number == SIGCHLD) continue;
+    // The container repeats SIGUSR1; the command's second SIGTERM could end it before it has saved.
+    const bool is_repeated = number == SIGUSR1 && stopped_by == SIGUSR1;
     stopped_by = number;
-    ::kill(child, SIGTERM);
+    if (!is_repeated) ::kill(child, SIGTERM);
   }
   const int ended = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (stopped_by == SIGUSR1) {

@@ -143,9 +143,9 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
   const pid_t child = start(words, options, errors.ends[1]);
   errors.close_end(1);
   ProcessResult result;
-  Deadline grace = Deadline::never();
+  Deadline grace = Deadline::never(), again = Deadline::never();
   bool is_open = true;
-  int status = 0;
+  int status = 0, stop_with = 0;
   for (bool ended = false; !ended;) {
     if (is_open)
       is_open = read_some(errors.ends[0], options, result.error);
@@ -161,7 +161,13 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
     if (!is_ending && options.stop != nullptr && *options.stop != 0) {
       result.was_stopped = true;
       grace = Deadline::in_seconds(options.grace_seconds);
-      ::kill(child, options.choose_stop ? options.choose_stop() : options.stop_with);
+      stop_with = options.choose_stop ? options.choose_stop() : options.stop_with;
+      ::kill(child, stop_with);
+      again = Deadline::in_seconds(options.repeat_seconds);
+    }
+    if (!ended && result.was_stopped && stop_with == SIGUSR1 && again.passed()) {
+      ::kill(child, stop_with);
+      again = Deadline::in_seconds(options.repeat_seconds);
     }
     if (!is_ending && !result.was_stopped && options.gives_up && options.gives_up()) {
       result.was_given_up = true;

@@ -10,7 +10,8 @@ namespace {
 
 extern "C" void on_stop_signal(int number) {
   stop_signal = number;
-  std::signal(number, SIG_DFL);  // a second signal ends the process at once
+  // A second signal ends the process at once. The container repeats SIGUSR1.
+  if (number != SIGUSR1) std::signal(number, SIG_DFL);
 }
 
 }  // namespace
@@ -24,8 +25,13 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  // With its flags: Python's handlers interrupt system calls.
-  for (std::size_t i = 0; i < kNumbers.size(); ++i) ::sigaction(kNumbers[i], &before_[i], nullptr);
+  for (std::size_t i = 0; i < kNumbers.size(); ++i) {
+    // The container repeats SIGUSR1 until the program has ended.
+    if (kNumbers[i] == SIGUSR1 && stop_signal == SIGUSR1 && before_[i].sa_handler == SIG_DFL)
+      before_[i].sa_handler = SIG_IGN;
+    // With its flags: Python's handlers interrupt system calls.
+    ::sigaction(kNumbers[i], &before_[i], nullptr);
+  }
 }
 
 }  // namespace shoal::command

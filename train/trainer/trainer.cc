@@ -150,8 +150,9 @@ int Trainer::Impl::stop() {
   if (ranks() > 1)
     parts.communicator->host().all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
   if (last_checkpoint_step != state.global_step) {
-    say(fmt::format("signal {}: saving {} before stopping; a second signal ends the run at once",
-                    signal, checkpoint_path(args.output_dir, state.global_step)));
+    say(fmt::format(
+        "signal {}: saving {} before stopping; a second SIGINT or SIGTERM ends it at once", signal,
+        checkpoint_path(args.output_dir, state.global_step)));
     save_checkpoint();
   }
   return static_cast<int>(signal);

@@ -199,6 +199,20 @@ TEST_F(Script, NeedsAnImageWithPython) {
                         "use Shoal's image of the target pytorch (docker/)"));
 }
 
+// The container repeats SIGUSR1. A second SIGTERM could end the script before it has saved.
+TEST_F(Script, IsToldOnceThoughUsr1IsRepeated) {
+  ProgramOptions stop;
+  stop.signal_when_out_has = "up";
+  stop.signal = SIGUSR1;
+  const ProgramResult result =
+      test::run_program({SHOAL_SAGEMAKER_TRAIN, "rank", "sh", "-c",
+                         "n=0; trap 'n=$((n+1)); [ $n != 1 ] || kill -USR1 $PPID' TERM; echo up; "
+                         "while [ $n = 0 ]; do sleep 0.05; done; sleep 0.5; exit $((40 + n))"},
+                        stop);
+  EXPECT_EQ(result.status, 0);
+  EXPECT_THAT(result.err, HasSubstr("was stopped and ended with status 41"));
+}
+
 // mpirun may kill a rank's process only, not what it started.
 TEST_F(Script, EndsWithItsRank) {
   const testing::TemporaryDirectory folder;

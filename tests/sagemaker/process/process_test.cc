@@ -68,6 +68,19 @@ TEST(Process, SaysThatItsWordsAreTooLong) {
   }
 }
 
+TEST(Process, IsSentUsr1AgainUntilItEnds) {
+  std::atomic<int> stop{SIGTERM};
+  const ProcessResult result =
+      shell("n=0; trap 'n=$((n+1))' USR1; while [ $n -lt 3 ]; do sleep 0.02; done; exit $n",
+            {.environment = {},
+             .directory = {},
+             .stop = &stop,
+             .stop_with = SIGUSR1,
+             .repeat_seconds = 0.3});
+  EXPECT_EQ(result.status, 3);
+  EXPECT_FALSE(result.was_killed);
+}
+
 TEST(Process, IsToldToStopOnceInItsOwnSignal) {
   std::atomic<int> stop{0};
   std::thread later([&stop] {
