@@ -238,7 +238,8 @@ def works(rank, size):
     last = dist.all_reduce(torch.ones(2), async_op=True)
     while not last.is_completed():
         pass
-    assert dist.group.WORLD._get_sequence_number_for_group() > 20
+    if ranks.PYTORCH >= (2, 9):  # 2.8 asks no plug-in
+        assert dist.group.WORLD._get_sequence_number_for_group() > 20
 
 
 def groups(rank, size):
@@ -338,7 +339,7 @@ class Operations(unittest.TestCase):
     test_works = tests(works)
     test_groups = tests(groups)
     test_crossing = tests(crossing, (2,))
-    test_split = tests(split)
+    test_split = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8 splits NCCL's groups only")(tests(split))
     test_memory = tests(memory)
 
     def test_symmetric_allocator(self):

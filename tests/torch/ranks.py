@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import shoal.torch  # registers the backend
 
+PYTORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 CONTEXT = multiprocessing.get_context("fork")
 
 
