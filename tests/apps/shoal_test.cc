@@ -559,43 +559,5 @@ TEST_F(Shoal, RefusesAnOutputItCannotWrite) {
   expect_refused(train(), "--resume_from_checkpoint true");
 }
 
-TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
-  EXPECT_THAT(shoal({"version"}).out, HasSubstr("shoal "));
-  const auto doctor = shoal({"doctor", "--json"});
-  ASSERT_EQ(doctor.status, 0) << doctor.err;
-  EXPECT_GT(nlohmann::json::parse(doctor.out).size(), 10U);
-  EXPECT_THAT(shoal({"doctor"}).out, AllOf(HasSubstr("oneDNN"), HasSubstr("/dev/shm")));
-  EXPECT_EQ(shoal({"doctor", "--need", "oneDNN", "--need", "memory"}).status, 0);
-  expect_refused(shoal({"doctor", "--need", "oneDN"}), "did you mean oneDNN?");
-  expect_refused(shoal({"doctor", "--need", "gpu"}), "did you mean GPU?");
-  for (const auto& row : nlohmann::json::parse(doctor.out)) {
-    if (row["name"] == "CUDA kernels" && row["present"] == false)
-      expect_refused(shoal({"doctor", "--need", "CUDA kernels"}), "-DSHOAL_CUDA=ON");
-    if (row.at("name") == "S3") {
-      const auto asked = shoal({"doctor", "--need", "S3"});
-      if (row.at("present").get<bool>())
-        EXPECT_EQ(asked.status, 0) << asked.err;
-      else
-        expect_refused(asked, "-DSHOAL_SAGEMAKER=ON");
-    }
-    if (row.at("name") == "GPU" && !row.at("present").get<bool>())
-      expect_refused(shoal({"doctor", "--need", "GPU"}), "GPU: none");
-  }
-  EXPECT_THAT(shoal({"env"}).out, HasSubstr("SHOAL_THREADS=1   [set]"));
-  ProgramOptions options;
-  options.environment = {"SHOAL_THREDS=2"};
-  EXPECT_THAT(shoal({"env"}, options).err, HasSubstr("SHOAL_THREDS"));
-  for (const auto& [variable, words] :
-       {std::pair{"SHOAL_DEADLINE_S=inf", "SHOAL_DEADLINE_S='inf' is outside 0.1 to 100000000"},
-        {"SHOAL_COLLECTIVES=abc", "SHOAL_COLLECTIVES"}}) {
-    options.environment = {variable};
-    for (const std::vector<std::string>& command :
-         {std::vector<std::string>{"env"}, {"doctor"}, train_words()})
-      expect_refused(shoal(command, options), words);
-  }
-  EXPECT_THAT(shoal({"train", "--help"}).out,
-              AllOf(HasSubstr("per_device_train_batch_size"), HasSubstr("lr_scheduler_type")));
-}
-
 }  // namespace
 }  // namespace shoal

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/efa.h"
 #include <gtest/gtest.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -132,6 +133,26 @@ class PlainEndpoint {
     if (result != 0) throw std::runtime_error(fi_strerror(-result));
     owner.reset(made);
   }
+};
+
+class Variables {  // for one test
+ public:
+  void set(const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 1);
+    names_.push_back(name);
+  }
+  ~Variables() {
+    for (const char* name : names_) ::unsetenv(name);
+  }
+
+ private:
+  std::vector<const char*> names_;
+};
+
+class EfaProvider : public ::testing::Test {
+ protected:
+  EfaProvider() { use_efa_provider(); }
+  Variables variables_;
 };
 
 }  // namespace shoal::test
