@@ -26,7 +26,8 @@ __device__ __forceinline__ float gaussian(float x) {
   const float n = shifted - kWhole;
   float t = fmaf(n, 2 * 0.693359375f, square);
   t = fmaf(n, 2 * -2.12194440e-4f, t);
-  // Adds back the rounding error of x * x, which the exponential multiplies by x^2 / 2.
+  // Adds back the rounding error of x * x. Otherwise the relative error of e^(-x^2 / 2) would be
+  // x^2 / 2 times that of x * x.
   t += fmaf(x, x, -square);
   const float value =
       horner(t, 1.0f, -0.5f, 0.1249999850988388f, -0.020833037793636322f, 0.0026042505633085966f,

@@ -136,8 +136,9 @@ Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bia
   const Tensor y = context.empty(x.tensor.shape().with(-1, out), x.tensor.dtype());
   Tensor before;
   kernels::MatmulArgs args;
-  // The first run of a checkpoint (noted_uses) must take the same path as its recomputation. With a
-  // fused activation the product would round differently.
+  // A checkpoint's first run records nothing and sets noted_uses. It stores `before` too, as its
+  // recomputation does: without `before` the activation is fused and the product rounds
+  // differently.
   if ((records || context.noted_uses) && options.activation != Activation::none) {
     before = context.empty(y.shape(), y.dtype());
     args.pre_activation = before.view();

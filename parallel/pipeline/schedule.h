@@ -36,11 +36,11 @@ PeerStage peer_of(const Schedule& schedule, const Action& action);
 // True if the next stage is on another rank, so that microbatches are sent.
 bool crosses_forward(const Schedule& schedule, int stage);  // stage -> stage + 1
 
-// Adds the needed sends and receives to the compute actions, in an order that cannot deadlock. A
-// send follows the action that computes its data. A receive comes before the action that uses its
-// data. It may come earlier, because receives keep the order of the peer's sends. It is then moved
-// another `ahead` compute actions earlier, so that data arrives while the rank computes. Existing
-// sends and receives of `schedule` are replaced.
+// Adds the needed sends and receives to the compute actions, in an order that cannot deadlock.
+// Existing sends and receives of `schedule` are replaced. A send follows the action that computes
+// its data. A receive stands `ahead` compute actions before the action that uses its data, so that
+// data arrives while the rank computes. Receives keep the order of the peer's sends: a message that
+// was sent earlier is received first, even if it is used later.
 Schedule with_communication(const Schedule& schedule, int ahead = 1);
 
 }  // namespace shoal::parallel

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A strategy without a number covers all units of a stage.
+// Group size of the strategy "contiguous": no stage has more units.
 constexpr int kWholeStage = 1 << 20;
 
 std::string lower(std::string text) {

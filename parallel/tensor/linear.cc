@@ -22,7 +22,7 @@ ConstView flat(const Tensor& tensor) {
   return tensor.reshaped({tensor.shape().rows(), tensor.shape().columns()});
 }
 
-// dW from the group's x and dy.
+// Computes the weight's gradient. `x` and `dy` have the rows of all ranks of the group.
 void weight_gradient(Context& context, Parameter& weight, bool transposed, const Tensor& x,
                      const Tensor& dy) {
   if (!weight.trainable()) return;

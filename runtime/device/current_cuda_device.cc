@@ -8,7 +8,8 @@
 namespace shoal {
 namespace {
 
-// CUresult (CUdevice, unsigned* flags, int* active); a device's handle is its index.
+// Type of the driver's cuDevicePrimaryCtxGetState(device, flags, active). A CUdevice is the
+// device's index.
 using GetState = int (*)(int, unsigned*, int*);
 
 // True if this process has a primary context on the device; nullopt if the driver does not know.

@@ -28,8 +28,9 @@ struct Axis {
   Unit unit = Unit::number;
 
   double place(double value) const;  // 0 at low, 1 at high; not clamped
-  // About `wanted` ticks, at least 2, at multiples of 1, 2 or 5 x 10^k (bytes: x 2^k of a unit).
-  // Logarithmic: at powers of ten, with 2 and 5 between them if there are few.
+  // About `wanted` ticks, at least 2, at multiples of 1, 2 or 5 x 10^k of a unit that suits the
+  // axis (MiB, ms). On a logarithmic axis, at powers of ten, and at 2 and 5 times them if there are
+  // few.
   Ticks ticks(int wanted) const;
 };
 

@@ -12,7 +12,8 @@
 namespace shoal {
 namespace {
 
-// Keys that have no equivalent among the run's own options (unlike seed, fp16, max_grad_norm ...).
+// Keys that the command line also takes as options of their own. Keys that the run's options
+// already cover (seed, fp16, max_grad_norm ...) are not among them.
 constexpr auto kFlat = std::to_array<std::string_view>({"pipeline_parallel_degree",
                                                         "tensor_parallel_degree",
                                                         "ddp",

@@ -92,7 +92,8 @@ struct TrainerParts {
   // batch of an evaluation, which a resumed run then repeats. A handler that sets it must not run
   // on a computing thread (runtime/base/signal_thread.h).
   const std::atomic<int>* stop_signal = nullptr;
-  // It also ends evaluate() and predict() outside train(), which then throw StoppedBySignal.
+  // True: `stop_signal` also ends an evaluate() or predict() outside train(), which then throws
+  // StoppedBySignal.
   bool stop_evaluations = false;
 
   MemoryResource& host() const { return host_memory != nullptr ? *host_memory : *memory; }

@@ -15,7 +15,8 @@ bool is_blank(const unicode::CodePoint& c, bool is_added) {
          (unicode::classes()[c.value] & unicode::kKind) == unicode::space;
 }
 
-// White-space characters (bytes for tokens of the model) at the front and at the end.
+// Number of white-space characters at the token's front and end. In a token of the model only plain
+// spaces count.
 std::pair<std::int64_t, std::int64_t> blanks_of(std::string_view token, bool is_added) {
   std::int64_t front = 0, back = 0;
   if (!is_added) {
