@@ -26,7 +26,9 @@ std::int64_t largest_send_bytes(const Call& call, int size);
 // 1 says 5".
 std::string counts_difference(const Group& group, std::uint32_t sequence, int peer);
 
-// The first pair of ranks of an all_to_all_v that disagree; the same on every rank.
+// The first sender and receiver of an all_to_all_v whose counts differ. Every rank finds the same
+// pair. `peer` is the sender, or the receiver if this rank is the sender; `text` names both ranks
+// and their counts.
 struct UnequalPair {
   int peer = -1;
   std::string text;
