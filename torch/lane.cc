@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include "shoal/collectives/backend/departure.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/torch/work.h"
@@ -265,6 +266,8 @@ void Lane::close(bool drain_first) {
         Error(ErrorCode::aborted, "the process group was destroyed before this operation ended"));
     mailbox_.reset();
     messages_.reset();
+    // Tensors may keep it, DDP's buckets among them.
+    if (auto* const kept = dynamic_cast<collectives::Departure*>(collectives_.get())) kept->leave();
     collectives_.reset();
     left = std::move(kept_);
     kept_.clear();

@@ -1,4 +1,5 @@
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/departure.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
 #include "shoal/collectives/backend/node_face.h"
@@ -13,7 +14,7 @@ std::vector<int> members_of(const Group& group) {
   return members;
 }
 
-class NativeCommunicator final : public BackendCommunicator, public NodeFace {
+class NativeCommunicator final : public BackendCommunicator, public NodeFace, public Departure {
  public:
   NativeCommunicator(const std::shared_ptr<Group>& group, Store& store, std::string prefix,
                      const CommunicatorOptions& options)
@@ -38,6 +39,7 @@ class NativeCommunicator final : public BackendCommunicator, public NodeFace {
     return statistics;
   }
   void abort(std::string_view reason) override { engine_->abort(reason); }
+  void leave() override { engine_->stop(); }
   void drive_by_hand() override {
     engine_->end_thread();
     group_->fence_at_publishing();

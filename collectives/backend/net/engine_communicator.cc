@@ -1,6 +1,7 @@
 #include "shoal/collectives/backend/net/engine_communicator.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shoal::collectives::net {
 namespace {
@@ -49,7 +50,11 @@ EngineCommunicator::EngineCommunicator(std::unique_ptr<NetGroup> flat,
   engine_->join();
 }
 
-EngineCommunicator::~EngineCommunicator() { engine_->leave(); }
+EngineCommunicator::~EngineCommunicator() { leave(); }
+
+void EngineCommunicator::leave() {
+  if (!std::exchange(left_, true)) engine_->leave();
+}
 
 std::unique_ptr<Registration> EngineCommunicator::register_buffer(void* data, std::int64_t bytes) {
   return engine_->register_memory(data, bytes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/collectives/algorithm/program.h"
+#include "shoal/collectives/backend/departure.h"
 #include "shoal/collectives/backend/device_rdma.h"
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend_communicator.h"
@@ -33,7 +34,7 @@ class RegisteredMemory final : public MemoryResource {
   std::map<void*, std::unique_ptr<Registration>> registrations_;
 };
 
-class EngineCommunicator : public BackendCommunicator, public DeviceRdma {
+class EngineCommunicator : public BackendCommunicator, public DeviceRdma, public Departure {
  public:
   // Number of group ids that a Communicator of `size` ranks reserves: its own group's first, then
   // at most 2 * size for the rails of a hierarchical one, and last two for exchanges between hosts.
@@ -49,6 +50,8 @@ class EngineCommunicator : public BackendCommunicator, public DeviceRdma {
   std::string backend() const final { return "native"; }
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
 
+  void leave() final;
+
   std::string rdma_problem(Device device) const final;
   std::unique_ptr<Registration> register_on(Device device, void* data, std::int64_t bytes) final;
   std::int64_t eager_bytes() const final { return engine_->eager_bytes(); }
@@ -63,6 +66,9 @@ class EngineCommunicator : public BackendCommunicator, public DeviceRdma {
   const std::unique_ptr<NetGroup> flat_;
   const CommunicatorOptions options_;
   std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, for the current split
+
+ private:
+  bool left_ = false;
 };
 
 }  // namespace shoal::collectives::net
