@@ -87,7 +87,8 @@ class ProcessGroupShoal final : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<Options>& options);
   c10d::ErrorType getError() override { return lane_->error(); }
-  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // Of CPU tensors, whose device has no index. DDP asks this for its buckets.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
   // A CPU tensor in memory that every rank of the host maps, which collectives do not copy.
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
   void abort() override;

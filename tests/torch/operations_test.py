@@ -291,10 +291,43 @@ def split(rank, size):
 def memory(rank, size):
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert backend.supports_tensor_alloc(torch.device("cpu"))
+    assert not backend.supports_tensor_alloc(torch.device("cuda", 0))
     tensor = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
     tensor.fill_(rank + 1)
     dist.all_reduce(tensor)
     check(tensor, torch.full((1000,), float(sum(range(1, size + 1)))), "symmetric memory")
+
+
+def is_symmetric(tensor):
+    mapped = [line for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "shoal" in line]
+    return any(low <= tensor.data_ptr() < high for low, high in
+               ([int(end, 16) for end in line.split()[0].split("-")] for line in mapped))
+
+
+def buckets(rank, size):
+    """DDP's lie in symmetric memory. The model keeps them, but not its rank in the group."""
+    seen = []
+
+    def hook(_, bucket):
+        seen.append(bucket.buffer())
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    model.register_comm_hook(None, hook)
+    model(torch.ones(1, 8)).sum().backward()
+    assert seen and all(map(is_symmetric, seen)), "buckets in ordinary memory"
+    if rank == 0:
+        dist.destroy_process_group()
+        time.sleep(2)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the caller destroys one
+        return
+    began = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(2))
+    except dist.DistBackendError as error:
+        assert "left the group" in str(error) and time.monotonic() - began < 1.5, str(error)
+    else:
+        raise AssertionError("a sum without rank 0")
 
 
 def symmetric(rank, size):
@@ -313,9 +346,7 @@ def symmetric(rank, size):
     assert os.waitpid(child, 0)[1] == 0
     for i, tensor in enumerate(later):
         assert torch.equal(tensor, torch.full((1 << 18,), float(i)))
-    mapped = [line for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "shoal" in line]
-    assert any(low <= kept.data_ptr() < high for low, high in
-               ([int(end, 16) for end in line.split()[0].split("-")] for line in mapped)), "ordinary memory"
+    assert is_symmetric(kept)
     dist.destroy_process_group()
     assert torch.equal(kept + 1, torch.full((1 << 18,), float(rank + 2)))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the caller destroys one
@@ -341,6 +372,7 @@ class Operations(unittest.TestCase):
     test_crossing = tests(crossing, (2,))
     test_split = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8 splits NCCL's groups only")(tests(split))
     test_memory = tests(memory)
+    test_ddp_buckets = tests(buckets, (2,))
 
     def test_symmetric_allocator(self):
         with unittest.mock.patch.dict(os.environ, SHOAL_TORCH_SYMMETRIC="1"):

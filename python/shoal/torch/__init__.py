@@ -37,6 +37,8 @@ __all__ = ["ProcessGroupShoal", "register", "register_smddp"]
 def _create(group, options):
     if options is not None and getattr(options, "_timeout", None) is not None:
         group.timeout = options._timeout
+    # DDP then allocates its buckets by the backend's allocate_tensor(), so that all_reduce copies nothing.
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     return _torch.create(group)
 
 
