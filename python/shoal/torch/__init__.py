@@ -42,7 +42,15 @@ def _create(group, options):
     return _torch.create(group)
 
 
+def _leave_out_flight_recorder(name: str) -> None:
+    """PyTorch 2.15's records each call of a backend with Python's stack, 3 us; Shoal has its own."""
+    asked_for = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    if not any(os.environ.get(variable) for variable in asked_for):
+        getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
+
+
 def _register(name: str) -> None:
+    _leave_out_flight_recorder(name)
     if name.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu", "cuda"])
 
