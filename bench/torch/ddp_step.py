@@ -3,9 +3,10 @@
 
     PYTHONPATH=build/release/python python bench/torch/ddp_step.py --ranks 2 --models gpt2,bert
 
-Exposed communication is the time of forward and backward with synchronisation, less the time in no_sync().
-Each round times both with either backend; the row has the medians of the slowest rank's times. With
-SHOAL_TORCH_SYMMETRIC=1, gradients and buckets lie in symmetric memory.
+The third contestant, `none`, has a communication hook that ends at once: its step has DDP's own work (copies of
+gradients into buckets and back), but no communication. Exposed communication is a step's time less that of
+none in the same round. no_sync_ms is a step without DDP's own work too. The row has the medians of the slowest
+rank's times.
 """
 import argparse
 import contextlib
@@ -57,16 +58,24 @@ def step_of(model, tokens, synchronised, group):
     return took.item()
 
 
+def without_communication(_, bucket):
+    reduced = torch.futures.Future()
+    reduced.set_result(bucket.buffer())
+    return reduced
+
+
 def rank_main(rank, options, path):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     dist.init_process_group("shoal", init_method=f"file://{path}", rank=rank, world_size=options.ranks)
-    groups = {"shoal": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    groups = {"shoal": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "none": dist.group.WORLD}
     for name in options.models.split(","):
         tokens = torch.randint(MODELS[name][0], (options.batch, options.length))
         models = {backend: DistributedDataParallel(Transformer(*MODELS[name]), process_group=group)
                   for backend, group in groups.items()}
-        times = {(backend, synchronised): [] for backend in models for synchronised in (True, False)}
+        models["none"].register_comm_hook(None, without_communication)
+        arms = [(backend, True) for backend in models] + [("none", False)]
+        times = {arm: [] for arm in arms}
         for turn in range(options.rounds + 2):
             for (backend, synchronised), found in times.items():
                 took = step_of(models[backend], tokens, synchronised, dist.group.WORLD)
@@ -78,11 +87,12 @@ def rank_main(rank, options, path):
                    "tokens": options.batch * options.length}
             exposed = {}
             for backend in models:
-                both = list(zip(times[backend, True], times[backend, False]))
-                exposed[backend] = statistics.median(step - alone for step, alone in both)
-                row[f"{backend}_step_ms"] = round(statistics.median(step for step, _ in both) * 1e3, 1)
-                row[f"{backend}_exposed_ms"] = round(exposed[backend] * 1e3, 1)
-            row["no_sync_ms"] = round(statistics.median(times["gloo", False] + times["shoal", False]) * 1e3, 1)
+                steps = times[backend, True]
+                row[f"{backend}_step_ms"] = round(statistics.median(steps) * 1e3, 1)
+                if backend != "none":
+                    exposed[backend] = statistics.median(a - b for a, b in zip(steps, times["none", True]))
+                    row[f"{backend}_exposed_ms"] = round(exposed[backend] * 1e3, 1)
+            row["no_sync_ms"] = round(statistics.median(times["none", False]) * 1e3, 1)
             row["exposed_share"] = round(exposed["shoal"] / exposed["gloo"], 3)
             print(json.dumps(row), flush=True)
         del models
