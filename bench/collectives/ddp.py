@@ -35,7 +35,8 @@ def contestants(arguments, runner, model, described, forward, backward):
               "--bucket-mb", str(arguments.bucket_mb), "--steps", str(arguments.steps)]
     program = [f"{os.path.abspath(arguments.build)}/bench/collectives/shoal_bench_ddp_step", model] + sleeps
     made = {}
-    for variant in arguments.variant or ["shoal=", "shoal+forward=--overlap-forward"]:
+    own = [] if arguments.only_pytorch else ["shoal=", "shoal+forward=--overlap-forward"]
+    for variant in arguments.variant or own:
         name, _, extra = variant.partition("=")
         if forward == 0 and "--overlap-forward" in extra:
             continue
@@ -45,7 +46,11 @@ def contestants(arguments, runner, model, described, forward, backward):
         peer += [f"GLOO_SOCKET_IFNAME={'eth0' if runner.cluster else 'lo'}", arguments.python,
                  f"{ROOT}/bench/peers/pytorch_ddp.py", described] + sleeps
         # Under emulate's plain launcher there are torchrun's variables, under mpirun Open MPI's.
-        made["pytorch"] = lambda: runner.rows("plain" if runner.cluster else "open-mpi", peer)
+        launcher = "plain" if runner.cluster else "open-mpi"
+        made["pytorch"] = lambda: runner.rows(launcher, peer)
+        if arguments.package:
+            made["pytorch, shoal"] = lambda: runner.rows(launcher, ["env", f"PYTHONPATH={arguments.package}",
+                                                                    *peer, "--backend", "shoal"])
     return made
 
 
@@ -159,6 +164,10 @@ def main():
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=OPTIONS",
                         help="a Shoal with these options of shoal_bench_ddp_step, instead of the two")
     parser.add_argument("--python", help="with torch; PyTorch's step is run beside ours")
+    parser.add_argument("--package", metavar="DIRECTORY",
+                        help="with the package shoal, such as build/release/python: PyTorch's step over its "
+                        "backend is run too")
+    parser.add_argument("--only-pytorch", action="store_true", help="leave Shoal's own step out")
     parser.add_argument("--build", default=f"{ROOT}/build/release")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one contestant's turn")
     arguments = parser.parse_args()

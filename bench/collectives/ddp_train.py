@@ -78,13 +78,14 @@ def shoal(arguments, runner, directory, extra, alone=False):
             "loss": [round(record["loss"], 3) for record in records]}
 
 
-def pytorch(arguments, runner):
-    peer = ["env", "MASTER_ADDR=10.77.0.10" if runner.cluster else "MASTER_ADDR=127.0.0.1",
+def pytorch(arguments, runner, backend):
+    peer = ["env", f"PYTHONPATH={arguments.package or ''}",
+            "MASTER_ADDR=10.77.0.10" if runner.cluster else "MASTER_ADDR=127.0.0.1",
             f"GLOO_SOCKET_IFNAME={'eth0' if runner.cluster else 'lo'}", f"OMP_NUM_THREADS={arguments.threads}",
             arguments.python, f"{ROOT}/bench/peers/pytorch_ddp_gpt2.py", "--batch", str(arguments.batch),
             "--length", str(arguments.length), "--bucket-mb", str(arguments.bucket_mb),
             "--warmup", str(arguments.warmup), "--windows", str(arguments.windows),
-            "--window", str(arguments.window), "--threads", str(arguments.threads)]
+            "--window", str(arguments.window), "--threads", str(arguments.threads), "--backend", backend]
     return runner.rows("plain" if runner.cluster else "open-mpi", peer)[0]
 
 
@@ -99,8 +100,9 @@ def check_losses(rows):
 
 def measure(arguments, runner, variants):
     """name -> the rows of its rounds"""
-    names = [*variants, "shoal, alone"] if runner.cluster else [*variants]
+    names = [*variants, "shoal, alone"] if runner.cluster and variants else [*variants]
     names += ["pytorch"] if arguments.python else []
+    names += ["pytorch, shoal"] if arguments.package else []
     rows = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as directory:
         copies = arguments.batch * runner.ranks * 40
@@ -114,8 +116,8 @@ def measure(arguments, runner, variants):
         for number in range(arguments.rounds):
             for name in rows:
                 print(f"round {number + 1}/{arguments.rounds}: {name}", file=sys.stderr)
-                if name == "pytorch":
-                    rows[name].append(pytorch(arguments, runner))
+                if name.startswith("pytorch"):
+                    rows[name].append(pytorch(arguments, runner, "gloo" if name == "pytorch" else "shoal"))
                 else:
                     rows[name].append(shoal(arguments, runner, directory, shlex.split(variants.get(name, "")),
                                             name == "shoal, alone"))
@@ -139,12 +141,13 @@ def summaries(arguments, runner, rows):
                 "p50_seconds": round(middle(of, "step_seconds"), 4),
                 "worst_seconds": round(max(s for row in of for s in row["step_seconds"]), 4)}
         alone = None
-        if name == "pytorch":
+        if name.startswith("pytorch"):
             alone = middle(of, "alone_seconds")
         elif name != "shoal, alone":
             if "shoal, alone" in rows:
                 alone = middle(rows["shoal, alone"], "step_seconds")
             line["hidden_share"] = round(middle(of, "hidden_share"), 3)
+        if name not in ("pytorch", "shoal, alone"):
             if "pytorch" in rows:
                 ratio = middle(rows["pytorch"], "step_seconds") / middle(of, "step_seconds")
                 line["times_as_fast_as_pytorch"] = round(ratio, 3)
@@ -179,6 +182,10 @@ def main():
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=OPTIONS",
                         help="a Shoal with these options of shoal train, instead of the two")
     parser.add_argument("--python", help="with torch; PyTorch's step is run beside ours")
+    parser.add_argument("--package", metavar="DIRECTORY",
+                        help="with the package shoal, such as build/release/python: PyTorch's step over its "
+                        "backend is run too")
+    parser.add_argument("--only-pytorch", action="store_true", help="leave `shoal train` out")
     parser.add_argument("--build", default=f"{ROOT}/build/release")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one contestant's turn")
     parser.add_argument("--json", action="store_true", help="one JSON line a contestant, no table")
@@ -186,8 +193,8 @@ def main():
     if arguments.warmup < 1:
         parser.error("--warmup must be at least 1: the first window holds the start")
     runner = Runner(arguments)
-    variants = dict(variant.partition("=")[::2] for variant in arguments.variant or
-                    ["shoal=", "shoal, late=--ddp_overlap_forward false"])
+    own = [] if arguments.only_pytorch else ["shoal=", "shoal, late=--ddp_overlap_forward false"]
+    variants = dict(variant.partition("=")[::2] for variant in arguments.variant or own)
     lines = list(summaries(arguments, runner, measure(arguments, runner, variants)))
     if arguments.json:
         for line in lines:

@@ -27,6 +27,12 @@ def rank_and_size():
     raise SystemExit("pytorch_ddp: neither torchrun's nor Open MPI's variables are set")
 
 
+def join(backend, rank, size):
+    if backend == "shoal":
+        import shoal.torch  # noqa: F401 (registers it where no package is installed)
+    dist.init_process_group(backend, rank=rank, world_size=size)
+
+
 class SleepingLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, layer, *parameters):
@@ -79,13 +85,14 @@ def main():
     parser.add_argument("--bucket-mb", type=float, default=25, help="bucket_cap_mb")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=2, help="DDP rebuilds its buckets after one")
+    parser.add_argument("--backend", default="gloo", help="or shoal, with its package in PYTHONPATH")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rank, size = rank_and_size()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29400")
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    join(arguments.backend, rank, size)
     with open(arguments.model) as file:
         described = json.load(file)
     layers = described["layers"]
@@ -110,7 +117,7 @@ def main():
         if rank == 0 and step >= arguments.warmup:
             exposed = max(0.0, elapsed - (arguments.forward_ms + arguments.backward_ms) * 1e-3)
             print(json.dumps({
-                "operation": "ddp_step", "peer": f"pytorch {torch.__version__} DDP, gloo",
+                "operation": "ddp_step", "peer": f"pytorch {torch.__version__} DDP, {arguments.backend}",
                 "model": described["model"], "bytes": size_in_bytes, "ranks": size, "dtype": "f32",
                 "bucket_bytes": int(arguments.bucket_mb * 2**20),
                 "forward_seconds": arguments.forward_ms * 1e-3,

@@ -23,7 +23,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from pytorch_ddp import rank_and_size
+from pytorch_ddp import join, rank_and_size
 from pytorch_gpt2 import HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH, Gpt2
 from pytorch_step import ADAMW, HELD_MEMORY
 
@@ -69,6 +69,7 @@ def main():
     parser.add_argument("--window", type=int, default=3, help="steps of a window")
     parser.add_argument("--warmup", type=int, default=1, help="windows before the first that is timed")
     parser.add_argument("--windows", type=int, default=2)
+    parser.add_argument("--backend", default="gloo", help="or shoal, with its package in PYTHONPATH")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--write-initial", metavar="DIRECTORY")
     arguments = parser.parse_args()
@@ -80,7 +81,7 @@ def main():
     rank, size = rank_and_size()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29400")
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    join(arguments.backend, rank, size)
     model = initial_model()
     ddp = torch.nn.parallel.DistributedDataParallel(
         model, bucket_cap_mb=arguments.bucket_mb, gradient_as_bucket_view=True)
@@ -110,7 +111,7 @@ def main():
     alone = [window(reducing=False)[0]]
     if rank == 0:
         print(json.dumps({
-            "operation": "gpt2_124m_training_step", "peer": f"pytorch {torch.__version__} DDP, gloo",
+            "operation": "gpt2_124m_training_step", "peer": f"pytorch {torch.__version__} DDP, {arguments.backend}",
             "ranks": size, "batch": arguments.batch, "length": arguments.length, "threads": arguments.threads,
             "bucket_bytes": int(arguments.bucket_mb * 2**20),
             "step_seconds": [seconds for seconds, _ in windows[arguments.warmup:]], "alone_seconds": alone,
