@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "parallel.h"
 #include <fmt/ranges.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -131,4 +132,5 @@ PYBIND11_MODULE(_native, module) {
              py::arg("temperature") = defaults.temperature, py::arg("top_k") = defaults.top_k,
              py::arg("top_p") = defaults.top_p, py::arg("seed") = defaults.seed,
              py::arg("greedy") = false, py::arg("bf16") = false, py::arg("no_stop") = false);
+  shoal::python::define_parallel(module);
 }
