@@ -123,12 +123,15 @@ Json resolved_keys(const parallel::SmpParameters& parameters, const parallel::Sm
   partition_keys(plan.pipeline.partition, keys);
   sharding_keys(plan.sharding, keys);
   precision_keys(parameters, keys);
+  for (const parallel::SmpKey& key : parallel::smp_keys())
+    if (!key.alias.empty()) keys[std::string(key.alias)] = keys[std::string(key.name)];
   return keys;
 }
 
 std::string parse_parameters(const std::string& text, const std::string& source) {
   const Json json = parse_json(text, source);
-  const parallel::SmpParameters parameters = parallel::parse_smp_parameters(json, {}, source);
+  const parallel::SmpParameters parameters =
+      parallel::parse_smp_parameters(json, {.training = false, .pytorch = true}, source);
   parallel::SmpRaw raw;
   OptionSet options;
   parallel::declare_smp_keys(options, raw);
@@ -137,6 +140,7 @@ std::string parse_parameters(const std::string& text, const std::string& source)
   options.finish();
   const Json out = {{"keys", resolved_keys(parameters, raw)},
                     {"plan", parallel::plan_json(parameters.plan)},
+                    {"sharding_level", parameters.plan.sharding.level},
                     {"collectives", parameters.collectives},
                     {"notices", parameters.notices}};
   return out.dump();

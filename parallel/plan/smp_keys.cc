@@ -35,10 +35,13 @@ constexpr std::array kKeys = {
                    "_only_forward|simple_only_forward|interleaved_only_forward"},
            "interleaved",
            "the schedule. SMP has simple and interleaved, and with `_only_forward` runs that train "
-           "nothing; the others are additions"},
+           "nothing; the others are additions",
+           "simple, interleaved and 1f1b; the others are refused: a module has one backward, and a "
+           "rank one stage"},
     SmpKey{"virtual_pipeline_parallel_degree", "virtual_pipeline_model_parallel_size", ours,
            SmpInteger{&SmpRaw::virtual_pipeline_parallel_degree}, "1; 2 for zero_bubble_v",
-           "stages a rank (Megatron's name) of virtual_interleaved, at least 2"},
+           "stages a rank (Megatron's name) of virtual_interleaved, at least 2",
+           "refused: a rank has one stage"},
     SmpKey{"active_microbatches", "", version1, SmpInteger{&SmpRaw::active_microbatches},
            "partitions + 2", "most microbatches in flight; of interleaved only"},
     SmpKey{"optimize", "", version1, SmpWord{&SmpRaw::optimize, "memory|speed"}, "memory",
@@ -46,26 +49,34 @@ constexpr std::array kKeys = {
            "speed duplicates them"},
     SmpKey{"auto_partition", "", version1, SmpFlag{&SmpRaw::auto_partition},
            "true, unless the partition is given",
-           "false wants `manual_partition`, or `partition_assignment` with `default_partition`"},
+           "false wants `manual_partition`, or `partition_assignment` with `default_partition`",
+           "false wants `default_partition`, and modules assigned by smp.partition() or "
+           "smp.set_partition()"},
     SmpKey{"memory_weight", "", version1,
            SmpReal{.field = &SmpRaw::memory_weight, .min = 0, .max = 1},
            "0.8; 0.2 with optimize = speed",
            "what the cut evens out: 0 computation only, 1 memory only"},
     SmpKey{"default_partition", "", version1, SmpInteger{&SmpRaw::default_partition, 0}, "0",
-           "where units go that `partition_assignment` does not name; below `partitions`"},
+           "where units go that `partition_assignment` does not name; below `partitions`",
+           "where modules go that the script does not assign"},
     SmpKey{"partition_assignment", "", ours, SmpObject{&SmpRaw::partition_assignment}, "none",
-           "what smp.partition(i) does: {\"h.0\": 0, \"h.1\": 1}, units by name"},
+           "what smp.partition(i) does: {\"h.0\": 0, \"h.1\": 1}, units by name",
+           "refused: assign modules with smp.set_partition()"},
     SmpKey{"manual_partition", "", ours, SmpList{&SmpRaw::manual_partition}, "none",
            "by stage: how many units it has ([4, 3, 2]), or its first one ([\"embeddings\", "
-           "\"h.4\"])"},
+           "\"h.4\"])",
+           "refused: assign modules with smp.partition() or smp.set_partition()"},
     SmpKey{
         "skip_tracing", "", version1, SmpFlag{&SmpRaw::skip_tracing}, "false",
         "false: units are run before training, and the cut goes by the time and memory they take; "
-        "true: by numbers of parameters"},
+        "true: by numbers of parameters",
+        "false: the first microbatch is run once before its step; true: by numbers of parameters"},
     SmpKey{"partition_file", "", version1, SmpWord{&SmpRaw::partition_file, ""}, "none",
-           "the cut is written to this file, or read from it with `load_partition`"},
+           "the cut is written to this file, or read from it with `load_partition`",
+           "refused: a cut is made in each run; assign modules to repeat one"},
     SmpKey{"load_partition", "", version1, SmpFlag{&SmpRaw::load_partition}, "false",
-           "the cut is read from `partition_file`"},
+           "the cut is read from `partition_file`",
+           "refused: a cut is made in each run; assign modules to repeat one"},
     // --- tensor parallelism
     SmpKey{"prescaled_batch", "", version1, SmpFlag{&SmpRaw::prescaled_batch}, "false",
            "true: ranks of a tensor-parallel group have the same batch; false: each its own"},
@@ -89,31 +100,37 @@ constexpr std::array kKeys = {
            "degree"},
     SmpKey{"sdp_reduce_bucket_size", "", version1,
            SmpInteger{&SmpRaw::sdp_reduce_bucket_size, 1, kAnySize}, "5e8",
-           "elements of a bucket of gradients"},
+           "elements of a bucket of gradients",
+           "no effect: FSDP sums a module's gradients at a time"},
     SmpKey{"sdp_param_persistence_threshold", "", version1,
            SmpInteger{&SmpRaw::sdp_param_persistence_threshold, 0, kAnySize}, "1e6",
            "parameters of at most so many elements stay on every rank"},
     SmpKey{"sdp_max_live_parameters", "", version1,
            SmpInteger{&SmpRaw::sdp_max_live_parameters, 1, kAnySize}, "1e9",
-           "elements gathered at a time; prefetching waits above it"},
+           "elements gathered at a time; prefetching waits above it",
+           "no effect: FSDP gathers a module at a time"},
     SmpKey{"sdp_hierarchical_allgather", "", version1, SmpFlag{&SmpRaw::sdp_hierarchical_allgather},
            "true",
            "false: no all-gather, of any kind, goes by hosts first; true: the selection rules "
            "decide (`collectives`). Who makes the communicator: communicator_options()"},
     SmpKey{"sdp_gradient_clipping", "", version1,
            SmpReal{.field = &SmpRaw::sdp_gradient_clipping, .min = 0}, "1.0",
-           "the run's `max_grad_norm`, which must be equal; with sharded parameters only"},
+           "the run's `max_grad_norm`, which must be equal; with sharded parameters only",
+           "the norm to which smp.DistributedOptimizer's step clips"},
     // --- activations
     SmpKey{"activation_checkpointing", "", ours, SmpWord{&SmpRaw::activation_checkpointing, ""},
            "the run's `gradient_checkpointing`",
            "the strategies of smp.set_activation_checkpointing: each unit, all of a stage "
-           "(contiguous), group_N; or none"},
+           "(contiguous), group_N; or none",
+           "refused: call smp.set_activation_checkpointing()"},
     SmpKey{"offload_activations", "", version1, SmpFlag{&SmpRaw::offload_activations}, "false",
            "what checkpoints keep waits in a file, a GPU's in pinned host memory; wants activation "
-           "checkpointing; the run's activation_offloading says the same"},
+           "checkpointing; the run's activation_offloading says the same",
+           "wants smp.set_activation_checkpointing()"},
     SmpKey{"sm_activation_offloading", "", version2, SmpFlag{&SmpRaw::sm_activation_offloading},
            "false",
-           "the same in version 2, where it is true and says how scripts offload that ask for it"},
+           "the same in version 2, where it is true and says how scripts offload that ask for it",
+           "wants smp.set_activation_checkpointing()"},
     SmpKey{"activation_loading_horizon", "", both, SmpInteger{&SmpRaw::activation_loading_horizon},
            "4; 2 beside keys of version 2",
            "pipeline tasks before its backward at which an offloaded activation is read back; "
@@ -129,12 +146,15 @@ constexpr std::array kKeys = {
            "deprecated in SMP: true only beside `fp16`, which has weights in fp16"},
     SmpKey{"static_loss_scale", "", ours,
            SmpReal{.field = &SmpRaw::static_loss_scale, .min = 0, .open_min = true}, "none",
-           "argument of smp.DistributedOptimizer: fp16 with this loss scale"},
+           "argument of smp.DistributedOptimizer: fp16 with this loss scale",
+           "refused: give it to smp.DistributedOptimizer()"},
     SmpKey{"dynamic_loss_scale", "", ours, SmpFlag{&SmpRaw::dynamic_loss_scale},
-           "true, unless static_loss_scale is given", "argument of smp.DistributedOptimizer"},
+           "true, unless static_loss_scale is given", "argument of smp.DistributedOptimizer",
+           "refused: give it to smp.DistributedOptimizer()"},
     SmpKey{"dynamic_loss_args", "", ours, SmpObject{&SmpRaw::dynamic_loss_args}, "none",
            "argument of smp.DistributedOptimizer: init_scale (2^32), scale_factor (2), "
-           "scale_window (1000), min_scale (1), delayed_shift (1)"},
+           "scale_window (1000), min_scale (1), delayed_shift (1)",
+           "refused: give it to smp.DistributedOptimizer()"},
     SmpKey{"random_seed", "tensor_parallel_seed", both,
            SmpInteger{&SmpRaw::random_seed, 0, kAnySize}, "the run's `seed`",
            "the run's `seed`, which must be equal: there is one"},
@@ -142,7 +162,8 @@ constexpr std::array kKeys = {
     SmpKey{"ddp_dist_backend", "", version1, SmpWord{&SmpRaw::ddp_dist_backend, "auto|nccl"},
            "auto",
            "nccl: the run's `ddp_backend`; auto leaves it to that. Who makes the communicator: "
-           "communicator_options()"},
+           "communicator_options()",
+           "nccl: torch.distributed starts with it for tensors of GPUs"},
     SmpKey{"ddp_port", "", version1, SmpNoEffect{}, "none",
            "ranks find each other by the launcher's variables"},
     SmpKey{"horovod", "", version1, SmpFlag{&SmpRaw::horovod}, "false",
@@ -235,6 +256,16 @@ std::string meaning_text(const SmpKey& key) {
   return std::string(key.meaning);
 }
 
+std::string_view pytorch_text(const SmpKey& key) {
+  if (!key.pytorch.empty()) return key.pytorch;
+  return std::visit(
+      Overloaded{[](const SmpNoEffect&) { return "no effect"; },
+                 [](const SmpOnlyFlag&) { return "others are refused"; },
+                 [](const SmpOnlyNumber&) { return "others are refused"; },
+                 [](const SmpInternal&) { return "refused"; }, [](const auto&) { return "done"; }},
+      key.takes);
+}
+
 }  // namespace
 
 std::span<const SmpKey> smp_keys() { return kKeys; }
@@ -282,12 +313,13 @@ void declare_smp_keys(OptionSet& options, SmpRaw& raw) {
 }
 
 std::string smp_parameters_table() {
-  std::string text = "| key | from | values | default | here |\n|---|---|---|---|---|\n";
+  std::string text =
+      "| key | from | values | default | here | PyTorch |\n|---|---|---|---|---|---|\n";
   for (const SmpKey& key : kKeys) {
     std::string names = fmt::format("`{}`", key.name);
     if (!key.alias.empty()) names += fmt::format(" = `{}`", key.alias);
-    text += fmt::format("| {} | {} | {} | {} | {} |\n", names, origin_text(key.origin),
-                        values_text(key), key.fallback, meaning_text(key));
+    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", names, origin_text(key.origin),
+                        values_text(key), key.fallback, meaning_text(key), pytorch_text(key));
   }
   return text;
 }

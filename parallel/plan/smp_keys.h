@@ -91,6 +91,9 @@ struct SmpKey {
       takes;
   std::string_view fallback;  // the default, in words
   std::string_view meaning;
+  // For PyTorch models (shoal.torch.parallel): "refused: WHY", "no effect: WHY", or what is other
+  // than here. Empty: as here.
+  std::string_view pytorch = {};
 };
 
 std::span<const SmpKey> smp_keys();

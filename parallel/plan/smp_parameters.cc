@@ -133,6 +133,11 @@ class Reader {
       kind = at == 0 ? "interleaved" : kind.substr(0, at);
     }
     plan_.pipeline.schedule = parse_schedule_kind(kind);
+    if (run_.pytorch && plan_.pipeline.schedule > ScheduleKind::one_f_one_b)
+      refuse(
+          "pipeline is {}, which PyTorch models cannot have: a module has one backward, and a rank "
+          "one stage; use simple, interleaved or 1f1b",
+          kind);
     chunks();
     active_microbatches(kind);
   }
@@ -212,7 +217,11 @@ class Reader {
         note("default_partition has no effect: the partition is made automatically");
       return;
     }
-    if (!given && !(raw_.default_partition && stages == 1))
+    if (run_.pytorch && !raw_.default_partition)
+      refuse(
+          "auto_partition is false, but default_partition is not given: the partition of modules "
+          "that smp.partition() and smp.set_partition() do not assign");
+    else if (!given && !run_.pytorch && !(raw_.default_partition && stages == 1))
       refuse(
           "auto_partition is false, but nothing says which units are where; give "
           "manual_partition ([units of each stage]), or partition_assignment ({{unit: "
@@ -387,7 +396,7 @@ class Reader {
           "{} is {} in {} and activation_offloading is {} in the run's options: they are one "
           "option and must agree",
           name, text_of(plan_.activations.offload), source_, text_of(*offloads));
-    if (plan_.activations.offload && group == 0)
+    if (plan_.activations.offload && group == 0 && !run_.pytorch)
       refuse(
           "{} is true, but activations are not checkpointed; what is offloaded are checkpoints: "
           "set activation_checkpointing to each, or gradient_checkpointing",
@@ -502,6 +511,24 @@ void check_fixed(const Json& json, const SmpRaw& raw, std::vector<std::string>& 
   }
 }
 
+// A key that PyTorch models cannot have passes with the value of its absence.
+void check_pytorch(const Json& json, std::vector<std::string>& problems,
+                   std::vector<std::string>& notices) {
+  constexpr std::string_view kRefused = "refused: ", kNoEffect = "no effect: ";
+  for (const SmpKey& key : smp_keys()) {
+    const Json* field = find_field(json, key.name);
+    if (field == nullptr && !key.alias.empty()) field = find_field(json, key.alias);
+    if (field == nullptr) continue;
+    const std::string value = plain(*field);
+    if (key.pytorch.starts_with(kRefused) && value != "false" && value != "1" && value != "")
+      problems.push_back(fmt::format("{} is {}, which PyTorch models cannot have: {}", key.name,
+                                     value, key.pytorch.substr(kRefused.size())));
+    if (key.pytorch.starts_with(kNoEffect))
+      notices.push_back(fmt::format("{} ({}) has no effect: {}", key.name, value,
+                                    key.pytorch.substr(kNoEffect.size())));
+  }
+}
+
 }  // namespace
 
 SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
@@ -525,6 +552,7 @@ SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
   SmpParameters parameters = reader.read();
   std::vector<std::string> problems = std::move(reader).problems();
   check_fixed(json, raw, problems, parameters.notices);
+  if (run.pytorch) check_pytorch(json, problems, parameters.notices);
   if (!problems.empty())
     throw Error(ErrorCode::invalid_argument, fmt::format("{}", fmt::join(problems, "\n")));
   return parameters;

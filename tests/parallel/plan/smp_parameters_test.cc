@@ -19,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -545,6 +546,30 @@ TEST(SmpParameters, ReachWhatTheyAreFor) {
   EXPECT_EQ(chunked.plan.pipeline.schedule, ScheduleKind::zero_bubble_v);
   EXPECT_EQ(chunked.plan.pipeline.chunks, 2);
   EXPECT_EQ(chunked.plan.precision.dtype, DType::f16);
+}
+
+TEST(SmpParameters, PyTorchModelsHaveTheirOwnRefusals) {
+  const RunValues pytorch{.training = false, .pytorch = true};
+  expect_refused(
+      {{R"({"partitions": 2, "pipeline": "zero_bubble"})",
+        "pipeline is zero_bubble, which PyTorch models cannot have: a module has one"},
+       {R"({"partitions": 2, "virtual_pipeline_model_parallel_size": 3})",
+        "virtual_pipeline_parallel_degree is 3, which PyTorch models cannot have: a rank"},
+       {R"({"partitions": 2, "manual_partition": [1, 2]})", "with smp.partition()"},
+       {R"({"partitions": 2, "auto_partition": false})",
+        "default_partition is not given: the partition of modules that smp.partition()"},
+       {R"({"herring": true})", "herring is true, which there is not here"}},
+      pytorch);
+  const SmpParameters in_code = parse(
+      R"({"partitions": 2, "auto_partition": false, "default_partition": 1,
+          "offload_activations": true, "load_partition": false, "sdp_reduce_bucket_size": 5})",
+      pytorch);
+  EXPECT_TRUE(in_code.plan.activations.offload);
+  EXPECT_EQ(in_code.plan.pipeline.partition.default_partition, 1);
+  EXPECT_THAT(in_code.notices,
+              Contains(HasSubstr("sdp_reduce_bucket_size (5) has no effect: FSDP")));
+  // The same keys for Shoal's own models.
+  EXPECT_THAT(said(R"({"offload_activations": true})"), HasSubstr("set activation_checkpointing"));
 }
 
 TEST(SmpParameters, TheDocumentHasTheParsersTable) {

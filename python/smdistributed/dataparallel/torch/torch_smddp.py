@@ -4,32 +4,16 @@ A job with `distribution={"smdistributed": {"dataparallel": {"enabled": True}}}`
 mpirun, and SageMaker's library gives them torchrun's variables at this import. So does this module.
 """
 import functools
-import json
 import os
 
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal.torch
-
-# torchrun's variables and where Open MPI has them.
-_FROM_MPI = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
-_PORT = "29500"  # torchrun's
-
-
-def _master() -> str | None:
-    hosts = json.loads(os.environ.get("SM_HOSTS", "[]"))
-    if hosts:
-        return sorted(hosts)[0]
-    return "127.0.0.1" if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] else None
+from shoal.torch import launcher
 
 
 def _set_variables() -> None:
-    if "RANK" not in os.environ and "OMPI_COMM_WORLD_RANK" in os.environ:
-        for name, theirs in _FROM_MPI.items():
-            os.environ[name] = os.environ[f"OMPI_COMM_WORLD_{theirs}"]
-        if "MASTER_ADDR" not in os.environ and (master := _master()):
-            os.environ["MASTER_ADDR"] = master
-        os.environ.setdefault("MASTER_PORT", _PORT)
+    launcher.set_variables()
     if "LOCAL_RANK" in os.environ:  # transformers reads it under this name
         os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", os.environ["LOCAL_RANK"])
 

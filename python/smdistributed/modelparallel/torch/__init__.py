@@ -1,5 +1,9 @@
-"""SageMaker's model parallelism for PyTorch models, which Shoal does not have."""
-raise ImportError(
-    "smdistributed.modelparallel.torch: Shoal does not split PyTorch models. transformers imports it for jobs "
-    "that enable modelparallel: leave that out of the job's distribution, or train with `shoal train`, which "
-    "splits the models that it knows")
+"""SageMaker's model parallelism for PyTorch models: shoal.torch.parallel under SageMaker's name."""
+import sys
+
+from shoal.torch import parallel
+
+# The same modules under both names, so that smp.state and smp.model are the same objects.
+for _name, _module in list(sys.modules.items()):
+    if _name == parallel.__name__ or _name.startswith(f"{parallel.__name__}."):
+        sys.modules[__name__ + _name.removeprefix(parallel.__name__)] = _module

@@ -1,0 +1,74 @@
+"""SMP's parameters (docs/smp_parameters.md) as attributes."""
+import json
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from shoal import native
+
+_native = native._native()
+_VARIABLE = "SM_HP_MP_PARAMETERS"
+_log = logging.getLogger("shoal.torch.parallel")
+
+
+class Config:
+    """What SMP's parameters come to: every key, and every alias, is an attribute with its value or default.
+
+        config = Config({"partitions": 2, "microbatches": 4})
+        config.pipeline_parallel_degree, config.partitions, config.pipeline   # 2, 2, "interleaved"
+
+    parameters: the keys, or {"enabled": true, "parameters": {...}} around them; None reads the variable
+        SM_HP_MP_PARAMETERS, which SageMaker sets, and without it every key has its default.
+    sharding_level: 0, 1 (optimizer state), 2 (gradients too) or 3 (parameters too).
+
+    ValueError tells every key that is wrong, or that PyTorch models cannot have, a line each.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
+        if parameters is None:
+            text, source = os.environ.get(_VARIABLE) or "{}", _VARIABLE
+        else:
+            text, source = json.dumps(dict(parameters)), "config"
+        self._parsed = json.loads(_native.parse_smp_parameters(text, source))
+        self.sharding_level: int = self._parsed["sharding_level"]
+
+    def __getattr__(self, name: str) -> Any:
+        keys = self.__dict__.get("_parsed", {}).get("keys", {})
+        if name not in keys:
+            raise AttributeError(f"SMP has no parameter {name}")
+        return keys[name]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._parsed == other._parsed
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Config({json.dumps(self._parsed['plan'])})"
+
+    @property
+    def forbids_replicas(self) -> bool:
+        """True where `ddp` is given, and false."""
+        return self._parsed["plan"].get("ddp") is False
+
+    @property
+    def backend_options(self) -> list[str]:
+        """The keys that decide how torch.distributed starts."""
+        given = {"ddp_dist_backend": self.ddp_dist_backend != "auto",
+                 "sdp_hierarchical_allgather": bool(self._parsed["collectives"])}
+        return [key for key, is_given in given.items() if is_given]
+
+    def set_collectives(self) -> None:
+        """Adds the rules of these parameters to those of the variable that a new process group reads."""
+        if rules := self._parsed["collectives"]:
+            before = os.environ.get("SHOAL_COLLECTIVES", "")
+            if before.startswith("@"):
+                raise ValueError(f"sdp_hierarchical_allgather is false, which is the rule {rules}, and "
+                                 f"SHOAL_COLLECTIVES names the file {before[1:]}: put the rule into it")
+            os.environ["SHOAL_COLLECTIVES"] = f"{before}#{rules}" if before else rules
+
+    def log_notices(self) -> None:
+        """Logs each key that was given and has no effect, with the reason."""
+        for notice in self._parsed["notices"]:
+            _log.warning("%s", notice)

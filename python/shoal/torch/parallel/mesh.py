@@ -1,0 +1,86 @@
+"""The ranks of a job as a mesh with axes rdp, pp and tp, and a process group for each group of ranks."""
+import os
+import socket
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from shoal.torch.parallel.config import Config, _native
+
+AXES = ("tp", "pp", "rdp", "mp", "dp")
+
+
+class Shape(NamedTuple):
+    """The ranks along each axis, or one rank's index along each."""
+
+    rdp: int
+    pp: int
+    tp: int
+
+
+class Mesh:
+    """Where this rank is, and whom it works with.
+
+        mesh.size("pp"), mesh.rank("pp"), mesh.ranks("pp")   # 4, 1, [0, 1, 2, 3]
+        dist.all_reduce(tensor, group=mesh.group("dp"))
+
+    An axis is "tp", "pp" or "rdp" (replicas of the whole model); "mp" (pp x tp: one replica's ranks); "dp"
+    (rdp x tp: ranks that may see different samples); "local" (this host's ranks); or "world".
+
+    Collective: every rank of the default process group makes the mesh at the same time. ValueError if the
+    degrees do not divide the number of ranks.
+    """
+
+    def __init__(self, config: Config) -> None:
+        world = dist.get_world_size()
+        degrees = config.pipeline_parallel_degree, config.tensor_parallel_degree
+        self.shape = Shape(*_native.mesh_shape(world, *degrees))
+        placement = _native.Placement(config.placement_strategy)
+        me = dist.get_rank()
+        self.place = Shape(*placement.place_of(me, self.shape))
+        self._ranks = {"world": list(range(world)), "local": _local_ranks()}
+        for axis in AXES:
+            self._ranks[axis] = placement.group(me, axis, self.shape)
+        self._groups = self._make_groups()
+        self.batch_axis = "rdp" if config.prescaled_batch else "dp"
+
+    def _make_groups(self) -> dict[str, dist.ProcessGroup]:
+        # The groups of one axis are disjoint, and every rank goes through the axes in one order.
+        made = {tuple(self._ranks["world"]): dist.group.WORLD}
+        groups = {}
+        for axis, ranks in self._ranks.items():
+            key = tuple(ranks)
+            if key not in made:
+                made[key] = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"shoal_{axis}")
+            groups[axis] = made[key]
+        self.made = [group for group in made.values() if group is not dist.group.WORLD]
+        return groups
+
+    def size(self, axis: str) -> int:
+        """The number of ranks in this rank's group along `axis`."""
+        return len(self._ranks[axis])
+
+    def rank(self, axis: str) -> int:
+        """This rank's index in that group, which is in ascending order of the global ranks."""
+        return self._ranks[axis].index(dist.get_rank())
+
+    def ranks(self, axis: str) -> list[int]:
+        """The global ranks of that group, ascending."""
+        return list(self._ranks[axis])
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The process group of these ranks. Axes that have the same ranks share it."""
+        return self._groups[axis]
+
+    @property
+    def batches(self) -> int:
+        """How many distinct batches a step has; this rank's is number `rank(batch_axis)`."""
+        return self.size(self.batch_axis)
+
+
+def _local_ranks() -> list[int]:
+    # torchrun may start several groups on one host, each with its own local ranks.
+    here = socket.gethostname(), os.environ.get("GROUP_RANK", "")
+    everywhere: list[tuple[str, str]] = [here] * dist.get_world_size()
+    dist.all_gather_object(everywhere, here)
+    return [rank for rank, host in enumerate(everywhere) if host == here]

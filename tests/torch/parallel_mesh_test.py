@@ -1,0 +1,173 @@
+"""SMP's surface for PyTorch models: parameters, ranks and groups, and messages of objects."""
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+import unittest
+
+if importlib.util.find_spec("shoal._native") is None:
+    print("built without pybind11 for this Python")
+    sys.exit(77)
+
+import torch
+import torch.distributed as dist
+
+import ranks
+from shoal.torch import parallel as smp
+
+# (rdp, pp, tp) of ranks 0 to 7 with 2 of each, and the groups that rank 3 is in.
+TABLES = {
+    "cluster": ("000 001 010 011 100 101 110 111",
+                {"tp": [2, 3], "pp": [1, 3], "rdp": [3, 7], "mp": [0, 1, 2, 3], "dp": [2, 3, 6, 7]}),
+    "spread": ("000 100 010 110 001 101 011 111",
+               {"tp": [3, 7], "pp": [1, 3], "rdp": [2, 3], "mp": [1, 3, 5, 7], "dp": [2, 3, 6, 7]}),
+    "PTD": ("000 100 001 101 010 110 011 111",
+            {"tp": [1, 3], "pp": [3, 7], "rdp": [2, 3], "mp": [1, 3, 5, 7], "dp": [0, 1, 2, 3]}),
+}
+AXES = {"tp": smp.CommGroup.TP_GROUP, "pp": smp.CommGroup.PP_GROUP, "rdp": smp.CommGroup.RDP_GROUP,
+        "mp": smp.CommGroup.MP_GROUP, "dp": smp.CommGroup.DP_GROUP, "world": smp.CommGroup.WORLD}
+
+
+def on_a_mesh(rank, size, placement):
+    """What SMP's functions say on this rank, after messages on every group."""
+    smp.init({"partitions": 2, "tensor_parallel_degree": 2, "ddp": True, "placement_strategy": placement})
+    smp.init()  # as transformers does after a script
+    mesh = smp.state.mesh
+    said = {}
+    for axis, group in AXES.items():
+        members = getattr(smp, f"get_{axis}_group")()
+        assert members == mesh.ranks(axis) and members[mesh.rank(axis)] == rank == smp.rank()
+        if axis != "world":
+            assert (getattr(smp, f"{axis}_rank")(), getattr(smp, f"{axis}_size")()) == (
+                mesh.rank(axis), mesh.size(axis))
+        process_group = getattr(smp, f"get_{axis}_process_group")()
+        assert process_group is mesh.group(axis) and dist.get_process_group_ranks(process_group) == members
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor, group=process_group)
+        assert tensor.item() == sum(members)
+        shapes = [value.shape for value in smp.allgather(torch.ones(rank + 1), group)]
+        assert shapes == [(member + 1,) for member in members]
+        rank_type = smp.RankType(group.value)
+        if mesh.rank(axis) == 0:
+            smp.broadcast({"from": rank, "tensor": torch.arange(4)}, group)
+        else:
+            received = smp.recv_from(0, rank_type)
+            assert received["from"] == members[0] and received["tensor"].tolist() == [0, 1, 2, 3]
+        last = len(members) - 1
+        if mesh.rank(axis) == last:
+            smp.send(torch.arange(10)[3:5], 0, rank_type)
+        elif mesh.rank(axis) == 0:
+            assert smp.recv_from(last, rank_type).tolist() == [3, 4]
+        smp.barrier(group)
+        said[axis] = members
+    assert smp.local_size() == size and smp.local_rank() == rank
+    assert mesh.batch_axis == "dp" and mesh.batches == 4
+    return "{}{}{}".format(*mesh.place), said
+
+
+def with_one_partition(rank, size):
+    smp.init()
+    assert smp.get_mp_group() == [rank] and smp.get_dp_group() == smp.get_rdp_group() == list(range(size))
+    assert smp.get_dp_process_group() is dist.group.WORLD
+    assert smp.allgather(rank, smp.CommGroup.PP_GROUP) == [rank]
+    try:
+        smp.init({"microbatches": 2})
+    except ValueError as problem:
+        return str(problem)
+
+
+def with_layouts_that_do_not_fit(rank, size):
+    texts = []
+    for parameters in ({"partitions": 2}, {"partitions": 1, "ddp": False}):
+        try:
+            smp.init(parameters)
+        except ValueError as problem:
+            texts.append(str(problem))
+    assert not smp.is_initialized()
+    return texts
+
+
+class Ranks(unittest.TestCase):
+    def test_places_and_groups_are_those_of_smps_tables_and_carry_objects(self):
+        for placement, (places, groups) in TABLES.items():
+            with self.subTest(placement=placement):
+                results = ranks.run(8, on_a_mesh, placement)
+                self.assertEqual(" ".join(place for place, _ in results), places)
+                self.assertEqual(results[3][1], {**groups, "world": list(range(8))})
+
+    def test_without_parameters_there_is_one_partition_and_a_second_call_may_not_differ(self):
+        for text in ranks.run(2, with_one_partition):
+            self.assertIn("called before with other parameters", text)
+
+    def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(self):
+        for pp, ddp in ranks.run(3, with_layouts_that_do_not_fit):
+            self.assertRegex(pp, "3 ranks|ranks is 3")
+            self.assertIn("ddp is false, but 3 ranks make 3 replicas", ddp)
+
+    def test_a_job_of_one_process_needs_no_launcher(self):
+        script = ("import smdistributed.modelparallel.torch as smp\n"
+                  "import smdistributed.modelparallel, shoal.torch.parallel\n"
+                  "try:\n    smp.rank()\n    assert False\n"
+                  "except RuntimeError as problem:\n    assert 'smp.init()' in str(problem)\n"
+                  "assert smp is shoal.torch.parallel and not smp.is_initialized()\n"
+                  "smp.init()\n"
+                  "assert (smp.rank(), smp.size(), smp.local_rank(), smp.dp_size()) == (0, 1, 0, 1)\n"
+                  "assert smp.state.cfg.microbatches == 4 and smp.state.cfg.partitions == 1\n"
+                  "assert smp.state.module_manager.translate_functions == [] and not smp.is_tracing()\n"
+                  "assert tuple(map(int, smdistributed.modelparallel.__version__.split('.')[:2])) >= (1, 10)\n"
+                  "smp.shutdown()\n"
+                  "assert not smp.is_initialized()\n")
+        environment = {**os.environ, "SM_HP_MP_PARAMETERS": json.dumps({"partitions": 1, "microbatches": 4})}
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            environment.pop(name, None)
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Parameters(unittest.TestCase):
+    def refused(self, parameters):
+        with self.assertRaises(ValueError) as caught:
+            smp.Config(parameters)
+        return str(caught.exception)
+
+    def test_every_key_has_its_value_or_default(self):
+        config = smp.Config({"partitions": 4, "microbatches": "8", "optimize": "speed", "ddp": "True",
+                             "prescaled_batch": True, "sharded_data_parallel_degree": 2})
+        self.assertEqual((config.partitions, config.pipeline_parallel_degree, config.microbatches), (4, 4, 8))
+        self.assertEqual((config.active_microbatches, config.memory_weight, config.pipeline), (6, 0.2, "interleaved"))
+        self.assertEqual((config.sharding_level, config.hybrid_shard_degree, config.shard_optimizer_state),
+                         (3, 2, False))
+        self.assertIs(config.auto_partition, True)
+        with self.assertRaisesRegex(AttributeError, "no parameter partition$"):
+            config.partition
+
+    def test_wrong_keys_and_values_are_told_all_at_once(self):
+        text = self.refused({"partition": 4, "microbatches": 0})
+        self.assertIn("did you mean partitions", text)
+        self.assertIn("microbatches is 0", text)
+
+    def test_what_the_script_says_in_code_need_not_be_in_the_parameters(self):
+        config = smp.Config({"partitions": 2, "auto_partition": False, "default_partition": 1,
+                             "offload_activations": True})
+        self.assertEqual((config.auto_partition, config.default_partition), (False, 1))
+        self.assertIn("default_partition is not given", self.refused({"partitions": 2, "auto_partition": False}))
+
+    def test_what_pytorch_models_cannot_have_is_refused_by_name(self):
+        for key, value in {"pipeline": "zero_bubble", "virtual_pipeline_parallel_degree": 2,
+                           "manual_partition": [1, 2], "dynamic_loss_scale": True}.items():
+            text = self.refused({"partitions": 2, key: value})
+            self.assertIn(f"{key} is", text)
+            self.assertIn("which PyTorch models cannot have: ", text)
+        smp.Config({"partitions": 2, "load_partition": False, "virtual_pipeline_parallel_degree": 1})
+
+    def test_a_key_without_effect_is_logged_with_its_reason(self):
+        with self.assertLogs("shoal.torch.parallel", logging.WARNING) as logged:
+            smp.Config({"sdp_reduce_bucket_size": 7, "ddp_port": 1}).log_notices()
+        self.assertIn("sdp_reduce_bucket_size (7) has no effect: ", "\n".join(logged.output))
+        self.assertIn("ddp_port (1) has no effect: ", "\n".join(logged.output))
+
+
+if __name__ == "__main__":
+    unittest.main()
