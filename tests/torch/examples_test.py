@@ -1,37 +1,19 @@
 """Hugging Face's example scripts, unmodified, have the same losses on shoal as on gloo.
 
-SHOAL_HF_EXAMPLES names the folder examples/pytorch of transformers' source tree, which PyPI does not have.
-Needs transformers, accelerate, datasets, evaluate, scikit-learn, nltk and ../shared/data. Each script runs by
+Needs SHOAL_HF_EXAMPLES (hf_scripts.py), transformers, accelerate, datasets, evaluate, scikit-learn, nltk and
+../shared/data. Each script runs by
 torchrun with gloo and with shoal.run, and with mpirun's and SageMaker's variables on smddp. The Trainer logs
 other losses in SageMaker's mode (rank 0's own), so that mode has its own run on gloo beside it.
 """
-import importlib.util
-import json
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 import tempfile
 import unittest
 
-SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared/data"
-SCRIPTS = os.environ.get("SHOAL_HF_EXAMPLES")
-PACKAGES = ("transformers", "accelerate", "datasets", "evaluate", "sklearn", "nltk")
+import hf_scripts
 
-
-def missing():
-    if SCRIPTS is None:
-        return "SHOAL_HF_EXAMPLES does not name transformers' folder examples/pytorch"
-    if not SHARED.is_dir():
-        return f"there is no {SHARED}"
-    packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"this Python lacks {', '.join(packages)}" if packages else None
-
-
-if reason := missing():
-    print(f"skipped: {reason}")
-    raise SystemExit(77)
+hf_scripts.skip_if_missing()
 
 import safetensors.torch  # noqa: E402
 
@@ -54,7 +36,6 @@ EXAMPLES = {
 COMMON = ["--do_train", "--do_eval", "--max_steps", "6", "--per_device_train_batch_size", "2",
           "--per_device_eval_batch_size", "2", "--learning_rate", "1e-3", "--logging_steps", "1",
           "--save_strategy", "no", "--report_to", "none", "--disable_tqdm", "true"]
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 # What SageMaker's container has where distribution is {"smdistributed": {"dataparallel": {"enabled": True}}}.
 SAGEMAKER = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost",
              "SM_FRAMEWORK_PARAMS": '{"sagemaker_distributed_dataparallel_enabled": true}',
@@ -79,7 +60,7 @@ class Examples(unittest.TestCase):
     def setUpClass(cls):
         cls.holder = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.holder.name)
-        hf_inputs.make(cls.folder, SHARED)
+        hf_inputs.make(cls.folder, hf_scripts.SHARED)
         cls.on_gloo = cls.folder / "on-gloo/smdistributed/dataparallel/torch"
         cls.on_gloo.mkdir(parents=True)
         for package in (cls.on_gloo, *cls.on_gloo.parents[:2]):
@@ -90,39 +71,18 @@ class Examples(unittest.TestCase):
     def tearDownClass(cls):
         cls.holder.cleanup()
 
-    def environment(self, **more):
-        ours = {key: value for key, value in os.environ.items()
-                if not key.startswith(("OMPI_", "SM_")) and key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        return {**ours, **OFFLINE, "HF_HOME": str(self.folder / "hub"), "NLTK_DATA": str(self.folder / "nltk"), **more}
-
-    def wait(self, processes):
-        try:
-            for process in processes:
-                output, _ = process.communicate(timeout=900)
-                self.assertEqual(process.returncode, 0, output[-6000:])
-        finally:
-            for process in processes:  # those that wait for one that failed
-                process.kill()
-                process.communicate()
-
-    def start(self, command, environment):
-        return subprocess.Popen([sys.executable, "-B", *command], cwd=self.folder, env=environment, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
     def losses(self, output):
-        state = json.loads((self.folder / output / "trainer_state.json").read_text())
-        steps = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-        results = json.loads((self.folder / output / "all_results.json").read_text())
+        steps, results = hf_scripts.logged(self.folder / output)
         self.assertEqual(len(steps), 6)
         # run_qa.py's evaluation has no labels, thus no loss.
         ends = {key: results[key] for key in ("train_loss", "eval_loss") if key in results}
         weights = safetensors.torch.load_file(self.folder / output / "model.safetensors").values()
-        return {**{f"loss of step {step + 1}": loss for step, loss in enumerate(steps)}, **ends,
+        return {**{f"loss of step {step}": loss for step, loss in steps.items()}, **ends,
                 "weights": sum(weight.double().square().sum().item() for weight in weights)}
 
     def torchrun(self, ranks, output, command):
-        self.wait([self.start(["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks),
-                               *command, "--output_dir", output], self.environment())])
+        hf_scripts.wait([hf_scripts.start(self.folder, hf_scripts.torchrun(ranks, [*command, "--output_dir", output]),
+                                          hf_scripts.environment(self.folder))])
         return self.losses(output)
 
     def mpirun(self, ranks, output, command, path=os.environ.get("PYTHONPATH", "")):
@@ -131,8 +91,8 @@ class Examples(unittest.TestCase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
-        self.wait([self.start([*command, "--output_dir", output], self.environment(
-            **SAGEMAKER, MASTER_PORT=port, PYTHONPATH=path,
+        hf_scripts.wait([hf_scripts.start(self.folder, [*command, "--output_dir", output], hf_scripts.environment(
+            self.folder, **SAGEMAKER, MASTER_PORT=port, PYTHONPATH=path,
             **{f"OMPI_COMM_WORLD_{name}": str(value)
                for name, value in {**mpi, "RANK": rank, "LOCAL_RANK": rank}.items()})) for rank in range(ranks)])
         return self.losses(output)
@@ -145,7 +105,7 @@ class Examples(unittest.TestCase):
         self.assertLess(largest, 1e-6, f"gloo: {gloo}\nshoal: {shoal}")
 
     def compare(self, script, ranks):
-        command = [os.path.join(SCRIPTS, script), *EXAMPLES[script], *COMMON]
+        command = [os.path.join(hf_scripts.SCRIPTS, script), *EXAMPLES[script], *COMMON]
         name = f"{pathlib.Path(script).stem}-{ranks}"
         gloo = self.torchrun(ranks, f"{name}-gloo", [*command, "--use_cpu"])
         self.same(gloo, self.torchrun(ranks, f"{name}-shoal", ["-m", "shoal.run", *command]), f"{name}, shoal.run")

@@ -37,6 +37,16 @@ def _metrics(folder):
         (folder / name / f"{name}.py").write_text(_METRIC.format(**parts))
 
 
+def _roberta_vocabulary(folder, shared, merges=1000):
+    """GPT-2's bytes and first merges, after RoBERTa's own tokens."""
+    tokens = sorted(((index, token) for token, index in json.loads((shared / "gpt2-vocab.json").read_text()).items()))
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *(token for _, token in tokens[:256 + merges])]
+    (folder / "vocab.json").write_text(json.dumps({name: index for index, name in enumerate(names)}))
+    with open(shared / "gpt2-merges.txt") as lines:
+        (folder / "merges.txt").write_text("".join(itertools.islice(lines, merges + 1)))  # the first line is a comment
+    return str(folder / "vocab.json"), str(folder / "merges.txt")
+
+
 def _models(folder, shared):
     torch.manual_seed(7)
     words = transformers.BertTokenizerFast(str(shared / "bert-base-uncased-vocab.txt"), model_max_length=64)
@@ -47,7 +57,15 @@ def _models(folder, shared):
     t5 = transformers.T5Config(vocab_size=len(words), d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
                                pad_token_id=words.pad_token_id, eos_token_id=words.sep_token_id,
                                decoder_start_token_id=words.pad_token_id)
-    for name, model, tokenizer in (("bert", transformers.BertForMaskedLM(bert), words),
+    # Without dropout, so that microbatches are as their batch.
+    robertas = transformers.RobertaTokenizerFast(*_roberta_vocabulary(folder, shared), model_max_length=60)
+    roberta = transformers.RobertaConfig(vocab_size=len(robertas), hidden_size=32, num_hidden_layers=4,
+                                         num_attention_heads=2, intermediate_size=64, max_position_embeddings=64,
+                                         pad_token_id=robertas.pad_token_id, bos_token_id=robertas.bos_token_id,
+                                         eos_token_id=robertas.eos_token_id, hidden_dropout_prob=0,
+                                         attention_probs_dropout_prob=0)
+    for name, model, tokenizer in (("roberta", transformers.RobertaForMaskedLM(roberta), robertas),
+                                   ("bert", transformers.BertForMaskedLM(bert), words),
                                    ("gpt2", transformers.GPT2LMHeadModel(gpt2), bytes_),
                                    ("t5", transformers.T5ForConditionalGeneration(t5), words)):
         model.save_pretrained(folder / name)
@@ -62,9 +80,11 @@ def _data(folder, shared):
     for split, file, count in (("train", "mrpc-train.txt", 64), ("validation", "mrpc-test.txt", 20)):
         with open(shared / file, encoding="utf-8-sig", newline="") as lines:
             pairs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-            _rows(folder / f"pairs-{split}.json",
-                  ({"sentence1": row[3], "sentence2": row[4], "label": int(row[0])}
-                   for row in itertools.islice(pairs, 1, count + 1)))
+            rows = list(itertools.islice(pairs, 1, count + 1))
+        _rows(folder / f"pairs-{split}.json",
+              ({"sentence1": row[3], "sentence2": row[4], "label": int(row[0])} for row in rows))
+        _rows(folder / f"mnli-{split}.json",  # its columns and its number of labels
+              ({"premise": row[3], "hypothesis": row[4], "label": number % 3} for number, row in enumerate(rows)))
     squad = json.loads((shared / "squad-v1.1-sample.json").read_text())
     asked = [{"id": question["id"], "context": paragraph["context"], "question": question["question"],
               "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")}}

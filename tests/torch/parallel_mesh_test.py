@@ -3,6 +3,8 @@ import importlib.util
 import json
 import logging
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -89,6 +91,36 @@ def with_layouts_that_do_not_fit(rank, size):
     return texts
 
 
+def documented_keys():
+    """(key, alias or None, values, PyTorch) of each row of docs/smp_parameters.md."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs/smp_parameters.md").read_text()
+    for row in re.findall(r"^\| (`.*) \|$", text, re.MULTILINE):
+        cells = row.split(" | ")
+        key, *alias = re.findall("`(.*?)`", cells[0])
+        yield key, (alias or [None])[0], cells[2], cells[-1]
+
+
+# Values that a key takes only beside others, or that its row does not tell.
+GIVEN = {"pipeline": "1f1b", "placement_strategy": "spread", "sharding_strategy": "SHARD_GRAD_OP", "memory_weight": 0.5,
+         "active_microbatches": 3, "sdp_gradient_clipping": 0.5, "default_partition": 1, "auto_partition": False}
+BESIDE = {"auto_partition": {"default_partition": 1}, "fp16_params": {"fp16": True},
+          "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True},
+          "sdp_gradient_clipping": {"sharded_data_parallel_degree": 2}}
+OF_KIND = {"integer": 2, "number": 2, "true, false": True, "list": ["a", "b"], "object": {"a": 0}, "text": "a",
+           "anything": "a", "refused": True, "false": True, "true": False, "1": 2, "auto": "nccl"}
+
+
+def value_of(key, values):
+    """A value that is not the default."""
+    if key in GIVEN:
+        return GIVEN[key]
+    if key in ("ddp", "sdp_hierarchical_allgather"):
+        return key == "ddp"
+    if key == "optimize":
+        return "speed"
+    return next(value for kind, value in OF_KIND.items() if values.startswith(kind))
+
+
 class Ranks(unittest.TestCase):
     def test_places_and_groups_are_those_of_smps_tables_and_carry_objects(self):
         for placement, (places, groups) in TABLES.items():
@@ -161,6 +193,28 @@ class Parameters(unittest.TestCase):
             self.assertIn(f"{key} is", text)
             self.assertIn("which PyTorch models cannot have: ", text)
         smp.Config({"partitions": 2, "load_partition": False, "virtual_pipeline_parallel_degree": 1})
+
+    def test_the_document_says_of_every_key_what_config_does_with_it(self):
+        rows = list(documented_keys())
+        self.assertGreater(len(rows), 55)
+        for key, alias, values, pytorch in rows:
+            value = value_of(key, values)
+            parameters = {"partitions": 4, "microbatches": 8, **BESIDE.get(key, {}), key: value}
+            if key == "pipeline_parallel_degree":
+                del parameters["partitions"]
+            with self.subTest(key=key, value=value, pytorch=pytorch):
+                if pytorch.startswith(("refused", "others are refused")):
+                    self.assertIn(f"{key} is", self.refused(parameters))
+                    continue
+                config = smp.Config(parameters)
+                if pytorch.startswith("no effect"):
+                    with self.assertLogs("shoal.torch.parallel", logging.WARNING) as logged:
+                        config.log_notices()
+                    self.assertIn(f"{key} (", "".join(logged.output))
+                elif key != "placement_strategy":
+                    self.assertEqual(getattr(config, key), value)
+                if alias:
+                    self.assertEqual(getattr(config, alias), getattr(config, key))
 
     def test_a_key_without_effect_is_logged_with_its_reason(self):
         with self.assertLogs("shoal.torch.parallel", logging.WARNING) as logged:

@@ -5,10 +5,9 @@ gradients by the world's ranks; on CPUs TrainingArguments find no device; and no
 this where transformers itself has SMP's mode on, by the variables SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS.
 """
 import functools
-import importlib.abc
-import importlib.util
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,48 +16,34 @@ import torch.distributed as dist
 from shoal.torch.parallel.mesh import Mesh
 from shoal.torch.parallel.state import state
 
-_TRAINER = "transformers.trainer"
 _COLLECTIVES = ("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce")
-_adapted: set[str] = set()
 
 
 def adapt() -> None:
-    """Adapts what is imported, and the Trainer when it is; does nothing outside transformers' SMP mode."""
-    utilities = sys.modules.get("transformers.utils.import_utils")
-    if utilities is None or not utilities.is_sagemaker_mp_enabled():
+    """Adapts accelerate, and transformers' classes once there are any. transformers calls smp.init() while it
+    imports its module of TrainingArguments; at any other time, and outside its SMP mode, this does nothing."""
+    arguments = sys.modules.get("transformers.training_args")
+    if arguments is None or hasattr(arguments, "TrainingArguments") or not arguments.is_sagemaker_mp_enabled():
         return
-    if utilities.is_accelerate_available() and "accelerate" not in _adapted:
-        _adapted.add("accelerate")
-        _adapt_accelerate()
-    if "trainer" not in _adapted:
-        _adapted.add("trainer")
-        if _TRAINER in sys.modules and hasattr(sys.modules[_TRAINER], "Trainer"):
-            _adapt_trainer(sys.modules[_TRAINER])
-        else:
-            sys.meta_path.insert(0, _TrainersFinder())
+    _adapt_accelerate()
+    _before_use(arguments, "TrainingArguments", _adapt_arguments)
 
 
-class _TrainersFinder(importlib.abc.MetaPathFinder):
-    """Adapts the Trainer's module as soon as it has been imported."""
+def _before_use(module: types.ModuleType, name: str, adapts: Callable[[Any], bool]) -> None:
+    """Calls adapts(class) when the class `name`, which `module` is still to define, is taken from it, until it has
+    adapted all."""
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != _TRAINER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        assert spec is not None and spec.loader is not None
-        execute = spec.loader.exec_module
+    class Watched(types.ModuleType):
+        def __getattribute__(self, wanted: str) -> Any:
+            value = super().__getattribute__(wanted)
+            if wanted == name and adapts(value):
+                self.__class__ = types.ModuleType
+            return value
 
-        def exec_module(module: types.ModuleType) -> None:
-            execute(module)
-            _adapt_trainer(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    module.__class__ = Watched
 
 
-def _adapt_trainer(module: Any) -> None:
-    arguments = module.TrainingArguments
+def _adapt_arguments(arguments: Any) -> bool:
     set_up_devices = arguments._setup_devices.func
 
     def _setup_devices(self: Any) -> torch.device:
@@ -68,9 +53,18 @@ def _adapt_trainer(module: Any) -> None:
         self.distributed_state = None  # as for GPUs: ranks are then asked of SMP
         return torch.device("cpu")
 
-    arguments._setup_devices = functools.cached_property(_setup_devices)
-    arguments._setup_devices.__set_name__(arguments, "_setup_devices")
-    create_scheduler = module.Trainer.create_scheduler
+    if set_up_devices.__module__ != __name__:
+        arguments._setup_devices = functools.cached_property(_setup_devices)
+        arguments._setup_devices.__set_name__(arguments, "_setup_devices")
+    # The Trainer's module takes TrainingArguments while it is imported, now or later.
+    trainer = sys.modules.get("transformers.trainer")
+    if trainer is not None:
+        _before_use(trainer, "Trainer", _adapt_trainer)
+    return trainer is not None
+
+
+def _adapt_trainer(trainer: Any) -> bool:
+    create_scheduler = trainer.create_scheduler
 
     @functools.wraps(create_scheduler)
     def with_optimizer(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -78,7 +72,8 @@ def _adapt_trainer(module: Any) -> None:
             self.optimizer = self.accelerator.prepare(self.create_optimizer())
         return create_scheduler(self, num_training_steps, optimizer)
 
-    module.Trainer.create_scheduler = with_optimizer
+    trainer.create_scheduler = with_optimizer
+    return True
 
 
 class _Distributed(types.ModuleType):

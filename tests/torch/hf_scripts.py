@@ -1,0 +1,68 @@
+"""Runs Hugging Face's example scripts: where they are, what they need, and their processes.
+
+SHOAL_HF_EXAMPLES names the folder examples/pytorch of transformers' source tree, which PyPI does not have.
+"""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared/data"
+SCRIPTS = os.environ.get("SHOAL_HF_EXAMPLES")
+PACKAGES = ("transformers", "accelerate", "datasets", "evaluate", "sklearn", "nltk")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+
+
+def _missing():
+    if SCRIPTS is None:
+        return "SHOAL_HF_EXAMPLES does not name transformers' folder examples/pytorch"
+    if not SHARED.is_dir():
+        return f"there is no {SHARED}"
+    packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    return f"this Python lacks {', '.join(packages)}" if packages else None
+
+
+def skip_if_missing():
+    """Ends the process where something is missing."""
+    if reason := _missing():
+        print(f"skipped: {reason}")
+        raise SystemExit(77)
+
+
+def environment(folder, **more):
+    """The variables of a process that works in `folder`, without those of a launcher or of SageMaker."""
+    ours = {key: value for key, value in os.environ.items()
+            if not key.startswith(("OMPI_", "SM_")) and key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return {**ours, **OFFLINE, "HF_HOME": str(folder / "hub"), "NLTK_DATA": str(folder / "nltk"), **more}
+
+
+def start(folder, command, variables):
+    """A process of this Python."""
+    return subprocess.Popen([sys.executable, "-B", *command], cwd=folder, env=variables, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def torchrun(ranks, command):
+    """The arguments of Python by which torchrun starts the command's ranks."""
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *command]
+
+
+def wait(processes):
+    """Waits for processes. AssertionError, with the output's end: one has failed."""
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=900)
+            assert process.returncode == 0, output[-6000:]
+    finally:
+        for process in processes:  # those that wait for one that failed
+            process.kill()
+            process.communicate()
+
+
+def logged(folder):
+    """(losses of the logged steps, all_results.json) of a run of the Trainer."""
+    state = json.loads((folder / "trainer_state.json").read_text())
+    steps = {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
+    return steps, json.loads((folder / "all_results.json").read_text())

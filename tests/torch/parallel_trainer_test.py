@@ -1,0 +1,93 @@
+"""transformers' run_glue.py, unmodified, trains a model that the job's SMP parameters cut as one process does.
+
+The job is that of SageMaker's example for SMP: MNLI's columns and labels, RoBERTa, and the parameters below. Needs
+what examples_test.py needs.
+"""
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+import hf_scripts
+
+hf_scripts.skip_if_missing()
+
+import safetensors.torch  # noqa: E402
+
+import hf_inputs  # noqa: E402
+
+PARAMETERS = {"microbatches": 4, "optimize": "speed", "ddp": True}
+# (ranks, the job's own parameters)
+LAYOUTS = (
+    (4, {"partitions": 4, "placement_strategy": "cluster", "pipeline": "interleaved"}),
+    (4, {"partitions": 2, "placement_strategy": "spread", "pipeline": "simple"}),
+    (8, {"partitions": 4, "placement_strategy": "spread", "pipeline": "interleaved"}),
+    (8, {"partitions": 2, "placement_strategy": "cluster", "pipeline": "simple"}),
+)
+BATCH = 16  # of a step, over all replicas
+COMMAND = ["run_glue.py", "--model_name_or_path", "roberta", "--max_seq_length", "48",
+           "--train_file", "mnli-train.json", "--validation_file", "mnli-validation.json",
+           "--test_file", "mnli-validation.json", "--do_train", "--do_eval", "--do_predict", "--use_cpu",
+           "--max_steps", "6", "--per_device_eval_batch_size", "4", "--learning_rate", "1e-3", "--max_grad_norm", "0.5",
+           "--logging_steps", "1", "--save_steps", "3", "--report_to", "none", "--disable_tqdm", "true"]
+PREDICTIONS = "predict_results_None.txt"
+
+
+class Seeds(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.holder.name)
+        hf_inputs.make(cls.folder, hf_scripts.SHARED)
+        cls.one = cls.run_glue("one", 1)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.holder.cleanup()
+
+    @classmethod
+    def run_glue(cls, output, ranks, parameters=None, more=()):
+        """(the numbers, the predictions) of a run; without parameters it is one process."""
+        replicas = ranks // (parameters or {}).get("partitions", 1)
+        script = os.path.join(hf_scripts.SCRIPTS, "text-classification", COMMAND[0])
+        command = [script, *COMMAND[1:], "--output_dir", output,
+                   "--per_device_train_batch_size", str(BATCH // replicas), *more]
+        sagemaker = {}
+        if parameters:
+            command = hf_scripts.torchrun(ranks, ["-m", "shoal.run", *command])
+            sagemaker = {"SM_HP_MP_PARAMETERS": json.dumps({**PARAMETERS, **parameters}),
+                         "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled": true}'}
+        hf_scripts.wait([hf_scripts.start(cls.folder, command, hf_scripts.environment(cls.folder, **sagemaker))])
+        steps, results = hf_scripts.logged(cls.folder / output)
+        assert sorted(steps) == [1, 2, 3, 4, 5, 6], steps
+        weights = safetensors.torch.load_file(cls.folder / output / "model.safetensors")
+        numbers = {**{f"loss of step {step}": loss for step, loss in steps.items()}, "eval_loss": results["eval_loss"],
+                   **{f"norm of {name}": weight.double().norm().item() for name, weight in weights.items()}}
+        return numbers, (cls.folder / output / PREDICTIONS).read_text()
+
+    def same(self, run, name):
+        numbers, predictions = run
+        self.assertEqual(numbers.keys(), self.one[0].keys())
+        losses = {key: abs(numbers[key] - value) / value for key, value in self.one[0].items() if "loss" in key}
+        print(f"{name}: losses differ by {max(losses.values()):.1e}", flush=True)
+        self.assertLess(max(losses.values()), 1e-5, losses)
+        for key, value in self.one[0].items():
+            self.assertLess(abs(numbers[key] - value), 1e-3 * value + 1e-4, key)
+        self.assertEqual(predictions, self.one[1])
+
+    def test_every_layout_trains_evaluates_and_predicts_as_one_process(self):
+        for ranks, parameters in LAYOUTS:
+            name = f"{ranks} ranks, {', '.join(str(value) for value in parameters.values())}"
+            with self.subTest(name):
+                self.same(self.run_glue(name.replace(", ", "-").replace(" ", "-"), ranks, parameters), name)
+
+    def test_a_run_goes_on_from_its_checkpoint(self):
+        ranks, parameters = LAYOUTS[1]
+        self.same(self.run_glue("whole", ranks, parameters), "before")
+        again = self.run_glue("again", ranks, parameters, ["--resume_from_checkpoint", "whole/checkpoint-3"])
+        self.same(again, "resumed")
+
+
+if __name__ == "__main__":
+    unittest.main()
