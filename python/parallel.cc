@@ -56,6 +56,7 @@ void partition_keys(const parallel::PartitionChoice& choice, Json& keys) {
   keys["default_partition"] = choice.default_partition;
   keys["partition_file"] = choice.file;
   keys["load_partition"] = choice.load;
+  keys["partition_assignment"] = choice.stage_of;
 }
 
 void sharding_keys(const parallel::ShardingOptions& sharding, Json& keys) {

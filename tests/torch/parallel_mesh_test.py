@@ -102,8 +102,11 @@ def documented_keys():
 
 # Values that a key takes only beside others, or that its row does not tell.
 GIVEN = {"pipeline": "1f1b", "placement_strategy": "spread", "sharding_strategy": "SHARD_GRAD_OP", "memory_weight": 0.5,
-         "active_microbatches": 3, "sdp_gradient_clipping": 0.5, "default_partition": 1, "auto_partition": False}
+         "dynamic_loss_args": {"init_scale": 8.0, "scale_factor": 4.0, "scale_window": 5, "min_scale": 2.0,
+                               "delayed_shift": 3},
+         "dynamic_loss_scale": False, "active_microbatches": 3, "sdp_gradient_clipping": 0.5, "default_partition": 1, "auto_partition": False}
 BESIDE = {"auto_partition": {"default_partition": 1}, "fp16_params": {"fp16": True},
+          "load_partition": {"partition_file": "cut.json"}, "dynamic_loss_scale": {"static_loss_scale": 8},
           "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True},
           "sdp_gradient_clipping": {"sharded_data_parallel_degree": 2}}
 OF_KIND = {"integer": 2, "number": 2, "true, false": True, "list": ["a", "b"], "object": {"a": 0}, "text": "a",
@@ -188,11 +191,11 @@ class Parameters(unittest.TestCase):
 
     def test_what_pytorch_models_cannot_have_is_refused_by_name(self):
         for key, value in {"pipeline": "zero_bubble", "virtual_pipeline_parallel_degree": 2,
-                           "manual_partition": [1, 2], "dynamic_loss_scale": True}.items():
+                           "manual_partition": [1, 2], "activation_checkpointing": "each"}.items():
             text = self.refused({"partitions": 2, key: value})
             self.assertIn(f"{key} is", text)
             self.assertIn("which PyTorch models cannot have: ", text)
-        smp.Config({"partitions": 2, "load_partition": False, "virtual_pipeline_parallel_degree": 1})
+        smp.Config({"partitions": 2, "virtual_pipeline_parallel_degree": 1})
 
     def test_the_document_says_of_every_key_what_config_does_with_it(self):
         rows = list(documented_keys())

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from shoal.torch import launcher
@@ -93,6 +94,8 @@ def _begin(config: Config) -> None:
         state.clear()
         raise
     state.cfg, state.mesh = config, mesh
+    if config.random_seed is not None:
+        torch.manual_seed(config.random_seed)
     if dist.get_rank() == 0:
         config.log_notices()
 

@@ -5,6 +5,7 @@ gradients by the world's ranks; on CPUs TrainingArguments find no device; and no
 this where transformers itself has SMP's mode on, by the variables SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS.
 """
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -49,6 +50,7 @@ def _adapt_arguments(arguments: Any) -> bool:
     def _setup_devices(self: Any) -> torch.device:
         if torch.cuda.is_available() and not self.use_cpu:
             return set_up_devices(self)
+        os.environ["ACCELERATE_USE_CPU"] = "true"
         self._n_gpu = 0
         self.distributed_state = None  # as for GPUs: ranks are then asked of SMP
         return torch.device("cpu")
@@ -107,8 +109,11 @@ def _adapt_accelerate() -> None:
     def begin_with_batches(self: Any, *arguments: Any, **named: Any) -> None:
         is_first = PartialState._shared_state == {}
         begin(self, *arguments, **named)
-        if is_first and self.num_processes == dist.get_world_size():
+        if is_first:
             mesh = _mesh()
+            if self.num_processes != mesh.size("world"):
+                raise RuntimeError(f"accelerate found {self.num_processes} of the job's {mesh.size('world')} ranks: on a "
+                                   "host without GPUs, set ACCELERATE_USE_CPU to true")
             self.num_processes, self.process_index = mesh.batches, mesh.rank(mesh.batch_axis)
 
     PartialState.__init__ = begin_with_batches
