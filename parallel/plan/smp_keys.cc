@@ -134,7 +134,8 @@ constexpr std::array kKeys = {
            "pipeline tasks before its backward at which an offloaded activation is read back; "
            "version 2 counts tensors"},
     SmpKey{"delayed_parameter_initialization", "", version1, SmpNoEffect{"true"}, "always true",
-           "no rank ever holds more than its part of the model"},
+           "no rank ever holds more than its part of the model",
+           "no effect: each rank makes the whole model and keeps its part when it is cut"},
     // --- precision, seed
     SmpKey{"fp16", "", version1, SmpFlag{&SmpRaw::fp16}, "false",
            "the run's `fp16`, which must be equal"},
@@ -167,18 +168,22 @@ constexpr std::array kKeys = {
     SmpKey{"herring", "", version1, SmpOnlyFlag{false}, "false",
            "SMP never finished it; what Herring does is how collectives here work"},
     SmpKey{"deterministic_server", "", version1, SmpNoEffect{"true"}, "always true",
-           "schedules are agreed before the step, so every replica runs the same order"},
+           "schedules are agreed before the step, so every replica runs the same order",
+           "no effect: each rank visits the microbatches in one order"},
     SmpKey{"fast_mode", "", version1, SmpNoEffect{"true"}, "always true",
-           "messages always go from stage to stage"},
+           "messages always go from stage to stage",
+           "no effect: a module's result goes to the rank that called it"},
     SmpKey{"static_mode", "", version1, SmpNoEffect{"true"}, "always true",
-           "receives are always posted ahead"},
+           "receives are always posted ahead",
+           "no effect: which rank sends next is not known ahead"},
     SmpKey{"task_level_activation_loading_horizon", "", version1, SmpNoEffect{}, "none",
            "activation_loading_horizon is counted in tasks already"},
     // --- refused, or without effect
     SmpKey{"contiguous", "", version1, SmpOnlyFlag{true}, "true",
            "stages are consecutive units of the model"},
     SmpKey{"checkpoint_attentions", "", version1, SmpOnlyFlag{false}, "false",
-           "attention keeps no scores; use activation_checkpointing"},
+           "attention keeps no scores; use activation_checkpointing",
+           "others are refused: use smp.set_activation_checkpointing()"},
     SmpKey{"context_parallel_degree", "", version2, SmpOnlyNumber{1}, "1",
            "a sample's positions are not attended across ranks; with prescaled_batch, "
            "optimize=memory splits them between layers over tensor_parallel_degree"},
@@ -195,9 +200,11 @@ constexpr std::array kKeys = {
     SmpKey{"_shard_offloaded_activations", "", version1, SmpInternal{}, "none",
            "each rank offloads its own"},
     SmpKey{"_match_weights", "", version1, SmpInternal{}, "none",
-           "parts are always cut from the same initial weights"},
+           "parts are always cut from the same initial weights",
+           "refused: replicas always take the first one's weights"},
     SmpKey{"_fp32_grad_accumulation", "", version1, SmpInternal{}, "none",
-           "gradients are always added up in f32"},
+           "gradients are always added up in f32",
+           "refused: gradients are added up in their own type"},
 };
 
 template <typename... Cases>

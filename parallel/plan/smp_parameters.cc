@@ -135,7 +135,7 @@ class Reader {
     plan_.pipeline.schedule = parse_schedule_kind(kind);
     if (run_.pytorch && plan_.pipeline.schedule > ScheduleKind::one_f_one_b)
       refuse(
-          "pipeline is {}, which PyTorch models cannot have: a module has one backward, and a rank "
+          "pipeline is {}, which PyTorch models do not have: a module has one backward, and a rank "
           "one stage; use simple, interleaved or 1f1b",
           kind);
     chunks();
@@ -487,45 +487,39 @@ bool has_version2_keys(const Json& json) {
   });
 }
 
+// Why a key is refused or has no effect.
+std::string_view reason(const SmpKey& key, bool pytorch) {
+  if (!pytorch || key.pytorch.empty()) return key.meaning;
+  return key.pytorch.substr(key.pytorch.find(": ") + 2);
+}
+
 // Checks keys that support only one value, and notes keys without effect.
-void check_fixed(const Json& json, const SmpRaw& raw, std::vector<std::string>& problems,
-                 std::vector<std::string>& notices) {
+void check_fixed(const Json& json, const SmpRaw& raw, bool pytorch,
+                 std::vector<std::string>& problems, std::vector<std::string>& notices) {
   const auto refuse = [&](const SmpKey& key, const std::string& value) {
-    problems.push_back(
-        fmt::format("{} is {}, which there is not here: {}", key.name, value, key.meaning));
+    problems.push_back(fmt::format("{} is {}, which there is not here: {}", key.name, value,
+                                   reason(key, pytorch)));
   };
   for (const SmpKey& key : smp_keys()) {
     const std::string name(key.name);
-    const Json* const field = find_field(json, name);
+    const Json* field = find_field(json, name);
+    if (field == nullptr && !key.alias.empty()) field = find_field(json, key.alias);
     if (field == nullptr) continue;
     const std::string value = plain(*field);
-    if (const auto* none = std::get_if<SmpNoEffect>(&key.takes); none && value != none->quiet)
-      notices.push_back(fmt::format("{} ({}) has no effect: {}", name, value, key.meaning));
+    if (const auto* none = std::get_if<SmpNoEffect>(&key.takes);
+        (none && value != none->quiet) || (pytorch && key.pytorch.starts_with("no effect: ")))
+      notices.push_back(
+          fmt::format("{} ({}) has no effect: {}", name, value, reason(key, pytorch)));
     if (const auto* flag = std::get_if<SmpOnlyFlag>(&key.takes);
         flag && raw.only_flags.at(name).value_or(flag->value) != flag->value)
       refuse(key, value);
     if (const auto* number = std::get_if<SmpOnlyNumber>(&key.takes);
         number && raw.only_numbers.at(name).value_or(number->value) != number->value)
       refuse(key, value);
-    if (std::holds_alternative<SmpInternal>(key.takes)) refuse(key, value);
-  }
-}
-
-// A key that PyTorch models cannot have passes with the value of its absence.
-void check_pytorch(const Json& json, std::vector<std::string>& problems,
-                   std::vector<std::string>& notices) {
-  constexpr std::string_view kRefused = "refused: ", kNoEffect = "no effect: ";
-  for (const SmpKey& key : smp_keys()) {
-    const Json* field = find_field(json, key.name);
-    if (field == nullptr && !key.alias.empty()) field = find_field(json, key.alias);
-    if (field == nullptr) continue;
-    const std::string value = plain(*field);
-    if (key.pytorch.starts_with(kRefused) && value != "false" && value != "1" && value != "")
-      problems.push_back(fmt::format("{} is {}, which PyTorch models cannot have: {}", key.name,
-                                     value, key.pytorch.substr(kRefused.size())));
-    if (key.pytorch.starts_with(kNoEffect))
-      notices.push_back(fmt::format("{} ({}) has no effect: {}", key.name, value,
-                                    key.pytorch.substr(kNoEffect.size())));
+    const bool unset = value == "false" || value == "1" || value == "none";
+    if (std::holds_alternative<SmpInternal>(key.takes) ||
+        (pytorch && key.pytorch.starts_with("refused: ") && !unset))
+      refuse(key, value);
   }
 }
 
@@ -551,8 +545,7 @@ SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
   Reader reader(raw, run, has_version2_keys(json), source);
   SmpParameters parameters = reader.read();
   std::vector<std::string> problems = std::move(reader).problems();
-  check_fixed(json, raw, problems, parameters.notices);
-  if (run.pytorch) check_pytorch(json, problems, parameters.notices);
+  check_fixed(json, raw, run.pytorch, problems, parameters.notices);
   if (!problems.empty())
     throw Error(ErrorCode::invalid_argument, fmt::format("{}", fmt::join(problems, "\n")));
   return parameters;

@@ -104,7 +104,8 @@ def documented_keys():
 GIVEN = {"pipeline": "1f1b", "placement_strategy": "spread", "sharding_strategy": "SHARD_GRAD_OP", "memory_weight": 0.5,
          "dynamic_loss_args": {"init_scale": 8.0, "scale_factor": 4.0, "scale_window": 5, "min_scale": 2.0,
                                "delayed_shift": 3},
-         "dynamic_loss_scale": False, "active_microbatches": 3, "sdp_gradient_clipping": 0.5, "default_partition": 1, "auto_partition": False}
+         "dynamic_loss_scale": False, "active_microbatches": 3, "sdp_gradient_clipping": 0.5,
+         "default_partition": 1, "auto_partition": False}
 BESIDE = {"auto_partition": {"default_partition": 1}, "fp16_params": {"fp16": True},
           "load_partition": {"partition_file": "cut.json"}, "dynamic_loss_scale": {"static_loss_scale": 8},
           "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True},
@@ -194,8 +195,8 @@ class Parameters(unittest.TestCase):
                            "manual_partition": [1, 2], "activation_checkpointing": "each"}.items():
             text = self.refused({"partitions": 2, key: value})
             self.assertIn(f"{key} is", text)
-            self.assertIn("which PyTorch models cannot have: ", text)
-        smp.Config({"partitions": 2, "virtual_pipeline_parallel_degree": 1})
+            self.assertRegex(text, "which (there is not here|PyTorch models do not have): ")
+        smp.Config({"partitions": 2, "activation_checkpointing": "none", "virtual_pipeline_parallel_degree": 1})
 
     def test_the_document_says_of_every_key_what_config_does_with_it(self):
         rows = list(documented_keys())
@@ -218,6 +219,14 @@ class Parameters(unittest.TestCase):
                     self.assertEqual(getattr(config, key), value)
                 if alias:
                     self.assertEqual(getattr(config, alias), getattr(config, key))
+
+    def test_a_model_is_made_with_the_type_that_is_asked_for(self):
+        with smp.model_creation(dtype=torch.bfloat16):
+            self.assertEqual(torch.nn.Linear(2, 2).weight.dtype, torch.bfloat16)
+        self.assertEqual(torch.get_default_dtype(), torch.float32)
+        with self.assertLogs("shoal.torch.parallel", logging.WARNING):
+            with smp.delay_param_initialization():
+                self.assertFalse(torch.nn.Linear(2, 2).weight.is_meta)
 
     def test_a_key_without_effect_is_logged_with_its_reason(self):
         with self.assertLogs("shoal.torch.parallel", logging.WARNING) as logged:

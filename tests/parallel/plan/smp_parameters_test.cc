@@ -552,9 +552,9 @@ TEST(SmpParameters, PyTorchModelsHaveTheirOwnRefusals) {
   const RunValues pytorch{.training = false, .pytorch = true};
   expect_refused(
       {{R"({"partitions": 2, "pipeline": "zero_bubble"})",
-        "pipeline is zero_bubble, which PyTorch models cannot have: a module has one"},
+        "pipeline is zero_bubble, which PyTorch models do not have: a module has one"},
        {R"({"partitions": 2, "virtual_pipeline_model_parallel_size": 3})",
-        "virtual_pipeline_parallel_degree is 3, which PyTorch models cannot have: a rank"},
+        "virtual_pipeline_parallel_degree is 3, which there is not here: a rank has one stage"},
        {R"({"partitions": 2, "manual_partition": [1, 2]})", "with smp.partition()"},
        {R"({"partitions": 2, "auto_partition": false})",
         "default_partition is not given: the partition of modules that smp.partition()"},

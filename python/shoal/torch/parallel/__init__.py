@@ -18,6 +18,7 @@ import importlib
 from typing import Any
 
 from shoal.torch.parallel.config import Config
+from shoal.torch.parallel.creation import delay_param_initialization, model_creation
 from shoal.torch.parallel.mesh import Mesh
 from shoal.torch.parallel.objects import (
     WORLD, CommGroup, RankType, allgather, barrier, broadcast, dp_barrier, dp_rank, dp_size, get_dp_group,
@@ -28,12 +29,13 @@ from shoal.torch.parallel.objects import (
 from shoal.torch.parallel.state import init, is_initialized, is_tracing, shutdown, state
 
 __all__ = [
-    "CommGroup", "Config", "Mesh", "RankType", "WORLD", "allgather", "barrier", "broadcast", "dp_barrier", "dp_rank",
-    "dp_size", "get_dp_group", "get_dp_process_group", "get_mp_group", "get_mp_process_group", "get_pp_group",
-    "get_pp_process_group", "get_rdp_group", "get_rdp_process_group", "get_tp_group", "get_tp_process_group",
-    "get_world_group", "get_world_process_group", "init", "is_initialized", "is_tracing", "local_rank", "local_size",
-    "mp_barrier", "mp_rank", "mp_size", "pp_barrier", "pp_rank", "pp_size", "rank", "rdp_barrier", "rdp_rank",
-    "rdp_size", "recv_from", "send", "shutdown", "size", "state", "tp_barrier", "tp_rank", "tp_size"]
+    "CommGroup", "Config", "Mesh", "RankType", "WORLD", "allgather", "barrier", "broadcast",
+    "delay_param_initialization", "dp_barrier", "dp_rank", "dp_size", "get_dp_group", "get_dp_process_group",
+    "get_mp_group", "get_mp_process_group", "get_pp_group", "get_pp_process_group", "get_rdp_group",
+    "get_rdp_process_group", "get_tp_group", "get_tp_process_group", "get_world_group", "get_world_process_group",
+    "init", "is_initialized", "is_tracing", "local_rank", "local_size", "model_creation", "mp_barrier", "mp_rank",
+    "mp_size", "pp_barrier", "pp_rank", "pp_size", "rank", "rdp_barrier", "rdp_rank", "rdp_size", "recv_from",
+    "send", "shutdown", "size", "state", "tp_barrier", "tp_rank", "tp_size"]
 
 _PARTS = {
     "model": ("DistributedModel",),

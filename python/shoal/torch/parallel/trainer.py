@@ -75,6 +75,15 @@ def _adapt_trainer(trainer: Any) -> bool:
         return create_scheduler(self, num_training_steps, optimizer)
 
     trainer.create_scheduler = with_optimizer
+    save_random_state = trainer._save_rng_state
+
+    @functools.wraps(save_random_state)
+    def of_one_rank(self: Any, output_dir: str) -> None:
+        mesh = _mesh()  # ranks of one batch have one file's name
+        if mesh.rank("mp" if mesh.batch_axis == "rdp" else "pp") == 0:
+            save_random_state(self, output_dir)
+
+    trainer._save_rng_state = of_one_rank
     return True
 
 
@@ -112,8 +121,8 @@ def _adapt_accelerate() -> None:
         if is_first:
             mesh = _mesh()
             if self.num_processes != mesh.size("world"):
-                raise RuntimeError(f"accelerate found {self.num_processes} of the job's {mesh.size('world')} ranks: on a "
-                                   "host without GPUs, set ACCELERATE_USE_CPU to true")
+                raise RuntimeError(f"accelerate found {self.num_processes} of the job's {mesh.size('world')} ranks: on "
+                                   "a host without GPUs, set ACCELERATE_USE_CPU to true")
             self.num_processes, self.process_index = mesh.batches, mesh.rank(mesh.batch_axis)
 
     PartialState.__init__ = begin_with_batches
