@@ -43,6 +43,7 @@ _PARTS = {
     "partition": ("partition", "set_partition"),
     "tensor": ("tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module", "nn"),
     "optimizer": ("DistributedOptimizer",),
+    "amp": (),
     "activations": ("set_activation_checkpointing", "checkpoint"),
     "checkpoint": ("save", "load", "save_checkpoint", "resume_from_checkpoint"),
 }
