@@ -44,7 +44,7 @@ _PARTS = {
     "tensor": ("tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module", "nn"),
     "optimizer": ("DistributedOptimizer",),
     "amp": (),
-    "activations": ("set_activation_checkpointing", "checkpoint"),
+    "activations": ("set_activation_checkpointing", "checkpoint", "checkpoint_sequential"),
     "checkpoint": ("save", "load", "save_checkpoint", "resume_from_checkpoint"),
 }
 _missing: dict[str, str] = {}
