@@ -1,9 +1,13 @@
 """SageMaker's model parallelism for PyTorch models: shoal.torch.parallel under SageMaker's name."""
 import sys
+import types
 
 from shoal.torch import parallel
 
 # The same modules under both names, so that smp.state and smp.model are the same objects.
-for _name, _module in list(sys.modules.items()):
-    if _name == parallel.__name__ or _name.startswith(f"{parallel.__name__}."):
-        sys.modules[__name__ + _name.removeprefix(parallel.__name__)] = _module
+_ours = {name.removeprefix(f"{parallel.__name__}."): module for name, module in sys.modules.items()
+         if name.startswith(f"{parallel.__name__}.")}
+_ours |= {name: value for name, value in vars(parallel).items()
+          if isinstance(value, types.ModuleType) and value.__name__.startswith(parallel.__name__)}
+sys.modules.update({f"{__name__}.{name}": module for name, module in _ours.items()})
+sys.modules[__name__] = parallel
