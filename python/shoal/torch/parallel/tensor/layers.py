@@ -1,0 +1,269 @@
+"""Layers whose parameters are split over the tensor-parallel group.
+
+A ColumnLinear computes a part of the output features, a RowLinear sums over its part of the input features; a pair
+of them needs one `enter()` and one `leave()` (functions.py). DistributedLinear and DistributedEmbedding take the place
+of PyTorch's own, with the same inputs and outputs.
+"""
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shoal.torch.parallel.tensor.functions import (TensorParallel, TensorSplit, check_shape, enter, gather_features,
+                                                   gather_samples, leave, own_random_numbers, own_samples,
+                                                   scatter_features)
+
+
+class DistributedModule(nn.Module):
+    """A module of which each tp rank has a part. `tp_register` accepts its subclasses."""
+
+    def __init__(self, tp: TensorParallel | None = None) -> None:
+        super().__init__()
+        self.tp = tp or TensorParallel.current()
+
+
+def split_parameter(whole: nn.Parameter, split: TensorSplit, tp: TensorParallel) -> nn.Parameter:
+    """This rank's part of tp rank 0's values, as a parameter with `tp_split`. Layers that share `whole` share it."""
+    known = getattr(whole, "tp_part", None)
+    if known is not None:
+        if known.tp_split != split:
+            raise ValueError(f"two layers share a parameter of shape {list(whole.shape)}, but one splits it as "
+                             f"{known.tp_split}, the other as {split}: do not share it, or leave one of them whole")
+        return known
+    value = whole.detach()
+    if tp.size > 1 and not value.is_meta:
+        value = value.contiguous()
+        dist.broadcast(value, group=tp.group, group_src=0)
+    part = nn.Parameter(split.take(value, tp.rank, tp.size), requires_grad=whole.requires_grad)
+    part.tp_split = split
+    whole.tp_part = part
+    return part
+
+
+def mark_partial(parameter: nn.Parameter) -> None:
+    """Tells gradients.py that this rank's gradient is a part of the sum over tp, though each rank has all values."""
+    parameter.tp_partial = True
+
+
+def _divide(size: int, tp: TensorParallel, name: str) -> int:
+    if size % tp.size:
+        raise ValueError(f"{name} = {size} does not divide by tensor_parallel_degree {tp.size}")
+    return size // tp.size
+
+
+class _SplitLinear(DistributedModule):
+    """The parameters of a split linear layer. `transposed`: the weight is [in, out], as in GPT-2's Conv1D."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, whole: nn.Module | None,
+                 tp: TensorParallel | None, device=None, dtype=None) -> None:
+        super().__init__(tp)
+        whole = whole or nn.Linear(in_features, out_features, bias, device, dtype)
+        self.in_features, self.out_features = in_features, out_features
+        self.transposed = not isinstance(whole, nn.Linear)
+        self._whole = [whole.weight, whole.bias]
+
+    def _take(self, side: str, blocks: int = 1) -> None:
+        (weight, bias), out_dim = self.__dict__.pop("_whole"), int(self.transposed)
+        dim, size = (out_dim, self.out_features) if side == "output" else (1 - out_dim, self.in_features)
+        self.weight = split_parameter(weight, TensorSplit(dim, size, blocks), self.tp)
+        if bias is not None and side == "output":
+            bias = split_parameter(bias, TensorSplit(0, size, blocks), self.tp)
+        self.register_parameter("bias", bias)
+
+    def _linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, self.weight.t() if self.transposed else self.weight, bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, ranks={self.tp.size}"
+
+
+class ColumnLinear(_SplitLinear):
+    """Computes out_features/tp features of the region's activations.
+
+        up = ColumnLinear(768, 3072, enters=True)
+        down = RowLinear(3072, 768)
+        y = down(torch.relu(up(x)))
+
+    `blocks`: out_features are so many equal blocks, each split (3: queries, keys, values). `enters`: the input is
+    the rank's own, else a region's. `whole` has the values; without it they are nn.Linear's.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, blocks: int = 1,
+                 enters: bool = False, whole: nn.Module | None = None, tp: TensorParallel | None = None,
+                 device=None, dtype=None) -> None:
+        super().__init__(in_features, out_features, bias, whole, tp, device, dtype)
+        _divide(out_features // blocks, self.tp, "the number of output features")
+        self.enters = enters
+        self._take("output", blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.enters:
+            x = enter(x, self.tp)
+            if self.tp.split != "sequence":
+                own_random_numbers.begin(self.tp, x.device, self.training)
+        return self._linear(x, self.bias)
+
+
+class RowLinear(_SplitLinear):
+    """Sums over in_features/tp features of the region's activations; the result is the rank's own. Adds the bias
+    once, after the sum."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, whole: nn.Module | None = None,
+                 tp: TensorParallel | None = None, device=None, dtype=None) -> None:
+        super().__init__(in_features, out_features, bias, whole, tp, device, dtype)
+        _divide(in_features, self.tp, "the number of input features")
+        self._take("input")
+        if self.bias is not None and self.tp.split == "sequence":
+            mark_partial(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = leave(self._linear(x, None), self.tp)
+        if self.tp.split != "sequence":
+            own_random_numbers.end()
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+class DistributedLinear(RowLinear):
+    """nn.Linear whose weight is split over its input features.
+
+        layer = smp.nn.DistributedLinear(1024, 4096)
+        y = layer(x)                                   # [B, ..., 1024] -> [B, ..., 4096], as nn.Linear's
+
+    The first dimension of x is the batch. Raises ValueError if in_features does not divide by the tensor-parallel
+    degree.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(scatter_features(x, self.tp))
+
+
+class VocabularyHead(_SplitLinear):
+    """A linear layer over the vocabulary: computes the region's scores of this rank's tokens and gathers the scores
+    of all tokens for the rank's own samples. The vocabulary need not divide by the tensor-parallel degree.
+
+    Called with gather=False it returns the region's scores of this rank's tokens, for vocabulary_cross_entropy().
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, whole: nn.Module | None = None,
+                 tp: TensorParallel | None = None, device=None, dtype=None) -> None:
+        super().__init__(in_features, out_features, bias, whole, tp, device, dtype)
+        self._take("output")
+
+    def forward(self, x: Tensor, gather: bool = True) -> Tensor:
+        y = self._linear(enter(x, self.tp), self.bias)
+        return gather_features(y, self.out_features, self.tp) if gather else y
+
+
+class DistributedEmbedding(DistributedModule):
+    """nn.Embedding split over the embedding dimension, as SMP's, or over the vocabulary.
+
+        layer = smp.nn.DistributedEmbedding(50257, 768)
+        y = layer(ids)                                 # [B, ...] -> [B, ..., 768]
+
+    `split`: "embedding" or "vocabulary"; only with the latter can a head have the same weight. The split dimension
+    need not divide by the tensor-parallel degree. max_norm, scale_grad_by_freq and sparse are refused, since they
+    need whole rows or all ids.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+                 max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+                 sparse: bool = False, _weight: Tensor | None = None, initializer_range: float | None = None, *,
+                 split: str = "embedding", whole: nn.Embedding | None = None, tp: TensorParallel | None = None,
+                 device=None, dtype=None) -> None:
+        super().__init__(tp)
+        for name, value in (("max_norm", max_norm is not None), ("scale_grad_by_freq", scale_grad_by_freq),
+                            ("sparse", sparse)):
+            if value:
+                raise ValueError(f"DistributedEmbedding: {name} is not supported; leave it out")
+        if split not in ("embedding", "vocabulary"):
+            raise ValueError(f'DistributedEmbedding: split is "{split}", not "embedding" or "vocabulary"')
+        if whole is None:
+            whole = nn.Embedding(num_embeddings, embedding_dim, padding_idx, _weight=_weight, device=device,
+                                 dtype=dtype)
+            if initializer_range is not None and _weight is None:
+                nn.init.normal_(whole.weight, std=initializer_range)
+        self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
+        self.split = split
+        self.scale = getattr(whole, "embed_scale", 1.0)
+        dim, size = (0, num_embeddings) if split == "vocabulary" else (1, embedding_dim)
+        self.weight = split_parameter(whole.weight, TensorSplit(dim, size), self.tp)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        check_shape(ids, "ids of the embedding", self.tp)
+        ids = gather_samples(ids, self.tp)
+        if self.split == "embedding":
+            y = gather_features(F.embedding(ids, self.weight, self.padding_idx), self.embedding_dim, self.tp)
+        else:
+            first, rows = self.weight.tp_split.ranges(self.tp.rank, self.tp.size)[0]
+            own = ids - first
+            others = (own < 0) | (own >= rows)
+            if self.tp.size == 1:  # an id outside the vocabulary is an error, as in nn.Embedding
+                return F.embedding(ids, self.weight, self.padding_idx) * self.scale
+            padding = None if self.padding_idx is None or not 0 <= self.padding_idx - first < rows \
+                else self.padding_idx - first
+            y = F.embedding(own.masked_fill(others, 0), self.weight, padding)
+            y = leave(y.masked_fill(others.unsqueeze(-1), 0.0), self.tp)
+        return y if self.scale == 1.0 else y * self.scale
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, split={self.split}, ranks={self.tp.size}"
+
+
+class DistributedLayerNorm(nn.LayerNorm):
+    """nn.LayerNorm for activations whose sequence may be split over the tp ranks: with `prescaled_batch` and
+    `optimize: memory` each rank normalizes its own tokens and has a part of the parameters' gradients."""
+
+    def __init__(self, *args, tp: TensorParallel | None = None, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        if (tp or TensorParallel.current()).split == "sequence":
+            for parameter in self.parameters():
+                mark_partial(parameter)
+
+
+class _VocabularyCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores: Tensor, targets: Tensor, first: int, tp: TensorParallel) -> Tensor:
+        wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        top = wide.amax(-1) if wide.shape[-1] else wide.new_full(wide.shape[:-1], float("-inf"))
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=tp.group)
+        exponents = (wide - top.unsqueeze(-1)).exp()
+        own = targets - first
+        mine = (own >= 0) & (own < wide.shape[-1])
+        own = own.masked_fill(~mine, 0)
+        target = wide.gather(-1, own.unsqueeze(-1)).squeeze(-1) - top if wide.shape[-1] else torch.zeros_like(top)
+        sums = torch.stack([exponents.sum(-1), target.masked_fill(~mine, 0.0)])
+        dist.all_reduce(sums, group=tp.group)
+        ctx.save_for_backward(exponents / sums[0].unsqueeze(-1), own, mine)
+        ctx.dtype = scores.dtype
+        return sums[0].log() - sums[1]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient: Tensor):
+        probabilities, own, mine = ctx.saved_tensors
+        out = probabilities.clone()
+        if out.shape[-1]:
+            out.scatter_add_(-1, own.unsqueeze(-1), -mine.unsqueeze(-1).to(out.dtype))
+        return (out * gradient.unsqueeze(-1)).to(ctx.dtype), None, None, None
+
+
+def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, vocabulary: int, tp: TensorParallel,
+                             ignore_index: int = -100) -> Tensor:
+    """The mean cross entropy of the rank's own samples from scores that no rank has whole.
+
+        head = VocabularyHead(768, 50257, bias=False)
+        loss = vocabulary_cross_entropy(head(x, gather=False), labels, 50257, head.tp)
+
+    scores [B, ..., V/tp] of the region's samples, targets [B, ...] of the rank's own. Positions whose target is
+    `ignore_index` do not count.
+    """
+    if tp.size == 1:
+        return F.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
+    gathered = gather_samples(targets, tp)
+    first = TensorSplit(0, vocabulary).ranges(tp.rank, tp.size)[0][0]
+    losses = _VocabularyCrossEntropy.apply(scores, gathered, first, tp)
+    counted = targets != ignore_index
+    if tp.split == "batch":
+        losses = own_samples(losses, tp)
+    return losses.masked_fill(~counted, 0.0).sum() / counted.sum()
+
