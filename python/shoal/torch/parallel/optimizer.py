@@ -1,0 +1,461 @@
+"""The optimizer of a DistributedModel: this rank's parameters, f32 masters, the loss scale, and its state by name."""
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shoal.torch.parallel import gradients, records, sharding
+from shoal.torch.parallel.sharding import Piece
+from shoal.torch.parallel.state import state
+
+LOCAL = "shoal_local_optimizer"  # marks local_state_dict()
+_LARGEST = torch.finfo(torch.float32).max
+
+
+class LossScale:
+    """The factor of a loss in fp16. A dynamic one shrinks after updates with inf or NaN, and grows after others."""
+
+    def __init__(self, static: float | None, rule: Mapping[str, Any]) -> None:
+        self.dynamic = static is None
+        self.rule = rule
+        self.value = float(rule["init_scale"] if static is None else static)
+        self.good_steps, self.shift_left = 0, int(rule["delayed_shift"])
+
+    def follow(self, overflow: bool) -> None:
+        """Adjusts the scale after an update, or after one that was skipped because of `overflow`."""
+        if not self.dynamic:
+            return
+        if not overflow:
+            self.good_steps += 1
+            if self.good_steps % self.rule["scale_window"] == 0:
+                grown = self.value * self.rule["scale_factor"]
+                self.value = grown if grown <= _LARGEST else self.value
+                self.shift_left = int(self.rule["delayed_shift"])
+            return
+        self.good_steps = 0
+        if self.shift_left > 1:
+            self.shift_left -= 1
+        else:
+            self.value = max(self.value / self.rule["scale_factor"], float(self.rule["min_scale"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "good_steps": self.good_steps, "shift_left": self.shift_left}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        if self.dynamic:
+            self.value, self.good_steps, self.shift_left = saved["value"], saved["good_steps"], saved["shift_left"]
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """An optimizer for the parameters of the DistributedModel, which must have been made before.
+
+        model = smp.DistributedModel(model)
+        optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+
+    optimizer: any of torch.optim's interface. When the model is cut, the parameters of other pipeline ranks leave its
+        groups. With shard_optimizer_state it must update each element by itself (Adam, SGD...; not LAMB, Adafactor).
+    static_loss_scale: with fp16, the factor of the loss. None: that of init()'s parameters, or a dynamic one.
+    dynamic_loss_scale: with fp16, the factor shrinks and grows; False wants static_loss_scale.
+    dynamic_loss_args: in place of those of init()'s parameters: init_scale (2**32), scale_factor (2), scale_window (1000 updates without overflow until it
+        grows), min_scale (1), delayed_shift (1: overflows until it shrinks).
+
+    With fp16 or bf16, parameters of 16 bits have f32 masters, which the optimizer updates. Every rank of the job must
+    call step(), zero_grad(), clip_master_grads() and state_dict() alike. ValueError: a parameter is not the model's, or
+    the optimizer cannot be sharded.
+    """
+
+    _is_accelerate_prepared = True  # accelerate must not wrap it
+
+    def __init__(self, optimizer: torch.optim.Optimizer, static_loss_scale: float | None = None,
+                 dynamic_loss_scale: bool = True, dynamic_loss_args: Mapping[str, Any] | None = None) -> None:
+        model = state.require().model
+        if model is None:
+            raise RuntimeError("smp.DistributedOptimizer needs the model: make the smp.DistributedModel first")
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ValueError("this is a DistributedOptimizer already: give it the plain optimizer")
+        self.optimizer = optimizer
+        self.scaler = _loss_scale(static_loss_scale, dynamic_loss_scale, dynamic_loss_args)
+        self.shards: sharding.Shards | None = None
+        self.overflow = self.step_was_skipped = False
+        self._model = model
+        self._pieces: list[Piece] | None = None  # after the partition
+        self._of_parameter: dict[int, list[Piece]] = {}
+        self._updated = False  # the gradients are ready for the update
+        self._pending: Mapping[str, Any] | None = None  # a state dict that waits for the partition
+        self._names = self._named_groups()
+        if any(hasattr(p, "tp_split") for p in model.parameters()):
+            sharding.check_elementwise(optimizer, "tensor_parallel_degree > 1")
+        gradients.install()
+        state.optimizer = self
+        model.on_partition(self._take_partition)
+
+    # torch.optim.Optimizer's own attributes are the inner optimizer's.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups: schedulers set their learning rates. After the partition they have this rank's parameters."""
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The inner optimizer's state, by what it updates."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The inner optimizer's."""
+        return self.optimizer.defaults
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor of losses; 1 without fp16. model.backward() applies it."""
+        return self.scaler.value if self.scaler else 1.0
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a DistributedOptimizer cannot be pickled or copied: save its state_dict()")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group before the first step. RuntimeError after it."""
+        if self._pieces is not None:
+            raise RuntimeError("the model has been cut: make the optimizer with all of its parameter groups")
+        self.optimizer.add_param_group(param_group)
+        self._names = self._named_groups()
+
+    def register_step_pre_hook(self, hook: Callable) -> Any:
+        """As torch.optim.Optimizer's; the hook gets the inner optimizer. The others likewise."""
+        return self.optimizer.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Callable) -> Any:
+        return self.optimizer.register_step_post_hook(hook)
+
+    # The parameters.
+
+    def _named_groups(self) -> list[list[str]]:
+        names = {}
+        for name, parameter in self._model.named_parameters():
+            names[id(parameter)] = name
+            if hasattr(parameter, "_shoal_was"):
+                names[id(parameter._shoal_was)] = name
+        groups = []
+        for group in self.optimizer.param_groups:
+            # tensor parallelism replaces parameters: part of a split one is known by the whole
+            group["params"] = [getattr(p, "tp_part", p) for p in group["params"]]
+            unknown = [p for p in group["params"] if id(p) not in names]
+            if unknown:
+                raise ValueError(f"the optimizer has a parameter of shape {list(unknown[0].shape)} that is not in the "
+                                 "DistributedModel: make it from model.parameters() after smp.DistributedModel(model)")
+            groups.append([names[id(p)] for p in group["params"]])
+        return groups
+
+    def _needs_master(self, parameter: nn.Parameter) -> bool:
+        return (state.cfg.fp16 or state.cfg.bf16) and parameter.dtype in (torch.float16, torch.bfloat16)
+
+    def _take_partition(self, model: Any) -> None:
+        """Puts this rank's pieces into the groups in place of the parameters."""
+        if state.cfg.shard_optimizer_state and state.mesh.size("rdp") > 1:
+            sharding.check_elementwise(self.optimizer, "shard_optimizer_state")
+            self.shards = sharding.Shards()
+        local = dict(model.local_named_parameters())
+        before, self._pieces = dict(self.optimizer.state), []
+        if before and (self.shards or any(self._needs_master(p) for p in local.values())):
+            raise ValueError("the optimizer has state already: make the DistributedOptimizer first, then load the state "
+                             "into it")
+        for group, names in zip(self.optimizer.param_groups, self._names):
+            members = [(name, local[name]) for name in names if name in local]
+            pieces = self.shards.add(members, self._needs_master) if self.shards else [
+                Piece(name, p, 0, p.numel(), nn.Parameter(p.detach().float(), p.requires_grad)
+                      if self._needs_master(p) else p) for name, p in members]
+            group["params"] = [piece.value for piece in pieces]
+            self._pieces += pieces
+        kept = {id(piece.value) for piece in self._pieces}
+        for value in before:
+            if id(value) not in kept:
+                del self.optimizer.state[value]
+        for piece in self._pieces:
+            if piece.value is not piece.parameter:
+                self._of_parameter.setdefault(id(piece.parameter), []).append(piece)
+        for name in (n for names in self._names for n in names if self.shards and n in local):
+            self._of_parameter.setdefault(id(local[name]), [])  # other replicas may have all of its elements
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self.load_state_dict(pending)
+
+    def _require_pieces(self) -> list[Piece]:
+        if self._pieces is None:
+            raise RuntimeError("the model has not been cut yet: run a step function first")
+        return self._pieces
+
+    def gradients_of(self, parameter: nn.Parameter) -> list[torch.Tensor] | None:
+        """What the optimizer sees of a parameter's gradient on this rank; None: the parameter's own."""
+        pieces = self._of_parameter.get(id(parameter))
+        return None if pieces is None else [p.value.grad for p in pieces if p.value.grad is not None]
+
+    # Updates.
+
+    @torch.no_grad()
+    def update_master_grads(self) -> None:
+        """Makes the gradients ready for the update: reduced, in f32 for masters, and without the loss scale.
+
+        With fp16, `overflow` then tells whether any rank's gradients have inf or NaN. step() and clip_master_grads()
+        call it where it has not been called since the last step().
+        """
+        pieces = self._require_pieces()
+        if self._updated:
+            return
+        gradients.reduce_pending(self._model)
+        if not self.shards:
+            for piece in pieces:
+                if piece.has_master:
+                    gradient = piece.parameter.grad
+                    piece.value.grad = None if gradient is None else gradient.float()
+        self.overflow = False
+        if self.scaler:
+            self.overflow = self._unscale([p.value.grad for p in pieces if p.value.grad is not None])
+        self._updated = True
+
+    def _unscale(self, scaled: list[torch.Tensor]) -> bool:
+        """Divides by the loss scale; true if any rank of the job finds inf or NaN."""
+        device = next(self._model.local_parameters()).device
+        found = torch.zeros((), dtype=torch.float32, device=device)
+        inverse = torch.tensor(1.0 / self.loss_scale, dtype=torch.float32, device=device)
+        for dtype in {gradient.dtype for gradient in scaled}:
+            torch._amp_foreach_non_finite_check_and_unscale_([g for g in scaled if g.dtype == dtype], found, inverse)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=state.mesh.group("world"))
+        return bool(found)
+
+    def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clips the gradients, without the loss scale, by their norm over the whole model; returns the norm before.
+
+            norm = optimizer.clip_master_grads(1.0)
+            optimizer.step()
+        """
+        return gradients.clip_grad_norm_(self._model.local_parameters(), max_norm, norm_type)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Updates the parameters, unless `overflow`. With shard_optimizer_state it also takes the gradients away.
+
+        closure: runs first, with gradients enabled; step() returns its result.
+        """
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        self.update_master_grads()
+        self.step_was_skipped = self.overflow
+        if not self.overflow:
+            self._follow_parameters()
+            self.optimizer.step()
+            self._publish()
+        if self.scaler:
+            self.scaler.follow(self.overflow)
+        for piece in self._require_pieces():
+            if piece.value is not piece.parameter:
+                piece.value.grad = None
+        self._updated = False
+        self._model.passes = 0
+        return result
+
+    @torch.no_grad()
+    def _follow_parameters(self) -> None:
+        """Takes values over into masters where something else has changed the parameters."""
+        for piece in self._require_pieces():
+            if piece.has_master and piece.version != piece.parameter._version:
+                piece.value.copy_(piece.elements())
+                piece.version = piece.parameter._version
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        """Gives the parameters the updated values."""
+        if self.shards:
+            self.shards.gather()
+        mastered = [piece for piece in self._require_pieces() if piece.has_master]
+        if mastered and not self.shards:
+            torch._foreach_copy_([p.parameter for p in mastered], [p.value for p in mastered])
+        for piece in mastered:
+            piece.version = piece.parameter._version
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch.optim.Optimizer's, for the parameters and for masters and segments."""
+        for piece in self._pieces or ():
+            if piece.value is not piece.parameter:
+                piece.value.grad = None
+        self._updated = False
+        for parameter in self._model.local_parameters():
+            if parameter.grad is not None:
+                if set_to_none:
+                    parameter.grad = None
+                else:
+                    parameter.grad = torch.zeros_like(parameter.grad)
+
+    # State dicts.
+
+    def _records(self) -> dict[str, list[records.Record]]:
+        found: dict[str, list[records.Record]] = {}
+        for piece in self._require_pieces():
+            record = records.describe(piece.parameter, piece.start, piece.end)
+            for key, value in self.optimizer.state.get(piece.value, {}).items():
+                records.add(record, key, value, piece.value)
+            if piece.has_master:
+                records.add(record, "master", piece.value, piece.value)
+            if record["values"] or record["others"]:
+                found.setdefault(piece.name, []).append(record)
+        return found
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [{**{key: value for key, value in group.items() if key != "params"}, "param_names": list(names)}
+                for group, names in zip(self.optimizer.param_groups, self._names)]
+
+    def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
+        """This rank's part of the state, by name; load_state_dict() takes it, also where the layout is another.
+
+        gather_if_shard: with shard_optimizer_state, the segments of all replicas; every rank of the rdp group calls it
+            then. False: only this rank's.
+        """
+        own = self._records()
+        if self.shards and gather_if_shard:
+            own = records.merge(_gathered(own, "rdp"))
+        shape = state.mesh.shape
+        return {LOCAL: 1, "layout": [shape.rdp, shape.pp, shape.tp], "sharded": bool(self.shards and not gather_if_shard),
+                "records": own, "param_groups": self._groups(), "loss_scale": self.scaler and self.scaler.state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole model's state in torch.optim's form, which the plain optimizer on one process loads too.
+
+        Every rank of the job calls it. Indices count the parameters as the optimizer was made with them; "param_names"
+        of a group names them. fp16 and bf16 add the f32 master to a parameter's state.
+        """
+        own = self._records()
+        if state.mesh.rank("tp"):  # tp rank 0 tells of whole parameters
+            own = {name: found for name, found in own.items() if found[0]["split"]}
+        merged = records.merge(_gathered(own, "world" if self.shards else "mp"))
+        whole: dict[int, dict[str, Any]] = {}
+        groups, index = self._groups(), 0
+        for group in groups:
+            group["params"] = list(range(index, index + len(group["param_names"])))
+            for index, name in zip(group["params"], group["param_names"]):
+                if name in merged:
+                    whole[index] = records.assemble(name, merged[name])
+            index = group["params"][-1] + 1 if group["params"] else index
+        saved: dict[str, Any] = {"state": whole, "param_groups": groups}
+        if self.scaler:
+            saved["loss_scale"] = self.scaler.state_dict()
+        return saved
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Loads state_dict()'s or local_state_dict()'s result of any layout, or that of the plain optimizer.
+
+        Before the first step it waits until the model is cut. ValueError: it is of other parameters or groups, or lacks
+        elements.
+        """
+        if self._pieces is None:
+            self._pending = state_dict
+            return
+        found, groups = self._saved_records(state_dict)
+        for group, names, saved in zip(self.optimizer.param_groups, self._names, groups):
+            if "param_names" in saved and list(saved["param_names"]) != names:
+                raise ValueError("the optimizer's state is of other parameters than this optimizer's: "
+                                 f"{_first_difference(saved['param_names'], names)}")
+            group.update({key: value for key, value in saved.items() if key not in ("params", "param_names")})
+        self.optimizer.state.clear()
+        self._follow_parameters()
+        for piece in self._pieces:
+            if piece.name in found:
+                self._load(piece, found[piece.name])
+        if self.scaler and state_dict.get("loss_scale"):
+            self.scaler.load_state_dict(state_dict["loss_scale"])
+        self._publish()
+
+    def _saved_records(self, saved: Mapping[str, Any]) -> tuple[dict[str, list[records.Record]], list[dict[str, Any]]]:
+        groups = saved["param_groups"]
+        if len(groups) != len(self._names):
+            raise ValueError(f"the optimizer's state has {len(groups)} parameter groups, this optimizer "
+                             f"{len(self._names)}: make it with the same groups")
+        if LOCAL in saved:
+            return saved["records"], groups
+        found = {}
+        for group, names in zip(groups, self._names):
+            if len(group["params"]) != len(names):
+                raise ValueError(f"a parameter group of the optimizer's state has {len(group['params'])} parameters, this "
+                                 f"optimizer's {len(names)}: make it with the same groups")
+            for index, name in zip(group["params"], names):
+                if index in saved["state"]:
+                    found[name] = [_whole_record(saved["state"][index], self._shape_of(name))]
+        return found, groups
+
+    def _shape_of(self, name: str) -> list[int]:
+        if not hasattr(self, "_shapes"):
+            self._shapes = {n: records.describe(p)["shape"] for n, p in self._model.named_parameters()}
+        return self._shapes[name]
+
+    @torch.no_grad()
+    def _load(self, piece: Piece, saved: list[records.Record]) -> None:
+        values = {key for record in saved for key in record["values"]}
+        state_of = {}
+        for key, value in records.extract(piece.name, saved, records.describe(
+                piece.parameter, piece.start, piece.end)).items():
+            if key in values:
+                value = value.view(piece.value.shape)
+            if key == "master":
+                if piece.has_master:
+                    piece.value.copy_(value)
+            elif isinstance(value, torch.Tensor) and key != "step":
+                state_of[key] = value.to(device=piece.value.device, dtype=piece.value.dtype if
+                                         value.is_floating_point() else None, copy=True)
+            else:
+                state_of[key] = value.clone() if isinstance(value, torch.Tensor) else value
+        if state_of:
+            self.optimizer.state[piece.value] = state_of
+
+
+def _loss_scale(static: float | None, dynamic: bool, arguments: Mapping[str, Any] | None) -> LossScale | None:
+    """What the arguments say, or else the parameters of init()."""
+    cfg = state.cfg
+    if not cfg.fp16:
+        return None
+    unknown = sorted(set(arguments or {}) - set(cfg.dynamic_loss_args))
+    if unknown:
+        raise ValueError(f"dynamic_loss_args has no {unknown[0]}: it has {', '.join(cfg.dynamic_loss_args)}")
+    static = cfg.static_loss_scale if static is None else static
+    if static is None and not (dynamic and cfg.dynamic_loss_scale):
+        raise ValueError("fp16 needs a loss scale: give static_loss_scale or dynamic_loss_scale=True")
+    return LossScale(static, {**cfg.dynamic_loss_args, **(arguments or {})})
+
+
+def _whole_record(saved: Mapping[str, Any], shape: list[int]) -> records.Record:
+    record: records.Record = {"shape": shape, "split": None, "range": [0, torch.Size(shape).numel()], "values": {},
+                              "others": {}}
+    like = torch.empty(shape, device="meta")
+    for key, value in saved.items():
+        records.add(record, key, value, like)
+    return record
+
+
+def _first_difference(saved: list[str], own: list[str]) -> str:
+    for index in range(max(len(saved), len(own))):
+        pair = (saved[index] if index < len(saved) else None, own[index] if index < len(own) else None)
+        if pair[0] != pair[1]:
+            return f"number {index} is {pair[0]} there, {pair[1]} here"
+    return "none"
+
+
+def _gathered(found: dict[str, list[records.Record]], axis: str) -> Iterator[dict[str, list[records.Record]]]:
+    """Each rank's records along the axis, on the CPU."""
+    mesh = state.mesh
+    own = {name: [{**r, "values": {k: v.cpu().clone() for k, v in r["values"].items()},
+                   "others": {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in r["others"].items()}}
+                  for r in each] for name, each in found.items()}
+    everywhere: list[Any] = [own] * mesh.size(axis)
+    if mesh.size(axis) > 1:
+        dist.all_gather_object(everywhere, own, group=mesh.group(axis))
+    return iter(everywhere)

@@ -1,0 +1,167 @@
+"""Shards: optimizer state over replicas (shard_optimizer_state), and parameters too (sharded_data_parallel_degree).
+
+With shard_optimizer_state, which is ZeRO-1, the parameters of each group of the optimizer lie in flat buckets, each
+cut into equal segments over the rdp group: split and whole parameters alike. A rank's optimizer updates the pieces of
+parameters that are in its segments.
+"""
+from collections import deque
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shoal.torch.parallel import gradients
+from shoal.torch.parallel.state import state
+
+_IN_FLIGHT = 2
+_ALIGNMENT = 16  # elements of a segment
+
+_ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam,
+                torch.optim.Adamax, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.ASGD, torch.optim.RMSprop,
+                torch.optim.Rprop)
+_WHOLE = ("lamb", "lars", "adafactor", "muon", "shampoo", "soap", "lbfgs", "8bit")
+
+
+class Piece:
+    """Elements [start, end) of a flattened parameter of this rank. The optimizer updates them as `value`, which is the
+    parameter itself, a view of its elements, or their f32 master."""
+
+    __slots__ = ("name", "parameter", "start", "end", "value", "version")
+
+    def __init__(self, name: str, parameter: nn.Parameter, start: int, end: int, value: nn.Parameter) -> None:
+        self.name, self.parameter, self.start, self.end, self.value = name, parameter, start, end, value
+        self.version = parameter._version
+
+    @property
+    def has_master(self) -> bool:
+        return self.value.dtype != self.parameter.dtype
+
+    def elements(self) -> torch.Tensor:
+        """The parameter's, as a view in the shape of `value`."""
+        if self.value.shape == self.parameter.shape:
+            return self.parameter.detach()
+        return self.parameter.detach().view(-1)[self.start:self.end]
+
+
+def check_elementwise(optimizer: torch.optim.Optimizer, reason: str) -> None:
+    """ValueError if the optimizer's rule is not known to update each element by itself."""
+    kind = type(optimizer)
+    name = kind.__name__
+    if getattr(optimizer, "elementwise", False):
+        return
+    if any(word in name.lower() for word in _WHOLE) or not isinstance(optimizer, _ELEMENTWISE):
+        raise ValueError(f"{name} cannot be used with {reason}: its update of an element may depend on the others of "
+                         "its tensor. Use AdamW or another elementwise optimizer; if this one is, set its attribute "
+                         "elementwise = True")
+
+
+class _Bucket:
+    """Parameters of one group, axis, dtype and device, whose values lie in one flat tensor."""
+
+    def __init__(self, axis: str, members: list[tuple[str, nn.Parameter]], with_masters: bool) -> None:
+        ranks, rank = state.mesh.size("rdp"), state.mesh.rank("rdp")
+        self.axis = axis
+        self.parameters = [parameter for _, parameter in members]
+        size = sum(p.numel() for p in self.parameters)
+        self.length = -(-size // (ranks * _ALIGNMENT)) * _ALIGNMENT
+        self.first = rank * self.length
+        self.values = self.parameters[0].detach().new_zeros(ranks * self.length)
+        self.pieces: list[Piece] = []
+        self.offsets: list[int] = []
+        at = 0
+        for name, parameter in members:
+            place = self.values[at:at + parameter.numel()]
+            place.copy_(parameter.detach().reshape(-1))
+            parameter.data = place.view(parameter.shape)
+            self.offsets.append(at)
+            start, end = max(at, self.first), min(at + parameter.numel(), self.first + self.length)
+            if start < end:
+                own = self.values[start:end]
+                value = nn.Parameter(own.float() if with_masters else own)
+                self.pieces.append(Piece(name, parameter, start - at, end - at, value))
+            at += parameter.numel()
+
+    def take_gradients(self) -> tuple[torch.Tensor, set[int]] | None:
+        """The flat gradients, divided by the number of batches, and the ids of parameters that have one."""
+        has = {id(p) for p in self.parameters if p.grad is not None}
+        if not has:
+            return None
+        flat = torch.zeros_like(self.values)
+        for at, parameter in zip(self.offsets, self.parameters):
+            if parameter.grad is not None:
+                flat[at:at + parameter.numel()].copy_(parameter.grad.reshape(-1))
+                parameter.grad = None
+        return flat.mul_(1 / state.mesh.batches), has
+
+    def give_gradients(self, segment: torch.Tensor, has: set[int]) -> None:
+        at = 0
+        for piece in self.pieces:
+            length = piece.end - piece.start
+            if id(piece.parameter) in has:
+                gradient = segment[at:at + length].to(piece.value.dtype)
+                if piece.value.grad is None:
+                    piece.value.grad = gradient
+                else:
+                    piece.value.grad.add_(gradient)
+            at += length
+
+
+class Shards:
+    """The buckets of a DistributedOptimizer with shard_optimizer_state."""
+
+    def __init__(self) -> None:
+        self._buckets: list[_Bucket] = []
+
+    def add(self, members: list[tuple[str, nn.Parameter]], with_masters: Any) -> list[Piece]:
+        """Puts a group's parameters into buckets, and returns the pieces of this rank. `with_masters` tells of a
+        parameter whether it has an f32 master."""
+        names = {id(parameter): name for name, parameter in members}
+        pieces = []
+        for axis, bucket in gradients.buckets(parameter for _, parameter in members):
+            made = _Bucket(axis, [(names[id(p)], p) for p in bucket], with_masters(bucket[0]))
+            self._buckets.append(made)
+            pieces += made.pieces
+        return pieces
+
+    @torch.no_grad()
+    def reduce(self) -> None:
+        """Sums the parameters' gradients into those of the segments, and takes them from the parameters."""
+        mesh = state.mesh
+        running: deque = deque()
+
+        def finish() -> None:
+            bucket, segment, has, work, _ = running.popleft()
+            work.wait()
+            if bucket.axis == "dp" and mesh.size("tp") > 1:
+                dist.all_reduce(segment, group=mesh.group("tp"))
+            bucket.give_gradients(segment, has)
+
+        for bucket in self._buckets:
+            taken = bucket.take_gradients()
+            if taken is None:
+                continue
+            flat, has = taken
+            segment = flat.new_empty(bucket.length)
+            work = dist.reduce_scatter_tensor(segment, flat, group=mesh.group("rdp"), async_op=True)
+            running.append((bucket, segment, has, work, flat))
+            if len(running) > _IN_FLIGHT:
+                finish()
+        while running:
+            finish()
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Gives every rank of the rdp group the values of all segments."""
+        group = state.mesh.group("rdp")
+        running: deque = deque()
+        for bucket in self._buckets:
+            for piece in bucket.pieces:
+                if piece.has_master:
+                    piece.elements().copy_(piece.value)
+            segment = bucket.values[bucket.first:bucket.first + bucket.length].clone()
+            running.append((dist.all_gather_into_tensor(bucket.values, segment, group=group, async_op=True), segment))
+            if len(running) > _IN_FLIGHT:
+                running.popleft()[0].wait()
+        for work, _ in running:
+            work.wait()
