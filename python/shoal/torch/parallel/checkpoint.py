@@ -1,24 +1,26 @@
-"""Files of a job's state: objects of each rank or of the whole."""
+"""Files of a job's state: each rank's objects, and checkpoints of the model, the optimizer and the script's content."""
+import json
+import logging
 import os
-from collections.abc import Mapping
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from shoal.torch.parallel import records
-from shoal.torch.parallel.optimizer import LOCAL
+from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local
 from shoal.torch.parallel.state import state
 
+_log = logging.getLogger("shoal.torch.parallel")
+_ABOUT = "shoal.json"
+_VERSION = 1
 
-def _write(obj: Any, path: str, **arguments: Any) -> None:
-    """Writes beside `path` and renames, so that the name never has half a file."""
-    folder, name = os.path.split(os.path.abspath(path))
-    beside = os.path.join(folder, f".{name}.part")
-    with open(beside, "wb") as file:
-        torch.save(obj, file, **arguments)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+
+def _sync_folder(folder: str) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -26,12 +28,24 @@ def _write(obj: Any, path: str, **arguments: Any) -> None:
         os.close(handle)
 
 
+def _write(path: str, write: Callable[[Any], None]) -> None:
+    """Writes beside `path` and renames, so that the name never has half a file."""
+    folder, name = os.path.split(os.path.abspath(path))
+    beside = os.path.join(folder, f".{name}.part")
+    with open(beside, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    _sync_folder(folder)
+
+
 def _read(path: str, map_location: Any = "cpu", **arguments: Any) -> Any:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"there is no file {path}")
     try:
         return torch.load(path, map_location=map_location, **arguments)
     except (RuntimeError, EOFError, OSError) as problem:
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"there is no file {path}") from None
         raise ValueError(f"{path} is not whole: {problem}; load another checkpoint") from problem
 
 
@@ -50,7 +64,8 @@ def save(obj: Any, f: str, partial: bool = True, v3: bool = False, **arguments: 
     arguments: further ones of torch.save. The file is complete or missing: it is renamed when it is on the disk.
     """
     place = state.require().mesh.place
-    _write(obj, f + (_suffix(place.pp, place.tp, place.rdp if v3 else None) if partial else ""), **arguments)
+    suffix = _suffix(place.pp, place.tp, place.rdp if v3 else None) if partial else ""
+    _write(f + suffix, lambda file: torch.save(obj, file, **arguments))
 
 
 def load(f: str, map_location: Any = None, partial: bool = True, **arguments: Any) -> Any:
@@ -64,21 +79,312 @@ def load(f: str, map_location: Any = None, partial: bool = True, **arguments: An
     if not partial:
         return _read(f, map_location, **arguments)
     place = state.require().mesh.place
-    for suffix in (_suffix(*place[1:], place.rdp), _suffix(*place[1:]), _suffix(0, 0, 0), _suffix(0, 0)):
-        if os.path.exists(f + suffix):
-            break
-    else:
-        raise FileNotFoundError(f"there is no file {f}{_suffix(*place[1:])}: this rank has no part of it")
+    own = [_suffix(place.pp, place.tp, place.rdp), _suffix(place.pp, place.tp)]
+    suffix = next((s for s in [*own, _suffix(0, 0, 0), _suffix(0, 0)] if os.path.exists(f + s)), None)
+    if suffix is None:
+        raise FileNotFoundError(f"there is no file {f}{own[1]}: nothing was saved under this name")
     found = _read(f + suffix, map_location, **arguments)
-    is_own = not suffix.startswith(_suffix(0, 0)) or place[1:] == (0, 0)
     if not isinstance(found, Mapping) or LOCAL not in found:
-        if is_own:
+        if suffix in own:
             return found
-        raise FileNotFoundError(f"there is no file {f}{_suffix(*place[1:])}: it was saved with fewer ranks")
-    mesh, sharded = state.mesh, found["sharded"]
-    if is_own and found["layout"] == list(mesh.shape) and (not sharded or getattr(state.optimizer, "shards", None)):
+        raise FileNotFoundError(f"there is no file {f}{own[1]}: it was saved with other ranks")
+    if suffix in own and is_own_layout(found):
         return found
-    rdp, pp, tp = found["layout"]
-    parts = [_read(f + _suffix(p, t, r if suffix.count("_") == 3 else None), map_location, **arguments)
-             for p in range(pp) for t in range(tp) for r in (range(rdp) if sharded else range(1))]
-    return {**found, "records": records.merge(part["records"] for part in parts), "sharded": False}
+    return merge_local([_read(f + one, map_location, **arguments)
+                        for one in _suffixes(found["layout"], found["sharded"])])
+
+
+def _suffixes(layout: list[int], of_each_replica: bool) -> list[str]:
+    rdp, pp, tp = layout
+    replicas = range(rdp) if of_each_replica else (None,)
+    return [_suffix(p, t, r) for p in range(pp) for t in range(tp) for r in replicas]
+
+
+# Checkpoints.
+
+
+def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None, optimizer: Any = None,
+                    user_content: Any = None, translate_if_full: bool = True,
+                    num_kept_partial_checkpoints: int | None = None) -> None:
+    """Writes a checkpoint; every rank of the job calls it.
+
+        smp.save_checkpoint("checkpoints", tag=f"step{step}", model=model, optimizer=optimizer,
+                            user_content={"step": step}, num_kept_partial_checkpoints=3)
+
+    path: a folder, which all hosts share or each has its own of. tag: the checkpoint's name.
+    partial: each rank writes its part into the folder `<tag>_partial`; resume_from_checkpoint() loads it in any layout.
+        False: rank 0 writes the whole model's state dict into the file `tag` (of safetensors by that ending, else of
+        torch.save), with Hugging Face's names, the whole optimizer's into `optimizer_<tag>`, and `user_content.pt`.
+    model, optimizer: left out if None. user_content: any object; of partial checkpoints each model-parallel rank's.
+    translate_if_full: false: the names and shapes are those of the modules in use.
+    num_kept_partial_checkpoints: older partial checkpoints in `path` are removed. None: all are kept.
+
+    The file `newest` names the last one. A checkpoint has its name only when all of it is on the disk.
+    """
+    mesh = state.require().mesh
+    if num_kept_partial_checkpoints is not None and num_kept_partial_checkpoints < 1:
+        raise ValueError(f"num_kept_partial_checkpoints is {num_kept_partial_checkpoints}: give 1 or more, or None")
+    if not tag or os.path.basename(tag) != tag:
+        raise ValueError(f'the tag "{tag}" must be a name without folders')
+    os.makedirs(path, exist_ok=True)
+    if partial:
+        _save_partial(path, tag, model, optimizer, user_content)
+    else:
+        _save_full(path, tag, model, optimizer, user_content, translate_if_full)
+    dist.barrier(group=mesh.group("world"))
+    if mesh.rank("local") == 0:
+        _write(os.path.join(path, "newest"), lambda file: file.write(tag.encode()))
+        if partial and num_kept_partial_checkpoints is not None:
+            _remove_old(path, num_kept_partial_checkpoints)
+    dist.barrier(group=mesh.group("world"))
+
+
+def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content: Any) -> None:
+    mesh = state.mesh
+    place = mesh.place
+    final, beside = os.path.join(path, f"{tag}_partial"), os.path.join(path, f".{tag}_partial.part")
+    if mesh.rank("local") == 0:
+        shutil.rmtree(beside, ignore_errors=True)
+    about: list[Any] = [{"id": uuid.uuid4().hex, "time": time.time_ns()}]
+    dist.broadcast_object_list(about, 0, group=mesh.group("world"))  # after it no rank removes
+    dist.barrier(group=mesh.group("world"))
+    os.makedirs(beside, exist_ok=True)
+    sharded = optimizer is not None and optimizer.shards is not None
+    written: dict[str, Any] = {}
+    if place.rdp == 0:
+        if model is not None:
+            written[f"model{_suffix(*place[1:])}.pt"] = {"records": _model_records(model)}
+        written[f"user_content{_suffix(*place[1:])}.pt"] = {"content": user_content}
+    if optimizer is not None and (sharded or place.rdp == 0):
+        written[f"optimizer{_suffix(*place[1:], place.rdp if sharded else None)}.pt"] = {
+            "state": optimizer.local_state_dict(gather_if_shard=False)}
+    sizes = {}
+    for name, content in written.items():
+        target = os.path.join(beside, name)
+        _write(target, lambda file: torch.save({**content, "id": about[0]["id"]}, file))
+        sizes[name] = os.path.getsize(target)
+    everywhere: list[Any] = [None] * mesh.size("world")
+    dist.all_gather_object(everywhere, sizes, group=mesh.group("world"))
+    if mesh.rank("local") == 0:
+        text = json.dumps({"version": _VERSION, **about[0], "layout": list(mesh.shape), "optimizer_sharded": sharded,
+                           "files": {name: size for each in everywhere for name, size in each.items()}}, indent=1)
+        _publish(beside, final, text)
+
+
+def _publish(beside: str, final: str, about: str) -> None:
+    """Renames the folder. Where hosts share it, the first one does."""
+    try:
+        _write(os.path.join(beside, _ABOUT), lambda file: file.write(about.encode()))
+        old = f"{beside}.old"
+        if os.path.isdir(final):
+            os.replace(final, old)
+        os.replace(beside, final)
+        shutil.rmtree(old, ignore_errors=True)
+    except FileNotFoundError:
+        if not os.path.isdir(final):
+            raise
+    _sync_folder(os.path.dirname(os.path.abspath(final)))
+
+
+def _remove_old(path: str, kept: int) -> None:
+    found = []
+    for name in os.listdir(path):
+        about = os.path.join(path, name, _ABOUT)
+        if name.endswith("_partial") and os.path.exists(about):
+            with open(about, encoding="utf-8") as file:
+                found.append((json.load(file)["time"], name))
+    for _, name in sorted(found)[:-kept]:
+        shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+
+
+def _model_records(model: Any) -> dict[str, list[records.Record]]:
+    """This rank's parameters and buffers. Tied ones have a record for each name, with one storage."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    found = {}
+    for name, value in model.local_state_dict().items():
+        if isinstance(value, torch.Tensor):
+            record = records.describe(parameters.get(name, value))
+            records.add(record, "value", value, value)
+        else:
+            record = {"shape": [], "split": None, "range": [0, 0], "values": {}, "others": {"value": value}}
+        found[name] = [record]
+    return found
+
+
+def _save_full(path: str, tag: str, model: Any, optimizer: Any, user_content: Any, translate: bool) -> None:
+    whole = None if model is None else model.state_dict()
+    if whole is not None and translate:
+        for to_hf, _ in state.module_manager.translate_functions:
+            whole = to_hf(whole)
+    optimizer_state = None if optimizer is None else optimizer.state_dict()
+    if state.mesh.rank("world"):
+        return
+    if whole is not None:
+        _write(os.path.join(path, tag), lambda file: _write_model(whole, tag, file))
+    if optimizer_state is not None:
+        _write(os.path.join(path, f"optimizer_{tag}"), lambda file: torch.save(optimizer_state, file))
+    _write(os.path.join(path, "user_content.pt"), lambda file: torch.save(user_content, file))
+
+
+def _write_model(whole: dict[str, Any], tag: str, file: Any) -> None:
+    if not tag.endswith(".safetensors"):
+        torch.save(whole, file)
+        return
+    from safetensors.torch import save as to_bytes
+
+    once, seen = {}, set()
+    for name, value in whole.items():
+        if isinstance(value, torch.Tensor) and (value.data_ptr(), value.shape) not in seen:  # tied ones have one name
+            if value.numel():
+                seen.add((value.data_ptr(), value.shape))
+            once[name] = value.contiguous()
+    file.write(to_bytes(once, {"format": "pt"}))
+
+
+def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = True, strict: bool = True,
+                           load_optimizer: bool = True, translate_function: Callable | None = None) -> Any:
+    """Loads a checkpoint into the DistributedModel and the DistributedOptimizer; every rank of the job calls it.
+
+        content = smp.resume_from_checkpoint("checkpoints")
+        step = content["step"]
+
+    path, tag, partial: as of save_checkpoint(). tag None: the newest. A partial checkpoint may be of any layout. A full
+        one may also be `model.safetensors` of Hugging Face, where there is no file `tag`.
+    strict: missing and unexpected names are errors.
+    translate_function: of a full checkpoint's state dict, before it is loaded.
+
+    Returns the user_content. FileNotFoundError: there is no such checkpoint. ValueError: it is not whole.
+    """
+    model, optimizer = state.require().model, state.optimizer
+    if model is None:
+        raise RuntimeError("resume_from_checkpoint needs the model: make the smp.DistributedModel first")
+    if tag is None:
+        newest = os.path.join(path, "newest")
+        if not os.path.exists(newest):
+            raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
+        with open(newest, encoding="utf-8") as file:
+            tag = file.read().strip()
+    if not partial:
+        return _resume_full(path, tag, strict, load_optimizer, translate_function)
+    folder = os.path.join(path, f"{tag}_partial")
+    about = _about(folder)
+    if any(name.startswith("model_") for name in about["files"]):
+        _load_model(model, folder, about, strict)
+    if load_optimizer and optimizer is not None:
+        optimizer.load_state_dict(_optimizer_state(folder, about))
+    own = f"user_content{_suffix(*state.mesh.place[1:])}.pt"
+    name = own if own in about["files"] else f"user_content{_suffix(0, 0)}.pt"
+    return _part(folder, about, name, weights_only=False)["content"]
+
+
+def _about(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, _ABOUT)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{folder} is no partial checkpoint: it has no {_ABOUT}")
+    with open(path, encoding="utf-8") as file:
+        about = json.load(file)
+    if about["version"] != _VERSION:
+        raise ValueError(f"{path} is of version {about['version']}; this is version {_VERSION}")
+    for name, size in about["files"].items():
+        part = os.path.join(folder, name)
+        found = os.path.getsize(part) if os.path.exists(part) else None
+        if found is not None and found != size:
+            raise ValueError(f"{part} is not whole: it has {found} of {size} bytes; load another checkpoint")
+    return about
+
+
+def _part(folder: str, about: Mapping[str, Any], name: str, **arguments: Any) -> dict[str, Any]:
+    found = _read(os.path.join(folder, name), **arguments)
+    if found.get("id") != about["id"]:
+        raise ValueError(f"{os.path.join(folder, name)} is of another save than {_ABOUT}; load another checkpoint")
+    return found
+
+
+def _all_parts(folder: str, about: Mapping[str, Any], kind: str, of_each_replica: bool) -> list[dict[str, Any]]:
+    return [_part(folder, about, f"{kind}{suffix}.pt", mmap=True, weights_only=kind == "model")
+            for suffix in _suffixes(about["layout"], of_each_replica)]
+
+
+@torch.no_grad()
+def _load_model(model: Any, folder: str, about: Mapping[str, Any], strict: bool) -> None:
+    targets = model.local_state_dict()
+    found: dict[str, list[records.Record]] = {}
+    if about["layout"][1:] == list(state.mesh.shape[1:]):
+        own = f"model{_suffix(*state.mesh.place[1:])}.pt"
+        found = _part(folder, about, own, mmap=True)["records"]
+    if not found or any(name not in found for name in targets):
+        found = records.merge(part["records"] for part in _all_parts(folder, about, "model", False))
+    missing = [name for name in targets if name not in found]
+    known = set(model.module.state_dict(keep_vars=True))
+    unexpected = [name for name in found if name not in known]
+    if strict and (missing or unexpected):
+        raise ValueError(f"{folder} is of another model: missing {missing}, unexpected {unexpected}; give strict=False "
+                         "to load what fits")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    extra = {}
+    for name, target in targets.items():
+        if name not in found:
+            continue
+        if not isinstance(target, torch.Tensor):
+            extra[name] = found[name][0]["others"]["value"]
+            continue
+        target = parameters.get(name, target)
+        value = records.extract(name, found[name], records.describe(target))["value"]
+        target.copy_(value.view(target.shape))
+    if extra:
+        model.load_state_dict(extra, strict=False)
+
+
+def _optimizer_state(folder: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    sharded, place = about["optimizer_sharded"], state.mesh.place
+    if not any(name.startswith("optimizer_") for name in about["files"]):
+        raise ValueError(f"{folder} has no optimizer: it was saved without one; give load_optimizer=False")
+    if about["layout"] == list(state.mesh.shape) and state.optimizer.partitioned:
+        own = f"optimizer{_suffix(*place[1:], place.rdp if sharded else None)}.pt"
+        found = _part(folder, about, own, mmap=True, weights_only=False)["state"]
+        if is_own_layout(found):
+            return found
+    return merge_local([part["state"] for part in _all_parts(folder, about, "optimizer", sharded)])
+
+
+def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, translate: Callable | None) -> Any:
+    model, optimizer = state.model, state.optimizer
+    whole = _read_model(path, tag)
+    if translate is not None:
+        whole = translate(whole)
+    else:
+        for _, from_hf in reversed(state.module_manager.translate_functions):
+            whole = from_hf(whole)
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for tied in names.values():
+        known = next((name for name in tied if name in whole), None)
+        if known is not None:
+            whole.update({name: whole[known] for name in tied if name not in whole})
+    model.load_state_dict(whole, strict=strict)
+    if load_optimizer and optimizer is not None:
+        optimizer_path = os.path.join(path, f"optimizer_{tag}")
+        if os.path.exists(optimizer_path):
+            optimizer.load_state_dict(_read(optimizer_path, weights_only=False))
+        else:
+            _log.warning("%s is missing: the optimizer begins without a state", optimizer_path)
+    content = os.path.join(path, "user_content.pt")
+    if not os.path.exists(content) or not os.path.getsize(content):
+        return None
+    return _read(content, weights_only=False)
+
+
+def _read_model(path: str, tag: str) -> dict[str, Any]:
+    file = os.path.join(path, tag)
+    if not os.path.exists(file):
+        file = os.path.join(path, "model.safetensors")
+    if not os.path.exists(file):
+        raise FileNotFoundError(f"{path} has neither {tag} nor model.safetensors: give the tag of a full checkpoint")
+    if not file.endswith(".safetensors"):
+        return dict(_read(file))
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise ImportError(f"{file} needs the package safetensors: pip install safetensors") from None
+    return load_file(file)

@@ -47,9 +47,8 @@ def reduce(model: Any) -> None:
     parameters = [parameter for _, parameter in named]
     if state.mesh.size("dp") > 1:
         _agree_on_presence(parameters)
-    shards = getattr(state.optimizer, "shards", None)
-    if shards is not None:
-        shards.reduce()
+    if state.optimizer is not None:
+        state.optimizer.take_gradients()
     _all_reduce([p for p in parameters if p.grad is not None])
 
 
@@ -119,8 +118,8 @@ def _all_reduce(parameters: list[nn.Parameter]) -> None:
 
 def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
     """The gradients on this rank that the optimizer sees of `parameter`: of itself, its f32 master or its segments."""
-    own = getattr(state.optimizer, "gradients_of", None)
-    if own is not None and (found := own(parameter)) is not None:
+    found = None if state.optimizer is None else state.optimizer.gradients_of(parameter)
+    if found is not None:
         return found
     return [] if parameter.grad is None else [parameter.grad]
 
@@ -136,13 +135,13 @@ def _is_counted(parameter: nn.Parameter) -> bool:
         return False
     if is_sharded(parameter):
         return mesh.rank("rdp") < degree
-    return degree == 1 or mesh.rank("rdp") == 0
+    return degree == 1 or mesh.rank("rdp") == 0  # of shard_optimizer_state each rank has its own segments
 
 
-def _norm_group() -> dist.ProcessGroup:
+def norm_group() -> dist.ProcessGroup:
     """Ranks that together have each gradient once: with shards all ranks, else those of one replica."""
-    is_sharding = getattr(state.optimizer, "shards", None) is not None or state.cfg.sharded_data_parallel_degree > 1
-    return state.mesh.group("world" if is_sharding else "mp")
+    is_sharding = state.optimizer is not None and state.optimizer.shards is not None
+    return state.mesh.group("world" if is_sharding or state.cfg.sharded_data_parallel_degree > 1 else "mp")
 
 
 @torch.no_grad()
@@ -163,7 +162,7 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
     if counted:
         norms = torch.stack([n.to(device) for n in torch._foreach_norm(counted, norm_type, dtype=torch.float32)])
         total = norms.double().max() if is_max else norms.double().pow(norm_type).sum()
-    group = _norm_group()
+    group = norm_group()
     if dist.get_world_size(group) > 1:
         dist.all_reduce(total, dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM, group=group)
     return (total if is_max else total.pow(1 / norm_type)).float()
@@ -198,7 +197,7 @@ def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm:
 
 def _prepare() -> None:
     reduce_pending(state.model)
-    if hasattr(state.optimizer, "update_master_grads"):
+    if state.optimizer is not None:
         state.optimizer.update_master_grads()
 
 

@@ -59,8 +59,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         groups. With shard_optimizer_state it must update each element by itself (Adam, SGD...; not LAMB, Adafactor).
     static_loss_scale: with fp16, the factor of the loss. None: that of init()'s parameters, or a dynamic one.
     dynamic_loss_scale: with fp16, the factor shrinks and grows; False wants static_loss_scale.
-    dynamic_loss_args: in place of those of init()'s parameters: init_scale (2**32), scale_factor (2), scale_window (1000 updates without overflow until it
-        grows), min_scale (1), delayed_shift (1: overflows until it shrinks).
+    dynamic_loss_args: in place of those of init()'s parameters: init_scale (2**32), scale_factor (2), scale_window
+        (1000 updates without overflow until it grows), min_scale (1), delayed_shift (1: overflows until it shrinks).
 
     With fp16 or bf16, parameters of 16 bits have f32 masters, which the optimizer updates. Every rank of the job must
     call step(), zero_grad(), clip_master_grads() and state_dict() alike. ValueError: a parameter is not the model's, or
@@ -162,14 +162,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _take_partition(self, model: Any) -> None:
         """Puts this rank's pieces into the groups in place of the parameters."""
-        if state.cfg.shard_optimizer_state and state.mesh.size("rdp") > 1:
+        if state.cfg.sharding_level == 1 and state.mesh.size("rdp") > 1:
             sharding.check_elementwise(self.optimizer, "shard_optimizer_state")
             self.shards = sharding.Shards()
         local = dict(model.local_named_parameters())
         before, self._pieces = dict(self.optimizer.state), []
         if before and (self.shards or any(self._needs_master(p) for p in local.values())):
-            raise ValueError("the optimizer has state already: make the DistributedOptimizer first, then load the state "
-                             "into it")
+            raise ValueError("the optimizer has a state already: make the DistributedOptimizer first, then load the "
+                             "state into it")
         for group, names in zip(self.optimizer.param_groups, self._names):
             members = [(name, local[name]) for name in names if name in local]
             pieces = self.shards.add(members, self._needs_master) if self.shards else [
@@ -190,6 +190,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             pending, self._pending = self._pending, None
             self.load_state_dict(pending)
 
+    @property
+    def partitioned(self) -> bool:
+        """True once the groups have this rank's parameters."""
+        return self._pieces is not None
+
+    def names(self) -> set[str]:
+        """Of the parameters that this rank's optimizer updates, or updates pieces of."""
+        return {piece.name for piece in self._require_pieces()}
+
     def _require_pieces(self) -> list[Piece]:
         if self._pieces is None:
             raise RuntimeError("the model has not been cut yet: run a step function first")
@@ -201,6 +210,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return None if pieces is None else [p.value.grad for p in pieces if p.value.grad is not None]
 
     # Updates.
+
+    def take_gradients(self) -> None:
+        """Sums the parameters' new gradients into those of the segments; gradients.reduce() calls it."""
+        if self.shards:
+            if self._updated:  # these were for an update that has not come
+                self._drop_gradients()
+            self.shards.reduce()
+        self._updated = False
+
+    def _drop_gradients(self) -> None:
+        for piece in self._pieces or ():
+            if piece.value is not piece.parameter:
+                piece.value.grad = None
 
     @torch.no_grad()
     def update_master_grads(self) -> None:
@@ -259,9 +281,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._publish()
         if self.scaler:
             self.scaler.follow(self.overflow)
-        for piece in self._require_pieces():
-            if piece.value is not piece.parameter:
-                piece.value.grad = None
+        self._drop_gradients()
         self._updated = False
         self._model.passes = 0
         return result
@@ -287,9 +307,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.optim.Optimizer's, for the parameters and for masters and segments."""
-        for piece in self._pieces or ():
-            if piece.value is not piece.parameter:
-                piece.value.grad = None
+        self._drop_gradients()
         self._updated = False
         for parameter in self._model.local_parameters():
             if parameter.grad is not None:
@@ -308,8 +326,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 records.add(record, key, value, piece.value)
             if piece.has_master:
                 records.add(record, "master", piece.value, piece.value)
-            if record["values"] or record["others"]:
-                found.setdefault(piece.name, []).append(record)
+            found.setdefault(piece.name, []).append(record)
         return found
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -326,8 +343,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.shards and gather_if_shard:
             own = records.merge(_gathered(own, "rdp"))
         shape = state.mesh.shape
-        return {LOCAL: 1, "layout": [shape.rdp, shape.pp, shape.tp], "sharded": bool(self.shards and not gather_if_shard),
-                "records": own, "param_groups": self._groups(), "loss_scale": self.scaler and self.scaler.state_dict()}
+        return {LOCAL: 1, "layout": list(shape), "sharded": bool(self.shards and not gather_if_shard), "records": own,
+                "param_groups": self._groups(), "loss_scale": self.scaler and self.scaler.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
         """The whole model's state in torch.optim's form, which the plain optimizer on one process loads too.
@@ -344,8 +361,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for group in groups:
             group["params"] = list(range(index, index + len(group["param_names"])))
             for index, name in zip(group["params"], group["param_names"]):
-                if name in merged:
-                    whole[index] = records.assemble(name, merged[name])
+                if name in merged and (found := records.assemble(name, merged[name])):
+                    whole[index] = found
             index = group["params"][-1] + 1 if group["params"] else index
         saved: dict[str, Any] = {"state": whole, "param_groups": groups}
         if self.scaler:
@@ -372,6 +389,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for piece in self._pieces:
             if piece.name in found:
                 self._load(piece, found[piece.name])
+            elif LOCAL in state_dict:
+                raise ValueError(f"the optimizer's state has no part for {piece.name}: it is of another cut of the "
+                                 "model; load all ranks' parts, as smp.load() does")
         if self.scaler and state_dict.get("loss_scale"):
             self.scaler.load_state_dict(state_dict["loss_scale"])
         self._publish()
@@ -386,8 +406,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         found = {}
         for group, names in zip(groups, self._names):
             if len(group["params"]) != len(names):
-                raise ValueError(f"a parameter group of the optimizer's state has {len(group['params'])} parameters, this "
-                                 f"optimizer's {len(names)}: make it with the same groups")
+                raise ValueError(f"a parameter group of the optimizer's state has {len(group['params'])} parameters, "
+                                 f"this optimizer's {len(names)}: make it with the same groups")
             for index, name in zip(group["params"], names):
                 if index in saved["state"]:
                     found[name] = [_whole_record(saved["state"][index], self._shape_of(name))]
@@ -430,6 +450,18 @@ def _loss_scale(static: float | None, dynamic: bool, arguments: Mapping[str, Any
     if static is None and not (dynamic and cfg.dynamic_loss_scale):
         raise ValueError("fp16 needs a loss scale: give static_loss_scale or dynamic_loss_scale=True")
     return LossScale(static, {**cfg.dynamic_loss_args, **(arguments or {})})
+
+
+def is_own_layout(saved: Mapping[str, Any]) -> bool:
+    """True if a local_state_dict() has just what this rank's optimizer needs."""
+    own = state.optimizer
+    return (own is not None and own.partitioned and saved["layout"] == list(state.mesh.shape)
+            and (own.shards is not None or not saved["sharded"]) and own.names() <= set(saved["records"]))
+
+
+def merge_local(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One local_state_dict() of several ranks' ones."""
+    return {**parts[0], "records": records.merge(part["records"] for part in parts), "sharded": False}
 
 
 def _whole_record(saved: Mapping[str, Any], shape: list[int]) -> records.Record:
