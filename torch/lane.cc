@@ -19,8 +19,9 @@ constexpr int kSpins = 4000;
 // Where other processes want the core, a thread that yields comes back late, one that slept soon.
 constexpr std::chrono::microseconds kYields{100};
 constexpr std::chrono::microseconds kShortestNap{20}, kLongestNap{1000};
-// The Lane's thread looks this often at Works that it does not drive.
-constexpr std::chrono::microseconds kLook{100};
+// The Lane's thread looks this often at Works that it does not drive: the longer nothing has ended,
+// the more seldom.
+constexpr std::chrono::microseconds kLook{100}, kLongestLook{1000};
 // How long the Lane's thread drives before it looks at other Works, and any thread while messages
 // may want progress.
 constexpr std::chrono::microseconds kTurn{5000}, kTurnBesideMessages{200};
@@ -184,6 +185,8 @@ Lane::Works Lane::sweep(const Works& list) {
 void Lane::complete_followed() {
   here.lane = this;
   Works ended;
+  const PolledWork* newest = nullptr;
+  Clock::time_point changed;
   for (;;) {
     Works list;
     {
@@ -203,6 +206,8 @@ void Lane::complete_followed() {
       }
       list = followed_;
     }
+    if (list.back().get() != newest || !ended.empty()) changed = Clock::now();
+    newest = list.back().get();
     ended = sweep(list);
     if (!ended.empty()) continue;
     Driving driving{after(kTurn), false};
@@ -212,7 +217,8 @@ void Lane::complete_followed() {
     if (driving.waited)
       give_way();
     else
-      std::this_thread::sleep_for(kLook);
+      std::this_thread::sleep_for(
+          std::clamp<Clock::duration>((Clock::now() - changed) / 16, kLook, kLongestLook));
   }
 }
 

@@ -1,0 +1,440 @@
+"""The model whose modules live on the ranks of a pipeline."""
+import contextlib
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shoal.torch.parallel import pipeline, tensor
+from shoal.torch.parallel.messages import Channel, Modules
+from shoal.torch.parallel.partition import Homes, Trace, Traced, Tree, agree, decide
+from shoal.torch.parallel.state import state
+from shoal.torch.parallel.turns import Peers
+
+log = logging.getLogger("shoal.torch.parallel")
+_here = threading.local()  # .weight: the running microbatch's part of its batch
+
+
+@contextlib.contextmanager
+def microbatch(weight: float) -> Iterator[None]:
+    """This thread runs the step function for a microbatch that has `weight` of the batch's samples."""
+    _here.weight = weight
+    try:
+        yield
+    finally:
+        _here.weight = None
+
+
+class Engine:
+    """What the models of a process share: the channel between pipeline ranks."""
+
+    def __init__(self) -> None:
+        self.mesh = state.require().mesh
+        self.modules = Modules()
+        self.models: list[weakref.ref] = []
+        self._channel: Channel | None = None
+        self._peers: Peers | None = None
+
+    def run(self, count: int) -> pipeline.Run:
+        if self._channel is None:
+            self._channel = Channel(self.mesh.group("pp"))
+            axis = "dp" if state.cfg.sharded_data_parallel_degree > 1 else "tp"
+            if self.mesh.size(axis) > 1:
+                self._peers = Peers(self.mesh.group(axis))
+        cfg = state.cfg
+        active = self.mesh.size("pp") if cfg.pipeline == "1f1b" else cfg.active_microbatches
+        return pipeline.Run(self._channel, self.modules, count, cfg.pipeline, active, self._peers)
+
+
+def engine() -> Engine:
+    """This process's engine, made with the mesh."""
+    made = getattr(state, "engine", None)
+    if made is None or made.mesh is not state.require().mesh:
+        made = state.engine = Engine()
+    return made
+
+
+def alive() -> list["DistributedModel"]:
+    """The models of this process, in the order of their making."""
+    return [model for one in engine().models if (model := one()) is not None]
+
+
+class DistributedModel(nn.Module):
+    """A model over the ranks of a pipeline and of tensor parallelism. Call it inside an smp.step function.
+
+        model = smp.DistributedModel(MyModel())
+        optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters()))
+
+        @smp.step
+        def train_step(model, x, y):
+            loss = criterion(model(x), y)
+            model.backward(loss)
+            return loss
+
+    module: the whole model, made alike on every rank. The first step cuts it (partition.py): the parameters of other
+        pipeline ranks become meta tensors. A second DistributedModel of the same module is the same object.
+    backward_passes_per_step: steps whose gradients are added up before they are summed over ranks.
+    average_grads_across_microbatches: false: gradients are sums over microbatches instead of means.
+
+    SMP's other arguments are taken and have no effect: devices are the module's own, tracing always measures times
+    and memory, and gradients are summed by smp's own collectives. Attributes are those of the module.
+    """
+
+    def __new__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> "DistributedModel":
+        for model in alive():
+            if model.module is module:
+                return model
+        return super().__new__(cls)
+
+    def __init__(self, module: nn.Module, trace_device: str = "gpu", trace_execution_times: bool = True,
+                 overlapping_allreduce: bool = True, backward_passes_per_step: int = 1,
+                 average_grads_across_microbatches: bool = True, bucket_cap_mb: int = 25,
+                 trace_memory_usage: bool = False, broadcast_buffers: bool = True,
+                 gradient_as_bucket_view: bool = False) -> None:
+        if "module" in self.__dict__.get("_modules", {}):
+            return  # __new__() gave the one that there is
+        if isinstance(module, DistributedModel):
+            raise ValueError("DistributedModel of a DistributedModel: give it the plain module")
+        if backward_passes_per_step < 1:
+            raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: give 1 or more")
+        super().__init__()
+        self.module = tensor.distribute(module)
+        self.backward_passes_per_step = backward_passes_per_step
+        self.passes = 0
+        self._average = average_grads_across_microbatches
+        self._has_backward = False
+        self._hooked: set[int] = set()
+        self._homes: Homes | None = None
+        self._stages: dict[str, int] = {}
+        self._tree: Tree | None = None
+        self._trace: Trace | None = None
+        self._callbacks: list[Callable[["DistributedModel"], None]] = []
+        self._post_step: list[Callable[[Any, Any], None]] = []
+        self.number = len(engine().models)
+        engine().models.append(weakref.ref(self))
+        state.model = self
+        if state.mesh.size("pp") == 1:
+            tree = Tree(self.module)
+            self._take_homes(tree, Homes(tree, {}))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+    # Running.
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._trace is not None:
+            self._trace.run(self._tree.modules, lambda: self.module(*args, **kwargs))
+            raise Traced()
+        if state.mesh.size("pp") > 1 and pipeline.current() is None and not state.tracing:
+            raise RuntimeError("a DistributedModel was called outside of a step function: with "
+                               "pipeline_parallel_degree > 1, call it in a function with @smp.step, on every rank")
+        return self.module(*args, **kwargs)
+
+    def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
+        """Runs backward from `tensors` (the loss) instead of loss.backward(), inside a step function.
+
+        The gradients are scaled by the microbatch's part of the batch, and by the optimizer's loss scale.
+        """
+        if state.tracing:
+            return
+        weight = getattr(_here, "weight", None)
+        if weight is None:
+            raise RuntimeError("model.backward() was called outside of a step function: call it in a function with "
+                               "@smp.step")
+        scale = (weight if self._average else 1.0) * getattr(state.optimizer, "loss_scale", 1.0)
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if grad_tensors is None:
+            gradients: list[Any] = [None] * len(tensors)
+        else:
+            gradients = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else list(grad_tensors)
+        scaled = [torch.full_like(t, scale) if g is None and t.numel() == 1 else g if g is None else g * scale
+                  for t, g in zip(tensors, gradients, strict=True)]
+        self._has_backward = True
+        visit = pipeline.current()
+        if visit is None:
+            torch.autograd.backward(tensors, scaled)
+        else:
+            visit.backward(tensors, scaled)
+
+    def take_backward(self) -> bool:
+        """Whether a backward has run since the last call."""
+        had, self._has_backward = self._has_backward, False
+        return had
+
+    def register_post_step_hook(self, hook: Callable[[Any, Any], None]) -> None:
+        """hook(model, optimizer) runs once, after the next step's backward."""
+        self._post_step.append(hook)
+
+    def run_post_step_hooks(self) -> None:
+        hooks, self._post_step = self._post_step, []
+        for hook in hooks:
+            hook(self, state.optimizer)
+
+    # The partition.
+
+    @property
+    def partitioned(self) -> bool:
+        """True once parameters have gone to their ranks."""
+        return self._homes is not None
+
+    def on_partition(self, callback: Callable[["DistributedModel"], None]) -> None:
+        """Calls callback(model) once parameters have gone to their ranks; at once if they have."""
+        if self.partitioned:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    register_post_partition_hook = on_partition
+
+    def stage_of(self, name: str) -> int:
+        """The pipeline rank of a parameter or a module, by its name in the module."""
+        self._require_partition()
+        if name not in self._stages:
+            raise KeyError(f"the model has no parameter, buffer or module {name!r}")
+        return self._stages[name]
+
+    def _require_partition(self) -> None:
+        if not self.partitioned:
+            raise RuntimeError("the model has no partition yet: the first step makes it; on_partition(callback) waits")
+
+    def partition(self, body: Callable[[int], Any], microbatches: int) -> None:
+        """Cuts the model if that has not been done. `body` runs the step function for a microbatch."""
+        if self.partitioned:
+            return
+        tree = Tree(self.module)
+        traced = functools.cache(lambda: self._traced(tree, body))
+        if state.mesh.size("tp") > 1:
+            traced()  # on every rank, since the modules communicate
+        self._take_homes(tree, agree(tree, lambda: decide(tree, traced(), microbatches)))
+
+    def _traced(self, tree: Tree, body: Callable[[int], Any]) -> Trace | None:
+        cfg = state.cfg
+        if cfg.skip_tracing or not cfg.auto_partition or cfg.load_partition:
+            return None
+        reason = None
+        if any(p.is_meta for p in self.module.parameters()):
+            reason = "its parameters have no values yet"
+        elif any(model.partitioned for model in alive()):
+            reason = "another model has been cut before"
+        else:
+            self._tree, self._trace, state.tracing = tree, Trace(), True
+            try:
+                body(0)
+                reason = "the step function does not call it"
+            except Traced:
+                return self._trace
+            finally:
+                self._trace, state.tracing = None, False
+        log.warning("the model is not traced, since %s: it is cut by numbers of parameters", reason)
+        return None
+
+    def _take_homes(self, tree: Tree, homes: Homes) -> None:
+        here = state.mesh.rank("pp")
+        self._tree = tree
+        engine().modules.add(self.number, tree.modules)
+        replaced: dict[int, nn.Parameter] = {}
+        for number, module in enumerate(tree.modules):
+            if homes.modules[number] != here:
+                _make_remote(module, homes.modules[number])
+            for name, parameter in module._parameters.items():
+                if parameter is not None and homes.parameters[id(parameter)] != here:
+                    module._parameters[name] = _as_meta(parameter, replaced)
+            _let_fetch(module, homes, here, number)
+        for old, new in replaced.items():
+            homes.parameters[id(new)] = homes.parameters.pop(old)
+        self._homes = homes
+        # By name, since sharding replaces parameters.
+        self._stages = {name: homes.modules[tree.numbers[id(module)]]
+                        for name, module in self.module.named_modules(remove_duplicate=False)}
+        for name, _ in self.module.named_buffers(remove_duplicate=False):
+            self._stages[name] = self._stages[name.rpartition(".")[0]]
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            self._stages[name] = homes.parameters[id(parameter)]
+        self._equalize_replicas()
+        if state.mesh.size("pp") > 1:
+            for number, module in enumerate(tree.modules):
+                if homes.modules[number] == here and not tree.children[number]:
+                    module.register_forward_pre_hook(pipeline.pause_hook)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def prepare_step(self) -> None:
+        """Hooks parameters that need gradients; they may have been frozen before."""
+        if state.mesh.size("pp") > 1:
+            for parameter in self.local_parameters():
+                if parameter.requires_grad and id(parameter) not in self._hooked:
+                    self._hooked.add(id(parameter))
+                    parameter.register_hook(pipeline.gradient_hook(parameter))
+
+    @torch.no_grad()
+    def _equalize_replicas(self) -> None:
+        """Replicas take the first one's values, as with DistributedDataParallel."""
+        mesh, done = state.mesh, set()
+        here = mesh.rank("pp")
+        for number, module in enumerate(self._tree.modules):
+            buffers = module._buffers.values() if self._homes.modules[number] == here else ()
+            for value in [*module._parameters.values(), *buffers]:
+                if value is None or value.is_meta or id(value) in done:
+                    continue
+                done.add(id(value))
+                axis = "rdp" if hasattr(value, "tp_split") else "dp"
+                if mesh.size(axis) > 1:
+                    whole = value.detach().contiguous()
+                    dist.broadcast(whole, mesh.ranks(axis)[0], group=mesh.group(axis))
+                    value.copy_(whole)
+
+    # Parameters and state.
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True,
+                         remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+        """The whole model's, by the module's names. Those of other pipeline ranks are meta tensors."""
+        return self.module.named_parameters(prefix, recurse, remove_duplicate)
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True,
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        """The whole model's, by the module's names."""
+        return self.module.named_buffers(prefix, recurse, remove_duplicate)
+
+    def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """This pipeline rank's; the whole model's before the partition."""
+        for name, parameter in self.module.named_parameters():
+            if self._homes is None or self._stages[name] == state.mesh.rank("pp"):
+                yield name, parameter
+
+    def local_parameters(self) -> Iterator[nn.Parameter]:
+        """This pipeline rank's; the whole model's before the partition."""
+        return (parameter for _, parameter in self.local_named_parameters())
+
+    def _stage_of_key(self, key: str) -> int:
+        return self._stages.get(key, self._stages[key.rpartition(".")[0]])  # a module's extra state has its owner's
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """This rank's part: of its pipeline rank, and of its tensor-parallel rank where parameters are split."""
+        whole = self.module.state_dict(keep_vars=True)
+        here = state.mesh.rank("pp")
+        return {key: _plain(value) for key, value in whole.items()
+                if self._homes is None or self._stage_of_key(key) == here}
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The whole model's, by the module's names, on every rank. Every rank of a replica calls it together."""
+        local = self.module.state_dict(*args, **{**kwargs, "keep_vars": True})
+        if state.mesh.size("pp") > 1 and self.partitioned:
+            self._gather(local)
+        return tensor.whole_state_dict(self.module, {key: _plain(value) for key, value in local.items()})
+
+    def _gather(self, values: dict[str, Any]) -> None:
+        mesh = state.mesh
+        group, here = mesh.group("pp"), mesh.rank("pp")
+        stages = {key: self._stage_of_key(key) for key, value in values.items()}
+        for stage, source in enumerate(mesh.ranks("pp")):
+            keys = [key for key in values if stages[key] == stage]
+            about = [[(v.shape, v.dtype, v.device.type) if isinstance(v, torch.Tensor) else v
+                      for v in (values[key] for key in keys)] if here == stage else None]
+            dist.broadcast_object_list(about, source, group=group)
+            received: dict[int, torch.Tensor] = {}
+            for key, one in zip(keys, about[0]):
+                value = values[key]
+                if not isinstance(value, torch.Tensor):
+                    values[key] = one
+                elif id(value) in received:
+                    values[key] = received[id(value)]
+                else:
+                    shape, dtype, device = one
+                    whole = value.detach().contiguous() if here == stage else torch.empty(shape, dtype=dtype,
+                                                                                          device=device)
+                    dist.broadcast(whole, source, group=group)
+                    values[key] = received[id(value)] = value if here == stage else whole
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Loads the whole model's state dict, or local_state_dict()'s part, before or after the partition.
+
+        Returns missing and unexpected keys, and raises RuntimeError for them if `strict`; keys of other pipeline
+        ranks may be missing.
+        """
+        own = self.module.state_dict(keep_vars=True)
+        here = {key for key, value in own.items() if not (isinstance(value, torch.Tensor) and value.is_meta)}
+        whole = {key: value for key, value in state_dict.items()
+                 if key in own and getattr(value, "shape", None) != getattr(own[key], "shape", None)}
+        parts = {**state_dict, **tensor.split_state_dict(self.module, whole)}
+        found = self.module.load_state_dict({k: v for k, v in parts.items() if k in here}, strict=False, assign=assign)
+        missing = [key for key in found.missing_keys if key in here]
+        unexpected = [key for key in parts if key not in own]
+        if strict and (missing or unexpected):
+            raise RuntimeError(f"load_state_dict: missing keys {missing}, unexpected keys {unexpected}: give a state "
+                               "dict of this model, or strict=False")
+        found.missing_keys[:], found.unexpected_keys[:] = missing, unexpected
+        return found
+
+
+def _plain(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _as_meta(parameter: nn.Parameter, replaced: dict[int, nn.Parameter]) -> nn.Parameter:
+    """The parameter without its data. Frees the data, also where an optimizer has the old object."""
+    made = replaced.get(id(parameter))
+    if made is None:
+        made = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        made.__dict__.update(parameter.__dict__)
+        made._shoal_was = parameter  # the id stays taken
+        replaced[id(parameter)] = made
+        parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    return made
+
+
+@functools.cache
+def _class_of(kind: type, remote: bool) -> type:
+    """A module's class on ranks where it, or a parameter of it, is missing."""
+    def fetching(self: nn.Module, name: str) -> Any:
+        value = kind.__getattr__(self, name)
+        home = self.__dict__["_shoal_homes"].get(name)
+        visit = pipeline.current()
+        return value if home is None or visit is None else visit.fetch(home, self, name)
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        visit = pipeline.current()
+        home = self.__dict__["_shoal_home"]
+        if visit is None:
+            raise RuntimeError(f"a {kind.__name__} that lives on pipeline rank {home} was called outside of a step "
+                               "function: call it in a function with @smp.step, on every rank")
+        return visit.call(home, self, args, kwargs)
+
+    body: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__getattr__": fetching}
+    if remote:
+        body.update(forward=forward, __call__=nn.Module.__call__)
+    return type(kind.__name__, (kind,), body)
+
+
+def _make_remote(module: nn.Module, home: int) -> None:
+    """Hooks and wrappers of forward run where the module lives."""
+    module.__dict__["_shoal_home"] = home
+    module.__dict__.pop("forward", None)
+    for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+                  module._backward_pre_hooks):
+        hooks.clear()
+
+
+def _let_fetch(module: nn.Module, homes: Homes, here: int, number: int) -> None:
+    """Reading what lives elsewhere, inside a step, asks its rank."""
+    home = homes.modules[number]
+    elsewhere = {name: homes.parameters[id(p._shoal_was)] for name, p in module._parameters.items()
+                 if p is not None and p.is_meta and hasattr(p, "_shoal_was")}
+    if home != here:
+        elsewhere.update({name: home for name, buffer in module._buffers.items() if buffer is not None})
+    if elsewhere or home != here:
+        module.__dict__["_shoal_homes"] = elsewhere
+        module.__class__ = _class_of(type(module), home != here)

@@ -1,0 +1,533 @@
+"""One step over the ranks of a pipeline.
+
+Pipeline rank 0 runs the step function, one thread for each microbatch; the other ranks serve. A module that lives on
+another rank is called by a request. A microbatch is one logical thread: it is on one rank at a time, and a rank that
+waits for an answer serves the requests that come for the same microbatch meanwhile. So modules may nest in any way.
+"""
+import contextlib
+import functools
+import logging
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from shoal.torch.parallel.messages import Channel, Modules, Packed, Parcel, pack
+from shoal.torch.parallel.turns import Ended, Microbatch, Peers, RandomState, Turns
+
+log = logging.getLogger("shoal.torch.parallel")
+CALL, FETCH, BACKWARD, ANSWER, PHASE, DONE, LEAVE = range(7)
+_here = threading.local()
+
+
+class _Head(NamedTuple):
+    """The first part of each message."""
+
+    kind: int
+    source: int
+    microbatch: int = -1
+    phase: int = 0
+    version: int = 0  # of the random state
+    random: list[bytes] | None = None  # left out where the receiver has this version
+    detail: Any = None
+
+
+class _Failure(NamedTuple):
+    when: float
+    rank: int
+    text: str
+
+
+def current() -> "Visit | None":
+    """The run and microbatch of this thread; None outside of a pipeline's step."""
+    return getattr(_here, "visit", None)
+
+
+def _devices() -> list[str]:
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def caller_settings() -> tuple:
+    """This thread's modes, which hold in the other threads and ranks of a step too."""
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+            [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _devices()])
+
+
+@contextlib.contextmanager
+def applied(settings: tuple) -> Iterator[None]:
+    grad, inference, autocasts = settings
+    with contextlib.ExitStack() as stack:
+        if inference != torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(inference))
+        stack.enter_context(torch.set_grad_enabled(grad))
+        for device, enabled, dtype in autocasts:
+            if enabled or torch.is_autocast_enabled(device):
+                # Threads would share the cache, and the graph in it.
+                stack.enter_context(torch.autocast(device, dtype, enabled, cache_enabled=False))
+        yield
+
+
+class _Inputs(torch.autograd.Function):
+    """Received tensors as non-leaf tensors, which modules may change in place. Keeps their gradients."""
+
+    @staticmethod
+    def forward(ctx, kept, anchor):
+        ctx.set_materialize_grads(False)
+        ctx.kept = kept
+        return tuple(kept.pop("tensors"))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        ctx.kept["gradients"] = gradients
+        return None, None
+
+
+class _Request(torch.autograd.Function):
+    """A call of a module on another rank."""
+
+    @staticmethod
+    def forward(ctx, call, anchor, *tensors):
+        ctx.set_materialize_grads(False)
+        ctx.call = call
+        parcel = call["parcel"] = call["visit"].exchange(call["to"], call["kind"], call["detail"], call["value"])
+        call["value"] = None
+        outputs = tuple(parcel.tensors)
+        ctx.mark_non_differentiable(*[t for t, differentiable in zip(outputs, parcel.requires_grad)
+                                      if not differentiable])
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        call = ctx.call
+        visit: Visit = call["visit"]
+        answer = visit.exchange(call["to"], BACKWARD, (call["name"], caller_settings()),
+                                visit.run.pack(list(gradients)))
+        return None, None, *answer.open(visit.run.modules)
+
+
+@functools.cache
+def _warn_of_change(kind: type) -> None:
+    log.warning("a %s changes a tensor that it is given in place, and does not return it: a caller on another pipeline "
+                "rank does not see the change", kind.__name__)
+
+
+class _Kept(NamedTuple):
+    """A served call that waits for its backward."""
+
+    edges: list  # of each output; None where it needs no gradient
+    inputs: dict
+    differentiable: list[int]  # inputs
+    count: int  # of all inputs
+
+
+class Visit:
+    """A microbatch's thread on this rank."""
+
+    def __init__(self, run: "Run", microbatch: Microbatch) -> None:
+        self.run, self.microbatch = run, microbatch
+        self.inbox: list[Parcel] = []
+        self.kept: dict[tuple[int, int], _Kept] = {}
+        self.calls = 0
+        self.known: dict[int, int] = {}  # by rank: the version of the random state that it has
+
+    # Requests, made in the thread.
+
+    def call(self, to: int, module: nn.Module, args: tuple, kwargs: dict) -> Any:
+        """Calls a module that lives on pipeline rank `to`."""
+        try:
+            value = self.run.pack((args, kwargs))
+        except TypeError as problem:
+            raise TypeError(f"an argument of {type(module).__name__}, which lives on pipeline rank {to}: {problem}"
+                            ) from problem
+        return self._request(to, CALL, self.run.modules.name(module), value)
+
+    def fetch(self, to: int, module: nn.Module, name: str) -> torch.Tensor:
+        """Reads a parameter or buffer of a module that lives on pipeline rank `to`."""
+        return self._request(to, FETCH, (*self.run.modules.name(module), name), Packed(b"", []))
+
+    def _request(self, to: int, kind: int, what: tuple, value: Packed) -> Any:
+        self.calls += 1
+        name = (self.run.channel.rank, self.calls)
+        detail = (name, caller_settings(), what)
+        if not torch.is_grad_enabled():
+            return self.exchange(to, kind, detail, value).open(self.run.modules)
+        call = {"visit": self, "to": to, "kind": kind, "name": name, "detail": detail, "value": value}
+        outputs = _Request.apply(call, torch.empty(0, requires_grad=True), *value.tensors)
+        return call.pop("parcel").open(self.run.modules, list(outputs))
+
+    def exchange(self, to: int, kind: int, detail: Any, value: Packed) -> Parcel:
+        """Leaves for rank `to`; serves what comes until the answer does."""
+        self._depart(to, kind, detail, value)
+        while True:
+            parcel = self._next()
+            self._arrive(parcel.head)
+            if parcel.head.kind == ANSWER:
+                return parcel
+            self._serve(parcel)
+
+    def _depart(self, to: int, kind: int, detail: Any, value: Packed) -> None:
+        state = self.microbatch.random
+        state.save()
+        states = None
+        if self.known.get(to) != state.version:
+            self.known[to] = state.version
+            states = [bytes(one.numpy()) for one in state.states]
+        head = _Head(kind, self.run.channel.rank, self.microbatch.index, self.microbatch.phase,
+                     state.version, states, detail)
+        self.run.post(to, head, value)
+        self.run.turns.leave(self.microbatch)
+
+    def _next(self) -> Parcel | None:
+        """The next message; None once the microbatch has ended."""
+        turns = self.run.turns
+        with turns.lock:
+            while not self.inbox:
+                turns.check()
+                if turns.is_done(self.microbatch):
+                    return None
+                self.microbatch.changed.wait()
+            turns.check()
+            return self.inbox.pop(0)
+
+    def _arrive(self, head: _Head) -> None:
+        self.known[head.source] = head.version
+        state = self.microbatch.random
+        if head.random is not None:
+            state.states = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in head.random]
+        state.version = head.version
+        self.run.turns.enter_phase(self.microbatch, head.phase)
+        self.run.turns.arrive(self.microbatch)
+
+    # Serving.
+
+    def serve(self) -> None:
+        while (parcel := self._next()) is not None:
+            self._arrive(parcel.head)
+            self._serve(parcel)
+        self.kept.clear()
+
+    def _serve(self, parcel: Parcel) -> None:
+        if parcel.head.kind == BACKWARD:
+            value = self._backward(parcel)
+        else:
+            value = self._forward(parcel)
+        self._depart(parcel.head.source, ANSWER, None, value)
+
+    def _forward(self, parcel: Parcel) -> Packed:
+        name, settings, what = parcel.head.detail
+        module = self.run.modules.find(what[:2])
+        with applied(settings):
+            tensors = list(parcel.tensors)
+            inputs: dict = {}
+            places = [i for i, wanted in enumerate(parcel.requires_grad) if wanted and settings[0]]
+            if places:
+                inputs["tensors"] = [tensors[i] for i in places]
+                for i, tensor in zip(places, _Inputs.apply(inputs, torch.empty(0, requires_grad=True))):
+                    tensors[i] = tensor
+            if parcel.head.kind == FETCH:
+                output = getattr(module, what[2])
+            else:
+                args, kwargs = parcel.open(self.run.modules, tensors)
+                versions = [tensor._version for tensor in tensors]
+                output = module(*args, **kwargs)
+            packed = self.run.pack(output)
+            if parcel.head.kind == CALL:
+                returned = {id(tensor) for tensor in packed.tensors}
+                if any(t._version != v and id(t) not in returned for t, v in zip(tensors, versions)):
+                    _warn_of_change(type(module))
+            if settings[0]:
+                edges = [torch.autograd.graph.get_gradient_edge(t) if t.requires_grad else None
+                         for t in packed.tensors]
+                if any(edges):
+                    self.kept[name] = _Kept(edges, inputs, places, len(tensors))
+        return packed
+
+    def _backward(self, parcel: Parcel) -> Packed:
+        name, settings = parcel.head.detail
+        kept = self.kept.pop(name, None)
+        if kept is None:
+            raise RuntimeError("backward through a call of another rank's module a second time: its graph is gone. "
+                               "Call model.backward() once for a loss")
+        pairs = [(edge, gradient) for edge, gradient in zip(kept.edges, parcel.open(self.run.modules))
+                 if edge is not None and gradient is not None]
+        with applied(settings):
+            if pairs:
+                torch.autograd.backward([edge for edge, _ in pairs], [gradient for _, gradient in pairs])
+        found = [None] * kept.count
+        for place, gradient in zip(kept.differentiable, kept.inputs.get("gradients") or ()):
+            found[place] = gradient
+        return self.run.pack(found)
+
+    # The step function's own thread.
+
+    def backward(self, tensors: Any, gradients: Any) -> None:
+        """torch.autograd.backward() as a phase of its own."""
+        self._enter_phase()
+        torch.autograd.backward(tensors, gradients)
+        self._enter_phase()
+
+    def _enter_phase(self) -> None:
+        microbatch, run = self.microbatch, self.run
+        microbatch.random.save()
+        run.turns.leave(microbatch)
+        phase = microbatch.phase + 1
+        run.turns.enter_phase(microbatch, phase)
+        run.tell(PHASE, microbatch.index, phase)
+        if run.simple and phase == 1:
+            run.turns.wait_for_phase(1)
+        run.turns.arrive(microbatch)
+
+
+class Run:
+    """One step on this rank."""
+
+    def __init__(self, channel: Channel, modules: Modules, count: int, pipeline: str, active: int,
+                 peers: Peers | None) -> None:
+        self.channel, self.modules, self._peers = channel, modules, peers
+        self.simple = pipeline == "simple"
+        first = channel.rank == 0
+        self.turns = Turns(count, (count if self.simple else active) if first else None, peers)
+        self.visits = [Visit(self, microbatch) for microbatch in self.turns.microbatches]
+        self.gradients = _Gradients()
+        self._settings = caller_settings()
+        self._context = copy_context()
+        self._threads: list[threading.Thread] = []
+        self._serving: set[int] = set()
+        self._following: threading.Thread | None = None
+        self._posting = threading.Lock()
+        self._left = False
+        self._failures: list[_Failure] = []
+        self._connection: BaseException | None = None
+        self._causes: list[BaseException] = []
+        self._outputs: Any = None
+
+    def pack(self, value: Any) -> Packed:
+        return pack(value, self.modules)
+
+    def post(self, to: int, head: _Head, value: Packed = Packed(b"", [])) -> None:
+        with self._posting:
+            if self._left:
+                raise Ended()
+            self.channel.send(to, head, value)
+
+    def tell(self, kind: int, microbatch: int, phase: int) -> None:
+        """Tells every other rank."""
+        for to in range(self.channel.size):
+            if to != self.channel.rank:
+                self.post(to, _Head(kind, self.channel.rank, microbatch, phase))
+
+    # The ranks' parts.
+
+    def run_bodies(self, body: Callable[[int], Any], summary: Callable[[list], Any]) -> Any:
+        """Rank 0: calls body(microbatch) in one thread for each; returns summary(results), as every rank does."""
+        states = RandomState.split(len(self.visits))
+        after = RandomState.of_process()
+        results: list = [None] * len(self.visits)
+        for visit, state in zip(self.visits, states):
+            visit.microbatch.random = RandomState(state)
+            visit.microbatch.random.version = 1
+
+        def one(visit: Visit) -> None:
+            self.turns.arrive(visit.microbatch)
+            results[visit.microbatch.index] = body(visit.microbatch.index)
+            visit.microbatch.random.save()
+            self.turns.leave(visit.microbatch)
+            visit.kept.clear()
+            self.turns.finish(visit.microbatch)
+            self.tell(DONE, visit.microbatch.index, visit.microbatch.phase)
+
+        receiver = self._begin()
+        threads = [self._start_visit(visit, lambda visit=visit: one(visit)) for visit in self.visits]
+        with self._failing():
+            for thread in threads:
+                thread.join()
+            if not self.turns.failed:
+                if len(self.visits) == 1:
+                    after = self.visits[0].microbatch.random.states
+                self._leave(None, (summary(results), after))
+        return self._finish(receiver)
+
+    def serve(self) -> Any:
+        """Other ranks: serves until rank 0 ends the step."""
+        return self._finish(self._begin())
+
+    def _begin(self) -> threading.Thread:
+        if self._peers is not None and not self._peers.leads:
+            def follow() -> None:
+                with self._failing():
+                    self._peers.follow(self.turns)
+            self._following = self._start(follow)
+        return self._start(self._receive)
+
+    def _finish(self, receiver: threading.Thread) -> Any:
+        with self._failing():
+            receiver.join()
+        receiver.join()
+        for thread in self._threads:
+            thread.join()
+        if self._peers is not None and self._peers.leads:
+            self._peers.end(self.turns.failed)
+        elif self._following is not None and not self.turns.failed:
+            self._following.join()
+        if self._connection is not None:
+            raise self._connection from (self._causes[0] if self._causes else None)
+        if self._failures:
+            first = min(self._failures)
+            own = first.rank == self.channel.rank and self._causes
+            if own and not isinstance(self._causes[0], Exception):
+                raise self._causes[0]  # KeyboardInterrupt, SystemExit
+            raise RuntimeError(f"the step failed on pipeline rank {first.rank}: {first.text}") from (
+                self._causes[0] if own else None)
+        self.channel.flush()
+        self.gradients.add()
+        outputs, random = self._outputs
+        RandomState.set_process(random)
+        return outputs
+
+    # Threads.
+
+    def _start(self, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=target, name="shoal pipeline", daemon=True)
+        thread.start()
+        return thread
+
+    def _start_visit(self, visit: Visit, target: Callable[[], None]) -> threading.Thread:
+        def body() -> None:
+            _here.visit = visit
+            with self._failing(), applied(self._settings), torch.autograd.set_multithreading_enabled(False):
+                target()
+
+        context = self._context.copy()
+        thread = self._start(lambda: context.run(body))
+        self._threads.append(thread)
+        return thread
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Makes an exception the step's failure on all ranks."""
+        try:
+            yield
+        except Ended:
+            pass
+        except BaseException as problem:
+            self._causes.append(problem)
+            text = "".join(traceback.format_exception_only(problem)).strip()
+            self._leave(_Failure(time.time(), self.channel.rank, text), None)
+
+    def _leave(self, failure: _Failure | None, outputs: Any) -> None:
+        """Sends this rank's last message of the step, once."""
+        with self._posting:
+            if self._left:
+                return
+            self._left = True
+        if failure is not None:
+            self._failures.append(failure)
+            self.turns.fail()
+        try:
+            head = _Head(LEAVE, self.channel.rank, detail=failure)
+            value = self.pack(outputs)
+            for to in range(self.channel.size):
+                if to != self.channel.rank:
+                    self.channel.send(to, head, value)
+            if outputs is not None:
+                self._outputs = outputs
+        except BaseException as problem:
+            self._lose(problem)
+
+    def _lose(self, problem: BaseException) -> None:
+        """The group itself has failed, so that no rank can be told."""
+        if self._connection is None:
+            self._connection = problem
+        self._left = True
+        self.turns.fail()
+
+    def _receive(self) -> None:
+        waiting = set(range(self.channel.size)) - {self.channel.rank}
+        try:
+            for source in waiting:
+                self.channel.expect(source)
+            while waiting:
+                parcel = self.channel.receive()
+                if parcel.head.kind == LEAVE:
+                    waiting.discard(parcel.head.source)
+                else:
+                    self.channel.expect(parcel.head.source)
+                self._handle(parcel)
+        except BaseException as problem:
+            self._lose(problem)
+
+    def _handle(self, parcel: Parcel) -> None:
+        head: _Head = parcel.head
+        if head.kind == LEAVE:
+            if head.detail is not None:
+                self._failures.append(head.detail)
+                self.turns.fail()
+            elif head.source == 0:
+                self._outputs = parcel.open(self.modules)
+            if head.detail is not None or head.source == 0:
+                self._leave(None, None)
+            return
+        visit = self.visits[head.microbatch]
+        if head.kind == PHASE:
+            self.turns.enter_phase(visit.microbatch, head.phase)
+        elif head.kind == DONE:
+            self.turns.finish(visit.microbatch)
+        else:
+            with self.turns.lock:
+                visit.inbox.append(parcel)
+                visit.microbatch.changed.notify_all()
+            if self.channel.rank != 0 and head.microbatch not in self._serving:
+                self._serving.add(head.microbatch)
+                self._start_visit(visit, visit.serve)
+
+
+class _Gradients:
+    """Gradients of parameters that several visits of a microbatch reach, such as a tied embedding.
+
+    The first such visit adds to .grad as always. Each other one has a sum of its own, which the end of the step adds
+    in the order of visits: the order in which visits of different numbers come depends on time.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[nn.Parameter, tuple[int, int]] = {}
+        self._others: dict[nn.Parameter, dict[tuple[int, int], torch.Tensor]] = {}
+
+    def take(self, parameter: nn.Parameter, visit: tuple[int, int], gradient: torch.Tensor) -> torch.Tensor | None:
+        """Returns the tensor to add to .grad instead of the gradient; None leaves it as it is."""
+        if self._first.setdefault(parameter, visit) == visit:
+            return None
+        sums = self._others.setdefault(parameter, {})
+        sums[visit] = sums[visit] + gradient if visit in sums else gradient.clone()
+        return torch.zeros_like(gradient)
+
+    def add(self) -> None:
+        with torch.no_grad():
+            for parameter, sums in self._others.items():
+                for _, gradient in sorted(sums.items(), key=lambda item: item[0]):
+                    parameter.grad += gradient
+
+
+def gradient_hook(parameter: nn.Parameter) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """A hook for parameters of a pipeline."""
+    parameter_of = weakref.ref(parameter)
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+        visit = current()
+        if visit is None:
+            return None
+        visit.run.turns.pause(visit.microbatch)
+        return visit.run.gradients.take(parameter_of(), visit.microbatch.visit, gradient)
+    return hook
+
+
+def pause_hook(module: nn.Module, args: Any) -> None:
+    """A forward pre-hook for small modules: microbatches may take turns here."""
+    visit = current()
+    if visit is not None:
+        visit.run.turns.pause(visit.microbatch)

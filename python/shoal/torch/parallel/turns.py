@@ -1,0 +1,254 @@
+"""Which microbatch computes on a rank, and in which order; the random state of each.
+
+A *visit* is the time from a microbatch's arrival on a rank to its departure for another rank. A microbatch's
+*phase* is 0 until its first model.backward(), 1 during it, and so on: odd phases are backward ones. Visit n of a
+phase waits for the same visit of the microbatch before, so that buffers and gradients change in one order.
+"""
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+# A visit that has just arrived may compute for so long before those that have computed for longer. Most visits of
+# the rank that calls modules of others are shorter: they only hand tensors on.
+SHORT_SECONDS = 2e-3
+_DONE = (1 << 60, 0)
+_TAG = 28003
+_END, _FAILED = -1, -2
+
+
+class Ended(BaseException):
+    """Unwinds a thread of a step that has failed elsewhere."""
+
+
+class RandomState:
+    """The generators' states of one microbatch, which travel with it."""
+
+    def __init__(self, states: list[torch.Tensor]) -> None:
+        self.states, self.version = states, 0
+
+    @staticmethod
+    def of_process() -> list[torch.Tensor]:
+        states = [torch.get_rng_state()]
+        if torch.cuda.is_initialized():
+            states.append(torch.cuda.get_rng_state())
+        return states
+
+    @staticmethod
+    def set_process(states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1])
+
+    @staticmethod
+    def split(count: int) -> list[list[torch.Tensor]]:
+        """Draws states for `count` microbatches. A single one goes on with the process's."""
+        if count == 1:
+            return [RandomState.of_process()]
+        seed = int(torch.randint(1 << 62, (), dtype=torch.int64))
+        devices = ["cpu"] + (["cuda"] if torch.cuda.is_initialized() else [])
+        return [[torch.Generator(device).manual_seed(seed + i).get_state() for device in devices]
+                for i in range(count)]
+
+    def save(self) -> None:
+        now = self.of_process()
+        if not all(torch.equal(a, b) for a, b in zip(now, self.states)):
+            self.states, self.version = now, self.version + 1
+
+    def restore(self) -> None:
+        self.set_process(self.states)
+
+
+class Microbatch:
+    """A microbatch on one rank. `waiting`, `progress` and `served` are guarded by the lock of Turns."""
+
+    def __init__(self, index: int, lock: threading.Lock) -> None:
+        self.index = index
+        self.changed = threading.Condition(lock)
+        self.phase = self.visits = 0
+        self.progress = (0, 0)  # the phase and its completed visits
+        self.waiting = False
+        self.served, self.since = 0.0, 0.0  # seconds of this visit; when it last began to compute
+        self.random = RandomState([])
+
+    @property
+    def visit(self) -> tuple[int, int]:
+        """The running visit."""
+        return self.phase, self.visits - 1
+
+    def enter_phase(self, phase: int) -> None:
+        if phase > self.phase:
+            self.phase, self.visits = phase, 0
+            self.progress = max(self.progress, (phase, 0))
+
+
+class Peers:
+    """Ranks of other pipelines with which this rank makes collectives inside modules, as in tensor parallelism.
+
+    Their microbatches must compute in one order. The group's first rank decides and tells the others.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group, self.leads = group, group.rank() == 0
+        self._sent: list = []
+
+    def tell(self, decision: int) -> None:
+        self._sent = [work for work in self._sent if not work.is_completed()]
+        for to in range(1, self.group.size()):
+            self._sent.append(self.group.send([torch.tensor([decision])], to, _TAG))
+
+    def end(self, failed: bool) -> None:
+        self.tell(_FAILED if failed else _END)
+        for work in self._sent:
+            work.wait()
+
+    def follow(self, turns: "Turns") -> None:
+        """Passes on decisions until the step ends; for a thread of its own."""
+        decision = torch.empty(1, dtype=torch.int64)
+        while True:
+            self.group.recv([decision], 0, _TAG).get_future().wait()
+            if decision.item() == _FAILED:
+                raise RuntimeError("the step failed in the pipeline of the tensor-parallel group's first rank")
+            if decision.item() == _END:
+                return
+            turns.decide(int(decision.item()))
+
+
+class Turns:
+    """Lets one microbatch at a time compute on this rank."""
+
+    def __init__(self, count: int, active: int | None, peers: Peers | None = None) -> None:
+        """`active`: most microbatches between start and end; None on ranks where none starts."""
+        self._tell: Callable[[int], None] | None = peers.tell if peers is not None and peers.leads else None
+        self._decisions: deque[int] | None = deque() if peers is not None and not peers.leads else None
+        self.lock = threading.Lock()
+        self.microbatches = [Microbatch(i, self.lock) for i in range(count)]
+        self.failed = False
+        self._active, self._started = active, set()
+        self._holder: Microbatch | None = None
+        self._waiters = 0
+
+    def check(self) -> None:
+        if self.failed:
+            raise Ended()
+
+    def fail(self) -> None:
+        with self.lock:
+            self.failed = True
+            for microbatch in self.microbatches:
+                microbatch.changed.notify_all()
+
+    def arrive(self, microbatch: Microbatch) -> None:
+        """Begins a visit: waits until the microbatch may compute."""
+        with self.lock:
+            microbatch.visits += 1
+            microbatch.served = 0.0
+            self._wait(microbatch)
+        microbatch.random.restore()
+
+    def leave(self, microbatch: Microbatch) -> None:
+        """Ends the visit. The caller has saved the random state."""
+        with self.lock:
+            microbatch.progress = max(microbatch.progress, (microbatch.phase, microbatch.visits))
+            self._give_back()
+
+    def pause(self, microbatch: Microbatch) -> None:
+        """Lets another microbatch compute first where its visit is more urgent."""
+        if self._waiters == 0 and not self.failed or self._tell is not None or self._decisions is not None:
+            return
+        with self.lock:
+            self.check()
+            now = time.perf_counter()
+            microbatch.served += now - microbatch.since
+            microbatch.since = now
+            best = self._best()
+            if best is None or self._urgency(best) >= self._urgency(microbatch):
+                return
+            microbatch.random.save()
+            self._give_back()
+            self._wait(microbatch)
+        microbatch.random.restore()
+
+    def enter_phase(self, microbatch: Microbatch, phase: int) -> None:
+        with self.lock:
+            microbatch.enter_phase(phase)
+            self._grant()
+            self._notify_all()
+
+    def wait_for_phase(self, phase: int) -> None:
+        """Waits until every microbatch has entered the phase or has ended. The caller is in no visit."""
+        condition = self.microbatches[0].changed
+        with self.lock:
+            while any(m.progress < (phase, 0) for m in self.microbatches):
+                self.check()
+                condition.wait()
+
+    def finish(self, microbatch: Microbatch) -> None:
+        """The microbatch makes no more visits to this rank."""
+        with self.lock:
+            microbatch.progress = _DONE
+            self._grant()
+            self._notify_all()
+
+    def decide(self, index: int) -> None:
+        """The next visit is this microbatch's."""
+        with self.lock:
+            self._decisions.append(index)
+            self._grant()
+
+    def is_done(self, microbatch: Microbatch) -> bool:
+        return microbatch.progress == _DONE
+
+    def _notify_all(self) -> None:
+        for microbatch in self.microbatches:
+            microbatch.changed.notify_all()
+
+    def _wait(self, microbatch: Microbatch) -> None:
+        microbatch.waiting = True
+        self._waiters += 1
+        self._grant()
+        try:
+            while self._holder is not microbatch:
+                self.check()
+                microbatch.changed.wait()
+        finally:
+            microbatch.waiting = False
+            self._waiters -= 1
+        microbatch.since = time.perf_counter()
+
+    def _give_back(self) -> None:
+        self._holder = None
+        self._grant()
+
+    def _grant(self) -> None:
+        if self._holder is None and (best := self._best()) is not None:
+            self._holder = best
+            self._started.add(best.index)
+            if self._decisions is not None:
+                self._decisions.popleft()
+            elif self._tell is not None:
+                self._tell(best.index)
+            best.changed.notify_all()
+
+    def _best(self) -> Microbatch | None:
+        if self._decisions is not None:
+            decided = self.microbatches[self._decisions[0]] if self._decisions else None
+            return decided if decided is not None and decided.waiting else None
+        ready = [m for m in self.microbatches if m.waiting and m is not self._holder and self._may_compute(m)]
+        return min(ready, key=self._urgency, default=None)
+
+    def _may_compute(self, microbatch: Microbatch) -> bool:
+        if microbatch.index > 0:
+            phase, visit = microbatch.visit
+            if self.microbatches[microbatch.index - 1].progress < (phase, visit + 1):
+                return False
+        if self._active is None or microbatch.index in self._started:
+            return True
+        return sum(not self.is_done(self.microbatches[i]) for i in self._started) < self._active
+
+    @staticmethod
+    def _urgency(microbatch: Microbatch) -> tuple:
+        return microbatch.served >= SHORT_SECONDS, microbatch.phase % 2 == 0, microbatch.index
