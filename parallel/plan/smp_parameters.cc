@@ -516,7 +516,7 @@ void check_fixed(const Json& json, const SmpRaw& raw, bool pytorch,
     if (const auto* number = std::get_if<SmpOnlyNumber>(&key.takes);
         number && raw.only_numbers.at(name).value_or(number->value) != number->value)
       refuse(key, value);
-    const bool unset = value == "false" || value == "1" || value == "none";
+    const bool unset = value == "false" || value == "1" || value == "none" || value == "no_shard";
     if (std::holds_alternative<SmpInternal>(key.takes) ||
         (pytorch && key.pytorch.starts_with("refused: ") && !unset))
       refuse(key, value);

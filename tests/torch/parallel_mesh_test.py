@@ -108,8 +108,7 @@ GIVEN = {"pipeline": "1f1b", "placement_strategy": "spread", "sharding_strategy"
          "default_partition": 1, "auto_partition": False}
 BESIDE = {"auto_partition": {"default_partition": 1}, "fp16_params": {"fp16": True},
           "load_partition": {"partition_file": "cut.json"}, "dynamic_loss_scale": {"static_loss_scale": 8},
-          "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True},
-          "sdp_gradient_clipping": {"sharded_data_parallel_degree": 2}}
+          "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True}}
 OF_KIND = {"integer": 2, "number": 2, "true, false": True, "list": ["a", "b"], "object": {"a": 0}, "text": "a",
            "anything": "a", "refused": True, "false": True, "true": False, "1": 2, "auto": "nccl"}
 
@@ -171,11 +170,11 @@ class Parameters(unittest.TestCase):
 
     def test_every_key_has_its_value_or_default(self):
         config = smp.Config({"partitions": 4, "microbatches": "8", "optimize": "speed", "ddp": "True",
-                             "prescaled_batch": True, "sharded_data_parallel_degree": 2})
+                             "prescaled_batch": True, "shard_optimizer_state": True, "sharding_strategy": "NO_SHARD"})
         self.assertEqual((config.partitions, config.pipeline_parallel_degree, config.microbatches), (4, 4, 8))
         self.assertEqual((config.active_microbatches, config.memory_weight, config.pipeline), (6, 0.2, "interleaved"))
         self.assertEqual((config.sharding_level, config.hybrid_shard_degree, config.shard_optimizer_state),
-                         (3, 2, False))
+                         (1, 1, True))
         self.assertIs(config.auto_partition, True)
         with self.assertRaisesRegex(AttributeError, "no parameter partition$"):
             config.partition

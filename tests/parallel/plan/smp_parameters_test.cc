@@ -567,7 +567,7 @@ TEST(SmpParameters, PyTorchModelsHaveTheirOwnRefusals) {
   EXPECT_TRUE(in_code.plan.activations.offload);
   EXPECT_EQ(in_code.plan.pipeline.partition.default_partition, 1);
   EXPECT_THAT(in_code.notices,
-              Contains(HasSubstr("sdp_reduce_bucket_size (5) has no effect: FSDP")));
+              Contains(HasSubstr("sdp_reduce_bucket_size (5) has no effect: gradients")));
   // The same keys for Shoal's own models.
   EXPECT_THAT(said(R"({"offload_activations": true})"), HasSubstr("set activation_checkpointing"));
 }
