@@ -59,13 +59,23 @@ void Patience::pause() {
 }
 
 Lane::Lane(std::shared_ptr<collectives::Communicator> collectives,
-           std::unique_ptr<collectives::Communicator> messages)
+           std::shared_ptr<collectives::Communicator> messages)
     : owner_(::getpid()),
       spins_(spins_for(collectives->size())),
       collectives_(std::move(collectives)),
       messages_(std::move(messages)) {
   if (messages_) mailbox_ = std::make_unique<Mailbox>(*messages_);
 }
+
+Lane::Lane(std::shared_ptr<collectives::Communicator> collectives,
+           std::shared_ptr<collectives::Communicator> messages,
+           std::shared_ptr<DeviceStreams> device)
+    : owner_(::getpid()),
+      spins_(spins_for(collectives->size())),
+      device_(std::move(device)),
+      of_streams_(collectives->can_capture()),
+      collectives_(std::move(collectives)),
+      messages_(std::move(messages)) {}
 
 Lane::~Lane() { close(false); }
 
@@ -109,20 +119,32 @@ void Lane::check_open() const {
   if (ended_) std::rethrow_exception(ended_);
 }
 
-void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body) {
-  c10::intrusive_ptr<PolledWork> oldest;
+void Lane::call(const std::function<void()>& body, bool is_message) {
   try {
     if (is_forked())
       throw Error(ErrorCode::invalid_argument, "a forked process uses its parent's process group",
                   "make process groups after the fork, or start the process with spawn");
     const Hold hold(*this);
     check_open();
+    if (device_)
+      device_->follow_current(is_message && messages_ != collectives_ ? device_->messages()
+                                                                      : device_->calls());
     body();
-    if (!kept_.empty()) oldest = kept_.front();
-    kept_.push_back(std::move(work));
   } catch (...) {
     std::rethrow_exception(failure());
   }
+}
+
+void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body,
+                 bool is_message) {
+  c10::intrusive_ptr<PolledWork> oldest;
+  call(
+      [&] {
+        body();
+        if (!kept_.empty()) oldest = kept_.front();
+        kept_.push_back(std::move(work));
+      },
+      is_message);
   // One that the caller dropped without waiting ends here.
   if (oldest) oldest->poll(false);
 }
@@ -239,7 +261,7 @@ void Lane::abort(std::string_view reason) {
   const Hold hold(*this);
   if (ended_) return;
   collectives_->abort(reason);
-  if (messages_) messages_->abort(reason);
+  if (messages_ && messages_ != collectives_) messages_->abort(reason);
 }
 
 void Lane::drain() {

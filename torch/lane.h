@@ -1,4 +1,4 @@
-// One group's communicators, shared by all threads that call it.
+// One group's communicators of host memory, or of one device's, shared by all threads that call it.
 //
 // A Communicator wants one thread at a time. Each call and each look at a Work in flight therefore
 // happens under the Lane's mutex. A thread that waits drives its operation under the mutex, but
@@ -23,6 +23,7 @@
 #include "shoal/collectives/backend/node_face.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/clock.h"
+#include "shoal/torch/device.h"
 #include "shoal/torch/mailbox.h"
 
 namespace shoal::pytorch {
@@ -52,7 +53,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
  public:
   // `messages`: a second group of the same ranks for send and receive; null in a group of one.
   Lane(std::shared_ptr<collectives::Communicator> collectives,
-       std::unique_ptr<collectives::Communicator> messages);
+       std::shared_ptr<collectives::Communicator> messages);
+  // Of `device`'s memory; `messages` may be `collectives`.
+  Lane(std::shared_ptr<collectives::Communicator> collectives,
+       std::shared_ptr<collectives::Communicator> messages, std::shared_ptr<DeviceStreams> device);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -70,6 +74,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // With the mutex held. The first throws once the group has ended.
   void check_open() const;
   collectives::Communicator& collectives() { return *collectives_; }
+  collectives::Communicator& messages() { return *messages_; }
+  const std::shared_ptr<DeviceStreams>& device() const { return device_; }  // null: host memory
+  // Whether collectives are work of streams, in which no host takes part.
+  bool is_of_streams() const { return of_streams_; }
   Mailbox& mailbox() { return *mailbox_; }
   void progress() {
     if (mailbox_) mailbox_->progress();
@@ -82,9 +90,12 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool is_driven() const { return driven_.load(std::memory_order_relaxed) != nullptr; }
   void give_way() const;
 
-  // Begins a Work by `body`, which runs with the mutex held and throws Errors. Keeps it, and so its
-  // tensors, until it has ended.
-  void begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body);
+  // Runs `body` with the mutex held. On a device its collectives, or messages, come after the work
+  // of the caller's current stream. Its Errors become PyTorch's exceptions.
+  void call(const std::function<void()>& body, bool is_message = false);
+  // Begins a Work by call(body). Keeps it, and so its tensors, until it has ended.
+  void begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body,
+             bool is_message = false);
   void forget(PolledWork& work);
   // The Lane's own thread completes this Work if no other thread does.
   void follow(c10::intrusive_ptr<PolledWork> work);
@@ -113,12 +124,14 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   const int owner_;  // the process
   const int spins_;
+  const std::shared_ptr<DeviceStreams> device_;
+  const bool of_streams_ = false;
   std::mutex mutex_;  // taken before the two others; no tensor and no Work is destroyed under it
   std::atomic<int> wanted_{0};  // threads that wait for the mutex
   std::mutex driven_mutex_;
   std::atomic<collectives::NodeWork*> driven_{nullptr};  // written under driven_mutex_
   std::shared_ptr<collectives::Communicator> collectives_;
-  std::unique_ptr<collectives::Communicator> messages_;
+  std::shared_ptr<collectives::Communicator> messages_;
   std::unique_ptr<Mailbox> mailbox_;
   std::exception_ptr ended_;
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};

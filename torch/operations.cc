@@ -56,7 +56,9 @@ std::int64_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.nbytes());
 }
 
-at::Tensor bytes(std::int64_t count) { return at::empty({count}, at::kByte); }
+at::Tensor bytes(std::int64_t count, const at::Tensor& like) {
+  return at::empty({count}, at::TensorOptions(at::kByte).device(like.device()));
+}
 
 std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t units) {
   for (std::int64_t& count : counts) count *= units;
@@ -101,7 +103,7 @@ WorkResult ProcessGroupShoal::reduce_all(const Title& title, Tensors tensors,
     check_tensors(title.name, {tensor});
     const Reduced how = reduced(tensor.scalar_type(), op);
     copies = copies || how.bitwise || how.wide != how.view || !tensor.is_contiguous();
-    all.push_back(how.bitwise ? bytes(size_ * bytes_of(tensor)) : at::Tensor());
+    all.push_back(how.bitwise ? bytes(size_ * bytes_of(tensor), tensor) : at::Tensor());
     buffers.push_back(buffer_of(tensor.contiguous(), how));
   }
   const Call call = [&](Communicator& ranks, CallWork& work) {
@@ -175,11 +177,10 @@ WorkResult ProcessGroupShoal::reduce(Tensors& tensors, const c10d::ReduceOptions
     const Buffer buffer = buffer_of(tensor.contiguous(), how);
     const bool is_root = rank_ == options.rootRank;
     const int root = static_cast<int>(options.rootRank);
-    const at::Tensor all = bytes(how.bitwise && is_root ? size_ * bytes_of(tensor) : 0);
+    const at::Tensor all = bytes(how.bitwise && is_root ? size_ * bytes_of(tensor) : 0, tensor);
     const auto copy_out = [=, size = size_] {
       if (!is_root) return;
-      at::Tensor values = buffer.values;
-      if (how.bitwise) combine_bits(*how.bitwise, all, size, bytes_of(tensor), 0, values);
+      if (how.bitwise) combine_bits(*how.bitwise, all, size, bytes_of(tensor), 0, buffer.values);
       bring_back(buffer, tensor);
     };
     return start(
@@ -391,7 +392,7 @@ WorkResult ProcessGroupShoal::reduce_parts(const Title& title, Tensors outputs, 
     part.counts = scaled(flat.counts, std::max<std::int64_t>(part.from.numel() / elements, 1));
     part.equal = flat.equal;
     if (how.bitwise) {
-      part.all = bytes(size_ * bytes_of(part.from));
+      part.all = bytes(size_ * bytes_of(part.from), part.from);
       part.offset =
           std::accumulate(part.counts.begin(), part.counts.begin() + rank_, std::int64_t{0});
     }

@@ -8,8 +8,8 @@
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
+#include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/rendezvous/world.h"
 #include "shoal/torch/allocator.h"
 #include "shoal/torch/store.h"
 
@@ -39,22 +39,18 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
                                                                     : seconds(options_->timeout)) {
   translating([&] {
     adapted_ = std::make_shared<TorchStore>(store_, deadline_seconds_);
-    World world;
-    world.rank = rank;
-    world.size = size;
-    world.launcher = Launcher::torchrun;
     collectives::CommunicatorOptions how;
     how.deadline_seconds = deadline_seconds_;
     // Tensors in its memory keep the communicator, and it needs its store.
     std::shared_ptr<collectives::Communicator> collectives(
-        collectives::make_communicator(world, *adapted_, how).release(),
+        collectives::make_communicator(world(), *adapted_, how).release(),
         [store = adapted_](collectives::Communicator* ended) { delete ended; });
     std::unique_ptr<collectives::Communicator> messages;
     if (size > 1) {
-      messages_store_ = make_messages_store(store_, deadline_seconds_);
+      messages_store_ = make_part_store("messages", store_, deadline_seconds_);
       // The store's waits keep the group's own.
       how.deadline_seconds = deadlines::kHeadersMayNeverCome;
-      messages = collectives::make_communicator(world, *messages_store_, how);
+      messages = collectives::make_communicator(world(), *messages_store_, how);
     }
     offer_symmetric_memory(collectives);
     lane_ = std::make_shared<Lane>(std::move(collectives), std::move(messages));
@@ -63,20 +59,28 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
   groups().lanes.insert(lane_.get());
 }
 
+World ProcessGroupShoal::world() const {
+  World world;
+  world.rank = rank_;
+  world.size = size_;
+  world.launcher = Launcher::torchrun;
+  return world;
+}
+
 ProcessGroupShoal::~ProcessGroupShoal() {
   if (!lane_) return;
   if (lane_->is_forked()) {
-    new std::shared_ptr<Lane>(lane_);  // never destroyed
+    new auto(lanes());  // never destroyed
     return;
   }
   {
     const std::lock_guard lock(groups().mutex);
-    groups().lanes.erase(lane_.get());
+    for (const auto& lane : lanes()) groups().lanes.erase(lane.get());
   }
   // The Lane's thread may be about to call Python, which this thread must not keep from it.
   const bool has_python = Py_IsInitialized() && PyGILState_Check();
   PyThreadState* const state = has_python ? PyEval_SaveThread() : nullptr;
-  lane_->close(true);
+  shutdown();
   if (state) PyEval_RestoreThread(state);
 }
 
@@ -104,14 +108,106 @@ double ProcessGroupShoal::limit(std::chrono::milliseconds timeout) const {
   return limit_seconds_;
 }
 
+std::vector<std::shared_ptr<Lane>> ProcessGroupShoal::lanes() const {
+  const std::lock_guard lock(lanes_mutex_);
+  std::vector<std::shared_ptr<Lane>> all;
+  for (const auto& [device, lane] : device_lanes_) all.push_back(lane);
+  all.push_back(lane_);
+  return all;
+}
+
+std::shared_ptr<Lane> ProcessGroupShoal::lane_of(const char* operation, c10::Device device) {
+  if (device.is_cpu()) return lane_;
+  const std::lock_guard making(making_mutex_);
+  const auto known = [&]() -> std::shared_ptr<Lane> {
+    const std::lock_guard lock(lanes_mutex_);
+    const auto found = device_lanes_.find(device.index());
+    return found == device_lanes_.end() ? nullptr : found->second;
+  };
+  if (auto lane = known()) return lane;
+  auto lane = make_device_lane(operation, device);
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    device_lanes_.emplace(device.index(), lane);
+  }
+  const std::lock_guard lock(groups().mutex);
+  groups().lanes.insert(lane.get());
+  return lane;
+}
+
+std::shared_ptr<Lane> ProcessGroupShoal::make_device_lane(const char* operation,
+                                                          c10::Device device) {
+  lane_->call([] {});  // throws if the group has ended, or is a parent's
+  const auto streams = std::make_shared<DeviceStreams>(operation, device);
+  // Ranks may use devices of different numbers.
+  const std::string part = fmt::format("device {}", device_lanes_.size());
+  const auto make = [&](const std::string& which, const std::string& backend, Stream stream) {
+    const std::shared_ptr<Store> store = make_part_store(part + which, store_, deadline_seconds_);
+    collectives::CommunicatorOptions how;
+    how.backend = backend;
+    how.stream = stream;
+    how.deadline_seconds = deadline_seconds_;
+    // Tensors in its memory keep the communicator, and it needs its stream and its store.
+    return std::shared_ptr<collectives::Communicator>(
+        collectives::make_communicator(world(), *store, how).release(),
+        [store, streams](collectives::Communicator* ended) { delete ended; });
+  };
+  auto calls = make("", env::get_string(env::kBackend), streams->calls());
+  // NCCL's messages would wait for each other and for collectives, as one stream's work does.
+  auto messages = calls->can_capture() ? make(" messages", "native", streams->messages()) : calls;
+  return std::make_shared<Lane>(std::move(calls), std::move(messages), streams);
+}
+
 WorkResult ProcessGroupShoal::start(const Title& title, Tensors inputs, Tensors outputs,
                                     const Call& call, std::function<void()> copy_out) {
+  std::optional<c10::Device> device;
+  for (const Tensors* tensors : {&inputs, &outputs})
+    for (const at::Tensor& tensor : *tensors) {
+      if (!device) device = tensor.device();
+      SHOAL_CHECK(tensor.device() == *device,
+                  "{} of tensors on {} and {}: all must be on one device", title.name,
+                  device->str(), tensor.device().str());
+    }
+  const std::shared_ptr<Lane> lane = lane_of(title.name, device.value_or(c10::kCPU));
+  if (coalescing_ && lane->device())
+    return join(lane, title, inputs, outputs, call, std::move(copy_out));
   auto work = c10::make_intrusive<CallWork>(
-      lane_, WorkDescription{title.type, title.name, std::move(inputs), std::move(outputs),
-                             ++sequence_, limit(title.timeout)});
+      lane, WorkDescription{title.type, title.name, std::move(inputs), std::move(outputs),
+                            ++sequence_, limit(title.timeout)});
   if (copy_out) work->copy_out(std::move(copy_out));
-  lane_->begin(work, [&] { call(lane_->collectives(), *work); });
+  lane->begin(work, [&] { call(lane->collectives(), *work); });
+  return hand_out_call(work, *lane);
+}
+
+WorkResult ProcessGroupShoal::hand_out_call(const c10::intrusive_ptr<CallWork>& work, Lane& lane) {
+  if (lane.is_of_streams()) {
+    work->land(deadline_seconds_);
+    lane.follow(work);  // no host waits for it, so none would see it fail
+  }
   return hand_out(work);
+}
+
+WorkResult ProcessGroupShoal::join(const std::shared_ptr<Lane>& lane, const Title& title,
+                                   const Tensors& inputs, const Tensors& outputs, const Call& call,
+                                   std::function<void()> copy_out) {
+  const std::lock_guard lock(coalescing_mutex_);
+  c10::intrusive_ptr<CallWork>& work = joined_[lane];
+  const bool is_first = !work;
+  if (is_first)
+    work = c10::make_intrusive<CallWork>(
+        lane, WorkDescription{
+                  c10d::OpType::COALESCED, title.name, {}, {}, ++sequence_, limit(title.timeout)});
+  try {
+    lane->call([&] {
+      if (is_first) lane->collectives().begin_group();
+      call(lane->collectives(), *work);
+    });
+  } catch (...) {
+    joined_.erase(lane);  // the Communicator has discarded the calls before it
+    throw;
+  }
+  work->join(inputs, outputs, std::move(copy_out));
+  return work;
 }
 
 WorkResult ProcessGroupShoal::hand_out(const c10::intrusive_ptr<PolledWork>& work) {
@@ -129,15 +225,42 @@ void ProcessGroupShoal::startCoalescing() {
 
 WorkResult ProcessGroupShoal::endCoalescing() {
   std::vector<c10::intrusive_ptr<PolledWork>> parts;
+  decltype(joined_) joined;
   {
     const std::lock_guard lock(coalescing_mutex_);
     coalescing_ = false;
-    parts = std::move(coalesced_);
-    coalesced_.clear();
+    parts = std::exchange(coalesced_, {});
+    joined = std::exchange(joined_, {});
   }
+  for (const auto& [lane, work] : joined) {
+    lane->begin(work, [&] { work->close(lane->collectives().end_group()); });
+    hand_out_call(work, *lane);
+    parts.push_back(work);
+  }
+  // It need not wait for a stream's end, as a group does.
+  if (parts.size() == 1 && !joined.empty()) return parts.front();
   return c10::make_intrusive<GroupWork>(
       lane_, WorkDescription{c10d::OpType::COALESCED, nullptr, {}, {}, sequence_, limit_seconds_},
       std::move(parts));
+}
+
+WorkResult ProcessGroupShoal::message(const Title& title, const at::Tensor& tensor,
+                                      const at::Tensor& own, int tag, const Call& call) {
+  const std::shared_ptr<Lane> lane = translating([&] {
+    if (tag != 0)
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{} with tag {} of a tensor on {}", title.name, tag, tensor.device().str()),
+          "leave the tag out: messages of CUDA tensors match in the order of the calls");
+    return lane_of(title.name, tensor.device());
+  });
+  auto work = c10::make_intrusive<CallWork>(
+      lane,
+      WorkDescription{title.type, title.name, {own}, {tensor}, ++sequence_, limit(title.timeout)});
+  if (title.type == c10d::OpType::RECV && !own.is_same(tensor))
+    work->copy_out([own, tensor] { tensor.copy_(own); });
+  lane->begin(work, [&] { call(lane->messages(), *work); }, true);
+  return hand_out(work);
 }
 
 WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
@@ -147,6 +270,13 @@ WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
                 to, size_);
     return only("send", tensors).contiguous();
   });
+  if (!tensor.is_cpu())
+    return message({"shoal:send", c10d::OpType::SEND, c10d::kUnsetTimeout}, tensor, tensor, tag,
+                   [&](collectives::Communicator& ranks, CallWork& work) {
+                     const Moved type = moved(tensor.scalar_type());
+                     work.add(ranks.send(tensor.const_data_ptr(), tensor.numel() * type.units,
+                                         type.dtype, to));
+                   });
   auto work = c10::make_intrusive<CallWork>(
       lane_, WorkDescription{c10d::OpType::SEND,
                              "shoal:send",
@@ -173,7 +303,17 @@ WorkResult ProcessGroupShoal::receive(const Title& title, Tensors& tensors, int 
     posted->source = from;
     posted->tag = tag;
     posted->into = tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options());
+    if (!tensor.is_cpu() && from < 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("recv of a tensor on {} from any rank", tensor.device().str()),
+                  "name the rank, or receive a CPU tensor");
   });
+  if (const at::Tensor& own = posted->into; !own.is_cpu())
+    return message(
+        title, tensors.front(), own, tag, [&](collectives::Communicator& ranks, CallWork& work) {
+          const Moved type = moved(own.scalar_type());
+          work.add(ranks.recv(own.data_ptr(), own.numel() * type.units, type.dtype, from));
+        });
   auto work = c10::make_intrusive<ReceiveWork>(
       lane_,
       WorkDescription{title.type,
@@ -198,9 +338,21 @@ WorkResult ProcessGroupShoal::recvAnysource(Tensors& tensors, int tag) {
                  -1, tag);
 }
 
+// Of hosts. With a device, this rank comes to it once its current stream has come to it.
 WorkResult ProcessGroupShoal::barrier(const c10d::BarrierOptions& options) {
+  std::optional<c10::Device> device = options.device;
+  if (!options.device_ids.empty())
+    device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front()));
+  if (device && !device->is_cpu()) {
+    const c10::impl::VirtualGuardImpl guard(device->type());
+    guard.synchronizeStream(guard.getStream(*device));
+  }
   return start({"shoal:barrier", c10d::OpType::BARRIER, options.timeout}, {}, {},
                [](collectives::Communicator& ranks, CallWork& work) { work.add(ranks.barrier()); });
+}
+
+void ProcessGroupShoal::eagerConnectSingleDevice(at::Device device) {
+  translating([&] { lane_of("a process group", device); });
 }
 
 // Rank 0 waits for each other rank's word in the store and tells all what it found.
@@ -254,21 +406,35 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::split(
 at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions options) {
   return translating([&] {
     SHOAL_CHECK(elements >= 0, "a tensor of {} elements", elements);
-    SHOAL_CHECK(options.device().is_cpu(), "symmetric memory on {}", options.device().str());
     const auto bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
     if (bytes == 0) return at::empty({elements}, options);
-    const std::shared_ptr<collectives::Communicator> owner = lane_->memory_owner();
+    const std::shared_ptr<Lane> lane = lane_of("symmetric memory", options.device());
+    const std::shared_ptr<collectives::Communicator> owner = lane->memory_owner();
     SHOAL_CHECK(owner, "the process group was destroyed");
     void* memory = owner->memory_resource().allocate(bytes, MemoryTag::communication, {});
-    const auto free = [owner, bytes](void* pointer) {
+    // On a device it was freed, and will be, on the calls' stream.
+    const std::shared_ptr<DeviceStreams> streams = lane->device();
+    if (streams) streams->current_follows_calls();
+    const auto free = [owner, streams, bytes](void* pointer) {
+      if (streams) streams->follow_current(streams->calls());
       owner->memory_resource().deallocate(pointer, bytes, MemoryTag::communication, {});
     };
-    return at::from_blob(memory, {elements}, free, options);
+    return at::from_blob(memory, {elements}, free, options, options.device());
   });
 }
 
-void ProcessGroupShoal::abort() { lane_->abort("the process group was aborted"); }
+c10d::ErrorType ProcessGroupShoal::getError() {
+  for (const auto& lane : lanes())
+    if (lane->error() != c10d::ErrorType::SUCCESS) return lane->error();
+  return c10d::ErrorType::SUCCESS;
+}
 
-void ProcessGroupShoal::shutdown() { lane_->close(true); }
+void ProcessGroupShoal::abort() {
+  for (const auto& lane : lanes()) lane->abort("the process group was aborted");
+}
+
+void ProcessGroupShoal::shutdown() {
+  for (const auto& lane : lanes()) lane->close(true);
+}
 
 }  // namespace shoal::pytorch

@@ -2,8 +2,13 @@
 //
 // One backend serves all devices of a group. Calls from several threads are queued in the order in
 // which they come; ranks must agree on that order, as with every backend.
+//
+// CUDA tensors go through a communicator of their own, made by the first call with one, which is
+// therefore collective. Calls come after the work of PyTorch's current stream, and Work::wait()
+// makes that stream wait.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 #include "shoal/torch/lane.h"
 #include "shoal/torch/tensors.h"
 #include "shoal/torch/work.h"
@@ -35,6 +41,8 @@ class ProcessGroupShoal final : public c10d::Backend {
   // NOLINTEND(modernize-use-override)
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
+  // Makes the device's communicator now.
+  void eagerConnectSingleDevice(at::Device device) override;
   // Applies to later calls. A time longer than the group was made with has no effect on
   // collectives.
   void setTimeout(std::chrono::milliseconds timeout);  // NOLINT(modernize-use-override)
@@ -86,10 +94,10 @@ class ProcessGroupShoal final : public c10d::Backend {
   c10::intrusive_ptr<Backend> split(  // NOLINT(modernize-use-override)
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<Options>& options);
-  c10d::ErrorType getError() override { return lane_->error(); }
+  c10d::ErrorType getError() override;
   // Of CPU tensors, whose device has no index. DDP asks this for its buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
-  // A CPU tensor in memory that every rank of the host maps, which collectives do not copy.
+  // A tensor in memory that every rank of the host maps, which collectives do not copy.
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
   void abort() override;
   void shutdown() override;
@@ -105,6 +113,19 @@ class ProcessGroupShoal final : public c10d::Backend {
   WorkResult start(const Title& title, Tensors inputs, Tensors outputs, const Call& call,
                    std::function<void()> copy_out = nullptr);
   WorkResult hand_out(const c10::intrusive_ptr<PolledWork>& work);
+  // The same as one of the coalesced calls of a device, which become one operation.
+  WorkResult join(const std::shared_ptr<Lane>& lane, const Title& title, const Tensors& inputs,
+                  const Tensors& outputs, const Call& call, std::function<void()> copy_out);
+  // After the call has begun.
+  WorkResult hand_out_call(const c10::intrusive_ptr<CallWork>& work, Lane& lane);
+  // A message of device memory: in the order of the calls, without a tag.
+  WorkResult message(const Title& title, const at::Tensor& tensor, const at::Tensor& own, int tag,
+                     const Call& call);
+  // Of the memory of `device`. Collective for the first call with it.
+  std::shared_ptr<Lane> lane_of(const char* operation, c10::Device device);
+  std::shared_ptr<Lane> make_device_lane(const char* operation, c10::Device device);
+  std::vector<std::shared_ptr<Lane>> lanes() const;
+  World world() const;
   WorkResult receive(const Title& title, Tensors& tensors, int from, int tag);
   WorkResult reduce_all(const Title& title, Tensors tensors, const c10d::ReduceOp& op);
   // For each output the sum of this rank's part of the input at the same place.
@@ -120,12 +141,16 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::shared_ptr<Store> adapted_;  // used by the communicators
   std::unique_ptr<Store> messages_store_;
   double deadline_seconds_, limit_seconds_ = 0;
-  std::shared_ptr<Lane> lane_;
+  std::shared_ptr<Lane> lane_;  // of host memory
+  std::mutex making_mutex_;     // of a device's lane
+  mutable std::mutex lanes_mutex_;
+  std::map<c10::DeviceIndex, std::shared_ptr<Lane>> device_lanes_;
   std::atomic<std::uint64_t> sequence_{0};
   std::int64_t monitored_ = 0;
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;
   std::vector<c10::intrusive_ptr<PolledWork>> coalesced_;
+  std::map<std::shared_ptr<Lane>, c10::intrusive_ptr<CallWork>> joined_;  // on devices
 };
 
 // Ends all groups of this process that are still alive: pending operations get a few seconds. For

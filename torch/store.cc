@@ -78,10 +78,10 @@ bool TorchStore::remove(std::string_view key) {
   return guarded(key, [&] { return store_->deleteKey(std::string(key)); });
 }
 
-std::unique_ptr<Store> make_messages_store(c10::intrusive_ptr<c10d::Store> store,
-                                           double longest_wait) {
+std::unique_ptr<Store> make_part_store(const std::string& part,
+                                       c10::intrusive_ptr<c10d::Store> store, double longest_wait) {
   return std::make_unique<TorchStore>(
-      c10::make_intrusive<c10d::PrefixStore>("messages", std::move(store)), longest_wait);
+      c10::make_intrusive<c10d::PrefixStore>(part, std::move(store)), longest_wait);
 }
 
 }  // namespace shoal::pytorch

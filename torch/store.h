@@ -30,8 +30,8 @@ class TorchStore final : public Store {
   double longest_wait_;
 };
 
-// The store of a group's messages: the same with other keys.
-std::unique_ptr<Store> make_messages_store(c10::intrusive_ptr<c10d::Store> store,
-                                           double longest_wait);
+// The store of a part of the group, such as its messages: the same with other keys.
+std::unique_ptr<Store> make_part_store(const std::string& part,
+                                       c10::intrusive_ptr<c10d::Store> store, double longest_wait);
 
 }  // namespace shoal::pytorch

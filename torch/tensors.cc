@@ -1,8 +1,5 @@
 #include "shoal/torch/tensors.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::pytorch {
@@ -169,23 +166,17 @@ at::Tensor viewed(const at::Tensor& tensor, at::ScalarType view) {
 }
 
 void combine_bits(Op::RedOpType op, const at::Tensor& all, std::int64_t parts, std::int64_t stride,
-                  std::int64_t offset, at::Tensor& own) {
-  const auto* from = static_cast<const std::uint8_t*>(all.const_data_ptr()) + offset;
-  auto* to = static_cast<std::uint8_t*>(own.data_ptr());
-  const auto bytes = static_cast<std::int64_t>(own.nbytes());
-  if (bytes == 0) return;
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-  const auto fold = [&](auto&& combine) {
-    for (std::int64_t part = 1; part < parts; ++part)
-      for (std::int64_t i = 0; i < bytes; ++i) to[i] = combine(to[i], from[part * stride + i]);
-  };
-  using Byte = std::uint8_t;
-  if (op == Op::BAND)
-    fold([](Byte a, Byte b) { return static_cast<Byte>(a & b); });
-  else if (op == Op::BOR)
-    fold([](Byte a, Byte b) { return static_cast<Byte>(a | b); });
-  else
-    fold([](Byte a, Byte b) { return static_cast<Byte>(a ^ b); });
+                  std::int64_t offset, const at::Tensor& own) {
+  const at::Tensor to = own.view(-1);
+  const auto part = [&](std::int64_t i) { return all.narrow(0, i * stride + offset, to.numel()); };
+  to.copy_(part(0));
+  for (std::int64_t i = 1; i < parts; ++i)
+    if (op == Op::BAND)
+      to.bitwise_and_(part(i));
+    else if (op == Op::BOR)
+      to.bitwise_or_(part(i));
+    else
+      to.bitwise_xor_(part(i));
 }
 
 void check_tensors(const char* operation, const std::vector<at::Tensor>& tensors) {
@@ -195,12 +186,6 @@ void check_tensors(const char* operation, const std::vector<at::Tensor>& tensors
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} of a sparse tensor: shoal moves dense tensors only", operation),
                   "call to_dense() first, or use the gloo backend for it");
-    if (!tensor.device().is_cpu())
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("{} of a tensor on {}: this build of shoal.torch has no device "
-                              "communicator",
-                              operation, tensor.device().str()),
-                  "use CPU tensors, or the nccl backend for this device");
     SHOAL_CHECK(tensor.scalar_type() == tensors.front().scalar_type(),
                 "{} of tensors of {} and {}: all must be of one dtype", operation,
                 c10::toString(tensors.front().scalar_type()), c10::toString(tensor.scalar_type()));
@@ -225,15 +210,21 @@ Flat flat_like(const std::vector<at::Tensor>& parts) {
     if (part.numel() == 0) continue;
     total += part.numel();
     const auto* begin = static_cast<const char*>(part.const_data_ptr());
-    follow = follow && part.is_contiguous() && (!first || begin == end);
+    // Neighbours on a device may be two allocations, which no copy may cross.
+    follow = follow && part.is_contiguous() &&
+             (!first || (begin == end && (part.is_cpu() || part.is_alias_of(*first))));
     end = begin + part.nbytes();
     if (!first) first = &part;
   }
   const at::TensorOptions options = parts.empty() ? at::TensorOptions() : parts.front().options();
   flat.is_alias = follow && first;
-  flat.tensor = flat.is_alias
-                    ? at::from_blob(first->data_ptr(), {total}, options.requires_grad(false))
-                    : at::empty({total}, options.requires_grad(false));
+  if (flat.is_alias)
+    flat.tensor = at::for_blob(first->data_ptr(), {total})
+                      .options(options.requires_grad(false))
+                      .target_device(first->device())
+                      .make_tensor();
+  else
+    flat.tensor = at::empty({total}, options.requires_grad(false));
   return flat;
 }
 

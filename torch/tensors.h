@@ -35,12 +35,12 @@ Reduced reduced(at::ScalarType type, const c10d::ReduceOp& op);
 // The memory of a contiguous tensor, flat, under another type; complex numbers become pairs.
 at::Tensor viewed(const at::Tensor& tensor, at::ScalarType view);
 
-// Combines into `own`, bytewise, the same-sized parts that `all` holds at multiples of `stride`
-// bytes.
+// Combines into `own`, contiguous bytes, the same-sized parts that `all` holds at multiples of
+// `stride` bytes.
 void combine_bits(c10d::ReduceOp::RedOpType op, const at::Tensor& all, std::int64_t parts,
-                  std::int64_t stride, std::int64_t offset, at::Tensor& own);
+                  std::int64_t stride, std::int64_t offset, const at::Tensor& own);
 
-// Throws invalid_argument unless all are dense CPU tensors; the first two: of one dtype.
+// Throws invalid_argument unless all are dense tensors of one dtype.
 void check_tensors(const char* operation, const std::vector<at::Tensor>& tensors);
 const at::Tensor& only(const char* operation, const std::vector<at::Tensor>& tensors);
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
@@ -29,7 +30,10 @@ std::optional<std::exception_ptr> PolledWork::look(Driving* driving) {
   try {
     lane_->check_open();
     lane_->progress();
-    if (!advance(driving)) return std::nullopt;
+    if (!advance(driving)) {
+      if (!expires_.passed()) return std::nullopt;
+      expire(description_.limit_seconds);
+    }
   } catch (...) {
     problem = lane_->failure();
   }
@@ -63,11 +67,22 @@ bool PolledWork::drive(Driving& driving) {
   return done_;
 }
 
+void PolledWork::land(double seconds) {
+  const at::NoGradGuard no_grad;
+  landed_ = lane_->device()->queue(std::exchange(copy_out_, nullptr), true);
+  has_landed_ = true;
+  description_.limit_seconds = seconds;
+  expires_ = Deadline::in_seconds(seconds);
+}
+
 void PolledWork::complete(std::exception_ptr problem) {
   const auto self = c10::intrusive_ptr<PolledWork>::reclaim_copy(this);
   if (copy_out_ && !problem) try {
       const at::NoGradGuard no_grad;
-      copy_out_();
+      if (const auto& device = lane_->device())
+        landed_ = device->queue(std::move(copy_out_), false);
+      else
+        copy_out_();
     } catch (...) {
       problem = std::current_exception();
     }
@@ -80,11 +95,13 @@ void PolledWork::complete(std::exception_ptr problem) {
     done_.store(true, std::memory_order_release);
     future = future_;
   }
-  if (future) mark(*future);
+  if (future && !has_landed_) mark(*future);
   lane_->forget(*this);
 }
 
 void PolledWork::mark(c10::ivalue::Future& future) {
+  std::optional<c10::StreamGuard> on_copies;  // behind which the future puts its users
+  if (const auto& device = lane_->device()) on_copies.emplace(device->copies());
   if (const auto problem = exception())
     future.setError(problem);
   else
@@ -98,6 +115,11 @@ void PolledWork::rethrow() {
 }
 
 bool PolledWork::wait(std::chrono::milliseconds timeout) {
+  if (has_landed_ && timeout == kNoTimeout) {
+    if (done_.load(std::memory_order_acquire)) rethrow();
+    lane_->device()->current_follows(*landed_);
+    return true;
+  }
   const double seconds =
       timeout.count() > 0 ? static_cast<double>(timeout.count()) / 1e3 : description_.limit_seconds;
   Driving driving{seconds > 0 ? Deadline::in_seconds(seconds) : Deadline::never()};
@@ -111,6 +133,7 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
       patience.pause();
   }
   rethrow();
+  if (landed_) lane_->device()->current_follows(*landed_);
   return true;
 }
 
@@ -137,9 +160,11 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFuture() {
   {
     const std::lock_guard lock(future_mutex_);
     if (future_) return future_;
-    future_ = future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    done = done_;
+    std::vector<c10::Device> devices;
+    if (const auto& device = lane_->device()) devices.push_back(device->device());
+    future_ = future = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), std::move(devices));
+    done = done_ || has_landed_;
   }
   if (done)
     mark(*future);
@@ -157,7 +182,28 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFutureResult() {
   return result;
 }
 
+void CallWork::join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
+                    std::function<void()> copy_out) {
+  const auto append = [](std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  open_ = true;
+  append(description_.inputs, inputs);
+  append(description_.outputs, outputs);
+  if (!copy_out) return;
+  copy_out_ = [before = std::move(copy_out_), last = std::move(copy_out)] {
+    if (before) before();
+    last();
+  };
+}
+
+void CallWork::close(collectives::WorkPtr group) {
+  add(std::move(group));
+  open_ = false;
+}
+
 bool CallWork::advance(Driving* driving) {
+  if (open_) return false;
   for (; next_ < calls_.size(); ++next_) {
     collectives::Work* const call = calls_[next_].get();
     if (!call) continue;

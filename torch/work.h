@@ -3,6 +3,10 @@
 // A Work ends on the thread that first sees its data arrive: one that waits, one that asks whether
 // it is complete, or the Lane's own if its future was asked for. That thread copies results out,
 // wakes the others and completes the future, whose callbacks run on it.
+//
+// On a device, results are copied out on a stream that wait() puts before the current one. Where
+// operations are work of streams (Lane::is_of_streams()), wait() and the future do not wait for
+// their end either: land() puts a stream behind them at once.
 #pragma once
 
 #include <atomic>
@@ -34,12 +38,15 @@ class PolledWork : public c10d::Work {
   // Makes progress; true once it has ended, well or not. If not `may_block`, false also while
   // another thread uses the Lane.
   virtual bool poll(bool may_block);
+  // Before another thread has this Work, whose calls are work of streams: it ends in `seconds`, and
+  // waits and futures are the streams'.
+  void land(double seconds);
   // As poll(true), but waits if the operation can be driven.
   bool drive(Driving& driving);
   // Whether Works of this kind end in the order of their calls.
   virtual bool is_ordered() const { return true; }
 
-  bool isCompleted() override { return poll(false); }
+  bool isCompleted() override { return poll(false) && (!landed_ || landed_->query()); }
   bool isSuccess() const override;
   std::vector<at::Tensor> result() override { return description_.outputs; }
   bool wait(std::chrono::milliseconds timeout) override;
@@ -70,19 +77,28 @@ class PolledWork : public c10d::Work {
   void mark(c10::ivalue::Future& future);
 
   std::atomic<bool> claimed_{false}, done_{false};
+  bool has_landed_ = false;
+  DeviceStreams::Reached landed_;  // the end of the results on the device; valid once `done_`
+  Deadline expires_ = Deadline::never();
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// One or several calls of the collectives' Communicator, or sends.
+// One or several calls of the collectives' Communicator, or sends; on a device, receives too.
 class CallWork final : public PolledWork {
  public:
   using PolledWork::PolledWork;
   void add(collectives::WorkPtr call) { calls_.push_back(std::move(call)); }
   void copy_out(std::function<void()> body) { copy_out_ = std::move(body); }
+  // Adds tensors of another call of one group, without which this cannot end.
+  void join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
+            std::function<void()> copy_out);
+  void close(collectives::WorkPtr group);
   // Kept until it has ended.
   void hold(std::shared_ptr<void> memory) { held_.push_back(std::move(memory)); }
-  bool is_ordered() const override { return description_.type != c10d::OpType::SEND; }
+  bool is_ordered() const override {
+    return description_.type != c10d::OpType::SEND && description_.type != c10d::OpType::RECV;
+  }
 
  private:
   bool advance(Driving* driving) override;
@@ -90,6 +106,7 @@ class CallWork final : public PolledWork {
 
   std::vector<collectives::WorkPtr> calls_;
   std::size_t next_ = 0;  // the first call that has not ended
+  bool open_ = false;
   std::vector<std::shared_ptr<void>> held_;
 };
 

@@ -352,6 +352,18 @@ def symmetric(rank, size):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the caller destroys one
 
 
+def cuda(rank, size):
+    """A device that cannot be used is refused by name, and the group goes on."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    try:
+        backend.eager_connect_single_device(torch.device("cuda:0"))
+    except dist.DistBackendError as error:
+        assert "a process group on cuda:0: " in str(error) and "SHOAL_CUDA=ON" in str(error), error
+    else:
+        raise AssertionError("not refused")
+    dist.all_reduce(torch.ones(3))
+
+
 def tests(body, sizes=(2, 4)):
     def test(self):
         for size in sizes:
@@ -373,6 +385,10 @@ class Operations(unittest.TestCase):
     test_split = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8 splits NCCL's groups only")(tests(split))
     test_memory = tests(memory)
     test_ddp_buckets = tests(buckets, (2,))
+
+    @unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
+    def test_cuda(self):
+        ranks.run(1, cuda)
 
     def test_symmetric_allocator(self):
         with unittest.mock.patch.dict(os.environ, SHOAL_TORCH_SYMMETRIC="1"):

@@ -1,0 +1,314 @@
+"""Checkpoints of any layout into any other, and activation checkpointing and offloading."""
+import functools
+import glob
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import ranks
+import torch
+from parallel_optimizer_test import (SHARDED, batch, begin, model_of, optimizer_of, packed, train, train_plain, train_step,
+                                     unpacked, values)
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from shoal.torch import parallel as smp
+from shoal.torch.parallel import activations
+from shoal.torch.parallel.state import state
+
+LAYOUTS = ((1, {}), (2, {"ddp": True}), (4, {"ddp": True}), (2, SHARDED), (4, SHARDED),
+           (2, {"partitions": 2, "microbatches": 2}), (4, {**SHARDED, "partitions": 2, "microbatches": 2}))
+
+
+def assert_same(found, expected, tolerance=0.0):
+    assert list(found) == list(expected), (list(found), list(expected))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance, msg=name)
+
+
+def run_write(rank, size, config, folder, dtype=torch.float32):
+    """Two steps, a checkpoint of each kind, and two steps more."""
+    model, optimizer = begin(config, dtype=dtype)
+    train(model, optimizer, range(2))
+    smp.save_checkpoint(folder, tag="two", model=model, optimizer=optimizer, user_content={"step": 2})
+    smp.save_checkpoint(folder, tag="two.bin", partial=False, model=model, optimizer=optimizer, user_content=[2])
+    if state.mesh.rank("rdp") == 0 or optimizer.shards:
+        smp.save(optimizer.local_state_dict(gather_if_shard=False), os.path.join(folder, "optimizer.pt"),
+                 v3=optimizer.shards is not None)
+    smp.barrier()
+    train(model, optimizer, range(2, 4))
+    return packed((values(model), optimizer.state_dict()))
+
+
+def run_continue(rank, size, config, folder, kind, dtype=torch.float32):
+    model, optimizer = begin(config, dtype=dtype)
+    if kind == "partial":
+        assert smp.resume_from_checkpoint(folder, tag="two") == {"step": 2}
+    elif kind == "full":
+        assert smp.resume_from_checkpoint(folder, tag="two.bin", partial=False) == [2]
+    else:
+        smp.resume_from_checkpoint(folder, tag="two", load_optimizer=False)
+        # as Hugging Face's Trainer does it
+        model.register_post_step_hook(
+            lambda model, optimizer: optimizer.load_state_dict(smp.load(os.path.join(folder, "optimizer.pt"))))
+    train(model, optimizer, range(2, 4))
+    return packed((values(model), optimizer.state_dict()))
+
+
+class Checkpoints(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def check(self, before, after, kind, tolerance=1e-6, **arguments):
+        folder = os.path.join(self.folder, str(len(os.listdir(self.folder))))
+        expected, expected_state = unpacked(ranks.run(before[0], functools.partial(run_write, **arguments), before[1],
+                                                      folder)[0])
+        for text in ranks.run(after[0], functools.partial(run_continue, **arguments), after[1], folder, kind):
+            found, found_state = unpacked(text)
+            assert_same(found, expected, tolerance)
+            for index, of_parameter in expected_state["state"].items():
+                assert_same(found_state["state"][index], of_parameter, tolerance)
+
+    def test_same_layout_has_the_same_bits(self):
+        self.check(LAYOUTS[0], LAYOUTS[0], "partial", 0.0)
+        self.check(LAYOUTS[4], LAYOUTS[4], "partial", 0.0)
+        self.check(LAYOUTS[6], LAYOUTS[6], "full", 0.0)
+        self.check(LAYOUTS[3], LAYOUTS[3], "local", 0.0)
+
+    def test_masters(self):
+        config = {**SHARDED, "bf16": True}
+        self.check((2, config), (2, config), "partial", 0.0, dtype=torch.bfloat16)
+        self.check((2, config), (1, {"bf16": True}), "full", 5e-3, dtype=torch.bfloat16)
+
+    def test_other_layouts(self):
+        self.check(LAYOUTS[0], LAYOUTS[4], "partial")
+        self.check(LAYOUTS[4], LAYOUTS[5], "partial")
+        self.check(LAYOUTS[5], LAYOUTS[1], "full")
+        self.check(LAYOUTS[6], LAYOUTS[0], "local")
+        self.check(LAYOUTS[1], LAYOUTS[6], "local")
+
+    def test_plain_optimizer_continues(self):
+        folder = os.path.join(self.folder, "plain")
+        expected, _ = unpacked(ranks.run(4, run_write, LAYOUTS[6][1], folder)[0])
+        model = model_of()
+        model.load_state_dict(torch.load(os.path.join(folder, "two.bin")))
+        optimizer = optimizer_of(model)
+        optimizer.load_state_dict(torch.load(os.path.join(folder, "optimizer_two.bin")))
+        train_plain(model, optimizer, range(2, 4))
+        assert_same(dict(model.state_dict()), expected, 1e-6)
+
+    def test_torn_checkpoints_are_refused(self):
+        ranks.run(2, run_write, SHARDED, self.folder)
+        torn = os.path.join(self.folder, "two_partial", "optimizer_0_0_1.pt")
+        with open(torn, "rb") as file:
+            content = file.read()
+        for damage, message in ((lambda: os.truncate(torn, len(content) // 2), "is not whole"),
+                                (lambda: os.remove(torn), "there is no file"),
+                                (lambda: shutil.copyfile(torn.replace("_1.pt", "_0.pt"), torn), None)):
+            damage()
+            with self.subTest(message), self.assertRaises(ranks.Failed) as failed:
+                ranks.run(4, run_continue, {"ddp": True}, self.folder, "partial")
+            self.assertIn(message or "has no elements", failed.exception.texts[0])
+        with open(torn, "wb") as file:
+            file.write(content)
+        about = os.path.join(self.folder, "two_partial", "shoal.json")
+        with open(about) as file:
+            known = json.load(file)
+        with open(about, "w") as file:
+            json.dump({**known, "id": "0"}, file)
+        with self.assertRaisesRegex(ranks.Failed, "is of another save"):
+            ranks.run(2, run_continue, SHARDED, self.folder, "partial")
+        os.remove(about)
+        with self.assertRaisesRegex(ranks.Failed, "is no partial checkpoint"):
+            ranks.run(2, run_continue, SHARDED, self.folder, "partial")
+
+    def test_kept_checkpoints(self):
+        ranks.run(2, run_many, self.folder)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["b_partial", "c_partial", "newest"])
+        with open(os.path.join(self.folder, "newest")) as file:
+            self.assertEqual(file.read(), "c")
+        self.assertEqual(glob.glob(os.path.join(self.folder, "*", ".*")), [])
+
+
+def run_many(rank, size, folder):
+    model, optimizer = begin({"ddp": True})
+    for tag in ("a", "b", "a", "b", "c"):
+        smp.save_checkpoint(folder, tag=tag, model=model, user_content=tag, num_kept_partial_checkpoints=2)
+    assert smp.resume_from_checkpoint(folder, load_optimizer=False) == "c"
+    try:
+        smp.resume_from_checkpoint(folder)
+    except ValueError as problem:
+        assert "has no optimizer" in str(problem)
+    else:
+        raise AssertionError("a checkpoint without an optimizer was loaded into one")
+
+
+# Activations.
+
+WIDTH, LAYERS = 256, 12
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x):
+        return x + self.drop(self.down(torch.relu(self.up(x))))
+
+
+class Chain(nn.Module):
+    """Blocks as a sequence, which pipelines may cut, between two layers."""
+
+    def __init__(self, layers):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
+
+    def forward(self, x):
+        return self.last(self.blocks(self.first(x)))
+
+
+def run_activations(rank, size, config, strategy, layers=4):
+    """Gradients and the random state after a step, with and without checkpoints."""
+    smp.init(config)
+    found, calls = [], []
+    for use in (False, True):
+        model = smp.DistributedModel(Chain(layers))
+        if use:
+            smp.set_activation_checkpointing(model.module.blocks, strategy=strategy)
+        optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+
+        @smp.step
+        def step(model, x):
+            loss = model(x).square().mean()
+            model.backward(loss)
+            return loss
+
+        for _ in range(2):
+            torch.manual_seed(7)
+            optimizer.zero_grad()
+            calls.append(0)
+            for block in model.module.blocks:
+                def count(*_):
+                    calls[-1] += 1
+                handle = block.up.register_forward_pre_hook(count)
+            loss = step(model, torch.randn(8, WIDTH)).reduce_mean()
+            handle.remove()
+        found.append((loss, torch.get_rng_state(),
+                      {name: p.grad.clone() for name, p in model.local_named_parameters()}))
+        del model, optimizer
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1]), "checkpoints change the random state"
+    assert_same(found[1][2], found[0][2])
+    return calls
+
+
+def run_offload(rank, size, horizon):
+    """Bytes of the blocks' inputs that are alive after forward, and at most in backward; gradients as without."""
+    smp.init({"offload_activations": horizon > 0,
+              **({"activation_loading_horizon": horizon} if horizon else {})})
+    model = smp.DistributedModel(Chain(LAYERS))
+    smp.set_activation_checkpointing(model.module.blocks)
+    inputs = []
+    for block in model.module.blocks:
+        block.up.register_forward_pre_hook(lambda module, args: inputs.append(StorageWeakRef(args[0].untyped_storage())))
+    x = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(2))
+    size_of_one = x.nbytes
+
+    def alive():
+        return size_of_one * len({ref.cdata for ref in inputs if not ref.expired()})
+
+    seen = []
+
+    @smp.step
+    def step(model, x):
+        torch.manual_seed(5)
+        loss = model(x).square().mean()
+        seen.append(alive())
+        inputs.clear()
+        model.backward(loss)
+
+    step(model, x)
+    resident = None
+    if horizon:
+        resident = seen_in_backward(model, x)
+    return packed((seen[0] / size_of_one, resident, {n: p.grad for n, p in model.local_named_parameters()}))
+
+
+def seen_in_backward(model, x):
+    """The most inputs that are in memory at once in backward: in use, or loaded ahead."""
+    most, loaded = [0], []
+    load = activations._Away._load
+
+    def counting(away):
+        tensor, event = load(away)
+        loaded.append(StorageWeakRef(tensor.untyped_storage()))
+        most[0] = max(most[0], sum(not ref.expired() for ref in loaded))
+        return tensor, event
+
+    activations._Away._load = counting
+
+    @smp.step
+    def step(model, x):
+        model.backward(model(x).square().mean())
+
+    gradients_before = {n: p.grad.clone() for n, p in model.local_named_parameters()}
+    step(model, x)
+    for name, p in model.local_named_parameters():
+        p.grad = gradients_before[name]
+    return most[0]
+
+
+class Activations(unittest.TestCase):
+    def test_same_bits(self):
+        for strategy in ("each", "contiguous", "group_2"):
+            for plain, _, _, again in [ranks.run(1, run_activations, {}, strategy)[0]]:
+                self.assertEqual((plain, again), (1, 2))
+
+    def test_parts_of_a_pipeline(self):
+        config = {"partitions": 2, "microbatches": 2}
+        for strategy in ("each", "group_2"):
+            found = ranks.run(2, run_activations, config, strategy)
+            self.assertEqual(sum(calls[1] for calls in found), 2)  # the last block's, in each microbatch
+            self.assertEqual(sum(calls[3] for calls in found), 4)
+        ranks.run(2, run_activations, {**config, "offload_activations": True}, "each")
+
+    def test_offloaded_inputs(self):
+        kept, _, expected = unpacked(ranks.run(1, run_offload, 0)[0])
+        self.assertAlmostEqual(kept, LAYERS, delta=0.05 * LAYERS)
+        for horizon in (1, 3):
+            left, in_backward, found = unpacked(ranks.run(1, run_offload, horizon)[0])
+            self.assertLessEqual(left, 0.05 * LAYERS)
+            self.assertLessEqual(in_backward, horizon + 1)
+            self.assertGreaterEqual(in_backward, horizon)
+            assert_same(found, expected)
+
+    def test_functions(self):
+        state.clear()
+        torch.manual_seed(0)
+        chain = Chain(5)
+        x = torch.randn(4, WIDTH, requires_grad=True)
+        for strategy, runs in (("each", 5), ("contiguous", 1), ("group_3", 2)):
+            torch.manual_seed(1)
+            expected = torch.autograd.grad(chain.blocks(x).sum(), x)[0]
+            torch.manual_seed(1)
+            self.assertTrue(torch.equal(torch.autograd.grad(
+                smp.activations.checkpoint_sequential(chain.blocks, x, strategy).sum(), x)[0], expected))
+            self.assertEqual(len(activations._groups(list(chain.blocks), activations._length(strategy, 5))), runs)
+        two = nn.Sequential(*(type("Two", (nn.Module,), {"forward": lambda self, a, b: (a + b, a * b)})()
+                              for _ in range(3)))
+        a, b = smp.activations.checkpoint_sequential(two, (x, x), "group_2")
+        self.assertTrue(torch.equal(a, (2 * x + x * x) + 2 * x * x * x))
+        for strategy in ("all", "group_0", "group_x"):
+            with self.assertRaisesRegex(ValueError, "strategy of activation checkpointing"):
+                smp.activations.checkpoint_sequential(two, (x, x), strategy)
+
+
+if __name__ == "__main__":
+    unittest.main()
