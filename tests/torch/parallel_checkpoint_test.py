@@ -107,11 +107,11 @@ class Checkpoints(unittest.TestCase):
             content = file.read()
         for damage, message in ((lambda: os.truncate(torn, len(content) // 2), "is not whole"),
                                 (lambda: os.remove(torn), "there is no file"),
-                                (lambda: shutil.copyfile(torn.replace("_1.pt", "_0.pt"), torn), None)):
+                                (lambda: shutil.copyfile(torn.replace("_1.pt", "_0.pt"), torn), "is not whole")):
             damage()
             with self.subTest(message), self.assertRaises(ranks.Failed) as failed:
                 ranks.run(4, run_continue, {"ddp": True}, self.folder, "partial")
-            self.assertIn(message or "has no elements", failed.exception.texts[0])
+            self.assertIn(message, failed.exception.texts[0])
         with open(torn, "wb") as file:
             file.write(content)
         about = os.path.join(self.folder, "two_partial", "shoal.json")
@@ -194,10 +194,11 @@ def run_activations(rank, size, config, strategy, layers=4):
             torch.manual_seed(7)
             optimizer.zero_grad()
             calls.append(0)
-            for block in model.module.blocks:
-                def count(*_):
-                    calls[-1] += 1
-                handle = block.up.register_forward_pre_hook(count)
+
+            def count(*_):
+                calls[-1] += 1
+
+            handle = model.module.blocks[-1].up.register_forward_pre_hook(count)
             loss = step(model, torch.randn(8, WIDTH)).reduce_mean()
             handle.remove()
         found.append((loss, torch.get_rng_state(),
@@ -272,7 +273,7 @@ class Activations(unittest.TestCase):
                 self.assertEqual((plain, again), (1, 2))
 
     def test_parts_of_a_pipeline(self):
-        config = {"partitions": 2, "microbatches": 2}
+        config = {"partitions": 2, "microbatches": 2, "skip_tracing": True}  # two models that are cut alike
         for strategy in ("each", "group_2"):
             found = ranks.run(2, run_activations, config, strategy)
             self.assertEqual(sum(calls[1] for calls in found), 2)  # the last block's, in each microbatch
