@@ -150,7 +150,7 @@ std::string parse_parameters(const std::string& text, const std::string& source)
 using Units = std::vector<parallel::UnitCost>;
 
 template <typename T>
-T item_or(const py::dict& unit, const char* name, T fallback) {
+T item_or(const py::dict& unit, const char* name, const T& fallback) {
   return unit.contains(name) ? unit[name].cast<T>() : fallback;
 }
 

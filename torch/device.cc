@@ -72,7 +72,7 @@ DeviceStreams::~DeviceStreams() {
     std::this_thread::yield();
   }
   // The device hangs; the memory must not go to anyone else.
-  new std::deque<Running>(std::move(running_));
+  new std::deque<Running>(std::move(running_));  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
 void DeviceStreams::follow_current(const Stream& calls) const {

@@ -70,7 +70,8 @@ World ProcessGroupShoal::world() const {
 ProcessGroupShoal::~ProcessGroupShoal() {
   if (!lane_) return;
   if (lane_->is_forked()) {
-    new auto(lanes());  // never destroyed
+    // Never destroyed.
+    new auto(lanes());  // NOLINT(bugprone-unhandled-exception-at-new)
     return;
   }
   {
@@ -96,9 +97,10 @@ void close_all_groups() {
 void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
   limit_seconds_ = seconds(timeout);
-  if (limit_seconds_ > deadline_seconds_)
+  if (limit_seconds_ > deadline_seconds_) {
     TORCH_WARN("shoal: this group's operations still end after ", deadline_seconds_,
                " s, the timeout that it was made with; make the group with a longer timeout");
+  }
 }
 
 // 0: the Communicator's own deadline, whose error knows most.

@@ -181,6 +181,7 @@ c10::Stream current_stream(c10::Device device) { return Guard().getStream(device
 
 Stream handle_of(c10::Stream stream) {
   return {ours(stream.device()), stream.id() == 0 ? default_stream(stream.device())
+                                                  // NOLINTNEXTLINE(performance-no-int-to-ptr)
                                                   : reinterpret_cast<void*>(stream.id())};
 }
 
