@@ -37,6 +37,8 @@ if(PyTorch_FOUND AND NOT TARGET PyTorch::PyTorch)
     ${PyTorch_INCLUDE_DIRS} ${PyTorch_PYTHON_INCLUDE_DIR})
   target_compile_definitions(PyTorch::PyTorch INTERFACE
     USE_DISTRIBUTED USE_C10D_GLOO _GLIBCXX_USE_CXX11_ABI=${abi} ${PyTorch_PYBIND11_DEFINITIONS})
+  # For clang-tidy: functions that only some versions of PyTorch have cannot be marked `override`.
+  target_compile_options(PyTorch::PyTorch INTERFACE -Wno-inconsistent-missing-override)
   foreach(library IN ITEMS c10 torch torch_cpu torch_python)
     target_link_libraries(PyTorch::PyTorch INTERFACE ${PyTorch_LIBRARY_DIR}/lib${library}.so)
   endforeach()

@@ -36,16 +36,16 @@ class ProcessGroupShoal final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "shoal"; }
   // No `override` here and at setTimeout() and split(): PyTorch 2.8 has no such functions.
-  // NOLINTBEGIN(modernize-use-override,clang-diagnostic-inconsistent-missing-override)
+  // NOLINTBEGIN(modernize-use-override)
   c10::intrusive_ptr<Options> getBackendOptions() { return options_; }
-  // NOLINTEND(modernize-use-override,clang-diagnostic-inconsistent-missing-override)
+  // NOLINTEND(modernize-use-override)
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   // Makes the device's communicator now.
   void eagerConnectSingleDevice(at::Device device) override;
   // Applies to later calls. A time longer than the group was made with has no effect on
   // collectives.
-  // NOLINTNEXTLINE(modernize-use-override,clang-diagnostic-inconsistent-missing-override)
+  // NOLINTNEXTLINE(modernize-use-override)
   void setTimeout(std::chrono::milliseconds timeout);
 
   WorkResult broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -92,7 +92,7 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
   // A group of these ranks, by rendezvous of its members only.
-  // NOLINTNEXTLINE(modernize-use-override,clang-diagnostic-inconsistent-missing-override)
+  // NOLINTNEXTLINE(modernize-use-override)
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options);
