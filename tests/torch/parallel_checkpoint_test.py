@@ -9,8 +9,7 @@ import unittest
 
 import ranks
 import torch
-from parallel_optimizer_test import (SHARDED, batch, begin, model_of, optimizer_of, packed, train, train_plain, train_step,
-                                     unpacked, values)
+from parallel_optimizer_test import SHARDED, begin, model_of, optimizer_of, packed, train, train_plain, unpacked, values
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -18,8 +17,7 @@ from shoal.torch import parallel as smp
 from shoal.torch.parallel import activations
 from shoal.torch.parallel.state import state
 
-LAYOUTS = ((1, {}), (2, {"ddp": True}), (4, {"ddp": True}), (2, SHARDED), (4, SHARDED),
-           (2, {"partitions": 2, "microbatches": 2}), (4, {**SHARDED, "partitions": 2, "microbatches": 2}))
+ONE, SEGMENTS, CUT = (1, {}), (2, SHARDED), (4, {**SHARDED, "partitions": 2, "microbatches": 2})
 
 
 def assert_same(found, expected, tolerance=0.0):
@@ -58,14 +56,21 @@ def run_continue(rank, size, config, folder, kind, dtype=torch.float32):
 
 
 class Checkpoints(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
+    @classmethod
+    def setUpClass(cls):
+        cls.folder, cls.written = tempfile.mkdtemp(), {}
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+
+    def write(self, size, config, dtype=torch.float32):
+        """The folder of a run's checkpoints, and what the run ended with. Tests share the runs."""
+        name = f"{size}{json.dumps(config)}{dtype}".replace('"', "")
+        if name not in self.written:
+            folder = os.path.join(self.folder, name)
+            self.written[name] = folder, unpacked(ranks.run(size, run_write, config, folder, dtype)[0])
+        return self.written[name]
 
     def check(self, before, after, kind, tolerance=1e-6, **arguments):
-        folder = os.path.join(self.folder, str(len(os.listdir(self.folder))))
-        expected, expected_state = unpacked(ranks.run(before[0], functools.partial(run_write, **arguments), before[1],
-                                                      folder)[0])
+        folder, (expected, expected_state) = self.write(*before, **arguments)
         for text in ranks.run(after[0], functools.partial(run_continue, **arguments), after[1], folder, kind):
             found, found_state = unpacked(text)
             assert_same(found, expected, tolerance)
@@ -73,10 +78,9 @@ class Checkpoints(unittest.TestCase):
                 assert_same(found_state["state"][index], of_parameter, tolerance)
 
     def test_same_layout_has_the_same_bits(self):
-        self.check(LAYOUTS[0], LAYOUTS[0], "partial", 0.0)
-        self.check(LAYOUTS[4], LAYOUTS[4], "partial", 0.0)
-        self.check(LAYOUTS[6], LAYOUTS[6], "full", 0.0)
-        self.check(LAYOUTS[3], LAYOUTS[3], "local", 0.0)
+        self.check(ONE, ONE, "partial", 0.0)
+        self.check(SEGMENTS, SEGMENTS, "local", 0.0)
+        self.check(CUT, CUT, "full", 0.0)
 
     def test_masters(self):
         config = {**SHARDED, "bf16": True}
@@ -84,15 +88,13 @@ class Checkpoints(unittest.TestCase):
         self.check((2, config), (1, {"bf16": True}), "full", 5e-3, dtype=torch.bfloat16)
 
     def test_other_layouts(self):
-        self.check(LAYOUTS[0], LAYOUTS[4], "partial")
-        self.check(LAYOUTS[4], LAYOUTS[5], "partial")
-        self.check(LAYOUTS[5], LAYOUTS[1], "full")
-        self.check(LAYOUTS[6], LAYOUTS[0], "local")
-        self.check(LAYOUTS[1], LAYOUTS[6], "local")
+        self.check(ONE, CUT, "local")
+        self.check(SEGMENTS, (2, {"partitions": 2, "microbatches": 2}), "partial")
+        self.check(CUT, (2, {"ddp": True}), "partial")
+        self.check(CUT, ONE, "local")
 
     def test_plain_optimizer_continues(self):
-        folder = os.path.join(self.folder, "plain")
-        expected, _ = unpacked(ranks.run(4, run_write, LAYOUTS[6][1], folder)[0])
+        folder, (expected, _) = self.write(*CUT)
         model = model_of()
         model.load_state_dict(torch.load(os.path.join(folder, "two.bin")))
         optimizer = optimizer_of(model)
@@ -101,36 +103,36 @@ class Checkpoints(unittest.TestCase):
         assert_same(dict(model.state_dict()), expected, 1e-6)
 
     def test_torn_checkpoints_are_refused(self):
-        ranks.run(2, run_write, SHARDED, self.folder)
-        torn = os.path.join(self.folder, "two_partial", "optimizer_0_0_1.pt")
+        folder = os.path.join(self.folder, "torn")
+        shutil.copytree(self.write(*SEGMENTS)[0], folder)
+        torn = os.path.join(folder, "two_partial", "optimizer_0_0_1.pt")
+        about = os.path.join(folder, "two_partial", "shoal.json")
         with open(torn, "rb") as file:
             content = file.read()
-        for damage, message in ((lambda: os.truncate(torn, len(content) // 2), "is not whole"),
-                                (lambda: os.remove(torn), "there is no file"),
-                                (lambda: shutil.copyfile(torn.replace("_1.pt", "_0.pt"), torn), "is not whole")):
-            damage()
-            with self.subTest(message), self.assertRaises(ranks.Failed) as failed:
-                ranks.run(4, run_continue, {"ddp": True}, self.folder, "partial")
-            self.assertIn(message, failed.exception.texts[0])
-        with open(torn, "wb") as file:
-            file.write(content)
-        about = os.path.join(self.folder, "two_partial", "shoal.json")
         with open(about) as file:
             known = json.load(file)
-        with open(about, "w") as file:
-            json.dump({**known, "id": "0"}, file)
-        with self.assertRaisesRegex(ranks.Failed, "is of another save"):
-            ranks.run(2, run_continue, SHARDED, self.folder, "partial")
-        os.remove(about)
-        with self.assertRaisesRegex(ranks.Failed, "is no partial checkpoint"):
-            ranks.run(2, run_continue, SHARDED, self.folder, "partial")
+
+        def of_another_save():
+            with open(torn, "wb") as file:
+                file.write(content)
+            with open(about, "w") as file:
+                json.dump({**known, "id": "0"}, file)
+
+        for damage, message in ((lambda: os.truncate(torn, len(content) // 2), "is not whole"),
+                                (lambda: os.remove(torn), "there is no file"),
+                                (of_another_save, "is of another save"),
+                                (lambda: os.remove(about), "is no partial checkpoint")):
+            damage()
+            with self.subTest(message), self.assertRaisesRegex(ranks.Failed, message):
+                ranks.run(1, run_continue, {}, folder, "partial")
 
     def test_kept_checkpoints(self):
-        ranks.run(2, run_many, self.folder)
-        self.assertEqual(sorted(os.listdir(self.folder)), ["b_partial", "c_partial", "newest"])
-        with open(os.path.join(self.folder, "newest")) as file:
+        folder = os.path.join(self.folder, "kept")
+        ranks.run(2, run_many, folder)
+        self.assertEqual(sorted(os.listdir(folder)), ["b_partial", "c_partial", "newest"])
+        with open(os.path.join(folder, "newest")) as file:
             self.assertEqual(file.read(), "c")
-        self.assertEqual(glob.glob(os.path.join(self.folder, "*", ".*")), [])
+        self.assertEqual(glob.glob(os.path.join(folder, "*", ".*")), [])
 
 
 def run_many(rank, size, folder):
@@ -218,7 +220,8 @@ def run_offload(rank, size, horizon):
     smp.set_activation_checkpointing(model.module.blocks)
     inputs = []
     for block in model.module.blocks:
-        block.up.register_forward_pre_hook(lambda module, args: inputs.append(StorageWeakRef(args[0].untyped_storage())))
+        block.up.register_forward_pre_hook(
+            lambda module, args: inputs.append(StorageWeakRef(args[0].untyped_storage())))
     x = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(2))
     size_of_one = x.nbytes
 
@@ -269,8 +272,7 @@ def seen_in_backward(model, x):
 class Activations(unittest.TestCase):
     def test_same_bits(self):
         for strategy in ("each", "contiguous", "group_2"):
-            for plain, _, _, again in [ranks.run(1, run_activations, {}, strategy)[0]]:
-                self.assertEqual((plain, again), (1, 2))
+            self.assertEqual(ranks.run(1, run_activations, {}, strategy)[0], [1, 1, 2, 2])
 
     def test_parts_of_a_pipeline(self):
         config = {"partitions": 2, "microbatches": 2, "skip_tracing": True}  # two models that are cut alike

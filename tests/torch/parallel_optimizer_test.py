@@ -223,7 +223,29 @@ def run_pending(rank, size, config):
         torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-6, atol=1e-6)
 
 
+def run_left_out(rank, size, config, zero):
+    """A batch whose gradients are thrown away, clipped or not, leaves no trace."""
+    model, optimizer = begin(config, "sgd")
+    start = values(model)
+    half = slice(rank * 4, rank * 4 + 4)
+    for clip in (False, True):
+        train_step(model, *(part[half] for part in batch(7)))
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        (model if zero == "model" else optimizer).zero_grad()
+    assert all(torch.equal(value, start[name]) for name, value in values(model).items())
+    train(model, optimizer, range(1))
+    plain = model_of()
+    train_plain(plain, optimizer_of(plain, "sgd"), range(1))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(values(model)[name], value, rtol=1e-6, atol=1e-6)
+
+
 class Gradients(Case):
+    def test_batches_may_be_left_out(self):
+        for zero in ("model", "optimizer"):
+            ranks.run(2, run_left_out, SHARDED, zero)
+
     def test_split_and_whole_parameters_count_once(self):
         tensor = {"tensor_parallel_degree": 2, "ddp": True}
         for config in (tensor, {**tensor, "prescaled_batch": True}, {**tensor, "shard_optimizer_state": True}):

@@ -22,11 +22,6 @@ def axis_of(parameter: nn.Parameter) -> str:
     return "dp" if getattr(parameter, "tp_partial", False) else state.mesh.batch_axis
 
 
-def is_sharded(parameter: torch.Tensor) -> bool:
-    """True for a parameter that FSDP2 keeps in shards, and whose gradients it reduces."""
-    return hasattr(parameter, "device_mesh")
-
-
 def reduce(model: Any) -> None:
     """Makes the gradients on this rank the mean over the step's distinct batches.
 
@@ -39,7 +34,7 @@ def reduce(model: Any) -> None:
     """
     install()
     model.passes = 0
-    named = [(name, p) for name, p in model.local_named_parameters() if p.requires_grad and not is_sharded(p)]
+    named = [(name, p) for name, p in model.local_named_parameters() if p.requires_grad]
     for name, parameter in named:
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             raise ValueError(f"the gradient of {name} is {parameter.grad.layout}: only dense gradients can be summed "
@@ -124,24 +119,15 @@ def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
     return [] if parameter.grad is None else [parameter.grad]
 
 
-def _local(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_local() if is_sharded(gradient) else gradient
-
-
 def _is_counted(parameter: nn.Parameter) -> bool:
-    """False where another rank counts the same values."""
-    mesh, degree = state.mesh, state.cfg.sharded_data_parallel_degree
-    if not hasattr(parameter, "tp_split") and mesh.rank("tp"):
-        return False
-    if is_sharded(parameter):
-        return mesh.rank("rdp") < degree
-    return degree == 1 or mesh.rank("rdp") == 0  # of shard_optimizer_state each rank has its own segments
+    """False where another tp rank counts the same values."""
+    return hasattr(parameter, "tp_split") or state.mesh.rank("tp") == 0
 
 
 def norm_group() -> dist.ProcessGroup:
-    """Ranks that together have each gradient once: with shards all ranks, else those of one replica."""
-    is_sharding = state.optimizer is not None and state.optimizer.shards is not None
-    return state.mesh.group("world" if is_sharding or state.cfg.sharded_data_parallel_degree > 1 else "mp")
+    """Ranks that together have each gradient once: with segments all ranks, else those of one replica."""
+    has_segments = state.optimizer is not None and state.optimizer.shards is not None
+    return state.mesh.group("world" if has_segments else "mp")
 
 
 @torch.no_grad()
@@ -154,7 +140,7 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
     parameters without gradient, add nothing. Parts of split parameters and segments count once each, copies once.
     """
     norm_type = float(norm_type)
-    counted = [_local(g) for p in parameters if not p.is_meta and _is_counted(p) for g in pieces(p)]
+    counted = [g for p in parameters if not p.is_meta and _is_counted(p) for g in pieces(p)]
     counted = [g for g in counted if g.numel()]
     device = counted[0].device if counted else next((p.device for p in state.model.local_parameters()), None)
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -170,7 +156,7 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
 
 @torch.no_grad()
 def _scale(parameters: Iterable[nn.Parameter], max_norm: float, norm: torch.Tensor) -> None:
-    scaled = [_local(g) for p in parameters if not p.is_meta for g in pieces(p)]
+    scaled = [g for p in parameters if not p.is_meta for g in pieces(p)]
     if scaled:
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # PyTorch's
         by_device: dict[torch.device, list[torch.Tensor]] = {}

@@ -298,6 +298,12 @@ class DistributedModel(nn.Module):
 
     # Parameters and state.
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch.nn.Module's, also for gradients that the DistributedOptimizer has taken."""
+        super().zero_grad(set_to_none)
+        if state.optimizer is not None and state.model is self:
+            state.optimizer.drop_gradients()
+
     def named_parameters(self, prefix: str = "", recurse: bool = True,
                          remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
         """The whole model's, by the module's names. Those of other pipeline ranks are meta tensors."""

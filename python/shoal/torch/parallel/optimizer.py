@@ -214,12 +214,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def take_gradients(self) -> None:
         """Sums the parameters' new gradients into those of the segments; gradients.reduce() calls it."""
         if self.shards:
-            if self._updated:  # these were for an update that has not come
-                self._drop_gradients()
             self.shards.reduce()
         self._updated = False
 
-    def _drop_gradients(self) -> None:
+    def drop_gradients(self) -> None:
+        """Forgets the gradients of masters and segments; those of parameters stay. zero_grad() calls it."""
+        self._updated = False
         for piece in self._pieces or ():
             if piece.value is not piece.parameter:
                 piece.value.grad = None
@@ -281,8 +281,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._publish()
         if self.scaler:
             self.scaler.follow(self.overflow)
-        self._drop_gradients()
-        self._updated = False
+        self.drop_gradients()
         self._model.passes = 0
         return result
 
@@ -307,8 +306,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.optim.Optimizer's, for the parameters and for masters and segments."""
-        self._drop_gradients()
-        self._updated = False
+        self.drop_gradients()
         for parameter in self._model.local_parameters():
             if parameter.grad is not None:
                 if set_to_none:

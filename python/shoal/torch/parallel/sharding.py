@@ -1,6 +1,6 @@
-"""Shards: optimizer state over replicas (shard_optimizer_state), and parameters too (sharded_data_parallel_degree).
+"""Shards of the optimizer's state over replicas (shard_optimizer_state), which is ZeRO-1.
 
-With shard_optimizer_state, which is ZeRO-1, the parameters of each group of the optimizer lie in flat buckets, each
+The parameters of each group of the optimizer lie in flat buckets, each
 cut into equal segments over the rdp group: split and whole parameters alike. A rank's optimizer updates the pieces of
 parameters that are in its segments.
 """
