@@ -325,10 +325,11 @@ def run_fp16(rank, size, config):
     masters = [p.value.detach().clone() for p in optimizer._pieces]
     for step in range(8):
         x, y = batch(0)
-        if step == 2 and rank == size - 1:
-            y = y * float("inf")
+        is_bad = step == 2 and rank == size - 1
         before = values(model)
-        train_step(model, x, y)
+        train_step(model, x, y * float("inf") if is_bad and not optimizer.shards else y)
+        if is_bad and optimizer.shards:  # in this rank's segment only
+            optimizer._pieces[0].value.grad[0] = float("inf")
         norm = optimizer.clip_master_grads(float("inf"))
         optimizer.step()
         optimizer.zero_grad()
@@ -360,7 +361,10 @@ def run_scaler(rank, size, config):
 
     start = values(model)
     x, y = batch(0)
-    scaled_step(model, x, y * float("inf") if rank == size - 1 or config.get("partitions") else y)
+    is_cut = "partitions" in config
+    scaled_step(model, x, y * float("inf") if rank == size - 1 and not is_cut else y)
+    if is_cut and rank == size - 1:  # in the last stage only
+        next(model.local_parameters()).grad.view(-1)[0] = float("inf")
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
@@ -379,7 +383,22 @@ def run_scaler(rank, size, config):
         torch.testing.assert_close(values(model)[name], value, rtol=1e-5, atol=1e-6)
 
 
+def run_loaded(rank, size, config):
+    """Masters follow values that are loaded into the model later."""
+    model, optimizer = begin(config, dtype=torch.bfloat16)
+    loaded = {name: torch.full_like(value, 0.25) for name, value in values(model).items()}
+    model.load_state_dict(loaded)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    train(model, optimizer, range(1))
+    assert all(torch.equal(value, loaded[name]) for name, value in values(model).items())
+
+
 class HalfPrecision(unittest.TestCase):
+    def test_masters_follow_loaded_values(self):
+        ranks.run(1, run_loaded, {"bf16": True})
+        ranks.run(2, run_loaded, {**SHARDED, "bf16": True})
+
     def test_ranks_skip_together(self):
         # after the overflow of step 2 the scale halves; it doubles after three good updates in a row
         expected = [(False, 1024.0), (False, 1024.0), (True, 512.0), (False, 512.0), (False, 512.0), (False, 1024.0),

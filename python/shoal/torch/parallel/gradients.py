@@ -182,8 +182,9 @@ def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm:
 
 
 def _prepare() -> None:
-    reduce_pending(state.model)
-    if state.optimizer is not None:
+    if state.optimizer is None:
+        reduce_pending(state.model)
+    else:
         state.optimizer.update_master_grads()
 
 
