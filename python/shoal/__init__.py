@@ -1,5 +1,5 @@
 """Shoal: distributed training. `import shoal.torch` registers torch.distributed's backend "shoal"; `shoal.train` and
-`shoal.generate` are Shoal's own engine, without PyTorch."""
+`shoal.generate` run Shoal's own engine, which needs no PyTorch."""
 from importlib.metadata import PackageNotFoundError, version
 
 from shoal.native import generate, train

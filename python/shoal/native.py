@@ -17,7 +17,7 @@ class _Stream(Protocol):
 
 
 class _NotebookBar:
-    """A line below the cell that each new text replaces."""
+    """A progress line below the notebook cell. Each write replaces its text."""
 
     def __init__(self) -> None:
         self._shown: Any = None
@@ -25,7 +25,7 @@ class _NotebookBar:
     def write(self, text: str) -> None:
         from IPython.display import display
 
-        line = {"text/plain": text.rpartition("\x1b[K")[2]}  # without what erases a terminal's line
+        line = {"text/plain": text.rpartition("\x1b[K")[2]}  # without the escape sequence that erases a terminal's line
         if self._shown is None:
             self._shown = display(line, raw=True, display_id=True)
         else:
@@ -37,7 +37,7 @@ class _NotebookBar:
 
 @functools.cache
 def _native() -> Any:
-    # libgomp reads it when it is loaded: its threads then sleep soon when they have nothing to do.
+    # libgomp reads this variable when it is loaded. With it, idle threads of libgomp soon sleep.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     with _signals.kept():
@@ -46,7 +46,7 @@ def _native() -> Any:
 
 
 def _bar() -> tuple[_Stream | None, int]:
-    """Where a progress bar goes, and its width."""
+    """The stream for a progress bar, and its width in columns. None: no bar."""
     if "ipykernel" in sys.modules:
         return _NotebookBar(), 80
     if sys.stderr is not None and sys.stderr.isatty():
@@ -71,7 +71,7 @@ def train(options: Mapping[str, Any]) -> dict[str, Any]:
     status, metrics, problem = _native().train(given, sys.stdout, bar, columns)
     if status == 0:
         return json.loads(metrics)
-    # A failure after the signal, such as a disk that is full when the checkpoint is written.
+    # The run may also fail after the signal, for example if the disk is full when the checkpoint is written.
     told = f"; {problem}" if problem and "stopped by signal" not in problem else ""
     if status == 128 + signal.SIGINT:
         raise KeyboardInterrupt(f"shoal.train: stopped by Ctrl-C{told}")
@@ -84,7 +84,7 @@ def train(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def generate(model: str | os.PathLike[str], prompt: str, **options: Any) -> str:
-    """The prompt and the text that a trained model continues it with, as the program `shoal generate` prints it.
+    """Returns the prompt followed by the model's continuation, as the program `shoal generate` prints them.
 
         shoal.generate("out", "In the beginning", max_new_tokens=40, seed=1)
 

@@ -1,4 +1,4 @@
-"""The programs that the wheel brings, as commands of the environment that it is installed in."""
+"""The wheel's programs, as commands of the Python environment in which it is installed."""
 import os
 import pathlib
 import sys

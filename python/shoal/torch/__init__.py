@@ -11,13 +11,13 @@ import torch.distributed as dist
 
 from shoal import _signals
 
-os.environ.setdefault("SHOAL_LOG", "warn")  # a library is quiet unless asked; read when it loads
+os.environ.setdefault("SHOAL_LOG", "warn")  # read when the library loads; a library logs little by default
 
 
 def _check_pytorch() -> None:
     try:
         from shoal._built_for import TORCH as built_for
-    except ImportError:  # a build directory, which belongs to one PyTorch
+    except ImportError:  # a build directory; it is used with the PyTorch that it was built for
         return
     again = "install shoal again in this environment (docs/pytorch.md)"
     if built_for is None:
@@ -37,13 +37,14 @@ __all__ = ["ProcessGroupShoal", "register", "register_smddp"]
 def _create(group, options):
     if options is not None and getattr(options, "_timeout", None) is not None:
         group.timeout = options._timeout
-    # DDP then allocates its buckets by the backend's allocate_tensor(), so that all_reduce copies nothing.
+    # DDP then allocates its buckets with the backend's allocate_tensor(), so all_reduce need not copy them.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     return _torch.create(group)
 
 
 def _leave_out_flight_recorder(name: str) -> None:
-    """PyTorch 2.15's records each call of a backend with Python's stack, 3 us; Shoal has its own."""
+    """Keeps PyTorch 2.15's flight recorder from recording Shoal's calls: each record of Python's stack takes 3 us.
+    Shoal has a recorder of its own."""
     asked_for = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     if not any(os.environ.get(variable) for variable in asked_for):
         getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
@@ -56,7 +57,7 @@ def _register(name: str) -> None:
 
 
 def register() -> None:
-    """Registers the backend; does nothing the second time. PyTorch's entry point calls it."""
+    """Registers the backend. Further calls have no effect. PyTorch's entry point calls this function."""
     _register("shoal")
 
 
@@ -66,7 +67,7 @@ def register_smddp() -> None:
 
 
 def _end(owner: int) -> None:
-    if os.getpid() == owner:  # not in a forked child, whose parent's groups these are
+    if os.getpid() == owner:  # a forked child must not close its parent's groups
         _torch.close_all_groups()
 
 

@@ -1,8 +1,8 @@
-"""The variables by which torch.distributed finds its ranks, for each launcher that starts them."""
+"""The environment variables through which torch.distributed finds its ranks, under each launcher."""
 import json
 import os
 
-# torchrun's variables and where Open MPI has them.
+# torchrun's variables, and the Open MPI variables that hold the same values.
 _FROM_MPI = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
 _PORT = "29500"  # torchrun's
 
@@ -15,7 +15,7 @@ def _master() -> str | None:
 
 
 def set_variables() -> None:
-    """Gives ranks that mpirun started torchrun's variables; leaves those of other launchers as they are."""
+    """Sets torchrun's variables on ranks that mpirun started. Under other launchers it changes nothing."""
     if "RANK" not in os.environ and "OMPI_COMM_WORLD_RANK" in os.environ:
         for name, theirs in _FROM_MPI.items():
             os.environ[name] = os.environ[f"OMPI_COMM_WORLD_{theirs}"]

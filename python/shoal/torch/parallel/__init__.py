@@ -14,7 +14,7 @@
     loss = train_step(model, inputs, labels).reduce_mean()
     optimizer.step()
 """
-# The modules first: functions take the names of some of them.
+# Import the modules first: some functions imported below have the same names and must win.
 from shoal.torch.parallel import amp, checkpoint, model, partition, step  # isort: skip
 from shoal.torch.parallel.activations import checkpoint, checkpoint_sequential, set_activation_checkpointing
 from shoal.torch.parallel.checkpoint import load, resume_from_checkpoint, save, save_checkpoint

@@ -1,4 +1,5 @@
-"""Activation checkpointing, and checkpoints' inputs in a file or in host memory (offload_activations)."""
+"""Activation checkpointing, and offloading of the checkpoints' inputs to a file or to host memory
+(offload_activations)."""
 import concurrent.futures
 import ctypes
 import functools
@@ -17,7 +18,7 @@ from torch.utils import _pytree
 
 from shoal.torch.parallel.state import state
 
-_SMALLEST = 4096  # bytes of a tensor that is offloaded
+_SMALLEST = 4096  # bytes; smaller tensors are not offloaded
 _BLOCK = 4096
 
 
@@ -26,8 +27,10 @@ def checkpoint(function: Callable, *args: Any, preserve_rng_state: bool = True, 
 
         y = smp.checkpoint(self.block, x, mask=mask)
 
-    preserve_rng_state: the second run has the first one's random states, for dropout. function: a module, whose part of
-        the model must be on one pipeline rank, or any callable. With offload_activations its inputs leave the device.
+    preserve_rng_state: the second run starts from the first one's random states, so dropout repeats.
+    function: a module whose part of the model must be on one pipeline rank, or any callable.
+
+    With offload_activations the inputs leave the device until backward.
     """
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
@@ -52,7 +55,7 @@ def checkpoint_sequential(sequential_module: nn.Sequential, input: Any, strategy
 
 
 def _length(strategy: str, modules: int) -> int:
-    """Modules of a checkpoint."""
+    """The number of modules in one checkpoint."""
     if strategy in ("each", "contiguous"):
         return 1 if strategy == "each" else max(modules, 1)
     kind, _, number = strategy.partition("_")
@@ -107,7 +110,7 @@ def set_activation_checkpointing(module: nn.Module, preserve_rng_state: bool = T
 
 
 class _Setter:
-    """Puts checkpoints around this rank's parts of a module."""
+    """Makes this rank's parts of a module run under checkpoints."""
 
     def __init__(self, model: Any, preserve_rng_state: bool, packed: bool, strategy: str) -> None:
         self._preserve, self._packed, self._strategy = preserve_rng_state, packed, strategy
@@ -177,7 +180,7 @@ def _override(module: nn.Module, run: Callable) -> None:
 
 @functools.cache
 def _class_of(kind: type) -> type:
-    """A module's class with a forward under checkpoints. Copies of the module have it too."""
+    """A subclass of the module's class whose forward runs under checkpoints. Copies of the module keep it."""
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["_shoal_checkpoint"](kind.forward, self, *args, **kwargs)
@@ -190,7 +193,7 @@ def _class_of(kind: type) -> type:
 
 
 class _File:
-    """Blocks of a file without a name. Threads may use it."""
+    """Allocates blocks of an unnamed temporary file. Thread-safe."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="shoal-activations-")
@@ -199,7 +202,7 @@ class _File:
         self._lock = threading.Lock()
 
     def write(self, tensor: torch.Tensor) -> int:
-        """The place of a dense tensor's bytes."""
+        """Writes a dense tensor and returns its offset in the file."""
         size = -(-tensor.nbytes // _BLOCK) * _BLOCK
         with self._lock:
             free = self._free.setdefault(size, [])
@@ -227,7 +230,8 @@ class _File:
 
 
 class _Away:
-    """A tensor's values in the file, or in pinned memory if it is of a GPU, until this object dies."""
+    """An offloaded copy of a tensor. A CUDA tensor's copy is in pinned memory, another's in the file. The copy lives as
+    long as this object."""
 
     def __init__(self, store: "_Offloader", tensor: torch.Tensor) -> None:
         dense = tensor.detach()
@@ -260,7 +264,7 @@ class _Away:
             self._coming = self._store.loader.submit(self._load)
 
     def take(self) -> torch.Tensor:
-        """The tensor again. Waits if it is on its way."""
+        """Returns the tensor, loaded again. Waits if a prefetch of it is still running."""
         coming, self._coming = self._coming, None
         tensor, event = coming.result() if coming is not None else self._load()
         if event is not None:
@@ -270,22 +274,22 @@ class _Away:
 
 
 class _Task:
-    """A checkpointed call whose inputs are away."""
+    """A checkpointed call whose inputs are offloaded."""
 
     def __init__(self, away: list[_Away]) -> None:
         self.away = away
 
 
 class _Offloader:
-    """Inputs of checkpoints that are away, and the order in which they come back: the last call of a microbatch first,
-    and one microbatch after the other."""
+    """Offloads inputs of checkpoints and prefetches them in backward's order: within a microbatch the last call comes
+    first; the microbatches follow one another."""
 
     def __init__(self) -> None:
         self.cfg = state.cfg
         self.file = _File()
         self.loader = concurrent.futures.ThreadPoolExecutor(1, "shoal-activations")
         self._lock = threading.Lock()
-        self._tasks: dict[int, list[weakref.ref]] = {}  # by microbatch, in the order of their calls
+        self._tasks: dict[int, list[weakref.ref]] = {}  # per microbatch, in the order of the calls
         self._known: dict[int, tuple[StorageWeakRef, dict[tuple, weakref.ref]]] = {}  # by storage
 
     @functools.cached_property
@@ -293,7 +297,7 @@ class _Offloader:
         return torch.cuda.Stream()
 
     def send(self, tensor: torch.Tensor) -> _Away:
-        """Several calls with one tensor, such as a mask, share its copy."""
+        """Offloads a tensor. Calls that share a tensor, such as a mask, share one copy."""
         storage = StorageWeakRef(tensor.untyped_storage())
         with self._lock:
             for address in [a for a, (ref, _) in self._known.items() if ref.expired()]:
@@ -311,7 +315,7 @@ class _Offloader:
             self._tasks.setdefault(microbatch, []).append(weakref.ref(task))
 
     def begin(self, microbatch: int, task: _Task) -> None:
-        """A task's inputs are needed: those of the next activation_loading_horizon tasks begin to come back."""
+        """Called when `task` needs its inputs. Starts to load those of the next activation_loading_horizon tasks."""
         with self._lock:
             for number, tasks in list(self._tasks.items()):
                 self._tasks[number] = [ref for ref in tasks if ref() is not None and ref() is not task]
@@ -351,7 +355,7 @@ def _without_graph(value: Any) -> Any:
 
 
 def _offloaded(function: Callable, args: tuple, kwargs: dict, preserve_rng_state: bool) -> Any:
-    """A checkpoint that holds no tensor of its inputs, only their copies that are away."""
+    """Runs a checkpoint that holds the offloaded copies of its inputs instead of the tensors."""
     store, microbatch = _offloader(), _microbatch()
     leaves, form = _pytree.tree_flatten((args, kwargs))
     kept = [store.send(leaf) if _is_offloaded(leaf) else _without_graph(leaf) for leaf in leaves]
@@ -371,6 +375,6 @@ def _offloaded(function: Callable, args: tuple, kwargs: dict, preserve_rng_state
         return function(*args, **kwargs)
 
     device = next((leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)), torch.device("cpu"))
-    anchor = torch.empty(0, device=device)  # tells whose random state to keep
+    anchor = torch.empty(0, device=device)  # shows checkpoint() which device's random state to keep
     del leaves
     return torch.utils.checkpoint.checkpoint(run, anchor, use_reentrant=False, preserve_rng_state=preserve_rng_state)

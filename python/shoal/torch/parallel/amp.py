@@ -24,7 +24,8 @@ class GradScaler(torch.amp.GradScaler):
         scaler.step(optimizer)
         scaler.update()
 
-    device: by default that of the model's parameters, where there is one. The other arguments are torch's. Every rank
+    device: by default the device of the model's parameters, if there is a model. The other arguments are torch's. Every
+    rank
         of the job calls unscale_(), step() and update() alike.
     """
 
@@ -35,7 +36,7 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device, **arguments)
 
     def _check_scale_growth_tracker(self, funcname: str) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._scale is None:  # a rank whose part of the step function has not called scale()
+        if self._scale is None:  # this rank has not called scale() itself
             self._lazy_init_scale_growth_tracker(torch.device(self._device))
         return super()._check_scale_growth_tracker(funcname)
 

@@ -1,4 +1,5 @@
-"""Files of a job's state: each rank's objects, and checkpoints of the model, the optimizer and the script's content."""
+"""Files that hold a job's state: objects of single ranks, and checkpoints of the model, the optimizer and the user's
+content."""
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ def _sync_folder(folder: str) -> None:
 
 
 def _write(path: str, write: Callable[[Any], None]) -> None:
-    """Writes beside `path` and renames, so that the name never has half a file."""
+    """Writes a temporary file beside `path` and renames it, so that `path` never names an incomplete file."""
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, f".{name}.part")
     with open(beside, "wb") as file:
@@ -146,7 +147,7 @@ def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content:
     if mesh.rank("local") == 0:
         shutil.rmtree(beside, ignore_errors=True)
     about: list[Any] = [{"id": uuid.uuid4().hex, "time": time.time_ns()}]
-    dist.broadcast_object_list(about, 0, group=mesh.group("world"))  # after it no rank removes
+    dist.broadcast_object_list(about, 0, group=mesh.group("world"))  # after this call no rank removes files
     dist.barrier(group=mesh.group("world"))
     os.makedirs(beside, exist_ok=True)
     sharded = optimizer is not None and optimizer.shards is not None
@@ -172,7 +173,7 @@ def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content:
 
 
 def _publish(beside: str, final: str, about: str) -> None:
-    """Renames the folder. Where hosts share it, the first one does."""
+    """Renames the folder. If several hosts share it, the first rank to try renames it for all."""
     try:
         _write(os.path.join(beside, _ABOUT), lambda file: file.write(about.encode()))
         old = f"{beside}.old"
@@ -198,7 +199,8 @@ def _remove_old(path: str, kept: int) -> None:
 
 
 def _model_records(model: Any) -> dict[str, list[records.Record]]:
-    """This rank's parameters and buffers. Tied ones have a record for each name, with one storage."""
+    """Returns this rank's parameters and buffers. A tied parameter has one record for each of its names; these share
+    storage."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     found = {}
     for name, value in model.local_state_dict().items():
@@ -234,7 +236,8 @@ def _write_model(whole: dict[str, Any], tag: str, file: Any) -> None:
 
     once, seen = {}, set()
     for name, value in whole.items():
-        if isinstance(value, torch.Tensor) and (value.data_ptr(), value.shape) not in seen:  # tied ones have one name
+        if isinstance(value, torch.Tensor) and (value.data_ptr(), value.shape) not in seen:  # a tied tensor is kept
+                                                                                             # once
             if value.numel():
                 seen.add((value.data_ptr(), value.shape))
             once[name] = value.contiguous()

@@ -13,7 +13,7 @@ _log = logging.getLogger("shoal.torch.parallel")
 
 
 class Config:
-    """What SMP's parameters come to: every key, and every alias, is an attribute with its value or default.
+    """The resolved SMP parameters. Every key and every alias is an attribute that holds the given value or the default.
 
         config = Config({"partitions": 2, "microbatches": 4})
         config.pipeline_parallel_degree, config.partitions, config.pipeline   # 2, 2, "interleaved"
@@ -22,7 +22,7 @@ class Config:
         SM_HP_MP_PARAMETERS, which SageMaker sets, and without it every key has its default.
     sharding_level: 0, 1 (optimizer state), 2 (gradients too) or 3 (parameters too).
 
-    ValueError tells every key that is wrong, or that PyTorch models cannot have, a line each.
+    ValueError lists every invalid key and every key that PyTorch models do not support, one a line.
     """
 
     def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
@@ -49,18 +49,18 @@ class Config:
 
     @property
     def forbids_replicas(self) -> bool:
-        """True where `ddp` is given, and false."""
+        """True if the caller gave `ddp` as false."""
         return self._parsed["plan"].get("ddp") is False
 
     @property
     def backend_options(self) -> list[str]:
-        """The keys that decide how torch.distributed starts."""
+        """The given keys that affect how torch.distributed starts."""
         given = {"ddp_dist_backend": self.ddp_dist_backend != "auto",
                  "sdp_hierarchical_allgather": bool(self._parsed["collectives"])}
         return [key for key, is_given in given.items() if is_given]
 
     def set_collectives(self) -> None:
-        """Adds the rules of these parameters to those of the variable that a new process group reads."""
+        """Appends these parameters' rules to SHOAL_COLLECTIVES, which a new process group reads."""
         if rules := self._parsed["collectives"]:
             before = os.environ.get("SHOAL_COLLECTIVES", "")
             if before.startswith("@"):
@@ -69,6 +69,6 @@ class Config:
             os.environ["SHOAL_COLLECTIVES"] = f"{before}#{rules}" if before else rules
 
     def log_notices(self) -> None:
-        """Logs each key that was given and has no effect, with the reason."""
+        """Logs each given key that has no effect, with the reason."""
         for notice in self._parsed["notices"]:
             _log.warning("%s", notice)

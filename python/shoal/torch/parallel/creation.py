@@ -1,4 +1,5 @@
-"""How a script makes its model: types of parameters, and which modules tensor parallelism splits."""
+"""Contexts in which a script makes its model: they set the parameters' dtype and select modules for tensor parallelism.
+"""
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -31,8 +32,8 @@ def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None =
 
 @contextlib.contextmanager
 def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Taken for SMP's sake: parameters get their values at once, on every rank, and a rank keeps its part when the
-    model is cut. The log says so."""
+    """Accepted for compatibility with SMP, without effect. Every rank initializes the whole model at once and keeps its
+    part when the model is cut. A warning is logged."""
     if enabled:
         _log.warning("delay_param_initialization has no effect: each rank makes the whole model and keeps its part "
                      "when it is cut")

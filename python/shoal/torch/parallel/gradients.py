@@ -1,4 +1,4 @@
-"""Gradients over the mesh: their mean over distinct batches, their norm, and clipping."""
+"""Gradients over the mesh: averaging over distinct batches, the norm, and clipping."""
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad
 from shoal.torch.parallel.state import state
 
 BUCKET_BYTES = 25 << 20
-_IN_FLIGHT = 2  # buckets that are being summed at the same time
+_IN_FLIGHT = 2  # buckets summed concurrently
 
 
 def axis_of(parameter: nn.Parameter) -> str:
@@ -23,14 +23,15 @@ def axis_of(parameter: nn.Parameter) -> str:
 
 
 def reduce(model: Any) -> None:
-    """Makes the gradients on this rank the mean over the step's distinct batches.
+    """Averages this rank's gradients over the step's distinct batches.
 
         loss = train_step(model, inputs).outputs   # step() calls gradients.reduce(model)
 
-    Every rank of the job calls it. A parameter that is whole on each tp rank is summed along the mesh's batch axis; a
-    split one over "rdp", because its gradient already holds all tp ranks' batches. A parameter without a gradient on
-    some ranks counts as zero there; it keeps none where no rank has one. The sums have the same bits on each rank and
-    in each run. With shard_optimizer_state, each rank gets its segments' sums and the parameters' `grad` become None.
+    Every rank of the job calls it. Gradients of parameters that are whole on each tp rank are summed along the mesh's
+    batch axis. Those of split parameters are summed over "rdp", because they already include all tp ranks' batches. A
+    rank without a gradient for a parameter adds zeros. If no rank has one, `grad` stays None. The sums are
+    bit-identical on all ranks and in all runs. With shard_optimizer_state, each rank gets its segments' sums and the
+    parameters' `grad` become None.
     """
     install()
     model.passes = 0
@@ -48,14 +49,14 @@ def reduce(model: Any) -> None:
 
 
 def reduce_pending(model: Any) -> None:
-    """reduce(), if fewer steps than backward_passes_per_step have run since the last time."""
+    """Calls reduce(), if fewer than backward_passes_per_step steps have run since it was last called."""
     if model.passes % model.backward_passes_per_step:
         reduce(model)
 
 
 @torch.no_grad()
 def _agree_on_presence(parameters: list[nn.Parameter]) -> None:
-    """Gives zeros to parameters that have a gradient only on other ranks."""
+    """Sets zero gradients for parameters whose gradient only other ranks have."""
     if not parameters:
         return
     has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8, device=parameters[0].device)
@@ -67,7 +68,8 @@ def _agree_on_presence(parameters: list[nn.Parameter]) -> None:
 
 
 def buckets(parameters: Iterable[nn.Parameter]) -> Iterator[tuple[str, list[nn.Parameter]]]:
-    """(axis, parameters of one dtype and device) in a fixed order, each of BUCKET_BYTES at most or one parameter."""
+    """Yields (axis, parameters) in a fixed order. The parameters share dtype and device, and have BUCKET_BYTES at most
+    together, unless it is one parameter."""
     kinds: dict[tuple, list[nn.Parameter]] = {}
     for parameter in parameters:
         kinds.setdefault((axis_of(parameter), parameter.dtype, parameter.device), []).append(parameter)
@@ -99,7 +101,8 @@ def _all_reduce(parameters: list[nn.Parameter]) -> None:
     if mesh.size("dp") == 1:
         return
     for axis, bucket in buckets(parameters):
-        flat = torch.cat([p.grad.reshape(-1) for p in bucket]).mul_(1 / mesh.batches)  # first, so that fp16 holds it
+        flat = torch.cat([p.grad.reshape(-1) for p in bucket]).mul_(1 / mesh.batches)  # divides before the sum, so that
+                                                                                       # fp16 does not overflow
         work = dist.all_reduce(flat, group=mesh.group(axis), async_op=True) if mesh.size(axis) > 1 else None
         running.append((flat, bucket, work))
         if len(running) > _IN_FLIGHT:
@@ -112,7 +115,8 @@ def _all_reduce(parameters: list[nn.Parameter]) -> None:
 
 
 def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
-    """The gradients on this rank that the optimizer sees of `parameter`: of itself, its f32 master or its segments."""
+    """This rank's gradients of `parameter` as the optimizer uses them: those of its segments, of its f32 master, or its
+    own."""
     found = None if state.optimizer is None else state.optimizer.gradients_of(parameter)
     if found is not None:
         return found
@@ -120,12 +124,13 @@ def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
 
 
 def _is_counted(parameter: nn.Parameter) -> bool:
-    """False where another tp rank counts the same values."""
+    """False if another tp rank counts the same values."""
     return hasattr(parameter, "tp_split") or state.mesh.rank("tp") == 0
 
 
 def norm_group() -> dist.ProcessGroup:
-    """Ranks that together have each gradient once: with segments all ranks, else those of one replica."""
+    """The ranks that together hold each gradient exactly once. With segments these are all ranks, else those of one
+    replica."""
     has_segments = state.optimizer is not None and state.optimizer.shards is not None
     return state.mesh.group("world" if has_segments else "mp")
 
@@ -136,8 +141,9 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
 
         gradients.grad_norm(model.parameters())
 
-    Every rank of the job calls it with its own objects of the same parameters; those of other pipeline ranks, and
-    parameters without gradient, add nothing. Parts of split parameters and segments count once each, copies once.
+    Every rank of the job calls it for the same parameters, with its own Parameter objects. Parameters of other pipeline
+    ranks and parameters without a gradient add nothing. Each part of a split parameter and each segment counts.
+    Identical copies count once.
     """
     norm_type = float(norm_type)
     counted = [g for p in parameters if not p.is_meta and _is_counted(p) for g in pieces(p)]
@@ -158,7 +164,7 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
 def _scale(parameters: Iterable[nn.Parameter], max_norm: float, norm: torch.Tensor) -> None:
     scaled = [g for p in parameters if not p.is_meta for g in pieces(p)]
     if scaled:
-        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # PyTorch's
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # as PyTorch computes it
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for gradient in scaled:
             by_device.setdefault(gradient.device, []).append(gradient)
@@ -172,7 +178,7 @@ def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm:
 
         norm = gradients.clip_grad_norm_(model.parameters(), 1.0)
 
-    As torch.nn.utils.clip_grad_norm_, by grad_norm()'s rules. max_norm may be inf.
+    Like torch.nn.utils.clip_grad_norm_, but with the norm of grad_norm(). max_norm may be inf.
     """
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     _prepare()
@@ -196,7 +202,8 @@ def _by_gradient() -> dict[int, nn.Parameter]:
 
 
 def install() -> None:
-    """Makes torch.nn.utils' norms and clipping right for gradients of a DistributedModel. Others stay as they are."""
+    """Makes torch.nn.utils' norms and clipping correct for a DistributedModel's gradients. They treat other gradients
+    as before."""
     if hasattr(clip_grad._get_total_norm, "shoal"):
         return
     total_norm, scale = clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_
@@ -214,7 +221,7 @@ def install() -> None:
                 raise ValueError("these gradients are of a DistributedModel and of other modules: clip each by itself")
             return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
         _prepare()
-        # Without any: this rank has none of them, or segments have them all.
+        # If the caller gave no gradients, this rank has none of them or they are in segments.
         norm = grad_norm(mine or state.model.local_parameters(), norm_type)
         if error_if_nonfinite and not bool(norm.isfinite()):
             raise RuntimeError(f"the norm of the gradients is {norm.item()}")

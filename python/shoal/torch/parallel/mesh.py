@@ -11,7 +11,7 @@ AXES = ("tp", "pp", "rdp", "mp", "dp")
 
 
 class Shape(NamedTuple):
-    """The ranks along each axis, or one rank's index along each."""
+    """The number of ranks along each axis, or one rank's index along each."""
 
     rdp: int
     pp: int
@@ -19,7 +19,7 @@ class Shape(NamedTuple):
 
 
 class Mesh:
-    """Where this rank is, and whom it works with.
+    """This rank's position along each axis, and its groups.
 
         mesh.size("pp"), mesh.rank("pp"), mesh.ranks("pp")   # 4, 1, [0, 1, 2, 3]
         dist.all_reduce(tensor, group=mesh.group("dp"))
@@ -45,7 +45,7 @@ class Mesh:
         self.batch_axis = "rdp" if config.prescaled_batch else "dp"
 
     def _make_groups(self) -> dict[str, dist.ProcessGroup]:
-        # The groups of one axis are disjoint, and every rank goes through the axes in one order.
+        # The groups of one axis are disjoint. Every rank makes the axes' groups in the same order.
         made = {tuple(self._ranks["world"]): dist.group.WORLD}
         groups = {}
         for axis, ranks in self._ranks.items():
@@ -61,20 +61,20 @@ class Mesh:
         return len(self._ranks[axis])
 
     def rank(self, axis: str) -> int:
-        """This rank's index in that group, which is in ascending order of the global ranks."""
+        """This rank's index in its group along `axis`. A group lists its global ranks in ascending order."""
         return self._ranks[axis].index(dist.get_rank())
 
     def ranks(self, axis: str) -> list[int]:
-        """The global ranks of that group, ascending."""
+        """The global ranks of this rank's group along `axis`, ascending."""
         return list(self._ranks[axis])
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """The process group of these ranks. Axes that have the same ranks share it."""
+        """The process group of this rank's group along `axis`. Axes with the same ranks share a process group."""
         return self._groups[axis]
 
     @property
     def batches(self) -> int:
-        """How many distinct batches a step has; this rank's is number `rank(batch_axis)`."""
+        """The number of distinct batches in a step. This rank's batch has the index `rank(batch_axis)`."""
         return self.size(self.batch_axis)
 
 

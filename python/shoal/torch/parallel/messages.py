@@ -1,4 +1,4 @@
-"""Messages between the ranks of a pipeline: nested values whose tensors travel as raw bytes."""
+"""Messages between the ranks of a pipeline: nested values, whose tensors are sent as raw bytes."""
 import io
 import pickle
 import queue
@@ -11,12 +11,13 @@ import torch.distributed as dist
 from torch import nn
 
 FRAME_TAG, DATA_TAG = 28001, 28002
-FRAME_BYTES = 8192  # holds the head of a message, a random state and the usual structure
+FRAME_BYTES = 8192  # enough for a message's head, a random state and most structures
 INLINE_BYTES = 512  # tensors up to this size travel inside the frame
 
 
 class _Tensor(NamedTuple):
-    """A tensor on its way. `data` holds small ones; the others follow the frame."""
+    """The description of a sent tensor. `data` holds a small tensor's bytes; the bytes of larger ones follow the frame.
+    """
 
     dtype: torch.dtype
     shape: tuple
@@ -39,7 +40,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _describe(tensor: torch.Tensor) -> tuple[_Tensor, torch.Tensor]:
-    """The description of a tensor, and its contiguous copy on the host."""
+    """Returns the tensor's description and a contiguous copy on the host."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"a {tensor.layout} tensor cannot be sent to another pipeline rank: use a strided one")
     if tensor.is_meta:
@@ -58,7 +59,7 @@ def _describe(tensor: torch.Tensor) -> tuple[_Tensor, torch.Tensor]:
 
 
 class Modules:
-    """The modules that a message may name instead of containing them."""
+    """Modules that a message refers to by number. Their content is not sent."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, tuple[int, int]] = {}
@@ -107,14 +108,14 @@ class _Unpacker(pickle.Unpickler):
 
 
 class Packed(NamedTuple):
-    """A nested value: its structure, and its tensors, each once."""
+    """A nested value, as its pickled structure and its distinct tensors."""
 
     structure: bytes
     tensors: list[torch.Tensor]
 
 
 def pack(value: Any, modules: Modules) -> Packed:
-    """Takes a value apart. Tensors may be anywhere in it that pickle reaches."""
+    """Pickles the structure of a value and collects its tensors. They may be anywhere that pickle reaches."""
     file = io.BytesIO()
     packer = _Packer(file, modules)
     try:
@@ -125,18 +126,19 @@ def pack(value: Any, modules: Modules) -> Packed:
 
 
 class Parcel:
-    """A message that has arrived. `tensors` are plain; `requires_grad` says which the sender differentiates."""
+    """A received message. `tensors` are without a graph; `requires_grad` tells which of them require gradients on the
+    sender."""
 
     def __init__(self, head: Any, structure: bytes, tensors: list[torch.Tensor], requires_grad: list[bool]) -> None:
         self.head, self.structure, self.tensors, self.requires_grad = head, structure, tensors, requires_grad
 
     def open(self, modules: Modules, tensors: list[torch.Tensor] | None = None) -> Any:
-        """The value, with `tensors` in the places of the received ones."""
+        """Returns the value, with `tensors` in place of the received ones."""
         return _Unpacker(self.structure, self.tensors if tensors is None else tensors, modules).load()
 
 
 class Channel:
-    """Sends messages to the ranks of one group and receives theirs. Any thread may send; one receives."""
+    """Sends messages to the ranks of a group and receives theirs. Any thread may send; only one receives."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
@@ -145,7 +147,7 @@ class Channel:
         self._frames: queue.SimpleQueue = queue.SimpleQueue()
 
     def send(self, to: int, head: Any, value: Packed = Packed(b"", [])) -> None:
-        """Begins to send. The tensors must not change until the other rank has answered, or flush()."""
+        """Starts to send. The tensors must not change until the other rank has answered or flush() has returned."""
         described = [_describe(tensor) for tensor in value.tensors]
         data = pickle.dumps((head, value.structure, [about for about, _ in described]), protocol=5)
         parts = [_bytes_of(plain) for about, plain in described if about.data is None and plain.numel() > 0]
@@ -163,7 +165,7 @@ class Channel:
         self._collect(lambda works: all(work.is_completed() for work in works))
 
     def flush(self) -> None:
-        """Waits until all that was sent has left."""
+        """Waits until all messages have been sent."""
         self._collect(lambda works: True)
 
     def _collect(self, ready) -> None:
@@ -179,15 +181,15 @@ class Channel:
                 work.wait()
 
     def expect(self, source: int) -> None:
-        """Asks for one more message from this rank, which receive() returns. Without it none is read."""
+        """Posts a receive for one message from `source`. receive() returns the message."""
         frame = torch.empty(FRAME_BYTES, dtype=torch.uint8)
         future = self.group.recv([frame], source, FRAME_TAG).get_future()
         future.add_done_callback(lambda done: self._frames.put((source, frame, done)))
 
     def receive(self) -> Parcel:
-        """Waits for the next message that is expected from any rank."""
+        """Waits for the next message from any rank that expect() named."""
         source, frame, done = self._frames.get()
-        done.value()  # raises its error
+        done.value()  # raises if the receive failed
         length = int.from_bytes(bytes(frame[:8].numpy()), "little")
         if length + 8 <= FRAME_BYTES:
             data = bytes(frame[8:8 + length].numpy())

@@ -1,4 +1,4 @@
-"""The model whose modules live on the ranks of a pipeline."""
+"""DistributedModel, whose modules live on the ranks of a pipeline."""
 import contextlib
 import functools
 import logging
@@ -18,12 +18,12 @@ from shoal.torch.parallel.state import state
 from shoal.torch.parallel.turns import Peers
 
 log = logging.getLogger("shoal.torch.parallel")
-_here = threading.local()  # .weight: the running microbatch's part of its batch
+_here = threading.local()  # .weight: the running microbatch's share of the batch's samples
 
 
 @contextlib.contextmanager
 def microbatch(weight: float) -> Iterator[None]:
-    """This thread runs the step function for a microbatch that has `weight` of the batch's samples."""
+    """Marks this thread as running the step function for a microbatch. `weight` is its share of the batch's samples."""
     _here.weight = weight
     try:
         yield
@@ -32,7 +32,7 @@ def microbatch(weight: float) -> Iterator[None]:
 
 
 class Engine:
-    """What the models of a process share: the channel between pipeline ranks."""
+    """State that the models of a process share: the channel between pipeline ranks."""
 
     def __init__(self) -> None:
         self.mesh = state.require().mesh
@@ -53,7 +53,7 @@ class Engine:
 
 
 def engine() -> Engine:
-    """This process's engine, made with the mesh."""
+    """Returns this process's engine. Makes one if the mesh has none."""
     made = getattr(state, "engine", None)
     if made is None or made.mesh is not state.require().mesh:
         made = state.engine = Engine()
@@ -61,12 +61,13 @@ def engine() -> Engine:
 
 
 def alive() -> list["DistributedModel"]:
-    """The models of this process, in the order of their making."""
+    """The live models of this process, in the order in which they were made."""
     return [model for one in engine().models if (model := one()) is not None]
 
 
 class DistributedModel(nn.Module):
-    """A model over the ranks of a pipeline and of tensor parallelism. Call it inside an smp.step function.
+    """A model that is split over the ranks of a pipeline and of tensor parallelism. Call it inside an smp.step
+    function.
 
         model = smp.DistributedModel(MyModel())
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters()))
@@ -82,8 +83,8 @@ class DistributedModel(nn.Module):
     backward_passes_per_step: steps whose gradients are added up before they are summed over ranks.
     average_grads_across_microbatches: false: gradients are sums over microbatches instead of means.
 
-    SMP's other arguments are taken and have no effect: devices are the module's own, tracing always measures times
-    and memory, and gradients are summed by smp's own collectives. Attributes are those of the module.
+    SMP's other arguments are accepted without effect: devices are the module's own, tracing always measures times and
+    memory, and smp's own collectives sum the gradients. Other attributes are read from the module.
     """
 
     def __new__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> "DistributedModel":
@@ -98,7 +99,7 @@ class DistributedModel(nn.Module):
                  trace_memory_usage: bool = False, broadcast_buffers: bool = True,
                  gradient_as_bucket_view: bool = False) -> None:
         if "module" in self.__dict__.get("_modules", {}):
-            return  # __new__() gave the one that there is
+            return  # __new__() returned the existing model
         if isinstance(module, DistributedModel):
             raise ValueError("DistributedModel of a DistributedModel: give it the plain module")
         if backward_passes_per_step < 1:
@@ -145,7 +146,7 @@ class DistributedModel(nn.Module):
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Runs backward from `tensors` (the loss) instead of loss.backward(), inside a step function.
 
-        The gradients are scaled by the microbatch's part of the batch, and by the optimizer's loss scale.
+        The gradients are multiplied by the microbatch's share of the batch and by the optimizer's loss scale.
         """
         if state.tracing:
             return
@@ -169,7 +170,7 @@ class DistributedModel(nn.Module):
             visit.backward(tensors, scaled)
 
     def take_backward(self) -> bool:
-        """Whether a backward has run since the last call."""
+        """True if backward() has run since the last call."""
         had, self._has_backward = self._has_backward, False
         return had
 
@@ -186,11 +187,11 @@ class DistributedModel(nn.Module):
 
     @property
     def partitioned(self) -> bool:
-        """True once parameters have gone to their ranks."""
+        """True once each parameter has moved to its rank."""
         return self._homes is not None
 
     def on_partition(self, callback: Callable[["DistributedModel"], None]) -> None:
-        """Calls callback(model) once parameters have gone to their ranks; at once if they have."""
+        """Calls callback(model) once each parameter has moved to its rank. If that has happened, calls it at once."""
         if self.partitioned:
             callback(self)
         else:
@@ -199,7 +200,7 @@ class DistributedModel(nn.Module):
     register_post_partition_hook = on_partition
 
     def stage_of(self, name: str) -> int:
-        """The pipeline rank of a parameter or a module, by its name in the module."""
+        """The pipeline rank of the parameter, buffer or module called `name`."""
         self._require_partition()
         if name not in self._stages:
             raise KeyError(f"the model has no parameter, buffer or module {name!r}")
@@ -210,13 +211,13 @@ class DistributedModel(nn.Module):
             raise RuntimeError("the model has no partition yet: the first step makes it; on_partition(callback) waits")
 
     def partition(self, body: Callable[[int], Any], microbatches: int) -> None:
-        """Cuts the model if that has not been done. `body` runs the step function for a microbatch."""
+        """Cuts the model unless it is cut already. `body` runs the step function for a microbatch."""
         if self.partitioned:
             return
         tree = Tree(self.module)
         traced = functools.cache(lambda: self._traced(tree, body))
         if state.mesh.size("tp") > 1:
-            traced()  # on every rank, since the modules communicate
+            traced()  # on every rank, because the modules call collectives
         self._take_homes(tree, agree(tree, lambda: decide(tree, traced(), microbatches)))
 
     def _traced(self, tree: Tree, body: Callable[[int], Any]) -> Trace | None:
@@ -255,7 +256,7 @@ class DistributedModel(nn.Module):
         for old, new in replaced.items():
             homes.parameters[id(new)] = homes.parameters.pop(old)
         self._homes = homes
-        # By name, since sharding replaces parameters.
+        # Keyed by name, because sharding replaces parameters.
         self._stages = {name: homes.modules[tree.numbers[id(module)]]
                         for name, module in self.module.named_modules(remove_duplicate=False)}
         for name, _ in self.module.named_buffers(remove_duplicate=False):
@@ -272,7 +273,7 @@ class DistributedModel(nn.Module):
             callback(self)
 
     def prepare_step(self) -> None:
-        """Hooks parameters that need gradients; they may have been frozen before."""
+        """Adds hooks to parameters that require gradients. A parameter may have been frozen in earlier steps."""
         if state.mesh.size("pp") > 1:
             for parameter in self.local_parameters():
                 if parameter.requires_grad and id(parameter) not in self._hooked:
@@ -281,7 +282,7 @@ class DistributedModel(nn.Module):
 
     @torch.no_grad()
     def _equalize_replicas(self) -> None:
-        """Replicas take the first one's values, as with DistributedDataParallel."""
+        """Copies the first replica's values to all others, as DistributedDataParallel does."""
         mesh, done = state.mesh, set()
         here = mesh.rank("pp")
         for number, module in enumerate(self._tree.modules):
@@ -306,26 +307,27 @@ class DistributedModel(nn.Module):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True,
                          remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-        """The whole model's, by the module's names. Those of other pipeline ranks are meta tensors."""
+        """The whole model's parameters, by their names in the module. Those of other pipeline ranks are meta tensors.
+        """
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
     def named_buffers(self, prefix: str = "", recurse: bool = True,
                       remove_duplicate: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-        """The whole model's, by the module's names."""
+        """The whole model's buffers, by their names in the module."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """This pipeline rank's; the whole model's before the partition."""
+        """This pipeline rank's parameters by name; before the partition, the whole model's."""
         for name, parameter in self.module.named_parameters():
             if self._homes is None or self._stages[name] == state.mesh.rank("pp"):
                 yield name, parameter
 
     def local_parameters(self) -> Iterator[nn.Parameter]:
-        """This pipeline rank's; the whole model's before the partition."""
+        """This pipeline rank's parameters; before the partition, the whole model's."""
         return (parameter for _, parameter in self.local_named_parameters())
 
     def _stage_of_key(self, key: str) -> int:
-        return self._stages.get(key, self._stages[key.rpartition(".")[0]])  # a module's extra state has its owner's
+        return self._stages.get(key, self._stages[key.rpartition(".")[0]])  # extra state is on its module's rank
 
     def local_state_dict(self) -> dict[str, Any]:
         """This rank's part: of its pipeline rank, and of its tensor-parallel rank where parameters are split."""
@@ -335,7 +337,8 @@ class DistributedModel(nn.Module):
                 if self._homes is None or self._stage_of_key(key) == here}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The whole model's, by the module's names, on every rank. Every rank of a replica calls it together."""
+        """The whole model's state, by the names in the module, on every rank. All ranks of a replica must call it
+        together."""
         local = self.module.state_dict(*args, **{**kwargs, "keep_vars": True})
         if state.mesh.size("pp") > 1 and self.partitioned:
             self._gather(local)
@@ -365,10 +368,10 @@ class DistributedModel(nn.Module):
                     values[key] = received[id(value)] = value if here == stage else whole
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Loads the whole model's state dict, or local_state_dict()'s part, before or after the partition.
+        """Loads a state dict of the whole model or from local_state_dict(), before or after the partition.
 
-        Returns missing and unexpected keys, and raises RuntimeError for them if `strict`; keys of other pipeline
-        ranks may be missing.
+        Returns missing and unexpected keys; if `strict`, raises RuntimeError for them. Keys of other pipeline ranks may
+        be missing.
         """
         own = self.module.state_dict(keep_vars=True)
         here = {key for key, value in own.items() if not (isinstance(value, torch.Tensor) and value.is_meta)}
@@ -390,12 +393,13 @@ def _plain(value: Any) -> Any:
 
 
 def _as_meta(parameter: nn.Parameter, replaced: dict[int, nn.Parameter]) -> nn.Parameter:
-    """The parameter without its data. Frees the data, also where an optimizer has the old object."""
+    """A meta tensor in place of the parameter. Frees the parameter's data, even if an optimizer still refers to the
+    parameter."""
     made = replaced.get(id(parameter))
     if made is None:
         made = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         made.__dict__.update(parameter.__dict__)
-        made._shoal_was = parameter  # the id stays taken
+        made._shoal_was = parameter  # keeps the old object alive, so that its id is not reused
         replaced[id(parameter)] = made
         parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
     return made
@@ -403,7 +407,7 @@ def _as_meta(parameter: nn.Parameter, replaced: dict[int, nn.Parameter]) -> nn.P
 
 @functools.cache
 def _class_of(kind: type, remote: bool) -> type:
-    """A module's class on ranks where it, or a parameter of it, is missing."""
+    """The class of a module on a rank that lacks the module or one of its parameters."""
     def fetching(self: nn.Module, name: str) -> Any:
         value = kind.__getattr__(self, name)
         home = self.__dict__["_shoal_homes"].get(name)
@@ -426,7 +430,7 @@ def _class_of(kind: type, remote: bool) -> type:
 
 
 def _make_remote(module: nn.Module, home: int) -> None:
-    """Hooks and wrappers of forward run where the module lives."""
+    """Makes calls of the module run on rank `home`, where its hooks and forward's wrappers run too."""
     module.__dict__["_shoal_home"] = home
     module.__dict__.pop("forward", None)
     for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
@@ -435,7 +439,7 @@ def _make_remote(module: nn.Module, home: int) -> None:
 
 
 def _let_fetch(module: nn.Module, homes: Homes, here: int, number: int) -> None:
-    """Reading what lives elsewhere, inside a step, asks its rank."""
+    """Makes reads of parameters and buffers that live on another rank ask that rank, inside a step."""
     home = homes.modules[number]
     elsewhere = {name: homes.parameters[id(p._shoal_was)] for name, p in module._parameters.items()
                  if p is not None and p.is_meta and hasattr(p, "_shoal_was")}

@@ -11,7 +11,7 @@ from shoal.torch.parallel.state import state
 
 
 class CommGroup(enum.Enum):
-    """The groups that barrier(), broadcast() and allgather() work in."""
+    """The groups for barrier(), broadcast() and allgather()."""
 
     WORLD = "world"
     MP_GROUP = "mp"
@@ -22,7 +22,7 @@ class CommGroup(enum.Enum):
 
 
 class RankType(enum.Enum):
-    """How send() and recv_from() count the other rank: globally, or in this rank's group along an axis."""
+    """How send() and recv_from() number the other rank: globally, or within this rank's group along an axis."""
 
     WORLD_RANK = "world"
     MP_RANK = "mp"
@@ -42,83 +42,83 @@ def _mesh() -> Mesh:
 
 
 def rank() -> int:
-    """This rank among all of the job's."""
+    """This rank's index among all ranks of the job."""
     return _mesh().rank("world")
 
 
 def size() -> int:
-    """All ranks of the job."""
+    """The number of ranks in the job."""
     return _mesh().size("world")
 
 
 def local_rank() -> int:
-    """This rank among its host's: the launcher's number where it gives one."""
+    """This rank's index on its host: the launcher's number if there is one."""
     mesh = _mesh()
     return int(os.environ.get("LOCAL_RANK", mesh.rank("local")))
 
 
 def local_size() -> int:
-    """The ranks of this host."""
+    """The number of ranks on this host."""
     return _mesh().size("local")
 
 
 def mp_rank() -> int:
-    """This rank among those that hold one replica of the model (pp x tp)."""
+    """This rank's index among those that hold one replica of the model (pp x tp)."""
     return _mesh().rank("mp")
 
 
 def mp_size() -> int:
-    """The ranks that hold one replica of the model."""
+    """The number of ranks that hold one replica of the model."""
     return _mesh().size("mp")
 
 
 def pp_rank() -> int:
-    """This rank's partition: its place in the pipeline."""
+    """This rank's index in its pipeline: the partition that it holds."""
     return _mesh().rank("pp")
 
 
 def pp_size() -> int:
-    """The partitions of the pipeline."""
+    """The number of partitions in the pipeline."""
     return _mesh().size("pp")
 
 
 def tp_rank() -> int:
-    """This rank among those that share each layer."""
+    """This rank's index among those that share each layer."""
     return _mesh().rank("tp")
 
 
 def tp_size() -> int:
-    """The ranks that share each layer."""
+    """The number of ranks that share each layer."""
     return _mesh().size("tp")
 
 
 def dp_rank() -> int:
-    """This rank among those that may see different samples (rdp x tp)."""
+    """This rank's index among those that may see different samples (rdp x tp)."""
     return _mesh().rank("dp")
 
 
 def dp_size() -> int:
-    """The ranks that may see different samples."""
+    """The number of ranks that may see different samples."""
     return _mesh().size("dp")
 
 
 def rdp_rank() -> int:
-    """The replica of the whole model that this rank belongs to."""
+    """The index of the replica of the whole model that this rank belongs to."""
     return _mesh().rank("rdp")
 
 
 def rdp_size() -> int:
-    """The replicas of the whole model."""
+    """The number of replicas of the whole model."""
     return _mesh().size("rdp")
 
 
 def get_world_group() -> list[int]:
-    """All ranks."""
+    """The global ranks of the job."""
     return _mesh().ranks("world")
 
 
 def get_mp_group() -> list[int]:
-    """The global ranks of this rank's mp group, ascending; the others likewise."""
+    """The global ranks of this rank's mp group, ascending. The next functions return lists in the same order."""
     return _mesh().ranks("mp")
 
 
@@ -138,12 +138,12 @@ def get_dp_group() -> list[int]:
 
 
 def get_rdp_group() -> list[int]:
-    """The global ranks that hold what this rank holds."""
+    """The global ranks that hold the same part of the model as this rank."""
     return _mesh().ranks("rdp")
 
 
 def get_world_process_group() -> dist.ProcessGroup:
-    """torch.distributed's group of all ranks; the next ones likewise."""
+    """torch.distributed's group of all ranks."""
     return _mesh().group("world")
 
 
@@ -203,7 +203,7 @@ def rdp_barrier() -> None:
 
 
 def send(obj: Any, dest_rank: int, rank_type: RankType = RankType.WORLD_RANK) -> None:
-    """Sends an object, which pickle must take, to another rank, which calls recv_from(). ValueError: no such rank.
+    """Sends a picklable object to another rank, which must call recv_from(). ValueError: no such rank.
 
         smp.send({"loss": loss}, 1, smp.RankType.PP_RANK)
     """
@@ -211,14 +211,14 @@ def send(obj: Any, dest_rank: int, rank_type: RankType = RankType.WORLD_RANK) ->
 
 
 def recv_from(src_rank: int, rank_type: RankType = RankType.WORLD_RANK) -> Any:
-    """The object that another rank sends next, by send() or broadcast(). ValueError: no such rank."""
+    """Returns the next object that the other rank sends with send() or broadcast(). ValueError: no such rank."""
     received = [None]
     dist.recv_object_list(received, src=_global(src_rank, rank_type))
     return received[0]
 
 
 def broadcast(obj: Any, group: CommGroup = CommGroup.WORLD) -> None:
-    """Sends an object to every other rank of `group`, each of which calls recv_from()."""
+    """Sends an object to every other rank of `group`. Each of them must call recv_from()."""
     packed, me = _packed(obj), rank()
     for other in _mesh().ranks(group.value):
         if other != me:
@@ -226,7 +226,7 @@ def broadcast(obj: Any, group: CommGroup = CommGroup.WORLD) -> None:
 
 
 def allgather(obj: Any, group: CommGroup = CommGroup.WORLD) -> list[Any]:
-    """The objects of every rank of `group`, in the order of its ranks. Tensors may differ in shape.
+    """Returns the objects of all ranks of `group`, in rank order. Tensors may differ in shape.
 
         smp.allgather(logits, smp.CommGroup.DP_GROUP)   # dp_size() tensors
     """
@@ -245,7 +245,7 @@ def _global(index: int, rank_type: RankType) -> int:
 
 
 def _packed(obj: Any) -> Any:
-    """A tensor alone, without its graph and without what else its storage holds."""
+    """Detaches a tensor from its graph and copies it out of a larger storage. Returns other objects unchanged."""
     if not isinstance(obj, torch.Tensor):
         return obj
     obj = obj.detach()
