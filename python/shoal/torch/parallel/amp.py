@@ -24,9 +24,9 @@ class GradScaler(torch.amp.GradScaler):
         scaler.step(optimizer)
         scaler.update()
 
-    device: by default the device of the model's parameters, if there is a model. The other arguments are torch's. Every
-    rank
-        of the job calls unscale_(), step() and update() alike.
+    device: by default the device of the model's parameters, if there is a model. The other arguments are torch's.
+
+    Every rank of the job must call unscale_(), step() and update() in the same order.
     """
 
     def __init__(self, device: str | None = None, **arguments: Any) -> None:

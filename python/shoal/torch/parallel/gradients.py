@@ -49,7 +49,7 @@ def reduce(model: Any) -> None:
 
 
 def reduce_pending(model: Any) -> None:
-    """Calls reduce(), if fewer than backward_passes_per_step steps have run since it was last called."""
+    """Calls reduce() if steps have run since the last call, but fewer than backward_passes_per_step."""
     if model.passes % model.backward_passes_per_step:
         reduce(model)
 

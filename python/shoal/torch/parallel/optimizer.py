@@ -1,4 +1,5 @@
-"""The optimizer of a DistributedModel: this rank's parameters, f32 masters, the loss scale, and its state by name."""
+"""DistributedOptimizer: updates this rank's parameters, and holds f32 masters, the loss scale and the optimizer's
+state."""
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,12 +11,13 @@ from shoal.torch.parallel import gradients, records, sharding
 from shoal.torch.parallel.sharding import Piece
 from shoal.torch.parallel.state import state
 
-LOCAL = "shoal_local_optimizer"  # marks local_state_dict()
+LOCAL = "shoal_local_optimizer"  # the key that marks a local_state_dict()
 _LARGEST = torch.finfo(torch.float32).max
 
 
 class LossScale:
-    """The factor of a loss in fp16. A dynamic one shrinks after updates with inf or NaN, and grows after others."""
+    """The factor by which fp16 losses are multiplied. A dynamic scale shrinks after overflows and grows after updates
+    without."""
 
     def __init__(self, static: float | None, rule: Mapping[str, Any]) -> None:
         self.dynamic = static is None
@@ -24,7 +26,7 @@ class LossScale:
         self.good_steps, self.shift_left = 0, int(rule["delayed_shift"])
 
     def follow(self, overflow: bool) -> None:
-        """Adjusts the scale after an update, or after one that was skipped because of `overflow`."""
+        """Adjusts the scale after an update, or after one that `overflow` prevented."""
         if not self.dynamic:
             return
         if not overflow:
@@ -49,22 +51,23 @@ class LossScale:
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """An optimizer for the parameters of the DistributedModel, which must have been made before.
+    """An optimizer for the parameters of the DistributedModel. Make the model first.
 
         model = smp.DistributedModel(model)
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
 
-    optimizer: any of torch.optim's interface. When the model is cut, the parameters of other pipeline ranks leave its
-        groups. With shard_optimizer_state it must update each element by itself (Adam, SGD...; not LAMB, Adafactor).
-    static_loss_scale: with fp16, the factor of the loss. None: that of init()'s parameters, or a dynamic one.
-    dynamic_loss_scale: with fp16, the factor shrinks and grows; False wants static_loss_scale.
+    optimizer: any with torch.optim's interface. When the model is cut, the parameters of other pipeline ranks leave its
+        groups. With shard_optimizer_state its update of an element must not depend on others: Adam or SGD, but not LAMB
+        or Adafactor.
+    static_loss_scale: with fp16, the factor for the loss. None: init()'s parameter, or else a dynamic scale.
+    dynamic_loss_scale: with fp16, the factor shrinks and grows. False requires static_loss_scale.
     dynamic_loss_args: in place of those of init()'s parameters: init_scale (2**32), scale_factor (2), scale_window
         (1000 updates without overflow until it grows), min_scale (1), delayed_shift (1: overflows until it shrinks).
 
-    With fp16 or bf16, parameters of 16 bits have f32 masters, which the optimizer updates. Every rank of the job must
-    call step(), zero_grad(), clip_master_grads() and state_dict() alike. ValueError: a parameter is not the model's, or
-    the optimizer cannot be sharded.
+    With fp16 or bf16, 16-bit parameters have f32 masters, which the optimizer updates. All ranks of the job must call
+    step(), zero_grad(), clip_master_grads() and state_dict() in the same order. ValueError: the model does not have a
+    parameter, or the optimizer cannot be sharded.
     """
 
     _is_accelerate_prepared = True  # accelerate must not wrap it
@@ -81,10 +84,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.shards: sharding.Shards | None = None
         self.overflow = self.step_was_skipped = False
         self._model = model
-        self._pieces: list[Piece] | None = None  # after the partition
+        self._pieces: list[Piece] | None = None  # None before the partition
         self._of_parameter: dict[int, list[Piece]] = {}
         self._updated = False  # the gradients are ready for the update
-        self._pending: Mapping[str, Any] | None = None  # a state dict that waits for the partition
+        self._pending: Mapping[str, Any] | None = None  # a state dict to load after the partition
         self._names = self._named_groups()
         if any(hasattr(p, "tp_split") for p in model.parameters()):
             sharding.check_elementwise(optimizer, "tensor_parallel_degree > 1")
@@ -96,7 +99,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups: schedulers set their learning rates. After the partition they have this rank's parameters."""
+        """The inner optimizer's groups. Schedulers set their learning rates. After the partition they hold this rank's
+        parameters."""
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -105,17 +109,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The inner optimizer's state, by what it updates."""
+        """The inner optimizer's state, keyed by the tensors that it updates."""
         return self.optimizer.state
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The inner optimizer's."""
+        """The inner optimizer's defaults."""
         return self.optimizer.defaults
 
     @property
     def loss_scale(self) -> float:
-        """The factor of losses; 1 without fp16. model.backward() applies it."""
+        """The factor that model.backward() multiplies losses by. 1 without fp16."""
         return self.scaler.value if self.scaler else 1.0
 
     def __repr__(self) -> str:
@@ -125,14 +129,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise TypeError("a DistributedOptimizer cannot be pickled or copied: save its state_dict()")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group before the first step. RuntimeError after it."""
+        """Adds a parameter group. RuntimeError after the first step."""
         if self._pieces is not None:
             raise RuntimeError("the model has been cut: make the optimizer with all of its parameter groups")
         self.optimizer.add_param_group(param_group)
         self._names = self._named_groups()
 
     def register_step_pre_hook(self, hook: Callable) -> Any:
-        """As torch.optim.Optimizer's; the hook gets the inner optimizer. The others likewise."""
+        """Like torch.optim.Optimizer's. The hook gets the inner optimizer; so do those of the next methods."""
         return self.optimizer.register_step_pre_hook(hook)
 
     def register_step_post_hook(self, hook: Callable) -> Any:
@@ -148,7 +152,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 names[id(parameter._shoal_was)] = name
         groups = []
         for group in self.optimizer.param_groups:
-            # tensor parallelism replaces parameters: part of a split one is known by the whole
+            # Tensor parallelism replaces split parameters by this rank's parts. A part has the whole parameter's name.
             group["params"] = [getattr(p, "tp_part", p) for p in group["params"]]
             unknown = [p for p in group["params"] if id(p) not in names]
             if unknown:
@@ -161,7 +165,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return (state.cfg.fp16 or state.cfg.bf16) and parameter.dtype in (torch.float16, torch.bfloat16)
 
     def _take_partition(self, model: Any) -> None:
-        """Puts this rank's pieces into the groups in place of the parameters."""
+        """Replaces the groups' parameters by this rank's pieces."""
         if state.cfg.sharding_level == 1 and state.mesh.size("rdp") > 1:
             sharding.check_elementwise(self.optimizer, "shard_optimizer_state")
             self.shards = sharding.Shards()
@@ -185,18 +189,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if piece.value is not piece.parameter:
                 self._of_parameter.setdefault(id(piece.parameter), []).append(piece)
         for name in (n for names in self._names for n in names if self.shards and n in local):
-            self._of_parameter.setdefault(id(local[name]), [])  # other replicas may have all of its elements
+            self._of_parameter.setdefault(id(local[name]), [])  # stays empty if other replicas hold all of its elements
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self.load_state_dict(pending)
 
     @property
     def partitioned(self) -> bool:
-        """True once the groups have this rank's parameters."""
+        """True once the groups hold this rank's parameters."""
         return self._pieces is not None
 
     def names(self) -> set[str]:
-        """Of the parameters that this rank's optimizer updates, or updates pieces of."""
+        """Names of the parameters that this rank's optimizer updates, wholly or in part."""
         return {piece.name for piece in self._require_pieces()}
 
     def _require_pieces(self) -> list[Piece]:
@@ -205,20 +209,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._pieces
 
     def gradients_of(self, parameter: nn.Parameter) -> list[torch.Tensor] | None:
-        """What the optimizer sees of a parameter's gradient on this rank; None: the parameter's own."""
+        """The gradients of this rank's masters or segments of `parameter`. None: the optimizer uses the parameter's
+        own."""
         pieces = self._of_parameter.get(id(parameter))
         return None if pieces is None else [p.value.grad for p in pieces if p.value.grad is not None]
 
     # Updates.
 
     def take_gradients(self) -> None:
-        """Sums the parameters' new gradients into those of the segments; gradients.reduce() calls it."""
+        """Adds the parameters' new gradients to those of the segments. gradients.reduce() calls it."""
         if self.shards:
             self.shards.reduce()
         self._updated = False
 
     def drop_gradients(self) -> None:
-        """Forgets the gradients of masters and segments; those of parameters stay. zero_grad() calls it."""
+        """Drops the gradients of masters and segments, but not those of parameters. zero_grad() calls it."""
         self._updated = False
         for piece in self._pieces or ():
             if piece.value is not piece.parameter:
@@ -226,10 +231,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def update_master_grads(self) -> None:
-        """Makes the gradients ready for the update: reduced, in f32 for masters, and without the loss scale.
+        """Prepares the gradients for the update: reduces them, converts them to f32 for masters and divides by the loss
+        scale.
 
-        With fp16, `overflow` then tells whether any rank's gradients have inf or NaN. step() and clip_master_grads()
-        call it where it has not been called since the last step().
+        With fp16, `overflow` is then true if any rank's gradients have inf or NaN. step() and clip_master_grads() call
+        this method if it has not been called since the last step().
         """
         pieces = self._require_pieces()
         if self._updated:
@@ -246,7 +252,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._updated = True
 
     def _unscale(self, scaled: list[torch.Tensor]) -> bool:
-        """Divides by the loss scale; true if any rank of the job finds inf or NaN."""
+        """Divides the gradients by the loss scale. Returns true if any rank of the job finds inf or NaN."""
         device = next(self._model.local_parameters()).device
         found = torch.zeros((), dtype=torch.float32, device=device)
         inverse = torch.tensor(1.0 / self.loss_scale, dtype=torch.float32, device=device)
@@ -256,7 +262,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return bool(found)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clips the gradients, without the loss scale, by their norm over the whole model; returns the norm before.
+        """Clips the unscaled gradients by their norm over the whole model. Returns the norm before clipping.
 
             norm = optimizer.clip_master_grads(1.0)
             optimizer.step()
@@ -265,9 +271,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Updates the parameters, unless `overflow`. With shard_optimizer_state it also takes the gradients away.
+        """Updates the parameters, unless `overflow` is true. With shard_optimizer_state it also clears the gradients.
 
-        closure: runs first, with gradients enabled; step() returns its result.
+        closure: step() runs it first, with gradients enabled, and returns its result.
         """
         result = None
         if closure is not None:
@@ -287,7 +293,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _follow_parameters(self) -> None:
-        """Takes values over into masters where something else has changed the parameters."""
+        """Copies parameters that other code has changed into their masters."""
         for piece in self._require_pieces():
             if piece.has_master and piece.version != piece.parameter._version:
                 piece.value.copy_(piece.elements())
@@ -295,7 +301,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _publish(self) -> None:
-        """Gives the parameters the updated values."""
+        """Copies the updated values into the parameters of every replica."""
         if self.shards:
             self.shards.gather()
         mastered = [piece for piece in self._require_pieces() if piece.has_master]
@@ -305,7 +311,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             piece.version = piece.parameter._version
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch.optim.Optimizer's, for the parameters and for masters and segments."""
+        """Like torch.optim.Optimizer's, for parameters, masters and segments."""
         self.drop_gradients()
         for parameter in self._model.local_parameters():
             if parameter.grad is not None:
@@ -332,10 +338,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 for group, names in zip(self.optimizer.param_groups, self._names)]
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
-        """This rank's part of the state, by name; load_state_dict() takes it, also where the layout is another.
+        """Returns this rank's part of the state, keyed by parameter name. load_state_dict() accepts it in any layout.
 
-        gather_if_shard: with shard_optimizer_state, the segments of all replicas; every rank of the rdp group calls it
-            then. False: only this rank's.
+        gather_if_shard: with shard_optimizer_state, include the segments of all replicas. Every rank of the rdp group
+            must then call this. False: only this rank's segments.
         """
         own = self._records()
         if self.shards and gather_if_shard:
@@ -345,13 +351,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "param_groups": self._groups(), "loss_scale": self.scaler and self.scaler.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole model's state in torch.optim's form, which the plain optimizer on one process loads too.
+        """Returns the whole model's state in torch.optim's form, which the plain optimizer in a single process can
+        load.
 
-        Every rank of the job calls it. Indices count the parameters as the optimizer was made with them; "param_names"
-        of a group names them. fp16 and bf16 add the f32 master to a parameter's state.
+        Every rank of the job calls it. Indices count the parameters in the order in which the optimizer was given them.
+        A group's "param_names" lists their names. With fp16 and bf16, a parameter's state includes its f32 master.
         """
         own = self._records()
-        if state.mesh.rank("tp"):  # tp rank 0 tells of whole parameters
+        if state.mesh.rank("tp"):  # tp rank 0 alone contributes parameters that are not split
             own = {name: found for name, found in own.items() if found[0]["split"]}
         merged = records.merge(_gathered(own, "world" if self.shards else "mp"))
         whole: dict[int, dict[str, Any]] = {}
@@ -368,10 +375,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Loads state_dict()'s or local_state_dict()'s result of any layout, or that of the plain optimizer.
+        """Loads the result of state_dict() or local_state_dict() in any layout, or a plain optimizer's state dict.
 
-        Before the first step it waits until the model is cut. ValueError: it is of other parameters or groups, or lacks
-        elements.
+        Called before the first step, it defers loading until the model is cut. ValueError: parameters or groups differ
+        from the optimizer's, or elements are missing.
         """
         if self._pieces is None:
             self._pending = state_dict
@@ -437,7 +444,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 def _loss_scale(static: float | None, dynamic: bool, arguments: Mapping[str, Any] | None) -> LossScale | None:
-    """What the arguments say, or else the parameters of init()."""
+    """Makes the loss scale from the arguments; those not given are init()'s parameters. None without fp16."""
     cfg = state.cfg
     if not cfg.fp16:
         return None
@@ -451,14 +458,14 @@ def _loss_scale(static: float | None, dynamic: bool, arguments: Mapping[str, Any
 
 
 def is_own_layout(saved: Mapping[str, Any]) -> bool:
-    """True if a local_state_dict() has just what this rank's optimizer needs."""
+    """True if a local_state_dict() has this layout and all parameters of this rank's optimizer."""
     own = state.optimizer
     return (own is not None and own.partitioned and saved["layout"] == list(state.mesh.shape)
             and (own.shards is not None or not saved["sharded"]) and own.names() <= set(saved["records"]))
 
 
 def merge_local(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One local_state_dict() of several ranks' ones."""
+    """Merges the local_state_dict()s of several ranks into one."""
     return {**parts[0], "records": records.merge(part["records"] for part in parts), "sharded": False}
 
 
@@ -480,7 +487,7 @@ def _first_difference(saved: list[str], own: list[str]) -> str:
 
 
 def _gathered(found: dict[str, list[records.Record]], axis: str) -> Iterator[dict[str, list[records.Record]]]:
-    """Each rank's records along the axis, on the CPU."""
+    """Yields the records of each rank along the axis, on the CPU."""
     mesh = state.mesh
     own = {name: [{**r, "values": {k: v.cpu().clone() for k, v in r["values"].items()},
                    "others": {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in r["others"].items()}}

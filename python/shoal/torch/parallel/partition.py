@@ -1,8 +1,8 @@
-"""Which pipeline rank has which module.
+"""Decides on which pipeline rank each module lives.
 
-The tree of modules is cut into units: a module is cut into its children while it costs more than a share of the
-whole and has children that are called by themselves. Units that share parameters are one. C++'s partition_units()
-cuts their sequence into stages; or the script assigns modules by hand.
+The tree of modules is cut into units. A module that costs more than a share of the whole is replaced by its separately
+called children, if it has any. Units that share parameters are treated as one. C++'s partition_units() then cuts the
+sequence of units into stages. Alternatively the script assigns modules by hand.
 """
 import contextlib
 import json
@@ -23,7 +23,7 @@ from shoal.torch.parallel.turns import RandomState
 
 log = logging.getLogger("shoal.torch.parallel")
 _PIN = "_shoal_partition"
-_BACKWARD = 2.0  # the time of a backward, in forwards
+_BACKWARD = 2.0  # the time of a backward, in multiples of a forward's
 
 
 def _check_index(index: int) -> int:
@@ -35,13 +35,13 @@ def _check_index(index: int) -> int:
 
 @contextlib.contextmanager
 def partition(index: int) -> Iterator[None]:
-    """Modules that are made in this context live on pipeline rank `index`.
+    """Places modules that are made in this context on pipeline rank `index`.
 
         with smp.partition(1):
             self.decoder = Decoder(config)
 
-    It holds where auto_partition is false. Modules without a partition live where their parent does, the outermost
-    ones on default_partition.
+    It has an effect only if auto_partition is false. A module without a partition lives on its parent's rank, and an
+    outermost one on default_partition.
     """
     _check_index(index)
     original = nn.Module.__init__
@@ -58,7 +58,7 @@ def partition(index: int) -> Iterator[None]:
 
 
 def set_partition(module: nn.Module, index: int) -> None:
-    """The module, with all its children, lives on pipeline rank `index`, where auto_partition is false.
+    """Places the module and all its descendants on pipeline rank `index`, if auto_partition is false.
 
         smp.set_partition(model.decoder, 1)
     """
@@ -67,19 +67,19 @@ def set_partition(module: nn.Module, index: int) -> None:
 
 
 class Traced(BaseException):
-    """Ends a step function that ran only to trace a model."""
+    """Raised to end a step function that runs only to trace a model."""
 
 
 class Trace:
     """Costs of modules, measured while the model runs once."""
 
     def __init__(self) -> None:
-        self.seconds: dict[int, float] = {}  # by module number, of forwards
+        self.seconds: dict[int, float] = {}  # of each module's forward, by module number
         self.bytes: dict[int, int] = {}  # kept for backward
         self.order: dict[int, int] = {}  # of first calls
 
     def run(self, modules: list[nn.Module], forward: Callable[[], None]) -> None:
-        """Runs `forward` twice and keeps the second one's costs. Buffers and random states are as before."""
+        """Runs `forward` twice and keeps the costs of the second run. Restores buffers and random states."""
         buffers = [(b, b.clone()) for module in modules for b in module.buffers(recurse=False)]
         random = RandomState.of_process()
         try:
@@ -106,7 +106,7 @@ class Trace:
             if not tensor.is_meta:
                 storage = tensor.untyped_storage()
                 if storage.data_ptr() not in parameters and storage.data_ptr() not in seen:
-                    seen[storage.data_ptr()] = storage  # alive, so that its address stays its own
+                    seen[storage.data_ptr()] = storage  # keeps it alive, so that its address is not reused
                     kept += storage.nbytes()
             return tensor
 
@@ -154,7 +154,7 @@ class Tree:
         return found
 
     def parameters(self, number: int) -> dict[int, nn.Parameter]:
-        """By id, of the subtree."""
+        """The parameters of the subtree, keyed by id."""
         return {id(p): p for i in self.subtree(number) for p in self.modules[i]._parameters.values() if p is not None}
 
     def has_forward(self, number: int) -> bool:
@@ -165,8 +165,8 @@ class Homes:
     """The pipeline rank of each module and parameter."""
 
     def __init__(self, tree: Tree, units: dict[int, int]) -> None:
-        """`units`: the rank of each unit, by its module's number. Inner modules live where their first unit does,
-        the model itself on rank 0."""
+        """`units`: the rank of each unit, by its module's number. An inner module lives on the rank of its first unit,
+        and the model itself on rank 0."""
         self.modules = [0] * len(tree.modules)
         self.parameters: dict[int, int] = {}  # by id
         found: dict[int, int] = {}
@@ -186,7 +186,7 @@ class Homes:
                 home = found[number]
             elif number in first:
                 home = first[number] if number else 0
-            else:  # outside all units: where its parameters are, or with its parent
+            else:  # outside all units: on the rank of its parameters, or else its parent's
                 own = [self.parameters[key] for key in tree.parameters(number) if key in self.parameters]
                 parent = tree.parents[number]
                 home = own[0] if own else self.modules[parent] if parent is not None else 0
@@ -197,7 +197,7 @@ class Homes:
 
 
 def decide(tree: Tree, trace: Trace | None, microbatches: int) -> dict[int, int]:
-    """The rank of each unit, by module number. Only world rank 0 decides."""
+    """Returns the rank of each unit, by module number. Called only on world rank 0."""
     cfg = state.cfg
     path = cfg.partition_file
     if path and cfg.load_partition:
@@ -256,7 +256,8 @@ def _by_hand(tree: Tree, pins: dict[int, int], default: int) -> dict[int, int]:
 
 
 def _sharing(tree: Tree, units: list[int]) -> list[list[int]]:
-    """Groups of units that share parameters, each in the given order, by their first units."""
+    """Groups of units that share parameters. Units keep the given order within a group; groups are in the order of
+    their first units."""
     group_of: dict[int, list[int]] = {}
     owner: dict[int, list[int]] = {}
     for unit in units:
@@ -296,7 +297,8 @@ def _automatic(tree: Tree, trace: Trace | None, microbatches: int) -> dict[int, 
         return weight * memory(number) / whole_memory + (1 - weight) * seconds(number) / whole_time
 
     def parts(number: int) -> list[int]:
-        """Children that are called by themselves; containers are transparent."""
+        """The nearest descendants that are called separately. Containers without a forward are replaced by their
+        children."""
         module = tree.modules[number]
         if is_parametrized(module) or (trace is None and isinstance(module, nn.MultiheadAttention)):
             return []
@@ -336,7 +338,7 @@ def _automatic(tree: Tree, trace: Trace | None, microbatches: int) -> dict[int, 
 
 
 def agree(tree: Tree, choose: Callable[[], dict[int, int]]) -> Homes:
-    """World rank 0 chooses; every rank takes it. Every rank of the job calls this."""
+    """Cuts the model as world rank 0 chooses. Every rank of the job must call it."""
     message: list[Any] = [None]
     if dist.get_rank() == 0:
         try:

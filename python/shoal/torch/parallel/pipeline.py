@@ -1,8 +1,9 @@
 """One step over the ranks of a pipeline.
 
-Pipeline rank 0 runs the step function, one thread for each microbatch; the other ranks serve. A module that lives on
-another rank is called by a request. A microbatch is one logical thread: it is on one rank at a time, and a rank that
-waits for an answer serves the requests that come for the same microbatch meanwhile. So modules may nest in any way.
+Pipeline rank 0 runs the step function in one thread for each microbatch. The other ranks serve requests. A call of a
+module on another rank is a request to that rank. A microbatch is one logical thread: only one rank computes for it at a
+time. While a rank waits for an answer, it serves requests that arrive for the same microbatch, so modules may nest in
+any way.
 """
 import contextlib
 import functools
@@ -34,7 +35,7 @@ class _Head(NamedTuple):
     microbatch: int = -1
     phase: int = 0
     version: int = 0  # of the random state
-    random: list[bytes] | None = None  # left out where the receiver has this version
+    random: list[bytes] | None = None  # None if the receiver already has this version
     detail: Any = None
 
 
@@ -45,7 +46,7 @@ class _Failure(NamedTuple):
 
 
 def current() -> "Visit | None":
-    """The run and microbatch of this thread; None outside of a pipeline's step."""
+    """This thread's run and microbatch. None outside a pipeline's step."""
     return getattr(_here, "visit", None)
 
 
@@ -54,7 +55,7 @@ def _devices() -> list[str]:
 
 
 def caller_settings() -> tuple:
-    """This thread's modes, which hold in the other threads and ranks of a step too."""
+    """This thread's gradient, inference and autocast modes, which a step's other threads and ranks must use too."""
     return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
             [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _devices()])
 
@@ -68,13 +69,13 @@ def applied(settings: tuple) -> Iterator[None]:
         stack.enter_context(torch.set_grad_enabled(grad))
         for device, enabled, dtype in autocasts:
             if enabled or torch.is_autocast_enabled(device):
-                # Threads would share the cache, and the graph in it.
+                # With autocast's cache, threads would share cast weights and their graph.
                 stack.enter_context(torch.autocast(device, dtype, enabled, cache_enabled=False))
         yield
 
 
 class _Inputs(torch.autograd.Function):
-    """Received tensors as non-leaf tensors, which modules may change in place. Keeps their gradients."""
+    """Makes received tensors non-leaf tensors, which modules may change in place. Stores their gradients."""
 
     @staticmethod
     def forward(ctx, kept, anchor):
@@ -89,7 +90,7 @@ class _Inputs(torch.autograd.Function):
 
 
 class _Request(torch.autograd.Function):
-    """A call of a module on another rank."""
+    """Calls a module on another rank. Its backward asks that rank to run the module's backward."""
 
     @staticmethod
     def forward(ctx, call, anchor, *tensors):
@@ -118,23 +119,23 @@ def _warn_of_change(kind: type) -> None:
 
 
 class _Kept(NamedTuple):
-    """A served call that waits for its backward."""
+    """A served call whose backward has not run yet."""
 
-    edges: list  # of each output; None where it needs no gradient
+    edges: list  # one per output; None if the output needs no gradient
     inputs: dict
-    differentiable: list[int]  # inputs
-    count: int  # of all inputs
+    differentiable: list[int]  # indices of such inputs
+    count: int  # number of inputs
 
 
 class Visit:
-    """A microbatch's thread on this rank."""
+    """A microbatch on this rank: its thread's requests to other ranks, and the requests that it serves."""
 
     def __init__(self, run: "Run", microbatch: Microbatch) -> None:
         self.run, self.microbatch = run, microbatch
         self.inbox: list[Parcel] = []
         self.kept: dict[tuple[int, int], _Kept] = {}
         self.calls = 0
-        self.known: dict[int, int] = {}  # by rank: the version of the random state that it has
+        self.known: dict[int, int] = {}  # the version of the random state that each rank has
 
     # Requests, made in the thread.
 
@@ -162,7 +163,7 @@ class Visit:
         return call.pop("parcel").open(self.run.modules, list(outputs))
 
     def exchange(self, to: int, kind: int, detail: Any, value: Packed) -> Parcel:
-        """Leaves for rank `to`; serves what comes until the answer does."""
+        """Sends a request to rank `to` and serves other requests until the answer arrives."""
         self._depart(to, kind, detail, value)
         while True:
             parcel = self._next()
@@ -184,7 +185,7 @@ class Visit:
         self.run.turns.leave(self.microbatch)
 
     def _next(self) -> Parcel | None:
-        """The next message; None once the microbatch has ended."""
+        """Waits for the next message. Returns None once the microbatch has ended."""
         turns = self.run.turns
         with turns.lock:
             while not self.inbox:
@@ -267,7 +268,7 @@ class Visit:
     # The step function's own thread.
 
     def backward(self, tensors: Any, gradients: Any) -> None:
-        """torch.autograd.backward() as a phase of its own."""
+        """torch.autograd.backward(), as a phase of its own (turns.py)."""
         self._enter_phase()
         torch.autograd.backward(tensors, gradients)
         self._enter_phase()
@@ -317,7 +318,7 @@ class Run:
             self.channel.send(to, head, value)
 
     def tell(self, kind: int, microbatch: int, phase: int) -> None:
-        """Tells every other rank."""
+        """Sends a message without content to every other rank."""
         for to in range(self.channel.size):
             if to != self.channel.rank:
                 self.post(to, _Head(kind, self.channel.rank, microbatch, phase))
@@ -325,7 +326,7 @@ class Run:
     # The ranks' parts.
 
     def run_bodies(self, body: Callable[[int], Any], summary: Callable[[list], Any]) -> Any:
-        """Rank 0: calls body(microbatch) in one thread for each; returns summary(results), as every rank does."""
+        """For rank 0: calls body(microbatch) in one thread for each microbatch. Every rank returns summary(results)."""
         states = RandomState.split(len(self.visits))
         after = RandomState.of_process()
         results: list = [None] * len(self.visits)
@@ -354,7 +355,7 @@ class Run:
         return self._finish(receiver)
 
     def serve(self) -> Any:
-        """Other ranks: serves until rank 0 ends the step."""
+        """For the other ranks: serves requests until rank 0 ends the step."""
         return self._finish(self._begin())
 
     def _begin(self) -> threading.Thread:
@@ -410,7 +411,7 @@ class Run:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Makes an exception the step's failure on all ranks."""
+        """Turns an exception into a failure of the step on all ranks."""
         try:
             yield
         except Ended:
@@ -421,7 +422,7 @@ class Run:
             self._leave(_Failure(time.time(), self.channel.rank, text), None)
 
     def _leave(self, failure: _Failure | None, outputs: Any) -> None:
-        """Sends this rank's last message of the step, once."""
+        """Sends this rank's last message of the step. Later calls do nothing."""
         with self._posting:
             if self._left:
                 return
@@ -441,7 +442,7 @@ class Run:
             self._lose(problem)
 
     def _lose(self, problem: BaseException) -> None:
-        """The group itself has failed, so that no rank can be told."""
+        """Ends the step on this rank after the process group has failed, which prevents messages to other ranks."""
         if self._connection is None:
             self._connection = problem
         self._left = True
@@ -488,10 +489,11 @@ class Run:
 
 
 class _Gradients:
-    """Gradients of parameters that several visits of a microbatch reach, such as a tied embedding.
+    """Adds up gradients of parameters that several visits use, such as a tied embedding, in a fixed order.
 
-    The first such visit adds to .grad as always. Each other one has a sum of its own, which the end of the step adds
-    in the order of visits: the order in which visits of different numbers come depends on time.
+    The first visit that reaches a parameter adds to .grad as usual. Every other visit has a sum of its own. At the end
+    of the step these are added to .grad in the order of visits, because the order in which visits run depends on
+    timing.
     """
 
     def __init__(self) -> None:
@@ -499,7 +501,7 @@ class _Gradients:
         self._others: dict[nn.Parameter, dict[tuple[int, int], torch.Tensor]] = {}
 
     def take(self, parameter: nn.Parameter, visit: tuple[int, int], gradient: torch.Tensor) -> torch.Tensor | None:
-        """Returns the tensor to add to .grad instead of the gradient; None leaves it as it is."""
+        """Returns the tensor to add to .grad in place of `gradient`. None: add the gradient itself."""
         if self._first.setdefault(parameter, visit) == visit:
             return None
         sums = self._others.setdefault(parameter, {})
@@ -514,7 +516,7 @@ class _Gradients:
 
 
 def gradient_hook(parameter: nn.Parameter) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """A hook for parameters of a pipeline."""
+    """Returns a gradient hook that lets other microbatches take a turn and orders the sums of gradients."""
     parameter_of = weakref.ref(parameter)
 
     def hook(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -527,7 +529,7 @@ def gradient_hook(parameter: nn.Parameter) -> Callable[[torch.Tensor], torch.Ten
 
 
 def pause_hook(module: nn.Module, args: Any) -> None:
-    """A forward pre-hook for small modules: microbatches may take turns here."""
+    """A forward pre-hook at which a more urgent microbatch may take its turn."""
     visit = current()
     if visit is not None:
         visit.run.turns.pause(visit.microbatch)

@@ -1,12 +1,12 @@
-"""Records: tensors that belong to elements of a parameter, with where these are in the whole parameter.
+"""Records: tensors with a value for each element of a part of a parameter, and that part's position.
 
-A record is a dict of plain values, so that torch.load(weights_only=True) takes it:
+A record is a dict of plain values, which torch.load(weights_only=True) accepts:
 
-    shape   of the whole parameter
-    split   None, or [dim, size, blocks, tp rank, tp ranks] of the part that the rank has
+    shape   shape of the whole parameter
+    split   None, or the rank's part: [dim, size, blocks, tp rank, tp ranks]
     range   [start, end) of the flattened part
-    values  by key, flat tensors with an element for each of the range
-    others  by key, what belongs to the whole parameter (a step count)
+    values  by key, flat tensors with one element for each in the range
+    others  by key, values that belong to the parameter as a whole, such as a step count
 """
 import math
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 
 def describe(parameter: nn.Parameter, start: int = 0, end: int | None = None) -> Record:
-    """A record without values for elements [start, end) of a parameter of this rank."""
+    """Makes a record without values for elements [start, end) of a parameter on this rank."""
     shape, split = list(parameter.shape), None
     if (known := getattr(parameter, "tp_split", None)) is not None:
         shape[known.dim] = known.size
@@ -31,7 +31,7 @@ def describe(parameter: nn.Parameter, start: int = 0, end: int | None = None) ->
 
 
 def add(record: Record, key: str, value: Any, like: torch.Tensor) -> None:
-    """Puts `value` among the record's values if it has an element for each of `like`'s."""
+    """Adds `value` to the record's values if it has the shape of `like`, else to its others."""
     if isinstance(value, torch.Tensor) and value.shape == like.shape and (key != "step" or value.dim()):
         record["values"][key] = value.detach().reshape(-1)
     else:
@@ -39,7 +39,7 @@ def add(record: Record, key: str, value: Any, like: torch.Tensor) -> None:
 
 
 def merge(parts: Iterable[dict[str, list[Record]]]) -> dict[str, list[Record]]:
-    """The records of several ranks, by name."""
+    """Merges the records of several ranks, by parameter name."""
     merged: dict[str, list[Record]] = {}
     for part in parts:
         for name, records in part.items():
@@ -62,7 +62,7 @@ def _part_shape(record: Record, rank: int) -> list[int]:
 
 
 def assemble(name: str, records: list[Record]) -> dict[str, Any]:
-    """The whole tensors, by key, of all records of a parameter. ValueError if elements are missing."""
+    """Assembles whole tensors, by key, from all records of a parameter. ValueError if elements are missing."""
     first = records[0]
     ranks = first["split"][4] if first["split"] else 1
     if any(r["shape"] != first["shape"] or bool(r["split"]) != bool(first["split"]) or
@@ -94,7 +94,7 @@ def _join(name: str, key: str, records: list[Record], size: int) -> torch.Tensor
 
 
 def extract(name: str, records: list[Record], target: Record) -> dict[str, Any]:
-    """What the records have for the target's elements: flat tensors, and the others. ValueError as assemble()."""
+    """Returns the values for the target's elements as flat tensors, and the others. ValueError as in assemble()."""
     if list(records[0]["shape"]) != list(target["shape"]):
         raise ValueError(f"{name} has the shape {records[0]['shape']} in the checkpoint, but {target['shape']} in the "
                          "model: load a checkpoint of this model")

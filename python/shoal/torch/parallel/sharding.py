@@ -1,8 +1,7 @@
-"""Shards of the optimizer's state over replicas (shard_optimizer_state), which is ZeRO-1.
+"""Sharding of the optimizer's state over replicas (shard_optimizer_state), as in ZeRO-1.
 
-The parameters of each group of the optimizer lie in flat buckets, each
-cut into equal segments over the rdp group: split and whole parameters alike. A rank's optimizer updates the pieces of
-parameters that are in its segments.
+The parameters of each optimizer group, whether tensor-parallel or not, lie in flat buckets. Each bucket is cut into one
+equal segment for each rank of the rdp group. A rank's optimizer updates the pieces of parameters in its segments.
 """
 from collections import deque
 from typing import Any
@@ -15,7 +14,7 @@ from shoal.torch.parallel import gradients
 from shoal.torch.parallel.state import state
 
 _IN_FLIGHT = 2
-_ALIGNMENT = 16  # elements of a segment
+_ALIGNMENT = 16  # a segment's length is a multiple of this many elements
 
 _ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam,
                 torch.optim.Adamax, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.ASGD, torch.optim.RMSprop,
@@ -24,8 +23,8 @@ _WHOLE = ("lamb", "lars", "adafactor", "muon", "shampoo", "soap", "lbfgs", "8bit
 
 
 class Piece:
-    """Elements [start, end) of a flattened parameter of this rank. The optimizer updates them as `value`, which is the
-    parameter itself, a view of its elements, or their f32 master."""
+    """Elements [start, end) of a flattened parameter on this rank. The optimizer updates `value`: the parameter itself,
+    a view of its elements, or their f32 master."""
 
     __slots__ = ("name", "parameter", "start", "end", "value", "version")
 
@@ -38,14 +37,14 @@ class Piece:
         return self.value.dtype != self.parameter.dtype
 
     def elements(self) -> torch.Tensor:
-        """The parameter's, as a view in the shape of `value`."""
+        """The parameter's elements, as a view with the shape of `value`."""
         if self.value.shape == self.parameter.shape:
             return self.parameter.detach()
         return self.parameter.detach().view(-1)[self.start:self.end]
 
 
 def check_elementwise(optimizer: torch.optim.Optimizer, reason: str) -> None:
-    """ValueError if the optimizer's rule is not known to update each element by itself."""
+    """Raises ValueError unless the optimizer is known to update each element independently."""
     kind = type(optimizer)
     name = kind.__name__
     if getattr(optimizer, "elementwise", False):
@@ -57,7 +56,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer, reason: str) -> None:
 
 
 class _Bucket:
-    """Parameters of one group, axis, dtype and device, whose values lie in one flat tensor."""
+    """Parameters of one group, axis, dtype and device. Their values lie in one flat tensor."""
 
     def __init__(self, axis: str, members: list[tuple[str, nn.Parameter]], with_masters: bool) -> None:
         ranks, rank = state.mesh.size("rdp"), state.mesh.rank("rdp")
@@ -83,7 +82,8 @@ class _Bucket:
             at += parameter.numel()
 
     def take_gradients(self) -> tuple[torch.Tensor, set[int]] | None:
-        """The flat gradients, divided by the number of batches, and the ids of parameters that have one."""
+        """Takes the gradients from the parameters. Returns them flat, divided by the number of batches, with the ids of
+        the parameters that had one."""
         has = {id(p) for p in self.parameters if p.grad is not None}
         if not has:
             return None
@@ -114,8 +114,8 @@ class Shards:
         self._buckets: list[_Bucket] = []
 
     def add(self, members: list[tuple[str, nn.Parameter]], with_masters: Any) -> list[Piece]:
-        """Puts a group's parameters into buckets, and returns the pieces of this rank. `with_masters` tells of a
-        parameter whether it has an f32 master."""
+        """Puts a group's parameters into buckets and returns this rank's pieces. `with_masters(parameter)` is true if
+        the parameter has an f32 master."""
         names = {id(parameter): name for name, parameter in members}
         pieces = []
         for axis, bucket in gradients.buckets(parameter for _, parameter in members):
@@ -126,7 +126,8 @@ class Shards:
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Sums the parameters' gradients into those of the segments, and takes them from the parameters."""
+        """Sums the parameters' gradients over ranks, adds the sums to the segments' gradients, and clears the
+        parameters' own."""
         mesh = state.mesh
         running: deque = deque()
 
@@ -152,7 +153,7 @@ class Shards:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Gives every rank of the rdp group the values of all segments."""
+        """Gathers the values of all segments on every rank of the rdp group."""
         group = state.mesh.group("rdp")
         running: deque = deque()
         for bucket in self._buckets:

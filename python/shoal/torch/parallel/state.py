@@ -1,4 +1,4 @@
-"""The state of model parallelism in this process: its only global."""
+"""The state of model parallelism in this process, which is the package's only global variable."""
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -16,21 +16,21 @@ StateDict = dict[str, Any]
 
 
 class ModuleManager:
-    """What is known of the model's modules. `translate_functions` are pairs of functions from Shoal's names and
-    shapes of a state dict to Hugging Face's, and back; transformers' save_pretrained() calls the first ones."""
+    """Functions that translate state dicts. `translate_functions` holds pairs: the first converts Shoal's names and
+    shapes to Hugging Face's, the second converts back. transformers' save_pretrained() calls the first ones."""
 
     def __init__(self) -> None:
         self.translate_functions: list[tuple[Callable[[StateDict], StateDict], Callable[[StateDict], StateDict]]] = []
 
 
 class State:
-    """`cfg` (the parameters), `mesh`, and the `model` and `optimizer` of this process, None before there are any."""
+    """`cfg` (the parameters), the `mesh`, and this process's `model` and `optimizer`. Each is None before it exists."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """As before init()."""
+        """Restores the state before init()."""
         self.cfg: Config | None = None
         self.mesh: Mesh | None = None
         self.model: Any = None
@@ -45,7 +45,7 @@ class State:
         return self.mesh is not None
 
     def require(self) -> "State":
-        """This state. RuntimeError where init() has not run."""
+        """Returns this state. RuntimeError before init()."""
         if not self.initialized:
             raise RuntimeError("model parallelism has not begun: call smp.init() first")
         return self
@@ -55,16 +55,16 @@ state = State()
 
 
 def init(config: Mapping[str, Any] | None = None) -> None:
-    """Begins model parallelism; every rank of the job calls it.
+    """Starts model parallelism. Every rank of the job calls it.
 
         import smdistributed.modelparallel.torch as smp
         smp.init({"partitions": 2, "microbatches": 4, "ddp": True})
 
-    config: SMP's parameters (docs/smp_parameters.md); None takes SageMaker's variable SM_HP_MP_PARAMETERS, and
-        without it one partition.
+    config: SMP's parameters (docs/smp_parameters.md). None: those in SageMaker's variable SM_HP_MP_PARAMETERS, or one
+        partition if that is unset.
 
-    It starts torch.distributed with the backend "shoal" unless the script has started it already, by torchrun's
-    or mpirun's variables; without either the job is this process. A second call does nothing. ValueError: a
+    Unless the script has done so, it starts torch.distributed with the backend "shoal", using torchrun's or mpirun's
+    variables. Without either launcher, this process is the whole job. A second call does nothing. ValueError: a
     parameter is wrong, the degrees do not divide the number of ranks, or a second call has other parameters.
     """
     if state.initialized:
@@ -73,7 +73,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
                              "call smp.shutdown() between")
     else:
         _begin(Config(config))
-    from shoal.torch.parallel import trainer  # it needs the state
+    from shoal.torch.parallel import trainer  # imported late, because it imports this module
 
     trainer.adapt()
 
@@ -124,7 +124,7 @@ def is_initialized() -> bool:
 
 
 def shutdown() -> None:
-    """Ends model parallelism, and torch.distributed if init() started it. Every rank calls it."""
+    """Ends model parallelism. Also ends torch.distributed if init() started it. Every rank calls it."""
     if not state.initialized:
         return
     assert state.mesh is not None
@@ -137,5 +137,5 @@ def shutdown() -> None:
 
 
 def is_tracing() -> bool:
-    """True while the model runs once to find what each module costs."""
+    """True while the model runs once to measure each module's costs."""
     return state.tracing

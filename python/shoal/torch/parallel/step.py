@@ -1,4 +1,4 @@
-"""The step function: a batch's microbatches through forward and backward."""
+"""The @step decorator, which runs a batch's microbatches through forward and backward."""
 import copy
 import dataclasses
 import functools
@@ -22,8 +22,9 @@ class StepOutput:
         loss = train_step(model, batch)
         print(loss.reduce_mean().item(), loss.outputs)
 
-    `outputs` lists the values in the order of the microbatches. The methods of torch.Tensor that return a tensor
-    (`detach()`, `cpu()`, `to()`, `float()`...) apply to each value and return a StepOutput.
+    `outputs` lists the values in the order of the microbatches. Methods of torch.Tensor that return a tensor
+    (`detach()`, `cpu()`, `to()`, `float()`...) are called on each value, and their results are returned as a
+    StepOutput.
     """
 
     def __init__(self, outputs: Sequence[Any], weights: Sequence[float] | None = None) -> None:
@@ -31,26 +32,26 @@ class StepOutput:
         self._weights = list(weights) if weights is not None else [1 / len(self.outputs)] * len(self.outputs)
 
     def reduce_mean(self) -> torch.Tensor:
-        """The mean over microbatches. A batch that does not divide counts each by its number of samples."""
+        """Returns the mean over microbatches. If their sizes differ, each is weighted by its number of samples."""
         if len(set(self._weights)) == 1:
             return self.reduce_sum() / len(self.outputs)
         return StepOutput([value * weight for value, weight in zip(self.outputs, self._weights)]).reduce_sum()
 
     def reduce_sum(self) -> torch.Tensor:
-        """The sum over microbatches, in their order."""
+        """Returns the sum over microbatches, added in their order."""
         total = self.outputs[0]
         for value in self.outputs[1:]:
             total = total + value
         return total
 
     def concat(self, dim: int = 0) -> torch.Tensor:
-        """The values side by side along `dim`; those without dimensions as a vector."""
+        """Concatenates the values along `dim`. Scalars give a vector."""
         if all(value.dim() == 0 for value in self.outputs):
             return self.stack()
         return torch.cat(self.outputs, dim)
 
     def stack(self, dim: int = 0) -> torch.Tensor:
-        """The values along a new dimension."""
+        """Stacks the values along a new dimension."""
         return torch.stack(self.outputs, dim)
 
     def __getattr__(self, name: str) -> Callable:
@@ -65,7 +66,7 @@ class StepOutput:
 
 
 def _children(value: Any) -> list[tuple[Any, Any]] | None:
-    """Keys and values of a container; None for other values."""
+    """Returns the keys and values of a container. None: `value` is no container."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, (list, tuple)):
@@ -76,7 +77,7 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _rebuilt(like: Any, children: dict) -> Any:
-    """A container of the same kind with other values."""
+    """Returns a container of the same kind as `like`, with other values."""
     if isinstance(like, Mapping):
         if dataclasses.is_dataclass(like):  # Hugging Face's ModelOutput
             return type(like)(**children)
@@ -96,7 +97,7 @@ def _rebuilt(like: Any, children: dict) -> Any:
 
 
 def _sizes(value: Any, axis: int, name: str) -> Iterator[tuple[str, int]]:
-    """The names and sizes of what is split in an argument."""
+    """Yields the name and size of each tensor in an argument that is split."""
     if isinstance(value, torch.Tensor):
         if value.dim() > 0:
             if not -value.dim() <= axis < value.dim():
@@ -109,7 +110,7 @@ def _sizes(value: Any, axis: int, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _weights(sizes: list[tuple[str, int]], microbatches: int) -> list[float]:
-    """Each microbatch's part of the samples. Batches that do not divide have unequal microbatches."""
+    """Returns each microbatch's share of the samples. If the batch does not divide, microbatches have unequal sizes."""
     uneven = [(name, size) for name, size in sizes if size % microbatches]
     if not uneven:
         return [1 / microbatches] * microbatches
@@ -126,7 +127,7 @@ def _weights(sizes: list[tuple[str, int]], microbatches: int) -> list[float]:
 
 
 def _slice(value: Any, count: int, index: int, axis: int) -> Any:
-    """Microbatch `index` of an argument."""
+    """Returns microbatch `index` of an argument."""
     if hasattr(value, "smp_slice"):
         return value.smp_slice(count, index, axis)
     if isinstance(value, torch.Tensor):
@@ -138,7 +139,7 @@ def _slice(value: Any, count: int, index: int, axis: int) -> Any:
 
 
 def _merged(values: list, weights: list[float], name: str = "the step's output") -> Any:
-    """One structure of StepOutputs from each microbatch's result."""
+    """Merges the microbatches' results into one structure with a StepOutput for each tensor."""
     first = values[0]
     children = None if isinstance(first, torch.Tensor) else _children(first)
     if children is None:
@@ -165,18 +166,19 @@ def step(function: Callable | None = None, *, non_split_inputs: Sequence[str] = 
 
         loss = train_step(model, data, target).reduce_mean()
 
-    Every rank of a pipeline calls it with the same arguments. Tensors in the arguments, also those nested in lists,
-    tuples, dicts and dataclasses, are split along dimension 0 into cfg.microbatches parts. A batch that does not
-    divide has unequal parts, which count by their sizes. Other values are passed on whole, and objects that have
-    smp_slice(microbatches, index, axis) split themselves. The function must call model.backward(loss) instead of loss.backward(). Its gradients are the
-    mean over microbatches and, once backward_passes_per_step steps have run, over the ranks with different batches.
+    Every rank of a pipeline calls it with the same arguments. Tensors in the arguments are split along dimension 0 into
+    cfg.microbatches parts, also if they are nested in lists, tuples, dicts or dataclasses. If the batch does not
+    divide, the parts are unequal and are weighted by their sizes. Objects with a method smp_slice(microbatches, index,
+    axis) split themselves. Other values are passed whole. The function must call model.backward(loss) instead of
+    loss.backward(). Gradients are averaged over microbatches. Once backward_passes_per_step steps have run, they are
+    also averaged over the ranks with different batches.
 
-    non_split_inputs: names of arguments that are passed on whole.
+    non_split_inputs: names of arguments to pass whole.
     input_split_axes: by argument name, the dimension to split instead of 0.
 
-    Returns what the function returns, with a StepOutput in the place of each tensor, on every pipeline rank. The
-    outputs are detached. Raises ValueError where tensors of different sizes do not divide; RuntimeError on every rank of the
-    pipeline where one of them fails.
+    Returns the function's result on every pipeline rank, with a StepOutput in place of each tensor. The outputs are
+    detached. Raises ValueError if tensors have different sizes and one does not divide. If one rank of the pipeline
+    fails, every rank raises RuntimeError.
     """
     if function is None:
         return functools.partial(step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes)
@@ -233,7 +235,8 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
 
 
 def _run_alone(body: Callable[[int], Any], weights: list[float]) -> Any:
-    """Without a pipeline: in this thread, with the random states that a pipeline's microbatches would have."""
+    """Runs the microbatches in this thread, without a pipeline, from the random states that a pipeline would give them.
+    """
     states = RandomState.split(len(weights))
     after = RandomState.of_process()
     results = []

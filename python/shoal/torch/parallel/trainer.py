@@ -1,8 +1,8 @@
-"""What accelerate and Hugging Face's Trainer must be told of the mesh, which transformers 5 leaves to them.
+"""Adapts accelerate and Hugging Face's Trainer to the mesh, which transformers 5 does not do.
 
-The Trainer asks SMP for ranks and steps, but accelerate shards the data, gathers the predictions and clips the
-gradients by the world's ranks; on CPUs TrainingArguments find no device; and no optimizer is made. init() repairs
-this where transformers itself has SMP's mode on, by the variables SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS.
+The Trainer uses SMP's ranks and steps. But accelerate shards the data, gathers predictions and clips gradients by world
+rank, TrainingArguments find no device on a CPU host, and no optimizer is made. init() repairs this when the variables
+SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS turn on transformers' SMP mode.
 """
 import functools
 import os
@@ -21,8 +21,8 @@ _COLLECTIVES = ("all_gather", "all_gather_into_tensor", "all_gather_object", "al
 
 
 def adapt() -> None:
-    """Adapts accelerate, and transformers' classes once there are any. transformers calls smp.init() while it
-    imports its module of TrainingArguments; at any other time, and outside its SMP mode, this does nothing."""
+    """Adapts accelerate at once, and transformers' classes when they are defined. transformers calls smp.init() while
+    it imports transformers.training_args. At any other time, and outside SMP mode, this does nothing."""
     arguments = sys.modules.get("transformers.training_args")
     if arguments is None or hasattr(arguments, "TrainingArguments") or not arguments.is_sagemaker_mp_enabled():
         return
@@ -31,8 +31,8 @@ def adapt() -> None:
 
 
 def _before_use(module: types.ModuleType, name: str, adapts: Callable[[Any], bool]) -> None:
-    """Calls adapts(class) when the class `name`, which `module` is still to define, is taken from it, until it has
-    adapted all."""
+    """Calls adapts(class) each time `name`, which `module` will define, is read from the module, until adapts returns
+    true."""
 
     class Watched(types.ModuleType):
         def __getattribute__(self, wanted: str) -> Any:
@@ -52,13 +52,13 @@ def _adapt_arguments(arguments: Any) -> bool:
             return set_up_devices(self)
         os.environ["ACCELERATE_USE_CPU"] = "true"
         self._n_gpu = 0
-        self.distributed_state = None  # as for GPUs: ranks are then asked of SMP
+        self.distributed_state = None  # as with GPUs, makes the Trainer ask SMP for ranks
         return torch.device("cpu")
 
     if set_up_devices.__module__ != __name__:
         arguments._setup_devices = functools.cached_property(_setup_devices)
         arguments._setup_devices.__set_name__(arguments, "_setup_devices")
-    # The Trainer's module takes TrainingArguments while it is imported, now or later.
+    # transformers.trainer reads TrainingArguments while it is imported, which may happen later.
     trainer = sys.modules.get("transformers.trainer")
     if trainer is not None:
         _before_use(trainer, "Trainer", _adapt_trainer)
@@ -79,7 +79,7 @@ def _adapt_trainer(trainer: Any) -> bool:
 
     @functools.wraps(save_random_state)
     def of_one_rank(self: Any, output_dir: str) -> None:
-        mesh = _mesh()  # ranks of one batch have one file's name
+        mesh = _mesh()  # ranks with the same batch would write the same file
         if mesh.rank("mp" if mesh.batch_axis == "rdp" else "pp") == 0:
             save_random_state(self, output_dir)
 
@@ -88,7 +88,7 @@ def _adapt_trainer(trainer: Any) -> bool:
 
 
 class _Distributed(types.ModuleType):
-    """torch.distributed, with collectives among the ranks that have distinct batches."""
+    """torch.distributed whose collectives run among the ranks that have distinct batches."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(dist, name)
@@ -99,7 +99,7 @@ class _Distributed(types.ModuleType):
 
 
 class _Torch(types.ModuleType):
-    """torch with this torch.distributed."""
+    """The torch module with _Distributed in place of torch.distributed."""
 
     distributed = _Distributed("torch.distributed")
 

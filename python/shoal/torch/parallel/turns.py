@@ -1,8 +1,8 @@
-"""Which microbatch computes on a rank, and in which order; the random state of each.
+"""Decides which microbatch computes on a rank and when, and switches the random state between microbatches.
 
-A *visit* is the time from a microbatch's arrival on a rank to its departure for another rank. A microbatch's
-*phase* is 0 until its first model.backward(), 1 during it, and so on: odd phases are backward ones. Visit n of a
-phase waits for the same visit of the microbatch before, so that buffers and gradients change in one order.
+A *visit* is the time from a microbatch's arrival on a rank to its departure for another rank. A microbatch's *phase* is
+0 until its first model.backward(), 1 during it, and so on: odd phases are backward ones. Visit n of a phase waits until
+the previous microbatch has completed its visit n, so that buffers and gradients change in a fixed order.
 """
 import threading
 import time
@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-# A visit that has just arrived may compute for so long before those that have computed for longer. Most visits of
-# the rank that calls modules of others are shorter: they only hand tensors on.
+# A visit that has computed for less than this time takes precedence over longer ones. Most visits on a rank that calls
+# other ranks' modules are shorter, because they only pass tensors on.
 SHORT_SECONDS = 2e-3
 _DONE = (1 << 60, 0)
 _TAG = 28003
@@ -21,11 +21,11 @@ _END, _FAILED = -1, -2
 
 
 class Ended(BaseException):
-    """Unwinds a thread of a step that has failed elsewhere."""
+    """Raised in a thread of a step to end it after the step has failed elsewhere."""
 
 
 class RandomState:
-    """The generators' states of one microbatch, which travel with it."""
+    """One microbatch's random generator states. They are sent along with the microbatch."""
 
     def __init__(self, states: list[torch.Tensor]) -> None:
         self.states, self.version = states, 0
@@ -45,7 +45,7 @@ class RandomState:
 
     @staticmethod
     def split(count: int) -> list[list[torch.Tensor]]:
-        """Draws states for `count` microbatches. A single one goes on with the process's."""
+        """Draws initial states for `count` microbatches. A single microbatch continues the process's state."""
         if count == 1:
             return [RandomState.of_process()]
         seed = int(torch.randint(1 << 62, (), dtype=torch.int64))
@@ -63,20 +63,20 @@ class RandomState:
 
 
 class Microbatch:
-    """A microbatch on one rank. `waiting`, `progress` and `served` are guarded by the lock of Turns."""
+    """A microbatch on one rank. The lock of Turns guards `waiting`, `progress` and `served`."""
 
     def __init__(self, index: int, lock: threading.Lock) -> None:
         self.index = index
         self.changed = threading.Condition(lock)
         self.phase = self.visits = 0
-        self.progress = (0, 0)  # the phase and its completed visits
+        self.progress = (0, 0)  # the phase, and the number of visits completed in it
         self.waiting = False
-        self.served, self.since = 0.0, 0.0  # seconds of this visit; when it last began to compute
+        self.served, self.since = 0.0, 0.0  # seconds computed in this visit; start of the last computation
         self.random = RandomState([])
 
     @property
     def visit(self) -> tuple[int, int]:
-        """The running visit."""
+        """The current visit: its phase and its index in the phase."""
         return self.phase, self.visits - 1
 
     def enter_phase(self, phase: int) -> None:
@@ -86,9 +86,9 @@ class Microbatch:
 
 
 class Peers:
-    """Ranks of other pipelines with which this rank makes collectives inside modules, as in tensor parallelism.
+    """Ranks of other pipelines that take part in collectives inside this rank's modules, as in tensor parallelism.
 
-    Their microbatches must compute in one order. The group's first rank decides and tells the others.
+    All of them must run microbatches in the same order. The group's first rank decides it and tells the others.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -106,7 +106,7 @@ class Peers:
             work.wait()
 
     def follow(self, turns: "Turns") -> None:
-        """Passes on decisions until the step ends; for a thread of its own."""
+        """Receives decisions and passes them to `turns` until the step ends. Runs in a thread of its own."""
         decision = torch.empty(1, dtype=torch.int64)
         while True:
             self.group.recv([decision], 0, _TAG).get_future().wait()
@@ -121,7 +121,7 @@ class Turns:
     """Lets one microbatch at a time compute on this rank."""
 
     def __init__(self, count: int, active: int | None, peers: Peers | None = None) -> None:
-        """`active`: most microbatches between start and end; None on ranks where none starts."""
+        """`active`: how many microbatches may have started but not ended. None on ranks that start none."""
         self._tell: Callable[[int], None] | None = peers.tell if peers is not None and peers.leads else None
         self._decisions: deque[int] | None = deque() if peers is not None and not peers.leads else None
         self.lock = threading.Lock()
@@ -156,7 +156,7 @@ class Turns:
             self._give_back()
 
     def pause(self, microbatch: Microbatch) -> None:
-        """Lets another microbatch compute first where its visit is more urgent."""
+        """Lets another microbatch compute first if its visit is more urgent."""
         if self._waiters == 0 and not self.failed or self._tell is not None or self._decisions is not None:
             return
         with self.lock:
@@ -179,7 +179,7 @@ class Turns:
             self._notify_all()
 
     def wait_for_phase(self, phase: int) -> None:
-        """Waits until every microbatch has entered the phase or has ended. The caller is in no visit."""
+        """Waits until every microbatch has entered the phase or ended. The caller must not be in a visit."""
         condition = self.microbatches[0].changed
         with self.lock:
             while any(m.progress < (phase, 0) for m in self.microbatches):
@@ -187,14 +187,14 @@ class Turns:
                 condition.wait()
 
     def finish(self, microbatch: Microbatch) -> None:
-        """The microbatch makes no more visits to this rank."""
+        """Records that the microbatch makes no more visits to this rank."""
         with self.lock:
             microbatch.progress = _DONE
             self._grant()
             self._notify_all()
 
     def decide(self, index: int) -> None:
-        """The next visit is this microbatch's."""
+        """Queues this microbatch for the next visit."""
         with self.lock:
             self._decisions.append(index)
             self._grant()

@@ -1,4 +1,4 @@
-"""The names of SageMaker's library up to 1.3 for torch.distributed."""
+"""torch.distributed under the names of SageMaker's library up to version 1.3."""
 import os
 
 import torch.distributed as _dist

@@ -1,7 +1,7 @@
 """Importing this module registers torch.distributed's backend "smddp", which is Shoal's.
 
-A job with `distribution={"smdistributed": {"dataparallel": {"enabled": True}}}` starts its ranks with
-mpirun, and SageMaker's library gives them torchrun's variables at this import. So does this module.
+A job with `distribution={"smdistributed": {"dataparallel": {"enabled": True}}}` starts its ranks with mpirun. Like
+SageMaker's library, this module sets torchrun's variables when it is imported.
 """
 import functools
 import os
@@ -14,12 +14,12 @@ from shoal.torch import launcher
 
 def _set_variables() -> None:
     launcher.set_variables()
-    if "LOCAL_RANK" in os.environ:  # transformers reads it under this name
+    if "LOCAL_RANK" in os.environ:  # transformers reads the local rank under this name
         os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", os.environ["LOCAL_RANK"])
 
 
 def _ignore_device_ids_of_cpu_modules() -> None:
-    """transformers gives each rank's model the GPU of its local rank; a host without GPUs has none."""
+    """Ignores device_ids of models on a CPU. transformers passes the local rank's GPU even on hosts without GPUs."""
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)

@@ -4,7 +4,7 @@ import types
 
 from shoal.torch import parallel
 
-# The same modules under both names, so that smp.state and smp.model are the same objects.
+# Register the same modules under both names, so that smp.state and smp.model are the same objects.
 _ours = {name.removeprefix(f"{parallel.__name__}."): module for name, module in sys.modules.items()
          if name.startswith(f"{parallel.__name__}.")}
 _ours |= {name: value for name, value in vars(parallel).items()

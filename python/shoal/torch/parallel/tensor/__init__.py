@@ -1,4 +1,4 @@
-"""Tensor parallelism: layers split over the tp group, and which of a model's modules they replace."""
+"""Tensor parallelism: layers split over the tp group, and the rules for which modules of a model they replace."""
 from shoal.torch.parallel.tensor import nn
 from shoal.torch.parallel.tensor.functions import TensorParallel, TensorSplit
 from shoal.torch.parallel.tensor.registry import (distribute, set_tensor_parallelism, split_state_dict,

@@ -1,4 +1,4 @@
-"""Which parts of Hugging Face's models are split, as data: classes of transformers stay unmodified."""
+"""A table of how Hugging Face's models are split. The classes of transformers stay unmodified."""
 import logging
 import sys
 from collections.abc import Collection
@@ -18,10 +18,15 @@ _log = logging.getLogger(__name__)
 class Split:
     """How the children of one class are split.
 
-    columns: linear layers by name, with the attribute that holds one block's width where blocks are fused.
-    rows: linear layers that end a region. activations: arguments that enter, where the whole module is a region;
-    without them each column enters by itself. heads: attributes that must divide. divide: attributes that become
-    the rank's own. features: embeddings whose columns are heads. inside: children that see only the rank's heads.
+    columns: column-parallel linear layers, by name. The value names the attribute with the width of one block if the
+        layer fuses several.
+    rows: row-parallel linear layers, which end a region.
+    activations: arguments that enter the region if the whole module is one. Without them, each column layer enters by
+        itself.
+    heads: attributes that the tensor-parallel degree must divide.
+    divide: attributes that are replaced by this rank's share.
+    features: embeddings whose columns are heads.
+    inside: children that see only this rank's heads.
     """
 
     columns: dict[str, str | None] = field(default_factory=dict)
@@ -35,8 +40,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family: its embeddings and heads over the vocabulary, its blocks, and its classes' splits. `repeats`:
-    a block may be called several times, so each call splits and gathers the sequence."""
+    """A model family: embeddings and heads over the vocabulary, blocks, and the splits of its classes. `repeats`: a
+    block may be called several times in a forward pass, so each call splits and gathers the sequence."""
 
     embeddings: tuple[str, ...]
     heads: tuple[str, ...]
@@ -114,7 +119,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """The family that the module's class, or one that it inherits from, belongs to."""
+    """Returns the family of the module's class or of a base class."""
     for cls in type(module).__mro__:
         parts = cls.__module__.split(".")
         if parts[:2] == ["transformers", "models"] and parts[-1] == f"modeling_{parts[2]}":
@@ -123,12 +128,12 @@ def family_of(module: nn.Module) -> Family | None:
 
 
 def _named_in(module: nn.Module, names: Collection[str]) -> str | None:
-    """The name of the module's class, or of one that it inherits from, that `names` has."""
+    """Returns the name of the module's class or of a base class, if it is in `names`."""
     return next((cls.__name__ for cls in type(module).__mro__ if cls.__name__ in names), None)
 
 
 def _albert_forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs):
-    """AlbertAttention.forward: there the residual connection is inside the module, outside the region."""
+    """AlbertAttention.forward with a region inside: only this module's residual connection stays outside the region."""
     modeling = sys.modules[type(self).__module__]
 
     def heads(hidden_states, attention_mask, **kwargs):
@@ -218,7 +223,7 @@ def _refuse_outputs(model: nn.Module, args: tuple, kwargs: dict) -> None:
 
 def distribute_family(model: nn.Module, family: Family, name: str, tp: TensorParallel, optimize: str,
                       whole: set[nn.Module]) -> None:
-    """Splits a model of `family` in place. Modules of `whole` and below stay whole: blocks, embeddings, heads."""
+    """Splits a model of `family` in place. Modules in `whole` and their descendants are not split."""
     blocks_tp = tp.in_blocks(optimize)
     chains = [(f"{path}.", list(module)) for path, module in model.named_modules()
               if isinstance(module, nn.ModuleList) and len(module) and _named_in(module[0], family.blocks)]
@@ -244,7 +249,7 @@ def distribute_family(model: nn.Module, family: Family, name: str, tp: TensorPar
                     raise ValueError(f"{full}: a block is distributed as a whole; disable tensor parallelism for "
                                      f"{block_name}")
                 _split_module(module, split, full, blocks_tp)
-            block.tp_whole = True  # partitions do not cut between enter() and leave()
+            block.tp_whole = True  # keeps partitions from cutting between enter() and leave()
         if blocks_tp.split == "sequence":
             _make_blocks([block for _, block in distributed], family.repeats, blocks_tp)
     model.tp_blocks_split = blocks_tp.split == "sequence"
@@ -252,7 +257,7 @@ def distribute_family(model: nn.Module, family: Family, name: str, tp: TensorPar
 
 
 def _check_sequence(model: nn.Module, chains: list[tuple[str, list[nn.Module]]], whole: set[nn.Module]) -> None:
-    """The first block splits the sequence and the last gathers it, so each of them must run."""
+    """Refuses models that may skip a block: the first block splits the sequence and the last gathers it."""
     for key in ("encoder_layerdrop", "decoder_layerdrop", "layerdrop"):
         if getattr(getattr(model, "config", None), key, 0.0):
             raise ValueError(f"{key} is not supported with \"optimize\": \"memory\", where the first and last block "

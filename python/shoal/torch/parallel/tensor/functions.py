@@ -1,16 +1,16 @@
 """Collectives over the tensor-parallel group as differentiable functions of activations.
 
-A split region begins with `enter()` and ends with `leave()`; each is the other's backward. The split says how
-activations lie between regions:
+A split region begins with `enter()` and ends with `leave()`. Each is the backward of the other. `split` is the layout
+of activations between regions:
 
     split      enter: own -> region             leave: partial sums of the region -> own
     none       nothing; backward all_reduce     all_reduce; backward nothing
     sequence   all_gather along dim 1           reduce_scatter along dim 1
     batch      all_gather along dim 0           reduce_scatter along dim 0
 
-own: none [B, S, H], sequence [B, S/tp, H], batch [B, S, H] of the rank's own samples; region: [B, S, ...], under
-`batch` [tp*B, S, ...]. Each rank calls the same functions with the same shapes in the same order. The results have
-the same bits on each rank and in each run.
+Shapes of "own" are [B, S, H] under `none`, [B, S/tp, H] under `sequence`, and [B, S, H] of the rank's own samples
+under `batch`. Shapes of "region" are [B, S, ...], under `batch` [tp*B, S, ...]. All ranks must call the same functions
+with the same shapes in the same order. Results are bit-identical on all ranks and in all runs.
 """
 import threading
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from shoal.torch.parallel.state import state
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """The tensor-parallel group, this rank's place in it, and how activations lie outside split regions.
+    """The tensor-parallel group, this rank's index in it, and the layout of activations outside split regions.
 
         tp = TensorParallel.current()
         y = leave(F.linear(torch.relu(enter(x, tp) @ up), down), tp)
@@ -39,7 +39,7 @@ class TensorParallel:
 
     @classmethod
     def current(cls) -> "TensorParallel":
-        """The group of the run that `init()` began. Outside blocks no sequence is split."""
+        """The group that init() made. Its split is for modules outside a model's blocks, so never "sequence"."""
         mesh = state.mesh
         return cls(mesh.group("tp"), mesh.rank("tp"), mesh.size("tp"), "none" if state.cfg.prescaled_batch else "batch")
 
@@ -47,11 +47,12 @@ class TensorParallel:
         return self  # copies of a model use the same group
 
     def whole(self) -> "TensorParallel":
-        """The same group for activations of which no rank has only a part of the sequence."""
+        """The same group for activations that hold the whole sequence on every rank."""
         return replace(self, split="none") if self.split == "sequence" else self
 
     def in_blocks(self, optimize: str) -> "TensorParallel":
-        """The same group inside a model's blocks: with prescaled_batch, optimize=memory splits sequences there."""
+        """The same group for use inside a model's blocks. With prescaled_batch, optimize=memory splits sequences there.
+        """
         return replace(self, split="sequence") if self.split == "none" and optimize == "memory" else self
 
 
@@ -63,7 +64,7 @@ class TensorSplit:
         mine = split.take(whole, rank, ranks)
         whole = split.join(parts)
 
-    Rank r has [n*r/ranks, n*(r+1)/ranks) of a block's n elements, so that parts differ by one element at most.
+    Rank r has elements [n*r/ranks, n*(r+1)/ranks) of a block's n, so the sizes of parts differ by one at most.
     """
 
     dim: int
@@ -71,7 +72,7 @@ class TensorSplit:
     blocks: int = 1
 
     def ranges(self, rank: int, ranks: int) -> list[tuple[int, int]]:
-        """The (start, length) of the rank's elements along `dim`, one for each block."""
+        """The (start, length) of this rank's elements along `dim`, for each block."""
         n = self.size // self.blocks
         first, last = n * rank // ranks, n * (rank + 1) // ranks
         return [(block * n + first, last - first) for block in range(self.blocks)]
@@ -85,13 +86,13 @@ class TensorSplit:
         return torch.cat(parts, self.dim) if len(parts) > 1 else parts[0].clone(memory_format=torch.contiguous_format)
 
     def join(self, parts: list[Tensor]) -> Tensor:
-        """The whole tensor of every rank's part, in rank order."""
+        """Joins every rank's part, given in rank order, into the whole tensor."""
         blocks = [part.tensor_split(self.blocks, self.dim) for part in parts]
         return torch.cat([blocks[rank][block] for block in range(self.blocks) for rank in range(len(parts))], self.dim)
 
 
 class _Exchange(torch.autograd.Function):
-    """A linear operation and its transpose, which backward runs."""
+    """A linear operation whose backward runs its transpose."""
 
     @staticmethod
     def forward(ctx, x: Tensor, operation: Callable, transpose: Callable) -> Tensor:
@@ -137,7 +138,7 @@ def _widths(width: int, tp: TensorParallel) -> list[int]:
 
 
 def _to_features(x: Tensor, tp: TensorParallel) -> Tensor:
-    """[B, ..., H] -> [tp*B, ..., H/tp]: each rank sends every other its features."""
+    """[B, ..., H] -> [tp*B, ..., H/tp]: each rank sends every other rank that rank's features of its own samples."""
     widths = _widths(x.shape[-1], tp)
     rows = x.shape[:-1].numel()
     sent = torch.cat([part.reshape(-1) for part in x.split(widths, -1)])
@@ -164,7 +165,7 @@ def _take_features(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def _join_features(x: Tensor, width: int, tp: TensorParallel) -> Tensor:
-    """[..., width/tp] -> [..., width]. Narrower parts travel with one column more."""
+    """[..., width/tp] -> [..., width]. A part that is one column narrower than others is padded for the transfer."""
     widths = _widths(width, tp)
     if x.shape[-1] < max(widths):
         x = torch.nn.functional.pad(x, (0, max(widths) - x.shape[-1]))
@@ -174,7 +175,7 @@ def _join_features(x: Tensor, width: int, tp: TensorParallel) -> Tensor:
 
 
 def enter(x: Tensor, tp: TensorParallel) -> Tensor:
-    """Begins a split region: own -> region (see above)."""
+    """Begins a split region: converts "own" activations to "region" (see the table above)."""
     if tp.size == 1:
         return x
     if tp.split == "none":
@@ -184,7 +185,7 @@ def enter(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def leave(x: Tensor, tp: TensorParallel) -> Tensor:
-    """Ends a split region: sums the ranks' partial results; region -> own (see above)."""
+    """Ends a split region: sums the ranks' partial results and converts "region" activations to "own"."""
     if tp.size == 1:
         return x
     if tp.split == "none":
@@ -194,7 +195,7 @@ def leave(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def scatter_features(x: Tensor, tp: TensorParallel) -> Tensor:
-    """[B, ..., H] of each rank -> its H/tp features of the region's samples (under `batch` tp*B)."""
+    """Converts each rank's [B, ..., H] to this rank's H/tp features of the region's samples (tp*B under `batch`)."""
     if tp.size == 1:
         return x
     if tp.split == "batch":
@@ -203,10 +204,10 @@ def scatter_features(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def gather_features(x: Tensor, width: int, tp: TensorParallel) -> Tensor:
-    """[.., width/tp] of the region's samples -> [B, ..., width] of the rank's own: the inverse of scatter_features.
+    """[..., width/tp] of the region's samples -> [B, ..., width] of this rank's own. The inverse of scatter_features.
 
-    Under `none` each rank must compute the same from the result, because backward takes the rank's part of its own
-    gradient.
+    Under `none` all ranks must compute the same values from the result, because backward takes this rank's part from
+    its own gradient.
     """
     if tp.size == 1:
         return x
@@ -216,7 +217,7 @@ def gather_features(x: Tensor, width: int, tp: TensorParallel) -> Tensor:
 
 
 def split_sequence(x: Tensor, tp: TensorParallel) -> Tensor:
-    """[B, S, H] that each rank has -> the rank's [B, S/tp, H]. Raises ValueError if tp does not divide S."""
+    """Splits a [B, S, H] that every rank has: [B, S/tp, H] on this rank. ValueError if tp does not divide S."""
     if tp.size == 1:
         return x
     if x.shape[1] % tp.size:
@@ -226,14 +227,14 @@ def split_sequence(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def gather_sequence(x: Tensor, tp: TensorParallel) -> Tensor:
-    """The rank's [B, S/tp, H] -> [B, S, H], from which each rank must compute the same."""
+    """This rank's [B, S/tp, H] -> [B, S, H]. All ranks must compute the same values from the result."""
     if tp.size == 1:
         return x
     return _Exchange.apply(x, partial(_all_gather, dim=1, tp=tp), partial(_own, dim=1, tp=tp))
 
 
 def gather_samples(x: Tensor, tp: TensorParallel) -> Tensor:
-    """What goes into a region beside activations: masks, positions, ids. `batch`: [B, ...] -> [tp*B, ...]."""
+    """Gathers a region's other inputs, such as masks, positions and ids. `batch`: [B, ...] -> [tp*B, ...]."""
     if tp.size == 1 or tp.split != "batch":
         return x
     if x.dtype == torch.bool:
@@ -242,12 +243,13 @@ def gather_samples(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def own_samples(x: Tensor, tp: TensorParallel) -> Tensor:
-    """[tp*B, ...] that each rank has -> the [B, ...] of its own samples; backward gathers the ranks' gradients."""
+    """Takes this rank's own samples: [tp*B, ...], which every rank has, -> [B, ...]. Backward gathers the ranks'
+    gradients."""
     return _Exchange.apply(x, partial(_own, dim=0, tp=tp), partial(_all_gather, dim=0, tp=tp))
 
 
 def check_shape(x: Tensor, name: str, tp: TensorParallel) -> None:
-    """Raises ValueError on each rank if the ranks' x, which gather_samples() is about to gather, differ in shape."""
+    """Raises ValueError on every rank if the shapes of x differ between ranks. Call it before gather_samples()."""
     if tp.size == 1 or tp.split != "batch":
         return
     mine = torch.tensor([x.dim(), *x.shape, *[0] * 8][:9], device=x.device)
@@ -259,18 +261,18 @@ def check_shape(x: Tensor, name: str, tp: TensorParallel) -> None:
 
 
 def raise_different(name: str, shapes: list[str]) -> None:
-    """The error where the ranks' batches have different shapes."""
+    """Raises the error for batches whose shapes differ between ranks."""
     raise ValueError(f"{name}: the tensor-parallel ranks' batches differ in shape ("
                      + "; ".join(f"rank {rank}: {shape}" for rank, shape in enumerate(shapes))
                      + "): pad all batches to one length, or set \"prescaled_batch\": true")
 
 
 class OwnRandomNumbers(threading.local):
-    """Inside split regions random numbers differ between tp ranks, which have other heads, features or positions.
+    """Gives each tp rank random numbers of its own inside split regions, where the ranks have different elements.
 
-    begin() takes one number from the stream that the ranks share and seeds the rank's own stream with it. end()
-    returns to the shared stream behind that number. So saved random states need nothing more. A region that an
-    exception left is not ended; the next begin() starts anew.
+    begin() draws one number from the stream that the ranks share and derives the seed of the rank's own stream from it.
+    end() continues the shared stream after that number, so saving the shared state is enough. If an exception prevents
+    end(), the next begin() starts over.
     """
 
     shared: tuple[Tensor, torch.device, Tensor | None] | None = None

@@ -1,8 +1,8 @@
 """Layers whose parameters are split over the tensor-parallel group.
 
-A ColumnLinear computes a part of the output features, a RowLinear sums over its part of the input features; a pair
-of them needs one `enter()` and one `leave()` (functions.py). DistributedLinear and DistributedEmbedding take the place
-of PyTorch's own, with the same inputs and outputs.
+A ColumnLinear computes a part of the output features. A RowLinear sums over its part of the input features. A pair of
+them needs one `enter()` and one `leave()` (functions.py). DistributedLinear and DistributedEmbedding replace PyTorch's
+layers and have the same inputs and outputs.
 """
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from shoal.torch.parallel.tensor.functions import (TensorParallel, TensorSplit, 
 
 
 class DistributedModule(nn.Module):
-    """A module of which each tp rank has a part. `tp_register` accepts its subclasses."""
+    """A module that is split over the tp ranks. `tp_register` accepts subclasses of it."""
 
     def __init__(self, tp: TensorParallel | None = None) -> None:
         super().__init__()
@@ -23,7 +23,8 @@ class DistributedModule(nn.Module):
 
 
 def split_parameter(whole: nn.Parameter, split: TensorSplit, tp: TensorParallel) -> nn.Parameter:
-    """This rank's part of tp rank 0's values, as a parameter with `tp_split`. Layers that share `whole` share it."""
+    """Returns this rank's part of tp rank 0's values as a parameter with `tp_split`. Layers that share `whole` share
+    the part."""
     known = getattr(whole, "tp_part", None)
     if known is not None:
         if known.tp_split != split:
@@ -41,7 +42,7 @@ def split_parameter(whole: nn.Parameter, split: TensorSplit, tp: TensorParallel)
 
 
 def mark_partial(parameter: nn.Parameter) -> None:
-    """Tells gradients.py that this rank's gradient is a part of the sum over tp, though each rank has all values."""
+    """Marks a parameter that every tp rank has whole, but whose gradients gradients.py must sum over tp."""
     parameter.tp_partial = True
 
 
@@ -52,7 +53,8 @@ def _divide(size: int, tp: TensorParallel, name: str) -> int:
 
 
 class _SplitLinear(DistributedModule):
-    """The parameters of a split linear layer. `transposed`: the weight is [in, out], as in GPT-2's Conv1D."""
+    """The base of split linear layers, which holds their parameters. `transposed`: the weight is [in, out], as in
+    GPT-2's Conv1D."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool, whole: nn.Module | None,
                  tp: TensorParallel | None, device=None, dtype=None) -> None:
@@ -84,8 +86,9 @@ class ColumnLinear(_SplitLinear):
         down = RowLinear(3072, 768)
         y = down(torch.relu(up(x)))
 
-    `blocks`: out_features are so many equal blocks, each split (3: queries, keys, values). `enters`: the input is
-    the rank's own, else a region's. `whole` has the values; without it they are nn.Linear's.
+    `blocks`: the number of equal blocks in out_features, each of which is split (3: queries, keys, values). `enters`:
+    true if the layer begins a region, false if it is inside one. `whole`: a layer with the initial values; without it
+    they are nn.Linear's.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, blocks: int = 1,
@@ -105,8 +108,8 @@ class ColumnLinear(_SplitLinear):
 
 
 class RowLinear(_SplitLinear):
-    """Sums over in_features/tp features of the region's activations; the result is the rank's own. Adds the bias
-    once, after the sum."""
+    """Sums over in_features/tp features of the region's activations and leaves the region. Adds the bias once, after
+    the sum over ranks."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, whole: nn.Module | None = None,
                  tp: TensorParallel | None = None, device=None, dtype=None) -> None:
@@ -129,8 +132,7 @@ class DistributedLinear(RowLinear):
         layer = smp.nn.DistributedLinear(1024, 4096)
         y = layer(x)                                   # [B, ..., 1024] -> [B, ..., 4096], as nn.Linear's
 
-    The first dimension of x is the batch. Raises ValueError if in_features does not divide by the tensor-parallel
-    degree.
+    The first dimension of x is the batch. Raises ValueError if the tensor-parallel degree does not divide in_features.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -138,10 +140,10 @@ class DistributedLinear(RowLinear):
 
 
 class VocabularyHead(_SplitLinear):
-    """A linear layer over the vocabulary: computes the region's scores of this rank's tokens and gathers the scores
-    of all tokens for the rank's own samples. The vocabulary need not divide by the tensor-parallel degree.
+    """A linear layer over the vocabulary. Each rank computes the scores of its part of the vocabulary for the region's
+    samples, then gathers all scores for its own samples. The tensor-parallel degree need not divide the vocabulary.
 
-    Called with gather=False it returns the region's scores of this rank's tokens, for vocabulary_cross_entropy().
+    With gather=False it returns this rank's part of the scores without gathering, for vocabulary_cross_entropy().
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, whole: nn.Module | None = None,
@@ -155,14 +157,14 @@ class VocabularyHead(_SplitLinear):
 
 
 class DistributedEmbedding(DistributedModule):
-    """nn.Embedding split over the embedding dimension, as SMP's, or over the vocabulary.
+    """nn.Embedding split over the embedding dimension, as in SMP, or over the vocabulary.
 
         layer = smp.nn.DistributedEmbedding(50257, 768)
         y = layer(ids)                                 # [B, ...] -> [B, ..., 768]
 
-    `split`: "embedding" or "vocabulary"; only with the latter can a head have the same weight. The split dimension
-    need not divide by the tensor-parallel degree. max_norm, scale_grad_by_freq and sparse are refused, since they
-    need whole rows or all ids.
+    `split`: "embedding" or "vocabulary". A head can share the weight only with "vocabulary". The tensor-parallel degree
+    need not divide the split dimension. max_norm, scale_grad_by_freq and sparse are refused, because they need whole
+    rows or all ids.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
@@ -197,7 +199,7 @@ class DistributedEmbedding(DistributedModule):
             first, rows = self.weight.tp_split.ranges(self.tp.rank, self.tp.size)[0]
             own = ids - first
             others = (own < 0) | (own >= rows)
-            if self.tp.size == 1:  # an id outside the vocabulary is an error, as in nn.Embedding
+            if self.tp.size == 1:  # here F.embedding refuses ids outside the vocabulary
                 return F.embedding(ids, self.weight, self.padding_idx) * self.scale
             padding = None if self.padding_idx is None or not 0 <= self.padding_idx - first < rows \
                 else self.padding_idx - first
@@ -210,8 +212,8 @@ class DistributedEmbedding(DistributedModule):
 
 
 class DistributedLayerNorm(nn.LayerNorm):
-    """nn.LayerNorm for activations whose sequence may be split over the tp ranks: with `prescaled_batch` and
-    `optimize: memory` each rank normalizes its own tokens and has a part of the parameters' gradients."""
+    """nn.LayerNorm for activations whose sequence may be split over the tp ranks. With `prescaled_batch` and `optimize:
+    memory`, each rank normalizes its own tokens and computes only their part of the parameters' gradients."""
 
     def __init__(self, *args, tp: TensorParallel | None = None, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -249,13 +251,13 @@ class _VocabularyCrossEntropy(torch.autograd.Function):
 
 def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, vocabulary: int, tp: TensorParallel,
                              ignore_index: int = -100) -> Tensor:
-    """The mean cross entropy of the rank's own samples from scores that no rank has whole.
+    """The mean cross entropy of this rank's own samples, from scores that are split over the ranks.
 
         head = VocabularyHead(768, 50257, bias=False)
         loss = vocabulary_cross_entropy(head(x, gather=False), labels, 50257, head.tp)
 
-    scores [B, ..., V/tp] of the region's samples, targets [B, ...] of the rank's own. Positions whose target is
-    `ignore_index` do not count.
+    scores: [B, ..., V/tp] of the region's samples. targets: [B, ...] of the rank's own. Positions whose target is
+    `ignore_index` are ignored.
     """
     if tp.size == 1:
         return F.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)

@@ -1,4 +1,4 @@
-"""`smp.nn`: the distributed modules to build models from."""
+"""`smp.nn`: distributed modules for building models."""
 from shoal.torch.parallel.tensor.layers import (DistributedEmbedding, DistributedLayerNorm, DistributedLinear,
                                                 DistributedModule)
 from shoal.torch.parallel.tensor.transformer import (DistributedAttentionLayer, DistributedTransformer,

@@ -1,7 +1,7 @@
-"""Modules that compute between `enter()` and `leave()`: what they are called with is gathered at their entry.
+"""Modules whose whole forward is a split region. Their arguments are gathered at the entry.
 
-A region keeps its module's class and gets a subclass's forward, as fully_shard() does, so hooks, names and isinstance
-stay as they are. The row-parallel layer that ends a region leaves it (layers.py).
+As with fully_shard(), a module gets a subclass of its class with another forward, so hooks, names and isinstance work
+as before. The row-parallel layer at the region's end calls `leave()` (layers.py).
 """
 import inspect
 import zlib
@@ -17,7 +17,7 @@ from shoal.torch.parallel.tensor.functions import (TensorParallel, enter, gather
                                                    own_random_numbers, raise_different, split_sequence)
 
 _MASKS = ("attention_mask", "mask", "encoder_attention_mask")
-_LOCAL = ("position_bias",)  # made inside regions, for the rank's own heads
+_LOCAL = ("position_bias",)  # computed inside regions for this rank's heads, so never gathered
 _DTYPES = (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
            torch.float64)
 
@@ -33,13 +33,14 @@ def _named(cls: type, args: tuple, kwargs: dict) -> dict[str, Any]:
 
 
 def _known(x: Tensor) -> Tensor | None:
-    """What was gathered of x for another layer, unless x has changed since."""
+    """Returns the gathered form of x that another layer stored, if x has not changed since."""
     version, gathered = getattr(x, "tp_gathered", (None, None))
     return gathered if gathered is not None and version == x._version else None
 
 
 def _describe(mask: Tensor | None) -> list[int]:
-    """A mask's numbers for comparison with other ranks: known, dtype, dimensions; zeros for None."""
+    """Describes a mask in numbers, for comparison with other ranks: gathered before, dtype, number of dimensions,
+    sizes. Zeros for None."""
     if mask is None:
         return [0] * 7
     if not isinstance(mask, Tensor):
@@ -50,7 +51,7 @@ def _describe(mask: Tensor | None) -> list[int]:
 
 
 def _no_mask(numbers: list[int], batch: int, causal: bool, device: torch.device) -> Tensor:
-    """The mask that None stands for, in another rank's form: [B, 1, Q, K] or, for 2 dimensions, [B, S] of ones."""
+    """Makes the mask that None stands for, in the form that another rank uses: [B, 1, Q, K], or [B, S] of ones."""
     _, dtype, dims, *shape = numbers
     kind = _DTYPES[dtype]
     shape = (batch, *shape[:dims - 1])
@@ -63,7 +64,7 @@ def _no_mask(numbers: list[int], batch: int, causal: bool, device: torch.device)
 
 
 def _gathered(x: Any, batch: int, tp: TensorParallel, again: bool = False) -> Any:
-    """Every rank's samples of tensors whose first dimension is the batch, also inside tuples and lists."""
+    """Gathers every rank's samples of tensors whose first dimension is the batch, also inside tuples and lists."""
     if isinstance(x, (tuple, list)):
         return type(x)(_gathered(each, batch, tp, again) for each in x)
     if not isinstance(x, Tensor) or x.dim() == 0 or x.shape[0] != batch:
@@ -73,14 +74,14 @@ def _gathered(x: Any, batch: int, tp: TensorParallel, again: bool = False) -> An
     gathered = None if again else _known(x)
     if gathered is None:
         gathered = gather_samples(x, tp)
-        x.tp_gathered = (x._version, gathered)  # for the layers that are given the same tensor
+        x.tp_gathered = (x._version, gathered)  # for other layers that get the same tensor
     return gathered
 
 
 @dataclass(frozen=True)
 class Region:
-    """How a module is called as a region. `activations`: its arguments that enter, the own hidden states first.
-    `attends`: masks and positions come with them."""
+    """How to call a module as a region. `activations`: names of the arguments that enter; the first is the hidden
+    states. `attends`: the module also takes masks and positions, which are gathered."""
 
     tp: TensorParallel
     activations: tuple[str, ...]
@@ -93,7 +94,7 @@ class Region:
         for name in self.activations:
             if named.get(name) is not None:
                 named[name] = enter(named[name], self.tp if name == self.activations[0] else self.tp.whole())
-        if self.tp.split == "sequence":  # the block has begun the rank's own random numbers
+        if self.tp.split == "sequence":  # Block.run() has switched to this rank's random numbers
             return forward(**named)
         own_random_numbers.begin(self.tp, hidden.device, module.training)
         try:
@@ -113,8 +114,8 @@ class Region:
 
     def _compare(self, module: nn.Module, named: dict[str, Any], hidden: Tensor, masks: list[str],
                  others: list[str]) -> bool:
-        """Compares what the ranks' calls have, and gives this rank a mask where another has one (Hugging Face leaves
-        masks out that hide nothing). True: some rank has not gathered these masks yet."""
+        """Compares the arguments of the ranks' calls. If only other ranks have a mask, makes one for this rank, because
+        Hugging Face omits masks that hide nothing. Returns true if the masks must be gathered again."""
         tp = self.tp
         text = _text(named, list(self.activations) + others)
         numbers = [zlib.crc32(text.encode()), *(each for name in masks for each in _describe(named[name]))]
@@ -145,8 +146,8 @@ def _text(named: dict[str, Any], names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """How one of a model's blocks is called under `sequence`: the first takes the rank's part of the sequence, the
-    last gathers it."""
+    """How to call a model's block under `sequence`. The first block takes this rank's part of the sequence; the last
+    gathers the sequence."""
 
     tp: TensorParallel
     first: bool
@@ -179,6 +180,6 @@ def _subclass(cls: type) -> type:
 
 
 def make_region(module: nn.Module, region: Region | Block) -> None:
-    """Makes `module` a region or a block in place."""
+    """Turns `module` into a region or a block, in place."""
     module.tp_region = region
     module.__class__ = _subclass(type(module))

@@ -1,4 +1,5 @@
-"""Which modules are distributed, and how: marks, registered classes, replacement, and state dicts."""
+"""Marks modules for tensor parallelism, registers their distributed classes, replaces them, and converts state dicts.
+"""
 import functools
 import inspect
 import logging
@@ -19,12 +20,12 @@ from shoal.torch.parallel.tensor.layers import (DistributedEmbedding, Distribute
                                                 VocabularyHead, split_parameter)
 
 _log = logging.getLogger(__name__)
-_FUSIONS = ("fused_softmax", "fused_bias_gelu")  # SMP's hints; PyTorch's attention chooses its own kernels
+_FUSIONS = ("fused_softmax", "fused_bias_gelu")  # SMP's hints, without effect: PyTorch chooses its kernels
 
 
 @dataclass(frozen=True)
 class Registration:
-    """A class that replaces another, and what adapts its arguments and result."""
+    """The replacement for a class, with hooks that convert arguments and results."""
 
     module: type
     init_hook: Callable | None
@@ -38,15 +39,15 @@ _contexts = threading.local()
 
 def tp_register(dist_module: type, init_hook: Callable | None = None, forward_hook: Callable | None = None,
                 return_hook: Callable | None = None) -> Callable[[type], type]:
-    """A class decorator: where tensor parallelism is enabled, `dist_module` takes the class's place.
+    """A class decorator: `dist_module` replaces the class where tensor parallelism is enabled.
 
         @smp.tp_register(smp.nn.DistributedTransformer, init_hook=lambda config: ((), config.to_dict()))
         class MyTransformer(nn.Module):
             ...
 
-    init_hook and forward_hook have the signatures of the class's `__init__` and `forward` and return the
-    (args, kwargs) of `dist_module`'s. return_hook maps `dist_module`'s result to the class's. Parameters of the same
-    names and whole shapes keep the original's values.
+    init_hook and forward_hook have the signatures of the class's `__init__` and `forward`. They return the (args,
+    kwargs) for `dist_module`'s methods. return_hook converts `dist_module`'s result to the class's. If both have the
+    same parameter names, the original's values are kept.
     """
     def decorate(cls: type) -> type:
         tp_register_with_module(cls, dist_module, init_hook, forward_hook, return_hook)
@@ -56,7 +57,7 @@ def tp_register(dist_module: type, init_hook: Callable | None = None, forward_ho
 
 def tp_register_with_module(module_cls: type, dist_module: type, init_hook: Callable | None = None,
                             forward_hook: Callable | None = None, return_hook: Callable | None = None) -> None:
-    """As tp_register, for a class whose definition is elsewhere.
+    """Like tp_register, for a class that is defined elsewhere.
 
         smp.tp_register_with_module(MyTransformer, smp.nn.DistributedTransformer, init_hook)
 
@@ -80,7 +81,7 @@ def tp_register_with_module(module_cls: type, dist_module: type, init_hook: Call
 
 @contextmanager
 def tensor_parallelism(enabled: bool = True, **config: Any) -> Iterator[None]:
-    """Enables or disables tensor parallelism for the modules made in the context; an inner context overrides.
+    """Enables or disables tensor parallelism for modules made in this context. An inner context overrides an outer one.
 
         with smp.tensor_parallelism():
             model = AutoModelForCausalLM.from_config(config)
@@ -107,7 +108,7 @@ def tensor_parallelism(enabled: bool = True, **config: Any) -> Iterator[None]:
 
 
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **config: Any) -> None:
-    """Enables or disables tensor parallelism for `module` and all modules in it, before DistributedModel() wraps them.
+    """Enables or disables tensor parallelism for `module` and all modules in it. Call it before DistributedModel().
 
         smp.set_tensor_parallelism(model.encoder)
         smp.set_tensor_parallelism(model.encoder.embeddings, False)
@@ -121,7 +122,7 @@ def _mark(module: nn.Module) -> tuple[bool, dict]:
 
 
 def _hooked(registration: Registration) -> type:
-    """The distributed class with its hooks around forward."""
+    """Returns a subclass of the distributed class whose forward calls the hooks."""
     def forward(self, *args, **kwargs):
         if registration.forward_hook is not None:
             args, kwargs = registration.forward_hook(*args, **kwargs)
@@ -132,7 +133,7 @@ def _hooked(registration: Registration) -> type:
 
 @torch.no_grad()
 def _agree(model: nn.Module, tp: TensorParallel) -> None:
-    """Parameters and buffers that are whole get tp rank 0's values."""
+    """Copies tp rank 0's values into parameters and buffers that are not split."""
     for value in [*model.parameters(), *model.buffers()]:
         if not hasattr(value, "tp_split") and not value.is_meta and value.numel():
             same = value.detach().contiguous()
@@ -170,7 +171,7 @@ def _registered_module(module: nn.Module, registration: Registration, name: str,
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """Ids of parameters that several modules have."""
+    """Returns the ids of parameters that several modules share."""
     seen: dict[int, int] = {}
     for module in model.modules():
         for parameter in module._parameters.values():
@@ -180,7 +181,7 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 class _Replacement:
-    """One walk through a model, from outside to inside."""
+    """Replaces modules in one walk through a model, from the outside in."""
 
     def __init__(self, model: nn.Module, tp: TensorParallel, optimize: str) -> None:
         self.tp, self.optimize = tp, optimize
@@ -231,7 +232,8 @@ class _Replacement:
 
 
 def _share_parts(model: nn.Module) -> None:
-    """Modules that hold a parameter which is split elsewhere (a head's bias beside its decoder) get the part."""
+    """Replaces parameters that another module has split by this rank's part, such as a head's bias that the decoder
+    shares."""
     for name, module in model.named_modules():
         for key, parameter in module._parameters.items():
             part = getattr(parameter, "tp_part", None)
@@ -249,9 +251,9 @@ def distribute(model: nn.Module) -> nn.Module:
         smp.set_tensor_parallelism(model)
         model = distribute(model)
 
-    Every tp rank calls it. Each takes its part of tp rank 0's values; parameters and buffers that stay whole get tp
-    rank 0's values too. The outermost registered module, Hugging Face model, nn.Linear or nn.Embedding is replaced.
-    Raises ValueError if a model's sizes do not divide by the tensor-parallel degree.
+    Every tp rank calls it. All ranks get tp rank 0's values: split parameters in parts, other parameters and buffers
+    whole. On each path from the model inwards, the first registered module, Hugging Face model, nn.Linear or
+    nn.Embedding is replaced. Raises ValueError if the tensor-parallel degree does not divide a model's sizes.
     """
     tp = TensorParallel.current()
     if tp.size == 1:
@@ -268,17 +270,17 @@ def _splits(model: nn.Module) -> dict[str, TensorSplit]:
 
 
 def whole_state_dict(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The state dict with whole tensors, under the names that the model had before it was distributed.
+    """Returns a state dict of whole tensors, under the names that the model had before it was distributed.
 
         full = whole_state_dict(model)                   # Hugging Face's own: AutoModel's load_state_dict() takes it
 
-    `state`: the rank's own state dict (default: model.state_dict()), or tensors of the same names and shapes, such
-    as gradients. Every tp rank calls it with the same keys and receives the whole.
+    `state`: the rank's own state dict (default: model.state_dict()), or tensors of the same names and shapes, such as
+    gradients. Every tp rank calls it with the same keys. Each gets the whole tensors.
     """
     state = model.state_dict() if state is None else state
     splits, tp = _splits(model), TensorParallel.current()
     whole: dict[str, Any] = {}
-    joined: dict[int, Tensor] = {}  # tied parameters travel once
+    joined: dict[int, Tensor] = {}  # so that tied parameters are gathered once
     for name, value in state.items():
         split = splits.get(name)
         if split is None or tp.size == 1:
@@ -301,11 +303,11 @@ def _join(value: Tensor, split: TensorSplit, tp: TensorParallel) -> Tensor:
 
 
 def split_state_dict(model: nn.Module, whole: dict[str, Any]) -> dict[str, Any]:
-    """The rank's part of a state dict with whole tensors, for model.load_state_dict(). No rank waits for another.
+    """Returns this rank's part of a state dict of whole tensors, for model.load_state_dict(). Not collective.
 
         model.load_state_dict(split_state_dict(model, torch.load("pytorch_model.bin")))
 
-    Raises ValueError if a tensor's size is not that of the model's whole parameter.
+    Raises ValueError if a tensor and the model's whole parameter differ in size.
     """
     splits, tp = _splits(model), TensorParallel.current()
     own = dict(whole)

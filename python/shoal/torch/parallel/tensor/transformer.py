@@ -1,7 +1,7 @@
-"""SMP's transformer modules, split over the tensor-parallel group: what `smp.nn` offers to build models from.
+"""SMP's transformer modules, split over the tensor-parallel group, for models built with `smp.nn`.
 
-They compute what the reference implementations in SMP's documentation compute. Masks are added to the attention
-scores: 0 where a position is seen, a large negative number where it is not.
+They follow the reference implementations in SMP's documentation. Masks are added to the attention
+scores: 0 for a visible position, a large negative number for a hidden one.
 """
 import math
 
@@ -27,7 +27,7 @@ def _initialize(linear: nn.Linear, initializer_range: float, use_normal_initiali
 
 
 class _Normed(DistributedModule):
-    """What SMP's layers share: normalization before, or after the residual connection, or both."""
+    """The base of SMP's layers: normalizes their input, their output after the residual connection, or both."""
 
     def __init__(self, hidden_size: int, layernorm_epsilon: float, pre_layernorm: bool, post_layernorm: bool,
                  tp: TensorParallel | None) -> None:
@@ -55,7 +55,7 @@ class DistributedAttentionLayer(_Normed):
 
     Arguments are SMP's. With cross_attention the inputs are (hidden_states, cross_states, attention_mask).
     causal_mask_size: any number makes self-attention causal. With pre_layernorm and without post_layernorm the result
-    has no residual connection, as in SMP's reference. Raises ValueError if heads do not divide by the degree.
+    has no residual connection, as in SMP's reference. Raises ValueError if the degree does not divide the heads.
     """
 
     def __init__(self, num_attention_heads: int = 32, attention_head_size: int = 32, hidden_size: int = 1024,
@@ -112,8 +112,8 @@ class DistributedTransformerOutputLayer(_Normed):
         layer = smp.nn.DistributedTransformerOutputLayer(hidden_size=1024, intermediate_size=4096)
         y = layer(hidden_states)                       # [N, S, H] -> [N, S, H]
 
-    Arguments are SMP's; fp32_residual_addition adds the residual connection in float32. Raises ValueError if
-    intermediate_size does not divide by the tensor-parallel degree.
+    Arguments are SMP's; fp32_residual_addition adds the residual connection in float32. Raises ValueError if the
+    tensor-parallel degree does not divide intermediate_size.
     """
 
     def __init__(self, hidden_size: int = 1024, intermediate_size: int = 4096, hidden_dropout_prob: float = 0.1,
@@ -180,13 +180,13 @@ class DistributedTransformerLayer(DistributedModule):
 
 
 class DistributedTransformer(DistributedModule):
-    """A sequence of DistributedTransformerLayers; arguments are num_layers and theirs.
+    """A sequence of DistributedTransformerLayers. Arguments are num_layers and those of a layer.
 
         encoder = smp.nn.DistributedTransformer(num_layers=24, num_attention_heads=16, attention_head_size=64,
                                                 hidden_size=1024)
         hidden_states, attention_mask = encoder((hidden_states, attention_mask))
 
-    With prescaled_batch and optimize=memory, each rank has its part of the sequence between the layers.
+    With prescaled_batch and optimize=memory, the sequence is split over the ranks between layers.
     """
 
     def __init__(self, num_layers: int = 12, num_attention_heads: int = 32, attention_head_size: int = 32,
@@ -226,10 +226,10 @@ class DistributedTransformerLMHead(DistributedModule):
         loss = model((input_ids, attention_mask, None, position_ids, labels))
 
     Arguments are SMP's and DistributedTransformer's. Inputs are (input_ids, attention_mask, token_type_ids,
-    position_ids, labels), with add_cross_attention (input_ids, attention_mask, token_type_ids, position_ids,
-    cross_states, cross_mask, labels); all but input_ids may be None. attention_mask [N, S] has 1 at masked positions.
-    Returns the loss if there are labels, which are shifted by one token where the model is causal; else the scores
-    [N, S, vocab_size], or without add_lm_head the hidden states.
+    position_ids, labels). With add_cross_attention, cross_states and cross_mask come before labels. All but input_ids
+    may be None. attention_mask [N, S] has 1 at masked positions. With labels it returns the loss; a causal model shifts
+    them by one token. Without labels it returns the scores [N, S, vocab_size], or without add_lm_head the hidden
+    states.
     """
 
     def __init__(self, num_layers: int = 12, num_attention_heads: int = 32, attention_head_size: int = 32,
