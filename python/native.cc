@@ -42,14 +42,15 @@ struct Closes {
 };
 using File = std::unique_ptr<std::FILE, Closes>;
 
-// Writes to a Python stream, which must outlive it. None: null.
+// Makes a C stream that writes to a Python stream, which must outlive it. Null for None.
 File file_of(const py::object& stream) {
   if (stream.is_none()) return nullptr;
   File file(::fopencookie(
       stream.ptr(), "w",
       {.read = nullptr, .write = write_to_python, .seek = nullptr, .close = nullptr}));
   SHOAL_ASSERT(file != nullptr);
-  std::setvbuf(file.get(), nullptr, _IOFBF, 1 << 16);  // whole lines, and so whole characters
+  std::setvbuf(file.get(), nullptr, _IOFBF, 1 << 16);  // written in whole lines, so never in parts
+                                                       // of characters
   return file;
 }
 

@@ -61,7 +61,7 @@ void partition_keys(const parallel::PartitionChoice& choice, Json& keys) {
 
 void sharding_keys(const parallel::ShardingOptions& sharding, Json& keys) {
   keys["shard_optimizer_state"] = sharding.level == 1;
-  // 0: all replicas.
+  // 0 means all replicas.
   const int degree = sharding.level >= 2 ? sharding.degree : 1;
   keys["sharded_data_parallel_degree"] = keys["hybrid_shard_degree"] = degree;
   keys["sharding_strategy"] = sharding.level < 2    ? "NO_SHARD"
@@ -91,7 +91,7 @@ std::string activation_checkpointing(int group) {
   return group == 0 ? "none" : group == 1 ? "each" : "group_" + std::to_string(group);
 }
 
-// Every key with what it comes to; null: it decides nothing, or has no value.
+// Every key with its resolved value. Null: the key has no effect or no value.
 Json resolved_keys(const parallel::SmpParameters& parameters, const parallel::SmpRaw& raw) {
   const parallel::ParallelPlan& plan = parameters.plan;
   Json keys;

@@ -1,4 +1,4 @@
-// The part of shoal._native that shoal.torch.parallel asks for its rules.
+// The bindings in shoal._native through which shoal.torch.parallel uses the rules of C++.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -18,12 +18,12 @@
 namespace shoal::pytorch {
 namespace {
 
-// Smaller ones are copied with the control message or in a few microseconds, and most are no
-// gradients.
+// Smaller tensors gain little: they are sent with the control message or copied within a few
+// microseconds. Most are no gradients.
 constexpr std::size_t kLarge = 64 << 10;
 
-// The memory that symmetric tensors hold. PyTorch frees some memory by its address alone
-// (raw_deallocate), so the address is all that a tensor knows of its block.
+// The blocks of symmetric tensors, keyed by address. PyTorch frees some memory by its address alone
+// (raw_deallocate).
 class Blocks {
  public:
   struct Block {
@@ -39,11 +39,12 @@ class Blocks {
     blocks_.emplace(pointer, std::move(block));
   }
 
-  // Around fork().
+  // Called before and after fork().
   void hold() { mutex_.lock(); }
   void release() { mutex_.unlock(); }
 
-  // Without an owner if the memory is PyTorch's own, as most is: then mostly without the lock.
+  // Removes and returns the block. It has no owner if PyTorch's allocator made the memory, which is
+  // mostly recognised without the lock.
   Block take(void* pointer) {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
     if (begin < lowest_ || begin > highest_) return {};
@@ -60,12 +61,12 @@ class Blocks {
 
 Blocks& blocks() {
   static auto* const made = [] {
-    // A forked child, such as a data loader's worker, must not inherit a lock that another thread
-    // of its parent holds: it frees tensors too.
+    // A forked child, such as a data loader's worker, also frees tensors. So it must not inherit
+    // the lock while another thread of its parent holds it.
     const int failed = ::pthread_atfork([] { blocks().hold(); }, [] { blocks().release(); },
                                         [] { blocks().release(); });
     SHOAL_CHECK(failed == 0, "pthread_atfork: {}", std::strerror(failed));
-    return new Blocks;  // tensors may outlive everything
+    return new Blocks;  // never destroyed: tensors may outlive statics
   }();
   return *made;
 }
@@ -85,7 +86,7 @@ class SymmetricAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     std::shared_ptr<collectives::Communicator> owner;
-    // A forked process would hand out the same ranges as its parent.
+    // A forked process would allocate the same addresses as its parent.
     if (bytes >= kLarge && ::getpid() == process_) {
       const std::lock_guard lock(mutex_);
       owner = owner_.lock();
@@ -124,7 +125,7 @@ class SymmetricAllocator final : public c10::Allocator {
 
 void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner) {
   if (!env::get_boolean(env::kTorchSymmetric) || owner->size() == 1) return;
-  static auto* const allocator = [] {  // tensors may outlive everything
+  static auto* const allocator = [] {  // never destroyed: tensors may outlive statics
     auto* made = new SymmetricAllocator(*c10::GetCPUAllocator());
     c10::SetCPUAllocator(made, 1);
     return made;

@@ -1,4 +1,4 @@
-// The Python module shoal._torch: makes process groups, and ends them at exit.
+// The Python module shoal._torch: makes process groups and closes them at exit.
 #include <torch/csrc/utils/pybind.h>
 
 #include "shoal/torch/process_group.h"

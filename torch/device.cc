@@ -34,7 +34,7 @@ Device checked(const char* operation, c10::Device device) {
   return ours;
 }
 
-// CUDA's event of Shoal's calls, which PyTorch's streams can wait for.
+// An event of CUDA's at the end of Shoal's calls, for which PyTorch's streams can wait.
 class CallEvent {
  public:
   explicit CallEvent(Stream calls)
@@ -71,7 +71,7 @@ DeviceStreams::~DeviceStreams() {
     }
     std::this_thread::yield();
   }
-  // The device hangs; the memory must not go to anyone else.
+  // The device hangs. The memory is leaked, because the device may still use it.
   new std::deque<Running>(std::move(running_));  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
@@ -95,7 +95,7 @@ void DeviceStreams::current_follows(const c10::Event& reached) const {
 }
 
 DeviceStreams::Reached DeviceStreams::queue(std::function<void()> copy_out, bool behind_calls) {
-  const auto ended = take_ended();  // destroyed without the lock
+  const auto ended = take_ended();  // destroys their tensors after the lock is released
   if (behind_calls) wait_for_calls(copies_);
   auto reached = std::make_shared<c10::Event>(device().type());
   {

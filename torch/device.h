@@ -1,8 +1,8 @@
-// A GPU's streams: PyTorch's current ones, and those of a group's calls.
+// A group's streams on one GPU, and their order relative to PyTorch's current stream.
 //
-// It uses only the interface that PyTorch has for every kind of device, so that it compiles without
-// CUDA and loads beside a PyTorch without it. Events order the streams of the two libraries: a
-// stream's handle is not in that interface of PyTorch 2.8.
+// It uses only PyTorch's device-independent interface, so it compiles without CUDA and loads with a
+// PyTorch without CUDA. Events order the streams of the two libraries, because that interface gives
+// no stream handles in PyTorch 2.8.
 #pragma once
 
 #include <deque>
@@ -21,28 +21,28 @@ class DeviceStreams {
  public:
   using Reached = std::shared_ptr<const c10::Event>;
 
-  // Throws unavailable, naming `operation`, unless this build of Shoal and this machine can use
+  // Throws unavailable, naming `operation`, if this build of Shoal or this machine cannot use
   // `device`.
   DeviceStreams(const char* operation, c10::Device device);
-  ~DeviceStreams();  // waits for what runs, but not for long
+  ~DeviceStreams();  // waits a few seconds for running copies
   DeviceStreams(const DeviceStreams&) = delete;
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
   c10::Device device() const { return copies_.device(); }
-  // The streams of the Communicators' calls.
+  // The Communicators' streams for collectives and for messages.
   Stream calls() const { return calls_.view(); }
   Stream messages() const { return messages_.view(); }
   c10::Stream copies() const { return copies_; }  // where results are copied out
 
-  // Later calls on `calls` come after the work that this thread has queued on its current stream.
-  // Throws if that stream is being captured.
+  // Makes later calls on `calls` wait for the work that this thread has queued on its current
+  // stream. Throws if that stream is being captured.
   void follow_current(const Stream& calls) const;
-  // Later work of this thread's current stream comes after the calls, or after `reached`.
+  // Makes later work on this thread's current stream wait for the calls, or for `reached`.
   void current_follows_calls() const;
   void current_follows(const c10::Event& reached) const;
 
-  // Runs `copy_out` (may be null) on copies(), behind the calls if `behind_calls`. Keeps it, and so
-  // the tensors that it holds, until the stream has come to its end.
+  // Runs `copy_out` (may be null) on copies(), after the calls if `behind_calls`. Keeps it and the
+  // tensors that it holds until the stream has run the copies. The returned event marks this point.
   Reached queue(std::function<void()> copy_out, bool behind_calls);
 
  private:

@@ -16,29 +16,29 @@ namespace shoal::pytorch {
 namespace {
 
 constexpr int kSpins = 4000;
-// Where other processes want the core, a thread that yields comes back late, one that slept soon.
+// If other processes compete for the core, a thread that yields resumes late, one that has slept
+// resumes soon.
 constexpr std::chrono::microseconds kYields{100};
 constexpr std::chrono::microseconds kShortestNap{20}, kLongestNap{1000};
-// The Lane's thread looks this often at Works that it does not drive: the longer nothing has ended,
-// the more seldom.
+// Interval at which a completer polls Works that it does not drive. It grows while no Work ends.
 constexpr std::chrono::microseconds kLook{100}, kLongestLook{1000};
-// How long the Lane's thread drives before it looks at other Works, and any thread while messages
-// may want progress.
+// A completer drives for this long before it polls other Works. While messages may need progress,
+// every thread drives for the second time.
 constexpr std::chrono::microseconds kTurn{5000}, kTurnBesideMessages{200};
 
 Deadline after(std::chrono::microseconds time) {
   return Deadline::in_seconds(std::chrono::duration<double>(time).count());
 }
 
-// Spinning helps only where each rank of the host has a core.
+// Spinning helps only if each rank of the host has a core of its own.
 int spins_for(int ranks) {
   return static_cast<int>(std::thread::hardware_concurrency()) >= ranks ? kSpins : 0;
 }
 
-// This thread, if it completes the followed Works of a Lane.
+// Set in a thread that completes a Lane's followed Works.
 struct Completer {
   Lane* lane = nullptr;
-  bool in_callback = false;  // of a future, which has called follow(): it may wait for that Work
+  bool in_callback = false;  // a callback called follow(), so it may wait for that Work
 };
 thread_local Completer here;
 
@@ -145,7 +145,7 @@ void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()
         kept_.push_back(std::move(work));
       },
       is_message);
-  // One that the caller dropped without waiting ends here.
+  // If the caller dropped the oldest Work without waiting, this ends it.
   if (oldest) oldest->poll(false);
 }
 
@@ -177,7 +177,7 @@ void Lane::forget(PolledWork& work) {
 
 void Lane::follow(c10::intrusive_ptr<PolledWork> work) {
   const std::lock_guard lock(followed_mutex_);
-  if (stopping_) return;  // close() ends it
+  if (stopping_) return;  // close() completes it
   followed_.push_back(std::move(work));
   if (here.lane == this && !here.in_callback) {
     here.in_callback = true;
@@ -190,7 +190,8 @@ void Lane::follow(c10::intrusive_ptr<PolledWork> work) {
   followed_changed_.notify_one();
 }
 
-// Collectives end in order, so that only the first is looked at: its time runs from then on.
+// Collectives end in order, so only the first one in flight is polled. The next one's time starts
+// when it becomes the first.
 Lane::Works Lane::sweep(const Works& list) {
   Works ended;
   bool in_order = true;
@@ -214,7 +215,8 @@ void Lane::complete_followed() {
     {
       std::unique_lock lock(followed_mutex_);
       std::erase_if(followed_, [&](const auto& work) {
-        return std::ranges::find(ended, work) != ended.end();  // which keeps it until later
+        return std::ranges::find(ended, work) != ended.end();  // `ended` keeps the Works alive
+                                                               // until the lock is released
       });
       if (std::exchange(here.in_callback, false)) {
         if (free_completers_ > 0) return;  // another one has taken over
@@ -244,8 +246,9 @@ void Lane::complete_followed() {
   }
 }
 
-// A completer whose callback waits ends later, once close() has ended what it waits for; so does
-// this thread, if it is one, whose callback ends the group. Completers keep the Lane.
+// Does not wait for completers whose callbacks wait: close() fails what they wait for, and they end
+// later. If this thread is a completer whose callback closes the group, it ends later too.
+// Completers keep the Lane alive.
 void Lane::stop_completers() {
   Works dropped;
   std::unique_lock lock(followed_mutex_);
@@ -279,7 +282,7 @@ void Lane::drain() {
 }
 
 void Lane::close(bool drain_first) {
-  if (is_forked()) return;  // the threads of the communicators are the parent's
+  if (is_forked()) return;  // the communicators' threads exist only in the parent
   {
     const Hold hold(*this);
     if (ended_) return;
@@ -294,20 +297,20 @@ void Lane::close(bool drain_first) {
         Error(ErrorCode::aborted, "the process group was destroyed before this operation ended"));
     mailbox_.reset();
     messages_.reset();
-    // Tensors may keep it, DDP's buckets among them.
+    // Tensors, such as DDP's buckets, may still keep the communicator.
     if (auto* const kept = dynamic_cast<collectives::Departure*>(collectives_.get())) kept->leave();
     collectives_.reset();
     left = std::move(kept_);
     kept_.clear();
   }
-  for (const auto& work : left) work->poll(true);  // throws what `ended_` holds into it
+  for (const auto& work : left) work->poll(true);  // fails with `ended_`
 }
 
 std::exception_ptr translated() {
   try {
     throw;
   } catch (const Error& error) {
-    // Launchers and PyTorch's tests look for the word in texts.
+    // Launchers and PyTorch's tests search the text for "timeout".
     const std::string text = error.code() == ErrorCode::timeout
                                  ? fmt::format("Shoal's timeout passed: {}", error.what())
                                  : error.what();

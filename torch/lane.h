@@ -1,9 +1,10 @@
-// One group's communicators of host memory, or of one device's, shared by all threads that call it.
+// One group's communicators for host memory or for one device, shared by all threads that call the
+// group.
 //
-// A Communicator wants one thread at a time. Each call and each look at a Work in flight therefore
-// happens under the Lane's mutex. A thread that waits drives its operation under the mutex, but
-// gives it away as soon as another thread wants it: that thread may have to send what the first one
-// waits for.
+// Only one thread at a time may use a Communicator, so a thread holds the Lane's mutex while it
+// makes a call or tests a Work. A waiting thread drives its operation with the mutex held. It
+// releases the mutex as soon as another thread wants it, because that thread may have to send the
+// data that the first one waits for.
 #pragma once
 
 #include <atomic>
@@ -30,8 +31,8 @@ namespace shoal::pytorch {
 
 class PolledWork;
 
-// Between two looks of a thread whose operation cannot be driven: spins, then gives the core away,
-// then sleeps longer and longer.
+// How a thread waits between tests of an operation that it cannot drive: it spins, then yields,
+// then sleeps for longer and longer times.
 class Patience {
  public:
   explicit Patience(int spins) : spins_(spins) {}
@@ -42,26 +43,27 @@ class Patience {
   Clock::time_point began_ = Clock::now();
 };
 
-// A thread's wait for a Work by driving its operation.
+// Parameters of a thread that waits for a Work by driving its operation.
 struct Driving {
   Deadline until;
   bool may_spin = true;
-  bool waited = false;  // set if it could be driven
+  bool waited = false;  // set by Lane::drive()
 };
 
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
-  // `messages`: a second group of the same ranks for send and receive; null in a group of one.
+  // `messages`: a second communicator of the same ranks, for send and receive. Null in a group of
+  // one.
   Lane(std::shared_ptr<collectives::Communicator> collectives,
        std::shared_ptr<collectives::Communicator> messages);
-  // Of `device`'s memory; `messages` may be `collectives`.
+  // For the memory of `device`. `messages` may be the same communicator as `collectives`.
   Lane(std::shared_ptr<collectives::Communicator> collectives,
        std::shared_ptr<collectives::Communicator> messages, std::shared_ptr<DeviceStreams> device);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Holds the mutex. Takes it from a thread that drives.
+  // Holds the mutex. If another thread is driving, interrupts it.
   class Hold {
    public:
     explicit Hold(Lane& lane);
@@ -69,64 +71,65 @@ class Lane : public std::enable_shared_from_this<Lane> {
    private:
     std::unique_lock<std::mutex> lock_;
   };
-  std::mutex& mutex() { return mutex_; }  // to try it only
+  std::mutex& mutex() { return mutex_; }  // only for try_lock()
 
-  // With the mutex held. The first throws once the group has ended.
+  // Call these with the mutex held. check_open() throws once the group has ended.
   void check_open() const;
   collectives::Communicator& collectives() { return *collectives_; }
   collectives::Communicator& messages() { return *messages_; }
   const std::shared_ptr<DeviceStreams>& device() const { return device_; }  // null: host memory
-  // Whether collectives are work of streams, in which no host takes part.
+  // True if collectives are work of streams, without the hosts' participation.
   bool is_of_streams() const { return of_streams_; }
   Mailbox& mailbox() { return *mailbox_; }
   void progress() {
     if (mailbox_) mailbox_->progress();
   }
-  // Waits and makes progress until `call` is done (true), the time is over, another thread wants
-  // the mutex, or messages may want progress.
+  // Waits and makes progress until `call` is done, in which case it returns true. It also returns
+  // when the time is over, another thread wants the mutex, or messages may need progress.
   bool drive(collectives::NodeWork& call, Driving& driving);
-  // Without the mutex. The first: whether a thread drives. The second, after a drive(): lets
-  // threads that want the mutex have it.
+  // Call these without the mutex. is_driven(): another thread is driving. give_way(), after
+  // drive(): lets threads that want the mutex take it.
   bool is_driven() const { return driven_.load(std::memory_order_relaxed) != nullptr; }
   void give_way() const;
 
-  // Runs `body` with the mutex held. On a device its collectives, or messages, come after the work
-  // of the caller's current stream. Its Errors become PyTorch's exceptions.
+  // Runs `body` with the mutex held. On a device, its collectives or messages run after the work of
+  // the caller's current stream. Shoal's Errors become PyTorch's exceptions.
   void call(const std::function<void()>& body, bool is_message = false);
-  // Begins a Work by call(body). Keeps it, and so its tensors, until it has ended.
+  // Starts a Work with call(body). Keeps the Work and its tensors until it has ended.
   void begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body,
              bool is_message = false);
   void forget(PolledWork& work);
-  // The Lane's own thread completes this Work if no other thread does.
+  // Lets the Lane's own threads complete this Work if no other thread does.
   void follow(c10::intrusive_ptr<PolledWork> work);
   Patience patience() const { return Patience(spins_); }
 
-  // PyTorch's exception for the one that is being handled; remembers its kind.
+  // Translates the exception being handled to PyTorch's and records its kind for error().
   std::exception_ptr failure();
   c10d::ErrorType error() const { return error_; }
 
   void abort(std::string_view reason);
-  // Gives Works in flight a few seconds if `drain_first`, fails what is left, leaves the group.
-  // Does nothing in a forked child, which must not destroy the Lane: its threads are the parent's.
+  // If `drain_first`, gives Works in flight a few seconds. Then fails the remaining Works and
+  // leaves the group. Does nothing in a forked child, where the communicators' threads do not
+  // exist; the child must not destroy the Lane.
   void close(bool drain_first);
   bool is_forked() const;
-  // Memory that every rank of the host maps; it keeps the communicator.
+  // The communicator whose memory every rank of the host maps. Allocations must keep it alive.
   std::shared_ptr<collectives::Communicator> memory_owner() { return collectives_; }
 
  private:
   using Works = std::vector<c10::intrusive_ptr<PolledWork>>;
-  // A completer: a thread that completes followed Works and so runs the callbacks of their futures.
-  // While a callback waits for another Work, another completer takes over.
+  // The loop of a completer: a thread that completes followed Works and so runs their futures'
+  // callbacks. While a callback waits for another Work, another completer takes over.
   void complete_followed();
-  Works sweep(const Works& list);  // those that have ended
+  Works sweep(const Works& list);  // polls; returns the ended Works
   void drain();
   void stop_completers();
 
-  const int owner_;  // the process
+  const int owner_;  // process id
   const int spins_;
   const std::shared_ptr<DeviceStreams> device_;
   const bool of_streams_ = false;
-  std::mutex mutex_;  // taken before the two others; no tensor and no Work is destroyed under it
+  std::mutex mutex_;            // taken first; no tensor or Work is destroyed while it is held
   std::atomic<int> wanted_{0};  // threads that wait for the mutex
   std::mutex driven_mutex_;
   std::atomic<collectives::NodeWork*> driven_{nullptr};  // written under driven_mutex_
@@ -141,12 +144,12 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::condition_variable followed_changed_;
   Works followed_;
   bool stopping_ = false;
-  int free_completers_ = 0;  // without those whose callbacks may wait
+  int free_completers_ = 0;  // completers that are not in a callback
   std::condition_variable completer_ended_;
 };
 
-// PyTorch's exception with the text of the one that is being handled: DistBackendError for Shoal's
-// Errors, ValueError for those about arguments.
+// Translates the exception being handled. Shoal's Errors become DistBackendError, or ValueError if
+// they concern arguments. The text stays.
 std::exception_ptr translated();
 // Calls `body`; its Errors become PyTorch's exceptions.
 template <typename Body>

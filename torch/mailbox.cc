@@ -69,7 +69,8 @@ void Mailbox::ask(int peer) {
   p.header_work = ranks_.recv(p.header.get(), sizeof(Header), DType::u8, peer);
 }
 
-// From messages that came before they were asked for, the earliest.
+// Gives the receive the earliest message that arrived before it and matches. False if there is
+// none.
 bool Mailbox::hand_over(Receive& receive) {
   std::deque<Unexpected>* queue = nullptr;
   std::size_t place = 0;

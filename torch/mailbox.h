@@ -1,8 +1,8 @@
-// Messages with tags and from any source, over a Communicator whose messages have neither.
+// Messages with tags, and receives from any source, over a Communicator that has neither.
 //
-// A message is a header, then its data if there is any. The receiver always knows from the header
-// which data comes next from that rank. It takes the data into the tensor of the receive that
-// matches, or else into memory of its own until a receive asks for it.
+// A message is a header followed by its data, if any. From the header the receiver knows which data
+// comes next from that rank. It receives the data into the tensor of the matching receive. Without
+// one, it receives the data into a buffer, which a later receive takes.
 //
 // Not thread-safe: guarded by the Lane's mutex.
 #pragma once
@@ -26,20 +26,20 @@ class Mailbox {
     std::int64_t tag = 0, elements = 0, bytes = 0;
     std::int64_t scalar_type = 0;
   };
-  // A receive that was asked for.
+  // A posted receive.
   struct Receive {
     int source = -1;  // -1: any
     int tag = 0;
     at::Tensor into;  // contiguous
-    int from = -1;    // the rank that sent it, once it is matched
+    int from = -1;    // the sender, once matched
     collectives::WorkPtr data;
-    at::Tensor aside;  // the message, if it came before it was asked for; bytes
+    at::Tensor aside;  // the message's bytes, if it came before this receive
     std::optional<Error> problem;
 
     bool arrived();  // throws `problem`
     void copy_to(at::Tensor& target) const;
     std::string name() const;         // "recv of 4 Float from rank 1 with tag 0"
-    std::string whereabouts() const;  // for a time-out
+    std::string whereabouts() const;  // for the error of a time-out
   };
   // A message that is being sent; `header` must live until both Works are done.
   struct Sent {
@@ -50,11 +50,11 @@ class Mailbox {
   explicit Mailbox(collectives::Communicator& ranks);
   Sent send(const at::Tensor& tensor, int to, int tag);  // contiguous
   void receive(std::shared_ptr<Receive> receive);
-  // Ends a receive that has timed out. Data already on its way still arrives in its memory.
+  // Ends a receive that has timed out. Data already in flight is still written to its tensor.
   void cancel(const std::shared_ptr<Receive>& receive);
-  // Whether no receive waits for progress().
+  // True if no receive needs progress().
   bool idle() const { return waiting_.empty() && refused_.empty(); }
-  // Takes headers that have arrived and begins their data. Throws peer_lost and aborted.
+  // Takes headers that have arrived and starts to receive their data. Throws peer_lost and aborted.
   void progress();
 
  private:
@@ -66,11 +66,11 @@ class Mailbox {
   };
   struct Peer {
     std::unique_ptr<Header> header;
-    collectives::WorkPtr header_work;  // null: no header is asked for
+    collectives::WorkPtr header_work;  // null: no receive of a header is posted
     std::deque<Unexpected> unexpected;
   };
 
-  void ask(int peer);  // for the next header
+  void ask(int peer);  // posts a receive for the next header
   void take(int peer);
   bool hand_over(Receive& receive);
   static bool fits(Receive& receive, const Header& header, int from);
@@ -78,8 +78,8 @@ class Mailbox {
   collectives::Communicator& ranks_;
   std::vector<Peer> peers_;
   std::deque<std::shared_ptr<Receive>> waiting_;
-  std::vector<Unexpected> refused_;  // data that no receive takes, until it has arrived
-  std::vector<std::shared_ptr<Receive>> cancelled_;  // while their data is on its way
+  std::vector<Unexpected> refused_;  // mismatched messages whose data is still in flight
+  std::vector<std::shared_ptr<Receive>> cancelled_;  // whose data is still in flight
   std::uint64_t arrivals_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The collectives of ProcessGroupShoal: what each asks of the Communicator, and what is copied.
+// The collectives of ProcessGroupShoal: each one's call of the Communicator, and its copies.
 #include <numeric>
 
 #include "shoal/runtime/base/error.h"
@@ -10,7 +10,7 @@ namespace {
 using c10d::OpType;
 using collectives::Communicator;
 
-// PyTorch 2.8 has no types of their own for the coalesced forms.
+// PyTorch 2.8 has no OpType of its own for each coalesced form.
 template <typename Types>
 constexpr Types all_gather_coalesced() {
   if constexpr (requires { Types::ALLGATHER_INTO_TENSOR_COALESCED; })
@@ -31,7 +31,7 @@ at::Tensor contiguous_or_empty(const at::Tensor& tensor) {
                                 : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
 }
 
-// Where values are reduced, and how they come back.
+// The memory in which values are reduced, and the tensor that gets the result.
 struct Buffer {
   Reduced how;
   at::Tensor own;     // the tensor itself or a contiguous copy of it
@@ -39,7 +39,7 @@ struct Buffer {
 };
 
 Buffer buffer_of(const at::Tensor& own, const Reduced& how) {
-  // A view costs as much as a small operation.
+  // Making a view takes as long as a small operation.
   if (how.wide == how.view && how.view == own.scalar_type()) return {how, own, own};
   const at::Tensor seen = viewed(own, how.view);
   return {how, own, how.wide == how.view ? seen : seen.to(how.wide)};
@@ -65,7 +65,7 @@ std::vector<std::int64_t> scaled(std::vector<std::int64_t> counts, std::int64_t 
   return counts;
 }
 
-// Several calls as one Work.
+// Makes several calls for one Work.
 template <typename Body>
 void together(Communicator& ranks, CallWork& work, std::size_t calls, Body&& body) {
   if (calls == 1) return work.add(body(std::size_t{0}));
@@ -75,7 +75,8 @@ void together(Communicator& ranks, CallWork& work, std::size_t calls, Body&& bod
   work.add(ranks.end_group());
 }
 
-// Elements for each rank: those of `splits` along the first dimension, or equal parts.
+// The number of elements for each rank: those of its `splits` along the first dimension, or equal
+// parts.
 std::vector<std::int64_t> split_counts(const at::Tensor& tensor,
                                        const std::vector<std::int64_t>& splits, int size) {
   if (splits.empty()) {
@@ -97,7 +98,7 @@ WorkResult ProcessGroupShoal::reduce_all(const Title& title, Tensors tensors,
                                          const c10d::ReduceOp& op) {
   SHOAL_CHECK(!tensors.empty(), "{} of no tensor", title.name);
   std::vector<Buffer> buffers;
-  Tensors all;  // of bitwise reductions: every rank's values
+  Tensors all;  // for bitwise reductions: every rank's values
   bool copies = false;
   for (const at::Tensor& tensor : tensors) {
     check_tensors(title.name, {tensor});
@@ -241,7 +242,7 @@ WorkResult ProcessGroupShoal::allgather(std::vector<Tensors>& outputs, Tensors& 
   });
 }
 
-// PyTorch's lists are by rank, then by tensor.
+// PyTorch's lists of outputs are indexed by rank, then by tensor.
 WorkResult ProcessGroupShoal::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                   const c10d::AllgatherOptions& options) {
   return translating([&] {
@@ -370,7 +371,7 @@ WorkResult ProcessGroupShoal::reduce_parts(const Title& title, Tensors outputs, 
   check_tensors(title.name, outputs);
   const Reduced how = reduced(outputs.front().scalar_type(), op);
   struct Part {
-    at::Tensor from;  // all ranks' parts, under the type of the reduction
+    at::Tensor from;  // all ranks' parts, viewed as the reduction's type
     Buffer to;
     std::vector<std::int64_t> counts;  // of the reduction's elements
     bool equal = true;

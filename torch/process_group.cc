@@ -18,7 +18,7 @@ namespace {
 
 double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
-// Groups that are alive, for the exit of the interpreter.
+// The open groups, which close_all_groups() closes at the interpreter's exit.
 struct Groups {
   std::mutex mutex;
   std::set<Lane*> lanes;
@@ -41,14 +41,14 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
     adapted_ = std::make_shared<TorchStore>(store_, deadline_seconds_);
     collectives::CommunicatorOptions how;
     how.deadline_seconds = deadline_seconds_;
-    // Tensors in its memory keep the communicator, and it needs its store.
+    // Tensors in the communicator's memory keep it alive, and it needs its store.
     std::shared_ptr<collectives::Communicator> collectives(
         collectives::make_communicator(world(), *adapted_, how).release(),
         [store = adapted_](collectives::Communicator* ended) { delete ended; });
     std::unique_ptr<collectives::Communicator> messages;
     if (size > 1) {
       messages_store_ = make_part_store("messages", store_, deadline_seconds_);
-      // The store's waits keep the group's own.
+      // Receives of headers may wait forever. Waits for the store still have the group's deadline.
       how.deadline_seconds = deadlines::kHeadersMayNeverCome;
       messages = collectives::make_communicator(world(), *messages_store_, how);
     }
@@ -70,7 +70,7 @@ World ProcessGroupShoal::world() const {
 ProcessGroupShoal::~ProcessGroupShoal() {
   if (!lane_) return;
   if (lane_->is_forked()) {
-    // Never destroyed.
+    // Leaks the lanes, because a forked child must not destroy them.
     new auto(lanes());  // NOLINT(bugprone-unhandled-exception-at-new)
     return;
   }
@@ -78,7 +78,7 @@ ProcessGroupShoal::~ProcessGroupShoal() {
     const std::lock_guard lock(groups().mutex);
     for (const auto& lane : lanes()) groups().lanes.erase(lane.get());
   }
-  // The Lane's thread may be about to call Python, which this thread must not keep from it.
+  // Releases Python's lock, because the Lane's thread may be about to call Python.
   const bool has_python = Py_IsInitialized() && PyGILState_Check();
   PyThreadState* const state = has_python ? PyEval_SaveThread() : nullptr;
   shutdown();
@@ -103,7 +103,7 @@ void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
   }
 }
 
-// 0: the Communicator's own deadline, whose error knows most.
+// Returns 0 for the Communicator's own deadline, whose error has the most details.
 double ProcessGroupShoal::limit(std::chrono::milliseconds timeout) const {
   if (timeout.count() > 0 && timeout != options_->timeout && timeout != kBackendDefaultTimeout)
     return seconds(timeout);
@@ -139,9 +139,9 @@ std::shared_ptr<Lane> ProcessGroupShoal::lane_of(const char* operation, c10::Dev
 
 std::shared_ptr<Lane> ProcessGroupShoal::make_device_lane(const char* operation,
                                                           c10::Device device) {
-  lane_->call([] {});  // throws if the group has ended, or is a parent's
+  lane_->call([] {});  // throws if the group has ended or belongs to the parent process
   const auto streams = std::make_shared<DeviceStreams>(operation, device);
-  // Ranks may use devices of different numbers.
+  // Not named after the device, because ranks may use devices of different numbers.
   const std::string part = fmt::format("device {}", device_lanes_.size());
   const auto make = [&](const std::string& which, const std::string& backend, Stream stream) {
     const std::shared_ptr<Store> store = make_part_store(part + which, store_, deadline_seconds_);
@@ -149,13 +149,14 @@ std::shared_ptr<Lane> ProcessGroupShoal::make_device_lane(const char* operation,
     how.backend = backend;
     how.stream = stream;
     how.deadline_seconds = deadline_seconds_;
-    // Tensors in its memory keep the communicator, and it needs its stream and its store.
+    // Tensors in the communicator's memory keep it alive, and it needs its stream and its store.
     return std::shared_ptr<collectives::Communicator>(
         collectives::make_communicator(world(), *store, how).release(),
         [store, streams](collectives::Communicator* ended) { delete ended; });
   };
   auto calls = make("", env::get_string(env::kBackend), streams->calls());
-  // NCCL's messages would wait for each other and for collectives, as one stream's work does.
+  // Over NCCL, messages would wait for each other and for collectives, because they are work of one
+  // stream.
   auto messages = calls->can_capture() ? make(" messages", "native", streams->messages()) : calls;
   return std::make_shared<Lane>(std::move(calls), std::move(messages), streams);
 }
@@ -184,7 +185,7 @@ WorkResult ProcessGroupShoal::start(const Title& title, Tensors inputs, Tensors 
 WorkResult ProcessGroupShoal::hand_out_call(const c10::intrusive_ptr<CallWork>& work, Lane& lane) {
   if (lane.is_of_streams()) {
     work->land(deadline_seconds_);
-    lane.follow(work);  // no host waits for it, so none would see it fail
+    lane.follow(work);  // no host thread waits for the Work, so none would see it fail
   }
   return hand_out(work);
 }
@@ -205,7 +206,7 @@ WorkResult ProcessGroupShoal::join(const std::shared_ptr<Lane>& lane, const Titl
       call(lane->collectives(), *work);
     });
   } catch (...) {
-    joined_.erase(lane);  // the Communicator has discarded the calls before it
+    joined_.erase(lane);  // the Communicator has discarded the group's earlier calls
     throw;
   }
   work->join(inputs, outputs, std::move(copy_out));
@@ -239,7 +240,7 @@ WorkResult ProcessGroupShoal::endCoalescing() {
     hand_out_call(work, *lane);
     parts.push_back(work);
   }
-  // It need not wait for a stream's end, as a group does.
+  // Unlike a GroupWork, the call's own Work need not wait until the stream has finished.
   if (parts.size() == 1 && !joined.empty()) return parts.front();
   return c10::make_intrusive<GroupWork>(
       lane_, WorkDescription{c10d::OpType::COALESCED, nullptr, {}, {}, sequence_, limit_seconds_},
@@ -340,7 +341,7 @@ WorkResult ProcessGroupShoal::recvAnysource(Tensors& tensors, int tag) {
                  -1, tag);
 }
 
-// Of hosts. With a device, this rank comes to it once its current stream has come to it.
+// A barrier of hosts. With a device, this rank first waits for its current stream.
 WorkResult ProcessGroupShoal::barrier(const c10d::BarrierOptions& options) {
   std::optional<c10::Device> device = options.device;
   if (!options.device_ids.empty())
@@ -357,7 +358,7 @@ void ProcessGroupShoal::eagerConnectSingleDevice(at::Device device) {
   translating([&] { lane_of("a process group", device); });
 }
 
-// Rank 0 waits for each other rank's word in the store and tells all what it found.
+// Rank 0 waits in the store for a key of every other rank, then publishes the verdict to all.
 void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const double longest =
       options.timeout.count() >= 0 ? seconds(options.timeout) : deadline_seconds_;
@@ -414,7 +415,7 @@ at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions op
     const std::shared_ptr<collectives::Communicator> owner = lane->memory_owner();
     SHOAL_CHECK(owner, "the process group was destroyed");
     void* memory = owner->memory_resource().allocate(bytes, MemoryTag::communication, {});
-    // On a device it was freed, and will be, on the calls' stream.
+    // The calls' stream frees memory on a device, so the current stream first waits for it.
     const std::shared_ptr<DeviceStreams> streams = lane->device();
     if (streams) streams->current_follows_calls();
     const auto free = [owner, streams, bytes](void* pointer) {

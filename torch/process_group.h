@@ -1,11 +1,11 @@
 // torch.distributed's backend "shoal": PyTorch's collectives over Shoal's Communicator.
 //
 // One backend serves all devices of a group. Calls from several threads are queued in the order in
-// which they come; ranks must agree on that order, as with every backend.
+// which they are made. As with every backend, all ranks must make calls in the same order.
 //
-// CUDA tensors go through a communicator of their own, made by the first call with one, which is
-// therefore collective. Calls come after the work of PyTorch's current stream, and Work::wait()
-// makes that stream wait.
+// CUDA tensors use a separate communicator. The first call with a CUDA tensor makes it, so that
+// call is collective. Calls run after the work of PyTorch's current stream, and Work::wait() makes
+// that stream wait.
 #pragma once
 
 #include <map>
@@ -28,8 +28,8 @@ using WorkResult = c10::intrusive_ptr<c10d::Work>;
 
 class ProcessGroupShoal final : public c10d::Backend {
  public:
-  // Collective over the ranks; blocks until all have come, at most `timeout`. PyTorch's default
-  // time-out means SHOAL_DEADLINE_S.
+  // Collective; blocks for at most `timeout` until all ranks have called it. PyTorch's default
+  // time-out stands for SHOAL_DEADLINE_S.
   ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                     c10::intrusive_ptr<Options> options);
   ~ProcessGroupShoal() override;
@@ -41,11 +41,10 @@ class ProcessGroupShoal final : public c10d::Backend {
   // NOLINTEND(modernize-use-override)
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
-  // Makes the device's communicator now.
+  // Makes the device's communicator at once, instead of in the first call.
   void eagerConnectSingleDevice(at::Device device) override;
-  // Applies to later calls. A time longer than the group was made with has no effect on
-  // collectives.
-  // NOLINTNEXTLINE(modernize-use-override)
+  // Applies to later calls. For collectives, a timeout longer than the group's original one has no
+  // effect.
   void setTimeout(std::chrono::milliseconds timeout);
 
   WorkResult broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -84,22 +83,22 @@ class ProcessGroupShoal final : public c10d::Backend {
   WorkResult barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Calls in between begin at once; the Work of endCoalescing() ends with the last of them.
+  // Calls after startCoalescing() start at once. The Work of endCoalescing() ends when all of them
+  // have ended.
   void startCoalescing() override;
   WorkResult endCoalescing() override;
 
   void setSequenceNumberForGroup() override {}  // starts at 0 everywhere
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
-  // A group of these ranks, by rendezvous of its members only.
-  // NOLINTNEXTLINE(modernize-use-override)
+  // Makes a group of these ranks. Only its members take part in the rendezvous.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options);
   c10d::ErrorType getError() override;
-  // Of CPU tensors, whose device has no index. DDP asks this for its buckets.
+  // True for CPU tensors, whose device has no index. DDP asks this before it allocates its buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
-  // A tensor in memory that every rank of the host maps, which collectives do not copy.
+  // A tensor in memory that every rank of the host maps. Collectives do not copy it.
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
   void abort() override;
   void shutdown() override;
@@ -111,26 +110,27 @@ class ProcessGroupShoal final : public c10d::Backend {
     c10d::OpType type;
     std::chrono::milliseconds timeout;
   };
-  // Counts the call, makes its Work and lets `call` begin it.
+  // Numbers the call, makes its Work and starts it with `call`.
   WorkResult start(const Title& title, Tensors inputs, Tensors outputs, const Call& call,
                    std::function<void()> copy_out = nullptr);
   WorkResult hand_out(const c10::intrusive_ptr<PolledWork>& work);
-  // The same as one of the coalesced calls of a device, which become one operation.
+  // Like start(), for one of several coalesced calls on a device, which become one operation.
   WorkResult join(const std::shared_ptr<Lane>& lane, const Title& title, const Tensors& inputs,
                   const Tensors& outputs, const Call& call, std::function<void()> copy_out);
-  // After the call has begun.
+  // Returns the Work of a call that has been started.
   WorkResult hand_out_call(const c10::intrusive_ptr<CallWork>& work, Lane& lane);
-  // A message of device memory: in the order of the calls, without a tag.
+  // Sends or receives a message of device memory. Such messages match in the order of the calls and
+  // have no tags.
   WorkResult message(const Title& title, const at::Tensor& tensor, const at::Tensor& own, int tag,
                      const Call& call);
-  // Of the memory of `device`. Collective for the first call with it.
+  // Returns the lane for `device`. The first call with a device is collective.
   std::shared_ptr<Lane> lane_of(const char* operation, c10::Device device);
   std::shared_ptr<Lane> make_device_lane(const char* operation, c10::Device device);
   std::vector<std::shared_ptr<Lane>> lanes() const;
   World world() const;
   WorkResult receive(const Title& title, Tensors& tensors, int from, int tag);
   WorkResult reduce_all(const Title& title, Tensors tensors, const c10d::ReduceOp& op);
-  // For each output the sum of this rank's part of the input at the same place.
+  // Each output is the sum over ranks of this rank's part of the input with the same index.
   WorkResult reduce_parts(const Title& title, Tensors outputs, Tensors inputs,
                           const std::vector<Flat>& flats, const c10d::ReduceOp& op);
   // outputs[i][r] receives inputs[i] of rank r.
@@ -152,11 +152,12 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;
   std::vector<c10::intrusive_ptr<PolledWork>> coalesced_;
-  std::map<std::shared_ptr<Lane>, c10::intrusive_ptr<CallWork>> joined_;  // on devices
+  std::map<std::shared_ptr<Lane>, c10::intrusive_ptr<CallWork>> joined_;  // coalesced calls on
+                                                                          // devices
 };
 
-// Ends all groups of this process that are still alive: pending operations get a few seconds. For
-// the exit of the interpreter, before its threads' memory goes.
+// Closes all groups of this process. Pending operations get a few seconds. Called at the
+// interpreter's exit, while its threads still exist.
 void close_all_groups();
 
 }  // namespace shoal::pytorch

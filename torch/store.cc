@@ -15,7 +15,7 @@ constexpr std::chrono::microseconds kFirstNap{100}, kLongestNap{20000};
 
 std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// A store's exception means that its server is gone, or that it refuses the call.
+// An exception from the store means that its server is gone or that it refused the call.
 template <typename Body>
 auto guarded(std::string_view key, Body&& body) {
   try {

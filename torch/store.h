@@ -1,4 +1,4 @@
-// PyTorch's store as Shoal's store.
+// PyTorch's store behind Shoal's Store interface.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -7,8 +7,8 @@
 
 namespace shoal::pytorch {
 
-// Waits poll, so that a waiting thread never keeps others from the connection of `store`. No wait
-// is longer than `longest_wait` seconds, whatever its deadline.
+// Polls while it waits, so that a waiting thread does not block others on the connection of
+// `store`. No wait lasts longer than `longest_wait` seconds, whatever its deadline.
 class TorchStore final : public Store {
  public:
   TorchStore(c10::intrusive_ptr<c10d::Store> store, double longest_wait)
@@ -18,8 +18,8 @@ class TorchStore final : public Store {
   std::optional<std::string> try_get(std::string_view key) override;
   std::string get(std::string_view key, Deadline deadline) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override;
-  // True also if another rank set the same value at the same time: PyTorch's stores return the
-  // value only.
+  // Also true if another rank set the same value at the same time, because PyTorch's stores return
+  // only the value.
   bool compare_set(std::string_view key, const std::optional<std::string>& expected,
                    std::string_view desired) override;
   bool remove(std::string_view key) override;
@@ -30,7 +30,7 @@ class TorchStore final : public Store {
   double longest_wait_;
 };
 
-// The store of a part of the group, such as its messages: the same with other keys.
+// A store for a part of the group, such as its messages: `store` with a prefix for keys.
 std::unique_ptr<Store> make_part_store(const std::string& part,
                                        c10::intrusive_ptr<c10d::Store> store, double longest_wait);
 

@@ -75,7 +75,7 @@ Reduced of_integers(at::ScalarType type, at::ScalarType view, at::ScalarType wid
   return {view, wide, arithmetic(op, type), {}};
 }
 
-// Reductions of bool are logical; a bool's byte is 0 or 1.
+// Reductions of bool are logical. A bool is a byte of 0 or 1.
 Reduced of_bool(const Op& op) {
   switch (op.op_) {
     case Op::SUM:
@@ -139,14 +139,14 @@ Reduced reduced(at::ScalarType type, const Op& op) {
     case at::kLong:
       return of_integers(type, type, type, op);
     case at::kShort:
-    case at::kUInt16:  // sums modulo 2^32 are right modulo 2^16
+    case at::kUInt16:  // sums modulo 2^32 are also correct modulo 2^16
       return of_integers(type, type, at::kInt, op);
     case at::kUInt32:
       return of_integers(type, type, at::kLong, op);
     case at::kUInt64:
       if (op.op_ == Op::MIN || op.op_ == Op::MAX)
         refuse(op.op_, type, "reduce int64 tensors instead");
-      return of_integers(type, at::kLong, at::kLong, op);  // the same bits
+      return of_integers(type, at::kLong, at::kLong, op);  // signed sums have the same bits
     case at::kBool:
       return of_bool(op);
     case at::kComplexFloat:
@@ -160,7 +160,7 @@ Reduced reduced(at::ScalarType type, const Op& op) {
   }
 }
 
-// Flat, since PyTorch views only a last dimension of stride 1 under another type.
+// Flattens first, because PyTorch changes a view's type only if its last dimension has stride 1.
 at::Tensor viewed(const at::Tensor& tensor, at::ScalarType view) {
   return tensor.as_strided({tensor.numel()}, {1}).view(view);
 }
@@ -201,7 +201,7 @@ const at::Tensor& only(const char* operation, const std::vector<at::Tensor>& ten
 Flat flat_like(const std::vector<at::Tensor>& parts) {
   Flat flat;
   std::int64_t total = 0;
-  const at::Tensor* first = nullptr;  // that is not empty
+  const at::Tensor* first = nullptr;  // the first part that is not empty
   const char* end = nullptr;
   bool follow = true;
   for (const at::Tensor& part : parts) {
@@ -210,7 +210,7 @@ Flat flat_like(const std::vector<at::Tensor>& parts) {
     if (part.numel() == 0) continue;
     total += part.numel();
     const auto* begin = static_cast<const char*>(part.const_data_ptr());
-    // Neighbours on a device may be two allocations, which no copy may cross.
+    // On a device, adjacent parts may belong to two allocations, and one copy must not span both.
     follow = follow && part.is_contiguous() &&
              (!first || (begin == end && (part.is_cpu() || part.is_alias_of(*first))));
     end = begin + part.nbytes();

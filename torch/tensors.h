@@ -13,7 +13,7 @@
 
 namespace shoal::pytorch {
 
-// How elements are moved: under their own dtype where Shoal has it, else as bytes.
+// How elements are transferred: as their own dtype if Shoal has it, otherwise as bytes.
 struct Moved {
   DType dtype;
   std::int64_t units = 1;  // per element
@@ -22,30 +22,31 @@ Moved moved(at::ScalarType type);
 
 // How elements are reduced.
 struct Reduced {
-  at::ScalarType view;  // the tensor's memory is seen as this type; complex: its real numbers
-  at::ScalarType wide;  // elements are converted to this type for the reduction; often `view`
+  at::ScalarType view;  // type under which the memory is viewed; for complex, the real type
+  at::ScalarType wide;  // type in which elements are reduced; often `view`
   collectives::Reduction reduction = collectives::ReduceOp::sum;
-  // Bitwise operations: every rank gathers all values and combines them.
+  // For bitwise operations: every rank gathers all values and combines them.
   std::optional<c10d::ReduceOp::RedOpType> bitwise;
 };
-// Throws invalid_argument, naming operation and type, for a reduction without a meaning: bitwise
-// of floats, an average of integers, the minimum of complex numbers, sums of 8-bit floats.
+// Throws invalid_argument, naming operation and type, for a meaningless reduction: bitwise
+// operations on floats, the average of integers, the minimum of complex numbers, sums of 8-bit
+// floats.
 Reduced reduced(at::ScalarType type, const c10d::ReduceOp& op);
 
-// The memory of a contiguous tensor, flat, under another type; complex numbers become pairs.
+// A flat view of a contiguous tensor's memory as another type. Complex numbers become pairs.
 at::Tensor viewed(const at::Tensor& tensor, at::ScalarType view);
 
-// Combines into `own`, contiguous bytes, the same-sized parts that `all` holds at multiples of
-// `stride` bytes.
+// Combines the parts in `all` into `own`, a contiguous tensor of bytes. Part i begins at `offset` +
+// i * `stride` bytes.
 void combine_bits(c10d::ReduceOp::RedOpType op, const at::Tensor& all, std::int64_t parts,
                   std::int64_t stride, std::int64_t offset, const at::Tensor& own);
 
-// Throws invalid_argument unless all are dense tensors of one dtype.
+// Throws invalid_argument unless all tensors are dense and have one dtype.
 void check_tensors(const char* operation, const std::vector<at::Tensor>& tensors);
 const at::Tensor& only(const char* operation, const std::vector<at::Tensor>& tensors);
 
-// One tensor that holds all of `parts`, one after the other. Without a copy where they already lie
-// so in memory and `may_alias`.
+// One tensor that holds all of `parts`, one after the other. It aliases them if they are contiguous
+// in memory in this order.
 struct Flat {
   at::Tensor tensor;
   bool is_alias = false;

@@ -100,7 +100,7 @@ void PolledWork::complete(std::exception_ptr problem) {
 }
 
 void PolledWork::mark(c10::ivalue::Future& future) {
-  std::optional<c10::StreamGuard> on_copies;  // behind which the future puts its users
+  std::optional<c10::StreamGuard> on_copies;  // the future makes its users wait for this stream
   if (const auto& device = lane_->device()) on_copies.emplace(device->copies());
   if (const auto problem = exception())
     future.setError(problem);
@@ -124,7 +124,8 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
       timeout.count() > 0 ? static_cast<double>(timeout.count()) / 1e3 : description_.limit_seconds;
   Driving driving{seconds > 0 ? Deadline::in_seconds(seconds) : Deadline::never()};
   Patience patience = lane_->patience();
-  // A thread that finds another one driving looks now and then: that one drives this Work too.
+  // If another thread is driving, this one only polls now and then: that thread drives this Work
+  // too.
   while (!(lane_->is_driven() ? poll(true) : drive(driving))) {
     if (driving.until.passed()) check_deadline(seconds);
     if (std::exchange(driving.waited, false))
@@ -145,7 +146,7 @@ void PolledWork::check_deadline(double seconds) {
     try {
       lane_->check_open();
       expire(seconds);
-      return;  // it has just ended
+      return;  // the operation has just ended
     } catch (...) {
       problem = lane_->failure();
     }
@@ -255,7 +256,7 @@ bool GroupWork::wait(std::chrono::milliseconds timeout) {
   for (const auto& part : parts_) try {
       part->wait(timeout);
     } catch (...) {
-      break;  // poll() finds it
+      break;  // poll() reports the exception
     }
   Patience patience = lane_->patience();
   while (!poll(true)) patience.pause();

@@ -1,12 +1,12 @@
 // Operations in flight as PyTorch's Works.
 //
-// A Work ends on the thread that first sees its data arrive: one that waits, one that asks whether
-// it is complete, or the Lane's own if its future was asked for. That thread copies results out,
-// wakes the others and completes the future, whose callbacks run on it.
+// A Work is completed by the thread that first finds its data complete. That is a thread that
+// waits, one that calls isCompleted(), or the Lane's own thread if getFuture() was called. It
+// copies the results out, wakes waiting threads and completes the future, whose callbacks it runs.
 //
-// On a device, results are copied out on a stream that wait() puts before the current one. Where
-// operations are work of streams (Lane::is_of_streams()), wait() and the future do not wait for
-// their end either: land() puts a stream behind them at once.
+// On a device, results are copied out on a separate stream, and wait() makes the current stream
+// wait for it. If operations are work of streams (Lane::is_of_streams()), the host does not wait
+// for them: land() orders the copies after them at once.
 #pragma once
 
 #include <atomic>
@@ -28,22 +28,22 @@ struct WorkDescription {
   const char* title;  // in profiles
   std::vector<at::Tensor> inputs, outputs;
   std::uint64_t sequence = 0;
-  double limit_seconds = 0;  // of wait(); 0: the Communicator's own deadline
+  double limit_seconds = 0;  // time-out of wait(); 0: the Communicator's deadline
 };
 
 class PolledWork : public c10d::Work {
  public:
   PolledWork(std::shared_ptr<Lane> lane, WorkDescription description);
 
-  // Makes progress; true once it has ended, well or not. If not `may_block`, false also while
-  // another thread uses the Lane.
+  // Makes progress. True once the Work has ended, successfully or not. Unless `may_block`, returns
+  // false if another thread uses the Lane.
   virtual bool poll(bool may_block);
-  // Before another thread has this Work, whose calls are work of streams: it ends in `seconds`, and
-  // waits and futures are the streams'.
+  // For calls that are work of streams; call it before other threads know this Work. Makes waits
+  // and futures depend on the stream only. The Work times out after `seconds`.
   void land(double seconds);
-  // As poll(true), but waits if the operation can be driven.
+  // Like poll(true), but waits if the operation can be driven.
   bool drive(Driving& driving);
-  // Whether Works of this kind end in the order of their calls.
+  // True if Works of this kind end in the order of their calls.
   virtual bool is_ordered() const { return true; }
 
   bool isCompleted() override { return poll(false) && (!landed_ || landed_->query()); }
@@ -57,13 +57,14 @@ class PolledWork : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return description_.sequence; }
 
  protected:
-  // With the Lane's mutex held: true once the data is there; throws the operation's Error. Waits
-  // if there is a `driving` and the operation can be driven.
+  // Called with the Lane's mutex held. True once the data is complete. Throws the operation's
+  // Error. Waits if `driving` is set and the operation can be driven.
   virtual bool advance(Driving* driving) = 0;
-  // With the Lane's mutex held, once `seconds` have passed: throws timeout.
+  // Called with the Lane's mutex held after `seconds`. Throws timeout unless the operation has just
+  // ended.
   virtual void expire(double seconds) = 0;
   virtual void complete(std::exception_ptr problem);
-  bool claim() { return !claimed_.exchange(true); }  // true once: the caller completes it
+  bool claim() { return !claimed_.exchange(true); }  // true for one caller, which then completes it
   void rethrow();
 
   std::shared_ptr<Lane> lane_;
@@ -71,30 +72,30 @@ class PolledWork : public c10d::Work {
   std::function<void()> copy_out_;
 
  private:
-  // With the Lane's mutex held: how it ended, if this thread has to complete it.
+  // Called with the Lane's mutex held. Returns the result if this thread must complete the Work.
   std::optional<std::exception_ptr> look(Driving* driving);
   void check_deadline(double seconds);
   void mark(c10::ivalue::Future& future);
 
   std::atomic<bool> claimed_{false}, done_{false};
   bool has_landed_ = false;
-  DeviceStreams::Reached landed_;  // the end of the results on the device; valid once `done_`
+  DeviceStreams::Reached landed_;  // results are ready on the device; valid once `done_`
   Deadline expires_ = Deadline::never();
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// One or several calls of the collectives' Communicator, or sends; on a device, receives too.
+// One or more calls of the collectives' Communicator, or sends. On a device, receives too.
 class CallWork final : public PolledWork {
  public:
   using PolledWork::PolledWork;
   void add(collectives::WorkPtr call) { calls_.push_back(std::move(call)); }
   void copy_out(std::function<void()> body) { copy_out_ = std::move(body); }
-  // Adds tensors of another call of one group, without which this cannot end.
+  // Adds the tensors of another coalesced call. The Work cannot end before close().
   void join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
             std::function<void()> copy_out);
   void close(collectives::WorkPtr group);
-  // Kept until it has ended.
+  // Keeps `memory` until the Work has ended.
   void hold(std::shared_ptr<void> memory) { held_.push_back(std::move(memory)); }
   bool is_ordered() const override {
     return description_.type != c10d::OpType::SEND && description_.type != c10d::OpType::RECV;
@@ -125,7 +126,7 @@ class ReceiveWork final : public PolledWork {
   std::shared_ptr<Mailbox::Receive> receive_;
 };
 
-// Ends when all its parts have; fails with the first part that failed.
+// Ends when all its parts have ended. Fails with the error of the first part that failed.
 class GroupWork final : public PolledWork {
  public:
   GroupWork(std::shared_ptr<Lane> lane, WorkDescription description,
