@@ -290,13 +290,15 @@ void Lane::close(bool drain_first) {
   if (drain_first) drain();
   stop_completers();
   std::deque<c10::intrusive_ptr<PolledWork>> left;
+  std::unique_ptr<Mailbox> mailbox;  // its tensors are destroyed without the mutex
   {
     const Hold hold(*this);
     if (ended_) return;
     ended_ = std::make_exception_ptr(
         Error(ErrorCode::aborted, "the process group was destroyed before this operation ended"));
-    mailbox_.reset();
+    if (mailbox_) mailbox_->leave();
     messages_.reset();
+    mailbox = std::move(mailbox_);
     // Tensors, such as DDP's buckets, may still keep the communicator.
     if (auto* const kept = dynamic_cast<collectives::Departure*>(collectives_.get())) kept->leave();
     collectives_.reset();

@@ -1,8 +1,11 @@
 #include "shoal/torch/mailbox.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
+#include "shoal/runtime/base/deadlines.h"
 #include "shoal/torch/tensors.h"
 
 namespace shoal::pytorch {
@@ -10,6 +13,14 @@ namespace {
 
 const char* type_name(std::int64_t type) {
   return c10::toString(static_cast<at::ScalarType>(type));
+}
+
+Error gone(const Mailbox::Receive& receive) {
+  return Error(ErrorCode::peer_lost,
+               receive.source < 0
+                   ? fmt::format("{}: every other rank has left the group", receive.name())
+                   : fmt::format("{}: that rank has left the group", receive.name()),
+               "end the group once all messages have been received");
 }
 
 }  // namespace
@@ -56,6 +67,7 @@ Mailbox::Sent Mailbox::send(const at::Tensor& tensor, int to, int tag) {
 
 void Mailbox::receive(std::shared_ptr<Receive> receive) {
   if (hand_over(*receive)) return;
+  if (!may_come(*receive)) throw gone(*receive);
   for (int peer = 0; peer < ranks_.size(); ++peer)
     if (peer != ranks_.rank() && (receive->source < 0 || receive->source == peer)) ask(peer);
   waiting_.push_back(std::move(receive));
@@ -64,7 +76,7 @@ void Mailbox::receive(std::shared_ptr<Receive> receive) {
 
 void Mailbox::ask(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  if (p.header_work) return;
+  if (p.header_work || p.left) return;
   p.header = std::make_unique<Header>();
   p.header_work = ranks_.recv(p.header.get(), sizeof(Header), DType::u8, peer);
 }
@@ -113,12 +125,52 @@ bool Mailbox::fits(Receive& receive, const Header& header, int from) {
 }
 
 void Mailbox::progress() {
-  for (int peer = 0; peer < ranks_.size(); ++peer) {
-    Peer& p = peers_[static_cast<std::size_t>(peer)];
-    while (p.header_work && p.header_work->test()) take(peer);
+  try {
+    for (int peer = 0; peer < ranks_.size(); ++peer) {
+      Peer& p = peers_[static_cast<std::size_t>(peer)];
+      while (p.header_work && p.header_work->test()) take(peer);
+    }
+    std::erase_if(refused_,
+                  [](Unexpected& message) { return !message.data || message.data->test(); });
+  } catch (const Error& error) {  // the Communicator of the messages has failed
+    for (Peer& p : peers_) p.header_work.reset();
+    refused_.clear();
+    for (const auto& receive : waiting_) receive->problem = error;
+    waiting_.clear();
   }
-  std::erase_if(refused_,
-                [](Unexpected& message) { return !message.data || message.data->test(); });
+}
+
+void Mailbox::leave() {
+  try {
+    for (int peer = 0; peer < ranks_.size(); ++peer) {
+      if (peer == ranks_.rank() || peers_[static_cast<std::size_t>(peer)].left) continue;
+      Sent& sent = last_words_.emplace_back();
+      sent.header = std::make_shared<Header>(Header{.leaves = 1});
+      sent.header_work = ranks_.send(sent.header.get(), sizeof(Header), DType::u8, peer);
+    }
+    const Deadline until =
+        Deadline::in_seconds(std::chrono::duration<double>(deadlines::kLastWords).count());
+    for (const Sent& sent : last_words_)
+      while (!sent.header_work->test() && !until.passed()) std::this_thread::yield();
+  } catch (const Error&) {  // the group has failed, as the others know
+  }
+}
+
+bool Mailbox::may_come(const Receive& receive) const {
+  for (int peer = 0; peer < ranks_.size(); ++peer)
+    if (peer != ranks_.rank() && (receive.source < 0 || receive.source == peer) &&
+        !peers_[static_cast<std::size_t>(peer)].left)
+      return true;
+  return false;
+}
+
+void Mailbox::note_left(int peer) {
+  peers_[static_cast<std::size_t>(peer)].left = true;
+  std::erase_if(waiting_, [&](const std::shared_ptr<Receive>& receive) {
+    if (may_come(*receive)) return false;
+    receive->problem = gone(*receive);
+    return true;
+  });
 }
 
 void Mailbox::cancel(const std::shared_ptr<Receive>& receive) {
@@ -129,6 +181,7 @@ void Mailbox::cancel(const std::shared_ptr<Receive>& receive) {
 void Mailbox::take(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
   p.header_work.reset();
+  if (p.header->leaves != 0) return note_left(peer);
   Unexpected message{*p.header, arrivals_++, {}, nullptr};
   const auto matches = [&](const Receive& receive) {
     return receive.tag == message.header.tag && (receive.source < 0 || receive.source == peer);

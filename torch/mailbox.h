@@ -4,6 +4,9 @@
 // comes next from that rank. It receives the data into the tensor of the matching receive. Without
 // one, it receives the data into a buffer, which a later receive takes.
 //
+// A receive from any rank asks every peer for a header. Those headers stay asked for, because a
+// receive cannot be taken back. A rank that leaves therefore says so in a last header.
+//
 // Not thread-safe: guarded by the Lane's mutex.
 #pragma once
 
@@ -25,6 +28,7 @@ class Mailbox {
   struct Header {
     std::int64_t tag = 0, elements = 0, bytes = 0;
     std::int64_t scalar_type = 0;
+    std::int64_t leaves = 0;  // 1: the last one of its sender, without a message
   };
   // A posted receive.
   struct Receive {
@@ -54,8 +58,12 @@ class Mailbox {
   void cancel(const std::shared_ptr<Receive>& receive);
   // True if no receive needs progress().
   bool idle() const { return waiting_.empty() && refused_.empty(); }
-  // Takes headers that have arrived and starts to receive their data. Throws peer_lost and aborted.
+  // Takes headers that have arrived and starts to receive their data. An Error ends the receives that wait,
+  // and not the operation of the thread that makes progress.
   void progress();
+  // Tells the other ranks that this one sends nothing more. Destroy the Communicator before the
+  // Mailbox: it may still use the Mailbox's memory.
+  void leave();
 
  private:
   struct Unexpected {
@@ -68,10 +76,13 @@ class Mailbox {
     std::unique_ptr<Header> header;
     collectives::WorkPtr header_work;  // null: no receive of a header is posted
     std::deque<Unexpected> unexpected;
+    bool left = false;
   };
 
   void ask(int peer);  // posts a receive for the next header
   void take(int peer);
+  void note_left(int peer);
+  bool may_come(const Receive& receive) const;  // from a rank that has not left
   bool hand_over(Receive& receive);
   static bool fits(Receive& receive, const Header& header, int from);
 
@@ -80,6 +91,7 @@ class Mailbox {
   std::deque<std::shared_ptr<Receive>> waiting_;
   std::vector<Unexpected> refused_;  // mismatched messages whose data is still in flight
   std::vector<std::shared_ptr<Receive>> cancelled_;  // whose data is still in flight
+  std::vector<Sent> last_words_;
   std::uint64_t arrivals_ = 0;
 };
 

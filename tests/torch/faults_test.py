@@ -72,6 +72,48 @@ def wrong_message(rank, size):
         dist.send(torch.ones(5), 0)
 
 
+def leaves_early(rank, size):
+    """Rank 2 leaves in order. Rank 0 has asked it for a message, and no longer waits for one."""
+    if rank == 0:
+        assert dist.recv(torch.ones(4), tag=5) == 1
+    if rank == 1:
+        dist.send(torch.ones(4), 0, tag=5)
+    total = torch.ones(4)
+    work = dist.all_reduce(total, async_op=True)
+    if rank < 2:
+        time.sleep(1)
+    work.wait()
+    assert total.eq(size).all()
+    if rank == 0:
+        assert dist.recv(torch.ones(4), tag=6) == 1
+        try:
+            dist.recv(torch.ones(4), 2)
+        except dist.DistBackendError as problem:
+            assert "rank 2" in str(problem) and "left" in str(problem), problem
+        else:
+            raise AssertionError("no rank 2, no message")
+        assert dist.recv(torch.ones(4), 1) == 1
+    if rank == 1:
+        time.sleep(0.2)
+        dist.send(torch.ones(4), 0, tag=6)
+        dist.send(torch.ones(4), 0)
+
+
+def all_leave(rank, size):
+    if rank > 0:
+        time.sleep(0.3 * rank)
+        return dist.send(torch.ones(4), 0)
+    assert {dist.recv(torch.ones(4)) for _ in range(1, size)} == set(range(1, size))
+    began = time.monotonic()
+    try:
+        dist.recv(torch.ones(4))
+    except dist.DistBackendError as problem:
+        assert "every other rank has left" in str(problem), problem
+        assert time.monotonic() - began < DEADLINE / 2
+    else:
+        raise AssertionError("a message from nobody")
+
+
 def future(rank, size):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -148,6 +190,10 @@ class Faults(unittest.TestCase):
         self.named(results, "rank 1", "tag 7", within=DEADLINE + 2, took=took)
         results, _ = survivors(2, wrong_message, stopped=1)
         self.named(results, "rank 1 sent 5 Float")
+
+    def test_leaving_beside_receives_from_any_rank(self):
+        ranks.run(3, leaves_early)
+        ranks.run(3, all_leave)
 
     def test_future(self):
         results, took = survivors(2, future, stopped=1)
