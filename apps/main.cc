@@ -1,5 +1,5 @@
 // shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
-// submit, version.
+// submit, plan, version.
 #include <csignal>
 #include <cstdio>
 
@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
   add_diagnose(app, action);
   add_doctor(app, action);
   add_submit(app, action);
+  add_plan(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {
     action = [] {
       terminal::print("shoal " SHOAL_VERSION "\n");

@@ -1,0 +1,83 @@
+#include "shoal/parallel/predict/model_shape.h"
+
+#include <numeric>
+
+#include "shoal/nn/layers/conv1d.h"
+#include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/parallel/pipeline/measure_units.h"
+
+namespace shoal::parallel {
+namespace {
+
+void collect(const nn::Module& module, UnitShape& unit) {
+  if (const auto* const linear = dynamic_cast<const nn::Linear*>(&module))
+    unit.products.push_back({linear->config().in, linear->config().out});
+  if (const auto* const conv = dynamic_cast<const nn::Conv1D*>(&module))
+    unit.products.push_back({conv->config().in, conv->config().out});
+  if (const auto* const head = dynamic_cast<const nn::HeadLoss*>(&module)) {
+    const Shape& weight = head->weight()->shape();
+    unit.products.push_back({weight[1], weight[0]});
+    unit.vocabulary = weight[0];
+  }
+  const auto attention = [&unit](std::int64_t heads, std::int64_t key_heads, std::int64_t width) {
+    unit.heads += heads;
+    unit.key_heads += key_heads;
+    unit.head_width = width;
+  };
+  if (const auto* const a = dynamic_cast<const nn::CausalSelfAttention*>(&module))
+    attention(a->config().heads, a->config().heads, a->config().channels / a->config().heads);
+  if (const auto* const a = dynamic_cast<const nn::SelfAttention*>(&module))
+    attention(a->config().heads, a->config().heads, a->config().channels / a->config().heads);
+  if (const auto* const a = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
+    attention(a->config().heads, a->config().key_heads, a->config().head_dim);
+  if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module)) {
+    unit.inner += mlp->config().inner;
+    unit.branches = 2;
+  }
+  if (const auto* const mlp = dynamic_cast<const nn::Mlp*>(&module)) {
+    if (const auto* const linear = dynamic_cast<const nn::Linear*>(&*mlp->c_fc))
+      unit.inner += linear->config().out;
+    if (const auto* const conv = dynamic_cast<const nn::Conv1D*>(&*mlp->c_fc))
+      unit.inner += conv->config().out;
+  }
+  if (dynamic_cast<const nn::NormLike*>(&module) != nullptr) ++unit.norms;
+  for (const nn::Module::Child& child : module.children()) collect(*child.module, unit);
+}
+
+}  // namespace
+
+std::int64_t ModelShape::elements() const {
+  std::map<int, std::int64_t> all;
+  for (const UnitShape& unit : units) all.insert(unit.parameters.begin(), unit.parameters.end());
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& one) { return sum + one.second; });
+}
+
+ModelShape model_shape(const nn::Chain& chain) {
+  ModelShape model{.channels = chain.channels(), .units = {}};
+  const std::vector<UnitCost> costs = count_units(chain);
+  for (int index = 0; index < chain.units(); ++index) {
+    UnitShape unit;
+    unit.name = chain.unit_name(index);
+    unit.parameters = costs[static_cast<std::size_t>(index)].parameters;
+    // Unit 0 looks rows up and multiplies nothing.
+    if (index > 0)
+      for (const nn::Module* module : chain.unit_modules(index)) collect(*module, unit);
+    model.units.push_back(std::move(unit));
+  }
+  return model;
+}
+
+double forward_flops(const ModelShape& model, std::int64_t rows, std::int64_t length) {
+  const auto tokens = static_cast<double>(rows) * static_cast<double>(length);
+  double flops = 0;
+  for (const UnitShape& unit : model.units) {
+    for (const ProductShape& product : unit.products)
+      flops += 2 * tokens * static_cast<double>(product.in) * static_cast<double>(product.out);
+    flops += 4 * tokens * static_cast<double>(length) *
+             static_cast<double>(unit.heads * unit.head_width);
+  }
+  return flops;
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,47 @@
+// The sizes of a model that its costs depend on. Pure.
+//
+//   const auto model = nn::make_causal_lm(config, "config.json");   // no values, no memory
+//   const ModelShape shape = model_shape(*model);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shoal/nn/layers/chain.h"
+
+namespace shoal::parallel {
+
+// x [M, in] · W [in, out]
+struct ProductShape {
+  std::int64_t in = 0, out = 0;
+};
+
+struct UnitShape {
+  std::string name;
+  std::vector<ProductShape> products;  // of every position
+  // Attention: heads of `head_width` elements; `key_heads` of them have keys and values. 0: none.
+  std::int64_t heads = 0, key_heads = 0, head_width = 0;
+  std::int64_t norms = 0;
+  std::int64_t inner = 0;       // width at which activations are computed; 0: none
+  std::int64_t branches = 1;    // tensors of that width: 2 in a gated MLP
+  std::int64_t vocabulary = 0;  // classes of the loss; 0: the unit computes none
+  // Elements of each parameter, as in UnitCost: the key identifies a parameter that units share.
+  std::map<int, std::int64_t> parameters;
+};
+
+struct ModelShape {
+  std::int64_t channels = 0;
+  std::vector<UnitShape> units;
+  std::int64_t elements() const;  // of all parameters, shared ones once
+};
+
+// Reads them from a model whose parameters need no values yet.
+ModelShape model_shape(const nn::Chain& chain);
+
+// Multiplications and additions of one forward pass over `rows` samples of `length` positions, in
+// FLOP. Scores of hidden positions count, as in the published formulas.
+double forward_flops(const ModelShape& model, std::int64_t rows, std::int64_t length);
+
+}  // namespace shoal::parallel

@@ -1,0 +1,289 @@
+// Predictions of a step: their parts by hand, their limits, and the machines' files.
+#include "shoal/parallel/predict/predict.h"
+
+#include <cmath>
+
+#include "support/error_text.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/parallel/predict/search.h"
+#include "shoal/parallel/predict/unit_times.h"
+
+namespace shoal::parallel {
+namespace {
+
+using nlohmann::json;
+using test::error_text;
+using ::testing::Contains;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+
+// 1 TFLOP/s and 1 GB/s, without launches, waves and latencies, so that times are simple numbers.
+json plain_machine() {
+  return {{"name", "plain"},
+          {"devices", 4},
+          {"memory", 1e9},
+          {"bandwidth", 1e12},
+          {"products", {{"flops", {{"f32", 1e12}}}}},
+          {"node", {{"bandwidth", 1e9}}},
+          {"network", {{"bandwidth", 1e8}}},
+          {"software", {{"optimizer_efficiency", 1}}}};
+}
+
+ModelShape gpt2_shape(int layers = 4, int channels = 256, int vocabulary = 1000) {
+  const json config = {{"model_type", "gpt2"}, {"vocab_size", vocabulary}, {"n_embd", channels},
+                       {"n_head", 4},          {"n_layer", layers},        {"n_positions", 128}};
+  return model_shape(*nn::make_causal_lm(config, "test"));
+}
+
+TEST(ModelShape, ReadsTheSizesOfEachUnit) {
+  const ModelShape shape = gpt2_shape();
+  ASSERT_EQ(shape.units.size(), 6U);  // embeddings, four blocks, head
+  EXPECT_TRUE(shape.units[0].products.empty());
+  const UnitShape& block = shape.units[1];
+  ASSERT_EQ(block.products.size(), 4U);  // c_attn, c_proj, c_fc, c_proj
+  std::int64_t elements = 0;
+  for (const ProductShape& product : block.products) elements += product.in * product.out;
+  EXPECT_EQ(elements, 12 * 256 * 256);
+  EXPECT_EQ(block.heads, 4);
+  EXPECT_EQ(block.head_width, 64);
+  EXPECT_EQ(block.norms, 2);
+  EXPECT_EQ(block.inner, 1024);
+  EXPECT_EQ(shape.units[5].vocabulary, 1000);
+  // Tied embeddings count once: 12 c^2 + 13 c a block, two tables, the last norm.
+  EXPECT_EQ(shape.elements(), 4 * (12 * 256 * 256 + 13 * 256) + (1000 + 128) * 256 + 2 * 256);
+}
+
+TEST(ModelShape, LlamaHasGatedAndGroupedSizes) {
+  const json config = {{"model_type", "llama"},    {"vocab_size", 512},
+                       {"hidden_size", 128},       {"num_attention_heads", 8},
+                       {"num_key_value_heads", 2}, {"num_hidden_layers", 2},
+                       {"intermediate_size", 384}, {"max_position_embeddings", 64}};
+  const ModelShape shape = model_shape(*nn::make_causal_lm(config, "test"));
+  const UnitShape& block = shape.units[1];
+  EXPECT_EQ(block.products.size(), 7U);
+  EXPECT_EQ(block.key_heads, 2);
+  EXPECT_EQ(block.inner, 384);
+  EXPECT_EQ(block.branches, 2);
+}
+
+// Megatron's formula (Narayanan et al., 2021) without recomputation: 72·B·s·l·h² (1 + s/6h +
+// V/12lh).
+TEST(ModelShape, FlopsAreThePublishedFormula) {
+  const double B = 3, s = 128, l = 4, h = 256, V = 1000;
+  const double published = 72 * B * s * l * h * h * (1 + s / (6 * h) + V / (12 * l * h));
+  EXPECT_NEAR(3 * forward_flops(gpt2_shape(), 3, 128) / published, 1, 1e-12);
+}
+
+TEST(ProductSeconds, IsTheRateTheDepthAndTheWaves) {
+  json file = plain_machine();
+  Machine machine = read_machine(file, "test");
+  EXPECT_DOUBLE_EQ(product_seconds(machine, DType::f32, 1000, 1000, 1000), 2e-3);
+  file["products"]["half_depth"] = 1000;
+  file["products"]["efficiency"] = 0.5;
+  EXPECT_DOUBLE_EQ(product_seconds(read_machine(file, "test"), DType::f32, 1000, 1000, 1000), 8e-3);
+  // 64 tiles of 125 on 63 processors take two waves, of which the second is nearly empty.
+  file = plain_machine();
+  file["products"]["tile"] = 125;
+  file["products"]["processors"] = 63;
+  const double waves = 2.0 * 125 * 125 * 1000 * 2 * 63 / 1e12;
+  EXPECT_DOUBLE_EQ(product_seconds(read_machine(file, "test"), DType::f32, 1000, 1000, 1000),
+                   (2e-3 + waves) / 2);
+  // A product of one row only reads its weight.
+  EXPECT_DOUBLE_EQ(product_seconds(machine, DType::f32, 1, 1000, 1000),
+                   4.0 * (1000 + 1000 * 1000 + 1000) / 1e12);
+}
+
+TEST(AllReduceSeconds, IsARingInsideAndBetweenNodes) {
+  const Machine machine = read_machine(plain_machine(), "test");
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 1, 1, 1, 1), 0);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 4, 1, 1, 1), 1.5e-3);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 8, 2, 1, 1), 1.5e-3 + 1e-2);
+  // Two groups share the network, of which 80 % are reached.
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 2, 2, 2, 0.8), 1e-2 * 2 / 0.8);
+}
+
+TEST(TimeTable, IsLinearBetweenAndBeyondItsPoints) {
+  const TimeTable table{{{0, 1}, {10, 2}, {20, 6}}};
+  EXPECT_DOUBLE_EQ(table.at(5), 1.5);
+  EXPECT_DOUBLE_EQ(table.at(15), 4);
+  EXPECT_DOUBLE_EQ(table.at(30), 10);
+}
+
+struct Wanted {
+  int ranks = 1, pipeline = 1, tensor = 1, microbatches = 1;
+  std::int64_t batch = 4;
+};
+Prediction predicted(const Wanted& w, const Machine& machine, ParallelPlan plan = {}) {
+  plan.mesh.pipeline = w.pipeline;
+  plan.mesh.tensor = w.tensor;
+  plan.pipeline.microbatches = w.microbatches;
+  plan.tensor = {.prescaled_batch = true, .speed = true};
+  const ModelShape shape = gpt2_shape();
+  return predict({.model = shape,
+                  .machine = machine,
+                  .plan = plan,
+                  .run = {.ranks = w.ranks, .batch = w.batch, .length = 128}});
+}
+
+TEST(Predict, PartsAddUpToTheStep) {
+  const Machine machine = find_machine("a100-megatron-deepspeed");
+  ParallelPlan plan;
+  plan.precision.dtype = DType::f16;
+  plan.activations.checkpoint_group = 1;
+  for (const Wanted& w : {Wanted{}, Wanted{.ranks = 2, .tensor = 2}, Wanted{.ranks = 4},
+                          Wanted{.ranks = 2, .pipeline = 2, .microbatches = 4},
+                          Wanted{.ranks = 16, .pipeline = 2, .tensor = 2, .microbatches = 2}}) {
+    const Prediction p = predicted(w, machine, plan);
+    const StepParts& s = p.parts;
+    double sum = s.products + s.attention + s.passes + s.loss + s.tensor_exchanges +
+                 s.recomputation + s.launches + s.bubble + s.gradients + s.optimizer + s.fixed;
+    EXPECT_NEAR(sum / p.seconds, 1, 1e-9) << w.ranks << " ranks";
+    EXPECT_GT(p.mfu, 0);
+    EXPECT_NEAR(p.hfu / p.mfu, 4.0 / 3, 1e-12);
+  }
+}
+
+TEST(Predict, PipelinesOfEqualStagesHaveThePublishedBubble) {
+  Machine machine = read_machine(plain_machine(), "test");
+  machine.node.bandwidth = 1e18;  // messages cost nothing
+  ParallelPlan plan;
+  plan.pipeline.schedule = ScheduleKind::one_f_one_b;
+  // Without a vocabulary to speak of, blocks are all: two stages of two.
+  const ModelShape shape = gpt2_shape(4, 256, 8);
+  plan.mesh.pipeline = 2;
+  plan.pipeline.partition.counts = "3,3";
+  for (const int microbatches : {1, 2, 8}) {
+    plan.pipeline.microbatches = microbatches;
+    const Prediction p = predict({.model = shape,
+                                  .machine = machine,
+                                  .plan = plan,
+                                  .run = {.ranks = 2, .batch = 8, .length = 128}});
+    const double share = p.parts.bubble / (p.seconds - p.parts.optimizer - p.parts.gradients);
+    EXPECT_NEAR(share, 1.0 / (microbatches + 1), 0.02) << microbatches << " microbatches";
+  }
+}
+
+TEST(Predict, MoreRanksOfAnyAxisTakeLess) {
+  Machine machine = read_machine(plain_machine(), "test");
+  machine.node.bandwidth = 1e15;
+  const double one = predicted({.batch = 8}, machine).seconds;
+  EXPECT_LT(predicted({.ranks = 2, .tensor = 2, .batch = 8}, machine).seconds, one);
+  EXPECT_LT(predicted({.ranks = 2, .pipeline = 2, .microbatches = 8, .batch = 8}, machine).seconds,
+            one);
+  EXPECT_LT(predicted({.ranks = 2, .batch = 4}, machine).seconds, one);
+}
+
+TEST(Predict, GradientsThatBackwardHidesCostTheirLastBucket) {
+  json file = plain_machine();
+  const double hidden = predicted({.ranks = 2}, read_machine(file, "test")).parts.gradients;
+  file["software"]["overlaps_gradients"] = false;
+  const double exposed = predicted({.ranks = 2}, read_machine(file, "test")).parts.gradients;
+  EXPECT_LT(hidden, exposed);
+  // One all_reduce of all parameters over two ranks of a node.
+  EXPECT_NEAR(exposed, static_cast<double>(gpt2_shape().elements()) * 4 / 1e9, 1e-12);
+}
+
+TEST(Predict, SayWhatAPriceMakesOfAStep) {
+  json file = plain_machine();
+  file["price"] = {{"dollars_per_hour", 36}, {"date", "2026-11-01"}, {"region", "nowhere"}};
+  const Prediction p = predicted({.ranks = 8}, read_machine(file, "test"));  // two nodes
+  EXPECT_NEAR(p.dollars_per_step, p.seconds * 0.01 * 2, 1e-15);
+}
+
+TEST(Predict, AnIllegalLayoutIsRefusedAsTheRunWould) {
+  const Machine machine = read_machine(plain_machine(), "test");
+  EXPECT_THAT(error_text([&] { predicted({.ranks = 3, .tensor = 2}, machine); }),
+              HasSubstr("3 ranks do not divide"));
+  EXPECT_THAT(error_text([&] { predicted({.ranks = 8, .tensor = 8}, machine); }),
+              HasSubstr("4 attention heads"));
+}
+
+SearchRequest small_search(const ModelShape& shape, const Machine& machine) {
+  return {.model = shape, .machine = machine, .ranks = 8, .batch = 32, .length = 128, .keep = 7};
+}
+
+// Branch and bound finds what a prediction of every legal layout finds.
+TEST(Search, IsTheSameAsPredictingEveryLayout) {
+  const ModelShape shape = gpt2_shape(6);
+  json file = plain_machine();
+  file["memory"] = 4e7;  // some layouts do not fit
+  const Machine machine = read_machine(file, "test");
+  const SearchRequest request = small_search(shape, machine);
+  std::vector<double> seconds;
+  std::int64_t large = 0;
+  for (const Candidate& one : legal_layouts(request)) {
+    const Prediction p =
+        predict({.model = shape, .machine = machine, .plan = one.plan, .run = one.run});
+    if (p.memory <= 0.94 * machine.memory)
+      seconds.push_back(p.seconds);
+    else
+      ++large;
+  }
+  std::ranges::sort(seconds);
+  ASSERT_GT(seconds.size(), 50U);
+  ASSERT_GT(large, 10);
+  const SearchResult result = search(request);
+  ASSERT_EQ(result.fastest.size(), 7U);
+  for (std::size_t i = 0; i < 7; ++i)
+    EXPECT_DOUBLE_EQ(result.fastest[i].prediction.seconds, seconds[i]) << i;
+  EXPECT_LT(result.predicted, result.layouts);
+}
+
+TEST(Search, SaysWhatTheSmallestLayoutNeedsIfNoneFits) {
+  const ModelShape shape = gpt2_shape(6);
+  const Machine machine = read_machine(plain_machine(), "test");
+  SearchRequest request = small_search(shape, machine);
+  request.memory = 1e5;
+  const SearchResult result = search(request);
+  EXPECT_TRUE(result.fastest.empty());
+  EXPECT_GT(result.least_memory, 1e5);
+  // With as much memory as that layout's state needs, the search may still refuse it for its
+  // activations; with ten times as much something fits.
+  request.memory = 10 * result.least_memory;
+  EXPECT_FALSE(search(request).fastest.empty());
+}
+
+TEST(Machines, BlockFactorsAreInterpolatedOverTheLogarithmOfTokens) {
+  json file = plain_machine();
+  file["blocks"] = {{{"channels", 256}, {"tensor", 1}, {"tokens", 1024}, {"factor", 1.0}},
+                    {{"channels", 256}, {"tensor", 1}, {"tokens", 4096}, {"factor", 2.0}}};
+  const Machine machine = read_machine(file, "test");
+  EXPECT_THAT(machine.block_factor(256, 1, 2048), DoubleNear(1.5, 1e-12));
+  EXPECT_EQ(machine.block_factor(256, 1, 512), 1.0);
+  EXPECT_EQ(machine.block_factor(256, 1, 1 << 20), 2.0);
+  EXPECT_EQ(machine.block_factor(256, 2, 2048), 1.0);
+  EXPECT_EQ(machine.block_factor(512, 1, 2048), 1.0);
+}
+
+TEST(Machines, EachBuiltInFileIsRead) {
+  EXPECT_THAT(machine_names(), Contains("a100-megatron-deepspeed"));
+  for (const std::string& name : machine_names()) EXPECT_EQ(find_machine(name).name, name);
+}
+
+TEST(Machines, AnUnknownNameGetsTheNearest) {
+  EXPECT_THAT(error_text([] { find_machine("a100-megatron-deepsped"); }),
+              HasSubstr("did you mean a100-megatron-deepspeed?"));
+}
+
+TEST(Machines, AWrongFieldIsNamed) {
+  const auto text_of = [](const json& change) {
+    json file = plain_machine();
+    file.merge_patch(change);
+    return error_text([&] { read_machine(file, "m.json"); });
+  };
+  EXPECT_THAT(text_of({{"bandwidth", -1}}), HasSubstr("m.json has bandwidth: -1"));
+  EXPECT_THAT(text_of({{"products", {{"flops", {{"f33", 1}}}}}}), HasSubstr("f33"));
+  EXPECT_THAT(text_of({{"devices", 0}}), HasSubstr("no devices"));
+  EXPECT_THAT(text_of({{"node", {{"all_reduce", {{"2", {{3, 1}, {2, 1}}}}}}}}),
+              HasSubstr("ascend"));
+  EXPECT_THAT(text_of({{"node", {{"all_reduce", {{"x", json::array()}}}}}}),
+              HasSubstr("\"x\" ranks"));
+  EXPECT_THAT(text_of({{"blocks", {{{"channels", 1}}}}}), HasSubstr("without channels, tensor"));
+  EXPECT_THAT(text_of({{"products", nullptr}}), HasSubstr("lacks products"));
+}
+
+}  // namespace
+}  // namespace shoal::parallel
