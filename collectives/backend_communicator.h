@@ -62,7 +62,7 @@ class BackendCommunicator : public Communicator {
   WorkPtr take(Call&& call);
 
   std::optional<OuterCall> outer_;
-  int depth_ = 0;  // of nested begin_group() calls
+  int depth_ = 0;  // number of open begin_group() calls
   std::vector<Call> group_;
   std::int64_t splits_ = 0;
 };

@@ -51,10 +51,10 @@ struct CommunicatorOptions {
 
 // Counters since the communicator was made. Every fallback is counted (decision 5).
 struct CommunicatorStatistics {
-  std::int64_t operations = 0;  // completed
-  std::int64_t inlined = 0;     // of these: small ones carried inside the control message
-  std::int64_t zero_copy = 0;   // without bounce slots: peers map the buffers, or the kernel copies
-  std::int64_t bounced = 0;     // through bounce slots, because a pointer was not symmetric
+  std::int64_t operations = 0;     // completed
+  std::int64_t inlined = 0;        // of these: small ones carried inside the control message
+  std::int64_t zero_copy = 0;      // without bounce slots: peers map the buffers, or Linux copies
+  std::int64_t bounced = 0;        // through bounce slots, because a pointer was not symmetric
   std::int64_t bounced_bytes = 0;  // this rank's bytes copied into bounce slots
   std::int64_t ring = 0;
   std::int64_t by_progress_thread = 0;  // operations that the progress thread completed

@@ -10,7 +10,7 @@ namespace shoal::collectives {
 // These numbers travel in control messages: append only.
 enum class Algorithm : std::uint8_t {
   automatic,
-  direct,              // each rank reduces one shard of all ranks, then all collect all shards
+  direct,              // each rank reduces one shard over all ranks, then all shards are gathered
   ring,                // messages to neighbours only
   inlined,             // the data fits the control message (one host); every rank reduces all of it
   halving_doubling,    // Rabenseifner: exchanges ever smaller halves, then reassembles them

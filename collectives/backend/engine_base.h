@@ -49,8 +49,8 @@ class EngineBase : protected ProgressThread::Steps {
       fail(Error(ErrorCode::internal, fmt::format("{}: {}", name_, problem.what())));
     }
   }
-  // Seconds since the first test() of an operation. By them, the deadline also applies to a caller
-  // that never waits.
+  // Seconds since the first test() of an operation. The deadline is measured from then, so that it
+  // also applies to a caller that never waits.
   static double seconds_since_first(std::optional<Clock::time_point>& first) {
     if (!first) first = Clock::now();
     return seconds_since(*first);

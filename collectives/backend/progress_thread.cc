@@ -8,7 +8,8 @@ namespace {
 // After this many useless interruptions, submissions interrupt no more until a look finds something
 // to do.
 constexpr int kMostInVain = 8;
-constexpr auto kParkAfter = std::chrono::milliseconds(18);  // of naps since the last operation
+// The thread parks once its naps since the last operation add up to this.
+constexpr auto kParkAfter = std::chrono::milliseconds(18);
 
 }  // namespace
 

@@ -44,8 +44,8 @@ class DeviceCommunicator final : public BackendCommunicator {
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
-    MemoryResource* pinned = nullptr;                  // CommunicatorOptions'
-    std::int64_t slice_bytes = std::int64_t{4} << 20;  // DeviceEngine::Setup's
+    MemoryResource* pinned = nullptr;                  // as in CommunicatorOptions
+    std::int64_t slice_bytes = std::int64_t{4} << 20;  // as in DeviceEngine::Setup
     std::int64_t copy_bytes = std::int64_t{128} << 20;
     std::int64_t levels_from = std::int64_t{256} << 10;
     bool gates = false;

@@ -70,7 +70,7 @@ class DeviceEngine {
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
-    MemoryResource* pinned = nullptr;                  // CommunicatorOptions'
+    MemoryResource* pinned = nullptr;                  // as in CommunicatorOptions
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // bytes of a slice through host memory
     // Largest buffer out of peers' reach that is copied into memory that they reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
@@ -206,7 +206,7 @@ class DeviceEngine {
   bool direct_ = false;     // all ranks are on one host and reach each other's memory
   bool processes_ = false;  // some ranks are in other processes
   bool gates_ = false;
-  std::unique_ptr<MemoryResource> own_pinned_;  // null: the setup's is used
+  std::unique_ptr<MemoryResource> own_pinned_;  // null: Setup::pinned is used
   PoolMemory staging_;
   DeviceReductions reductions_;
   OwnedStream in_, out_;

@@ -13,7 +13,7 @@ namespace shoal::collectives::device {
 
 class DeviceFamily {
  public:
-  // `member`: the host-memory Communicator of one of them.
+  // `member`: the host-memory Communicator that one of the family's device Communicators uses.
   void join(const std::shared_ptr<Communicator>& member) {
     const std::lock_guard lock(mutex_);
     std::erase_if(members_, [](const auto& one) { return one.expired(); });

@@ -39,9 +39,9 @@ class AllReduceTask final : public NodeTask {
     std::vector<std::int64_t> counts;  // shards by local rank
     std::int64_t begin = 0, own = 0;   // own shard: offset in the slice, length
     Buffer wide;                       // the slice in f32
-    // This node's sum of the own shard, kept apart from the result. Otherwise the rails could
-    // receive there only after sending it, and their go-ahead would queue behind all data in
-    // flight.
+    // This node's sum of this rank's shard. It has its own buffer: in the result's memory, the
+    // rails could receive only after sending the sum, and their go-ahead would queue behind all
+    // data in flight.
     Buffer node_sum;
     std::shared_ptr<net::NetOperation> rail;
     bool reduced = false, summed = false;

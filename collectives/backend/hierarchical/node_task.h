@@ -7,8 +7,8 @@
 //
 // There are two lanes, each with its own Communicator: one for the steps before the rails and one
 // for those after them. The next Task may therefore reduce in the node while the rails still carry
-// the end of this one. That leaves no gap on the network, although a rank may call the next
-// operation only after this one is done.
+// the end of this one. So the network stays busy even if each rank calls the next operation only
+// after this one is done there.
 #pragma once
 
 #include <array>
@@ -97,11 +97,11 @@ class NodeTask : public net::Task {
   std::array<State, 2> states_;  // by lane
 };
 
-// Whole operations. Calls must be checked. `slice`: bytes of a slice; 0: chosen by the call's
-// length.
+// Make Tasks of whole operations. The calls must have been checked. `slice`: bytes of a slice; 0:
+// chosen by the call's length.
 std::shared_ptr<net::Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
                                                 std::int64_t slice = 0);
-// Equal parts or counts. The placement must be contiguous.
+// For equal parts or counts. The placement must be contiguous.
 std::shared_ptr<net::Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call);
 std::shared_ptr<net::Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels,
                                                     const Call& call);

@@ -65,8 +65,8 @@ class RootedTask : public NodeTask {
   int root_local() const { return levels_->placement.local_rank(call_.root); }
   const Shares& shares(int slice) const { return shares_[static_cast<std::size_t>(slice)]; }
 
-  // Ends each step of the reduce lane on every host, so that all ranks number rail operations
-  // alike.
+  // Call at the end of each step of the reduce lane, on every rank, so that all ranks number the
+  // rail operations in the same order.
   void submit_rail(int slice, Call call) {
     Rail& rail = rails_[static_cast<std::size_t>(slice)];
     rail.submitted = true;

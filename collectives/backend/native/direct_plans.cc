@@ -137,8 +137,9 @@ class DirectAllGather final : public DirectPlan {
   bool pull_, past_caches_;
 };
 
-// If every buffer is symmetric, or the kernel copies, each rank, the root included, distributes one
-// shard of the root's data to all others. Else every rank but the root pulls all of the data.
+// If every buffer is symmetric, or Linux copies between the processes, each rank, the root
+// included, distributes one shard of the root's data to all others. Else every rank but the root
+// pulls all of the data.
 class DirectBroadcast final : public DirectPlan {
  public:
   explicit DirectBroadcast(const PlanContext& context)

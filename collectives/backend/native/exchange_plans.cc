@@ -86,8 +86,8 @@ class InlineExchange final : public ExchangePlanBase {
 };
 
 // The receiver pulls a transfer if it maps the send buffer; the sender pushes it if it maps the
-// recv buffer. If both can, or if neither can and the kernel copies, the side with more ranks
-// copies.
+// recv buffer. If both can, or if neither can and Linux copies between the processes, the side with
+// more ranks copies.
 class DirectExchange final : public ExchangePlanBase {
  public:
   DirectExchange(PlanContext context, algorithm::Exchange exchange)

@@ -12,7 +12,8 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Whether the buffers permit the operation's direct plan. They always do if the kernel copies.
+// Whether the buffers permit the operation's direct plan. They always do if Linux copies between
+// the processes.
 bool can_go_direct(const PlanContext& c) {
   if (c.single_copy(largest_send_bytes(c.call, c.size()))) return true;
   switch (c.call.operation) {

@@ -33,12 +33,12 @@ class Messages {
     QueuedOperation* operation = nullptr;
     transport::OperationKey key;
     transport::Completion completion;
-    std::uint64_t ticket = 0;  // of the flight recorder
+    std::uint64_t ticket = 0;  // for the flight recorder
   };
   [[noreturn]] void rethrow(const Error& error) const;
 
   std::shared_ptr<Group> group_;
-  FlightRecorder& flight_;  // the engine's
+  FlightRecorder& flight_;  // owned by the engine
   std::unique_ptr<transport::ShmEndpoint> endpoint_;
   std::vector<std::uint32_t> sent_, received_;  // by peer
   std::vector<std::unique_ptr<InFlight>> in_flight_;

@@ -61,7 +61,7 @@ struct PlanContext {
                        std::int64_t count, bool past_caches) const;
   // Copies `count` elements between disjoint buffers; `past_caches`: see ReductionKernels.
   void copy(void* to, const void* from, std::int64_t count, bool past_caches = false) const;
-  // Whether the kernel copies buffers that are not symmetric between processes. `bytes` as in
+  // Whether Linux copies between processes whose buffers are not symmetric. `bytes` as in
   // single_copy_from(), equal on all ranks.
   bool single_copy(std::int64_t bytes) const;
   // Returns `bytes` bytes from byte `offset` of the peer's send buffer: a pointer into the mapping

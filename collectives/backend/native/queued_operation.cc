@@ -5,7 +5,7 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Number of operations whose Works callers still hold that take() skips before it makes a new one.
+// take() skips at most this many operations whose Works callers still hold, then makes a new one.
 constexpr int kPassedOver = 4;
 
 }  // namespace

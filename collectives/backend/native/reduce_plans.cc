@@ -1,10 +1,11 @@
-// Plans for reduce and reduce_scatter_v. Three methods:
-//   inline:    every send buffer lies beside its descriptor; the ranks that need a result reduce
-//              the buffers.
-//   direct:    reduce: every rank reduces its shard from all ranks' memory and stores it in the
-//              root's buffer, if that is mapped or the kernel copies; else the root reduces all.
-//              reduce_scatter_v: every rank reduces its part from all ranks' memory.
-//   bounced:   every rank fills its bounce slots slice by slice. In a reduce, every rank then
+// Plans for reduce and reduce_scatter_v. There are three methods:
+//   inline:    Each rank sends its data beside its descriptor. The ranks that need a result reduce
+//              these data.
+//   direct:    In a reduce, every rank reduces its shard from all ranks' memory and stores it in
+//              the root's buffer. If that is not mapped and Linux does not copy between the
+//              processes, the root reduces everything. In a reduce_scatter_v, every rank reduces
+//              its part from all ranks' memory.
+//   bounced:   Every rank fills its bounce slots slice by slice. In a reduce, every rank then
 //              reduces its shard of the slice into its slot, and the root takes it from there.
 #include <algorithm>
 #include <cstring>
@@ -108,7 +109,7 @@ class DirectReduce final : public Plan {
   std::int64_t length_;
   algorithm::Range mine_;     // this rank's range of the send buffers
   std::int64_t largest_ = 0;  // maximum over ranks of the elements to reduce
-  std::byte* to_ = nullptr;   // destination of mine_; null: the kernel copies it to the root
+  std::byte* to_ = nullptr;   // destination of mine_; null: Linux copies it to the root
 };
 
 // Steps: fill(0), then for each slice k: fill(k+1), reduce(k), take(k). fill(k+1) overwrites the

@@ -141,8 +141,8 @@ class NcclCommunicator final : public BackendCommunicator {
     statistics.transport = statistics.algorithm = "nccl";
     return statistics;
   }
-  // Works over shared memory and libfabric; made on first use. If the parent of a split already had
-  // one, the split's is split from it.
+  // Works over shared memory and libfabric; made on first use. If this Communicator was split from
+  // one that already had a host Communicator, its host Communicator is split from that.
   Communicator& host() override {
     if (host_) return *host_;
     World world;

@@ -30,14 +30,15 @@ class RegisteredMemory final : public MemoryResource {
  private:
   std::shared_ptr<NetEngine> engine_;
   MemoryResource& upstream_;
-  std::mutex mutex_;  // taken before the engine's
+  std::mutex mutex_;  // lock before the engine's mutex
   std::map<void*, std::unique_ptr<Registration>> registrations_;
 };
 
 class EngineCommunicator : public BackendCommunicator, public DeviceRdma, public Departure {
  public:
-  // Number of group ids that a Communicator of `size` ranks reserves: its own group's first, then
-  // at most 2 * size for the rails of a hierarchical one, and last two for exchanges between hosts.
+  // Number of group ids that a Communicator of `size` ranks reserves. Its own group takes the first
+  // ones. At most 2 * size follow for the rails of a hierarchical Communicator, then two for
+  // exchanges between hosts.
   static constexpr std::uint32_t ids_of(int size) {
     return group_ids(size) + 2 * static_cast<std::uint32_t>(size) + 2;
   }

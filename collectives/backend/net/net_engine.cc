@@ -81,8 +81,8 @@ NetEngine::NetEngine(std::unique_ptr<transport::Endpoint> endpoint,
 
 NetEngine::~NetEngine() {
   stop();
-  // Ends first the users of pool memory, then the pool. Its regions retire into members that must
-  // still exist.
+  // Destroys the users of pool memory first, then the pool. When the pool returns its regions, it
+  // uses members that must still exist.
   idle_.clear();
   pool_.reset();
 }
@@ -229,7 +229,7 @@ void NetEngine::sleep(std::uint32_t sleeps) {
       tasks_.front()->doze(kDozeMilliseconds))
     return;
   const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
-  // The longer the host's ranks have kept it waiting, the less often it polls.
+  // The longer the host's ranks have kept this thread waiting, the less often it polls.
   endpoint_->sleep(
       poll ? std::min(kSleepMicroseconds, kPollMicroseconds << std::min(sleeps / 16, 5u))
            : kSleepMicroseconds);

@@ -204,7 +204,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   int rank_, size_;
   const RankNames names_;
   std::string endpoint_name_;
-  const std::string device_memory_problem_;  // the Endpoint's
+  const std::string device_memory_problem_;  // as reported by the Endpoint
   const std::int64_t eager_bytes_;
   const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;
@@ -219,7 +219,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<std::unique_ptr<Execution>> idle_;
   std::unique_ptr<transport::Endpoint> endpoint_;  // null after a failure
-  std::map<std::uint64_t, std::unique_ptr<transport::MemoryRegion>> regions_;  // of endpoint_
+  std::map<std::uint64_t, std::unique_ptr<transport::MemoryRegion>> regions_;  // in endpoint_
   std::uint64_t next_region_ = 0;
   std::mutex retired_mutex_;  // innermost
   std::vector<std::uint64_t> retired_;

@@ -28,7 +28,7 @@ class ScratchMemory final : public MemoryResource {
  private:
   NetEngine& engine_;
   MemoryResource& upstream_;
-  std::mutex mutex_;                        // taken after the engine's
+  std::mutex mutex_;                        // lock after the engine's mutex
   std::map<void*, std::uint64_t> regions_;  // numbers of the engine's regions
 };
 

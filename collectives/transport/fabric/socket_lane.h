@@ -38,11 +38,12 @@ class SocketLane {
 
   // Begins to connect, if this rank is the one to connect and has not done so yet.
   void reach(int peer);
-  // True if the lane has taken the whole message; `header` and `payload` may then be reused. Never
-  // takes a part.
+  // True if the lane has taken the whole message. The caller may then reuse `header` and `payload`.
+  // The lane never takes part of a message.
   bool send(int peer, std::span<const std::byte> header, std::span<const std::byte> payload);
   // Passes arrived messages to `take`; true if there was progress. Polling a socket costs a system
-  // call, so it polls only those of `wanted` peers; now and then, and after look_closely(), all.
+  // call, so most calls poll only the sockets of `wanted` peers. Now and then, and after
+  // look_closely(), a call polls all.
   using Take = std::function<void(std::span<const std::byte> message)>;
   using Wanted = std::function<bool(int peer)>;
   bool poll(const Take& take, const Wanted& wanted);
