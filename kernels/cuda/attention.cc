@@ -21,7 +21,7 @@
 namespace shoal::kernels {
 namespace {
 
-// First with the instructions that the fused kernels need: cp.async, mma of 16 x 8 x 16, bf16.
+// The fused kernels need at least this compute capability: cp.async, mma of 16 x 8 x 16, bf16.
 constexpr int kFusedCapability = 80;
 
 enum class Choice { automatic, cudnn, own, products };

@@ -64,11 +64,11 @@ class CudnnAttention {
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   struct Plan;
-  // Makes a plan at the first call with this key, then looks it up. cuDNN compiles about a second,
-  // outside of stream capture; the time is logged at debug level. If cuDNN refuses, refusal() gives
-  // the reason.
-  // Valid until the next call. Beyond 1024 plans the least recently used one that was not captured
-  // is removed, after waiting for the device; this is logged once.
+  // Makes a plan at the first call with this key, then looks it up. cuDNN takes about a second to
+  // compile it, outside of stream capture. The time is logged at debug level. If cuDNN refuses,
+  // refusal() gives the reason. The plan is valid until the next call. Beyond 1024 plans the least
+  // recently used one that was not captured is removed, after waiting for the device; this is
+  // logged once.
   const Plan& plan(const CudnnAttentionKey& key);
   static const std::string& refusal(const Plan& plan);  // empty: it can be run
   static std::size_t workspace_bytes(const Plan& plan);

@@ -115,11 +115,11 @@ __device__ __forceinline__ void add_in_turn(const float (&gamma_sum)[P][N],
   }
 }
 
+constexpr int kMostColumns = 4096;  // beyond, the totals exceed a block's shared memory
+
 // Computes dx for all rows of a part and accumulates their contributions to dgamma and dbeta. Each
 // of a block's groups of warps takes rows in turn and keeps its own sums, which are added in order
 // at the end. P packs per thread cover the whole row.
-constexpr int kMostColumns = 4096;  // beyond, the totals exceed a block's shared memory
-
 template <class T, class W, int P, bool drops>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
     layer_norm_backward_whole_kernel(const __grid_constant__ LayerNormBackwardLaunch args,

@@ -185,7 +185,7 @@ class CudaOptimizer final : public OptimizerKernels {
     for (const AdamWArgs& one : args) {
       auto& tensor = table.tensor[table.tensors++];
       fill(tensor, one);
-      tensor.first_chunk = table.chunks;  // an empty tensor has the next one's
+      tensor.first_chunk = table.chunks;  // an empty tensor gets the next one's first chunk
       table.chunks += chunks_of(tensor.count, chunk);
     }
     return table;

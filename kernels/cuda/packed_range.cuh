@@ -14,8 +14,8 @@ struct PackedRange {
   std::int64_t head = 0;
   std::int64_t packs = 0;  // including the head, if there is one
 
-  // `first`: the address in one pointer. `differing`: the bits in which the other pointers differ
-  // from it.
+  // `first`: the address in one of the pointers. `differing`: the bits in which the other pointers
+  // differ from it.
   PackedRange(std::int64_t count, std::int64_t bytes, std::uintptr_t first,
               std::uintptr_t differing) {
     const auto size = static_cast<std::uintptr_t>(bytes);

@@ -59,7 +59,7 @@ __device__ __forceinline__ typename T::Wide fold_one(Reduce fold, typename T::Wi
   using Wide = typename T::Wide;
   if (fold == Reduce::sum) return static_cast<Wide>(a + b);
   if constexpr (IsInteger<T>) {
-    // Through 64 bits, since a product of small unsigned integers may overflow int.
+    // Multiplies in 64 bits, since a product of small unsigned integers may overflow int.
     if (fold == Reduce::prod)
       return static_cast<Wide>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     using Value = typename T::Value;

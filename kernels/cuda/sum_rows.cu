@@ -68,7 +68,8 @@ cudaError_t sum(const void* x, DType type, std::int64_t rows, std::int64_t colum
 }  // namespace
 
 std::int64_t sum_rows_chunks(std::int64_t rows, std::int64_t columns) {
-  // Blocks along the columns if each takes 256 (aligned 16-bit elements); other input has more.
+  // The number of blocks along the columns if each handles 256 columns, as for aligned 16-bit
+  // elements. Other inputs get more blocks.
   const std::int64_t across = (columns + 255) / 256;
   const std::int64_t wanted = (kBlocks + across - 1) / across, most = rows / kLeastRows;
   return wanted < most ? wanted : most > 1 ? most : 1;

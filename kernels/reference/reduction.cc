@@ -41,7 +41,7 @@ W fold(Reduce operation, W a, W b) {
     case Reduce::sum:
       return static_cast<W>(a + b);
     case Reduce::prod:
-      // Through 64 bits, since a product of small unsigned integers may overflow int.
+      // Multiplies in 64 bits, since a product of small unsigned integers may overflow int.
       if constexpr (std::is_integral_v<W>)
         return static_cast<W>(std::uint64_t{a} * std::uint64_t{b});
       else

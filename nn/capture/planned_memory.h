@@ -44,7 +44,7 @@ std::int64_t alignment_of(Device device);
 class PlannedMemory final : public MemoryResource {
  public:
   // `source` is the memory below `pool`. The arena comes from it because the pool's rounding would
-  // waste a fifth of it.
+  // waste a fifth of the arena.
   PlannedMemory(PoolMemory& pool, MemoryResource& source);
   // For a memory without a separate pool, such as a Communicator's. The arena comes from it, too.
   explicit PlannedMemory(MemoryResource& memory);

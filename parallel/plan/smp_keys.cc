@@ -12,7 +12,7 @@ namespace {
 
 using enum SmpOrigin;
 
-// The meaning of an implemented key describes its effect; for other keys, the reason they have
+// The meaning of an implemented key describes its effect; for other keys, the reason why they have
 // none.
 constexpr std::array kKeys = {
     // --- mesh

@@ -91,8 +91,8 @@ struct SmpKey {
       takes;
   std::string_view fallback;  // the default, in words
   std::string_view meaning;
-  // For PyTorch models (shoal.torch.parallel): "refused: WHY", "no effect: WHY", or what is other
-  // than here. Empty: as here.
+  // For PyTorch models (shoal.torch.parallel): "refused: WHY", "no effect: WHY", or what differs
+  // from Shoal's own models. Empty: nothing differs.
   std::string_view pytorch = {};
 };
 

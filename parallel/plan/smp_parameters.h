@@ -20,7 +20,8 @@ namespace shoal::parallel {
 // nullopt: not given, so SMP's value holds.
 struct RunValues {
   bool training = true;
-  // The model is PyTorch's: SmpKey::pytorch holds, and the script assigns modules and checkpoints.
+  // The model is PyTorch's, so SmpKey::pytorch applies, and the script assigns modules and
+  // checkpoints.
   bool pytorch = false;
   std::optional<bool> fp16 = {}, bf16 = {};
   std::optional<bool> gradient_checkpointing = {}, activation_offloading = {};

@@ -75,7 +75,7 @@ class ShardedValues {
 
  private:
   struct Bucket {
-    std::shared_ptr<Storage> storage;  // a unit's
+    std::shared_ptr<Storage> storage;  // null if the bucket is not a unit's
     collectives::WorkPtr work;         // running gather
     int pins = 0;
   };
