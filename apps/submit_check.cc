@@ -27,8 +27,8 @@ namespace {
 
 using sagemaker::Json;
 
-// The options that `shoal train` gets: hyperparameters as SageMaker passes them to the container,
-// and the container to the command.
+// The options that `shoal train` gets. SageMaker passes the hyperparameters to the container, and
+// the container passes them to the command.
 Json run_options(const Json& request) {
   OrderedFields options;
   if (const Json* const given = find_field(request, "HyperParameters"))
@@ -49,7 +49,7 @@ std::string entry_point_of(const sagemaker::TrainingJob& job) {
   return field_as<std::string>(name, "sagemaker_program", "/hyperparameters");
 }
 
-// Adds words for the options that name what the run reads; options may be in sections.
+// Adds words for the options that name what the run reads. Options may be grouped in sections.
 void add_words_of_paths(const Json& options, std::vector<std::string>& words) {
   static constexpr std::array kNames = {"model_name_or_path",
                                         "model",

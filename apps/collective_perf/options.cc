@@ -48,7 +48,7 @@ auto look_up(const Table& table, const std::string& text, const char* what) {
               names_there_are(text, names));
 }
 
-// Rejects a --place without any timing, since its rows would check nothing.
+// Rejects a --place that the operation does not support: nothing would be measured.
 void check_place(const Options& options, const std::string& operation) {
   const Places places = places_of(options.operation);
   SHOAL_CHECK((options.out_of_place && places.out) || (options.in_place && places.in),

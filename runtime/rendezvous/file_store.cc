@@ -44,8 +44,8 @@ std::string encode(std::string_view key) {
 // Each file contains: u32 key length (in the byte order that all ranks share), key, value.
 class FileStore final : public Store {
  public:
-  // `shared`, if given, removes the directory instead of the store. Otherwise `world_size` is that
-  // of make_file_store().
+  // If `shared` is given, it removes the directory. Otherwise the store does; `world_size` is then
+  // as in make_file_store().
   FileStore(const std::string& directory, const std::string& job, int world_size,
             std::unique_ptr<SharedDirectory> shared = nullptr)
       : shared_(std::move(shared)),

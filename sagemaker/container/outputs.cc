@@ -37,7 +37,7 @@ std::string_view rank_of_mark(std::string_view text) {
 // line may come in pieces, with another rank's between them.
 std::vector<Line> lines_of(std::string_view error) {
   std::vector<Line> all;
-  std::map<std::string, std::string> begun;  // of each rank, its line so far
+  std::map<std::string, std::string> begun;  // for each rank, its line so far
   const auto finish = [&](const std::string& rank) {
     std::string text = std::exchange(begun[rank], {});
     while (!text.empty() && (text.back() == '\r' || text.back() == ' ')) text.pop_back();
@@ -198,9 +198,9 @@ std::string reason_of(std::string_view error, int status) {
 std::string reason_of_script(const std::string& script, std::string_view error, int status) {
   const std::vector<Line> lines = lines_of(error);
   const std::string rank = failed_rank(lines);
-  std::vector<std::string> texts;  // of that rank
+  std::vector<std::string> texts;  // that rank's lines
   std::size_t begin = 0;           // the line after its last traceback's head; 0: none
-  std::string ours;                // of `train rank`
+  std::string ours;                // what `train rank` wrote
   for (const Line& line : lines) {
     if (line.rank != rank) continue;
     texts.push_back(without_torchs_mark(line.text));

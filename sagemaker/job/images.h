@@ -31,8 +31,9 @@ std::string image_base_name(const std::string& uri);
 enum class ShoalBuild { cpu, cuda12, cuda13 };
 std::optional<ShoalBuild> shoal_build(const std::string& image);
 
-// Why an image of Shoal does not run this entry point, to stand after "but"; empty if it does, or
-// if the image is not Shoal's. The name of an image with Python has "pytorch" in it: shoal-pytorch.
+// Why an image of Shoal does not run this entry point, as words that can follow "but". Empty if it
+// does run it, or if the image is not Shoal's. The name of an image with Python contains "pytorch":
+// shoal-pytorch.
 std::string why_not_run(const std::string& image, std::string_view entry_point);
 
 // True for Amazon's deep learning containers, which run a job's Python code.

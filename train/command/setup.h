@@ -40,7 +40,7 @@ struct RunSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be null if tokens are prepared
   std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
-  std::shared_ptr<const Dataset> eval_mismatched, test_mismatched;  // MNLI's
+  std::shared_ptr<const Dataset> eval_mismatched, test_mismatched;  // MNLI's mismatched sets
   SourceRegistry sources;                                           // remote places to read from
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;

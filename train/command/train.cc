@@ -103,12 +103,12 @@ std::string trace_path(const std::string& path, int rank) {
 struct Prepared {
   std::vector<std::string> notices;  // for rank 0 to print
   RunArguments arguments;
-  nlohmann::ordered_json values;  // of all options
+  nlohmann::ordered_json values;  // the values of all options
   RunSetup setup;
   ChosenDevice device;
   RankDevice own_device;
   std::vector<RankDevice> devices;  // by rank, after the exchange
-  int threads = 1;                  // of this rank
+  int threads = 1;                  // threads of this rank
   bool training_began = false;
 };
 
@@ -191,7 +191,7 @@ Error before_training(const Error& error) {
 }
 
 int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) {
-  stop_signal = 0;  // of a run before this one
+  stop_signal = 0;  // forget the signal of an earlier run
   const SignalThread takes_signals(StopSignals::kNumbers);
   World found = discover_world();
   log::set_rank(found.rank, found.size);

@@ -17,7 +17,7 @@ namespace shoal::command {
 // standard error, one line on one rank. Every rank of the run calls it. Blocks.
 int train(const std::vector<std::string>& words, const AddSources& add_sources);
 
-// A run inside a process that goes on after it, such as Python's.
+// A run inside a process that continues after it, such as Python's.
 struct Guest {
   nlohmann::json options;            // of `shoal train`, as in a JSON file
   ConsoleCallback::Options console;  // of rank 0

@@ -22,7 +22,7 @@ bool is_evaluation(const nlohmann::json& record) {
                              [](const auto& item) { return item.key().starts_with("eval_"); });
 }
 
-// Keeps the maximum of each kind.
+// Raises each tag's peak in `most` to the record's value if that is higher.
 void raise_peaks(const nlohmann::json& record, const char* name,
                  std::map<std::string, double>& most) {
   const auto peaks = record.find(name);

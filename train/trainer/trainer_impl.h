@@ -115,12 +115,13 @@ struct Trainer::Impl {
       throw Error(error.code(), error.message(), what_helps(use));
     }
   }
-  // Runs work(), which takes a different time on each rank and may communicate. A rank that is done
-  // waits for the others as long as they make progress. Throws StoppedBySignal if `stopped_by` is
-  // set on a rank.
+  // The number of the signal that this rank received; null: signals do not stop the work.
   collectives::LongWork::Told told() const {
     return training || parts.stop_evaluations ? parts.stop_signal : nullptr;
   }
+  // Runs work(), which takes a different time on each rank and may communicate. A rank that is done
+  // waits for the others as long as they make progress. Throws StoppedBySignal if `stopped_by` is
+  // set on a rank.
   template <typename Work>
   void at_own_pace(Work&& work, collectives::LongWork::Told stopped_by = nullptr) {
     try {
