@@ -19,7 +19,7 @@ namespace shoal::pytorch {
 namespace {
 
 // Smaller tensors gain little: they are sent with the control message or copied within a few
-// microseconds. Most are no gradients.
+// microseconds. Most of them are not gradients.
 constexpr std::size_t kLarge = 64 << 10;
 
 // The blocks of symmetric tensors, keyed by address. PyTorch frees some memory by its address alone

@@ -13,9 +13,10 @@ namespace shoal::sagemaker {
 // True for "train.py".
 bool is_script(std::string_view program);
 
-// Variables of a script besides SM_: its code, `code`, goes first in PYTHONPATH. If the job enables
-// smdistributed's dataparallel on hosts without GPUs, ACCELERATE_TORCH_DEVICE is cpu unless it is
-// set: Hugging Face's Trainer expects a GPU for each rank then.
+// A script's variables other than those that begin with SM_. `code`, the folder of the script's
+// code, goes first in PYTHONPATH. If the job enables smdistributed's dataparallel on hosts without
+// GPUs, ACCELERATE_TORCH_DEVICE is cpu unless it is set: Hugging Face's Trainer expects a GPU for
+// each rank then.
 Variables script_variables(const Contract& contract, const std::string& code,
                            const VariableReader& variables);
 
