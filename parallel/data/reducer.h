@@ -106,8 +106,8 @@ class Reducer {
   // stream waits and the host continues, as in wait_for(). Throws the communicator's Errors.
   void finish();
 
-  // Replaces finish() for a step whose capture failed, so that nothing it handed over has begun.
-  // Forgets the step.
+  // Call instead of finish() if the capture of the step failed: then nothing that the step handed
+  // over has begun. Forgets the step.
   void abandon_step();
 
   const BucketPlan& plan() const { return plan_; }

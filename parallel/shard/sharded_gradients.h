@@ -45,8 +45,8 @@ class ShardedGradients {
   // are. On a device the kernels' stream waits and the host continues. Throws the communicators'
   // Errors.
   virtual void finish() = 0;
-  // Replaces finish() for a step whose capture failed, so that nothing it handed over has begun.
-  // Forgets the step.
+  // Call instead of finish() if the capture of the step failed: then nothing that the step handed
+  // over has begun. Forgets the step.
   virtual void abandon_step() = 0;
   // This rank's part of a bucket, f32 [part_count(bucket)]; valid after finish().
   virtual Tensor part(int bucket) const = 0;
