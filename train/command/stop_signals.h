@@ -18,12 +18,19 @@ class StopSignals {
   static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};
 
   StopSignals();
-  ~StopSignals();
+  ~StopSignals();  // each signal then does what it did before
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
+
+  // For a program that a signal has stopped and that ends now: later SIGUSR1s have no effect. The
+  // container repeats them until the program has ended.
+  void ignore_repeats();
 
  private:
   std::array<struct sigaction, kNumbers.size()> before_{};
 };
+
+// Ends the process as this signal does where it has no handler. Call without StopSignals.
+[[noreturn]] void end_by(int signal);
 
 }  // namespace shoal::command

@@ -191,7 +191,6 @@ Error before_training(const Error& error) {
 }
 
 int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) {
-  stop_signal = 0;  // forget the signal of an earlier run
   const SignalThread takes_signals(StopSignals::kNumbers);
   World found = discover_world();
   log::set_rank(found.rank, found.size);
@@ -265,11 +264,13 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
       print_help();
       return 0;
     }
+  stop_signal = 0;  // of a run before this one
   return run_stages({.words = words}, add_sources, nullptr);
 }
 
 int train(Guest& guest) {
   int status = 0;
+  stop_signal = 0;  // of a run before this one
   {
     const StopSignals signals;
     status = run_stages({.json = &guest.options}, [](SourceRegistry&) {}, &guest);

@@ -1,14 +1,12 @@
 #include "shoal/train/command/train_and_evaluate.h"
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <utility>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -286,8 +284,10 @@ class RankRun {
     trainer_->take_output_dir();  // may wait; a signal ends the wait at once
     if (const std::string hint = how_to_stop(rank_.world); !hint.empty()) say(hint);
     const TrainResult trained = [&] {
-      const StopSignals signals;
-      return trainer_->train();
+      StopSignals signals;
+      TrainResult result = trainer_->train();
+      if (result.stop_signal != 0 && rank_.guest == nullptr) signals.ignore_repeats();
+      return result;
     }();
     results_ = trained.metrics;
     if (unigram_ > 0) results_["unigram_eval_loss"] = unigram_;
@@ -298,10 +298,7 @@ class RankRun {
     trainer_->save_model(a_.output_dir);
     if (main_rank_) output_.write_results("train", trained.metrics);
     // The signal came after the last step. The model is saved, so the signal ends the program.
-    if (const int late = stop_signal; late != 0 && rank_.guest == nullptr) {
-      ::kill(::getpid(), late);  // another thread takes it
-      ::pause();
-    }
+    if (const int late = stop_signal; late != 0 && rank_.guest == nullptr) end_by(late);
     return 0;
   }
 
