@@ -7,7 +7,6 @@ other losses in SageMaker's mode (rank 0's own), so that mode has its own run on
 """
 import os
 import pathlib
-import socket
 import tempfile
 import unittest
 
@@ -36,23 +35,25 @@ EXAMPLES = {
 COMMON = ["--do_train", "--do_eval", "--max_steps", "6", "--per_device_train_batch_size", "2",
           "--per_device_eval_batch_size", "2", "--learning_rate", "1e-3", "--logging_steps", "1",
           "--save_strategy", "no", "--report_to", "none", "--disable_tqdm", "true"]
-# What SageMaker's container has where distribution is {"smdistributed": {"dataparallel": {"enabled": True}}}.
-SAGEMAKER = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost",
-             "SM_FRAMEWORK_PARAMS": '{"sagemaker_distributed_dataparallel_enabled": true}',
-             "SAGEMAKER_JOB_NAME": "examples", "ACCELERATE_TORCH_DEVICE": "cpu"}
-# SageMaker's library whose backend is gloo, in the place of Shoal's.
-ON_GLOO = """
-import pathlib, runpy, shoal
-real = pathlib.Path(shoal.__file__).parent.parent / "smdistributed/dataparallel/torch/torch_smddp.py"
-runpy.run_path(str(real))
-import torch.distributed as dist
-dist.Backend._ensure_backend_registered("gloo")
-dist.Backend._plugins["SMDDP"] = dist.Backend._plugins["GLOO"]
-def gather(output, tensor):  # accelerate's call of smddp has shapes that gloo refuses
-    dist.all_gather(list(output.view(-1, *tensor.shape)), tensor)
-dist.all_gather_into_tensor = gather
-pathlib.Path(__file__).with_name("used").touch()
-"""
+
+
+def losses(folder):
+    """The numbers of a run by name."""
+    steps, results = hf_scripts.logged(folder)
+    assert sorted(steps) == [1, 2, 3, 4, 5, 6], steps
+    # run_qa.py's evaluation has no labels, thus no loss.
+    ends = {key: results[key] for key in ("train_loss", "eval_loss") if key in results}
+    weights = safetensors.torch.load_file(folder / "model.safetensors").values()
+    return {**{f"loss of step {step}": loss for step, loss in steps.items()}, **ends,
+            "weights": sum(weight.double().square().sum().item() for weight in weights)}
+
+
+def assert_same(gloo, shoal, what):
+    assert gloo.keys() == shoal.keys()
+    assert ("eval_loss" in gloo) == ("run_qa" not in what), gloo
+    largest = max(abs(shoal[key] - loss) / loss for key, loss in gloo.items())
+    print(f"{what}: train_loss {shoal['train_loss']:.7f}, largest relative difference {largest:.1e}", flush=True)
+    assert largest < 1e-6, f"gloo: {gloo}\nshoal: {shoal}"
 
 
 class Examples(unittest.TestCase):
@@ -61,58 +62,27 @@ class Examples(unittest.TestCase):
         cls.holder = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.holder.name)
         hf_inputs.make(cls.folder, hf_scripts.SHARED)
-        cls.on_gloo = cls.folder / "on-gloo/smdistributed/dataparallel/torch"
-        cls.on_gloo.mkdir(parents=True)
-        for package in (cls.on_gloo, *cls.on_gloo.parents[:2]):
-            (package / "__init__.py").touch()
-        (cls.on_gloo / "torch_smddp.py").write_text(ON_GLOO)
 
     @classmethod
     def tearDownClass(cls):
         cls.holder.cleanup()
 
-    def losses(self, output):
-        steps, results = hf_scripts.logged(self.folder / output)
-        self.assertEqual(len(steps), 6)
-        # run_qa.py's evaluation has no labels, thus no loss.
-        ends = {key: results[key] for key in ("train_loss", "eval_loss") if key in results}
-        weights = safetensors.torch.load_file(self.folder / output / "model.safetensors").values()
-        return {**{f"loss of step {step}": loss for step, loss in steps.items()}, **ends,
-                "weights": sum(weight.double().square().sum().item() for weight in weights)}
-
     def torchrun(self, ranks, output, command):
         hf_scripts.wait([hf_scripts.start(self.folder, hf_scripts.torchrun(ranks, [*command, "--output_dir", output]),
                                           hf_scripts.environment(self.folder))])
-        return self.losses(output)
+        return losses(self.folder / output)
 
-    def mpirun(self, ranks, output, command, path=os.environ.get("PYTHONPATH", "")):
-        """Ranks with the variables that mpirun gives them; SageMaker starts them so."""
-        mpi = {"SIZE": ranks, "LOCAL_SIZE": ranks}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        hf_scripts.wait([hf_scripts.start(self.folder, [*command, "--output_dir", output], hf_scripts.environment(
-            self.folder, **SAGEMAKER, MASTER_PORT=port, PYTHONPATH=path,
-            **{f"OMPI_COMM_WORLD_{name}": str(value)
-               for name, value in {**mpi, "RANK": rank, "LOCAL_RANK": rank}.items()})) for rank in range(ranks)])
-        return self.losses(output)
-
-    def same(self, gloo, shoal, what):
-        self.assertEqual(gloo.keys(), shoal.keys())
-        self.assertEqual("eval_loss" in gloo, "run_qa" not in what)
-        largest = max(abs(shoal[key] - loss) / loss for key, loss in gloo.items())
-        print(f"{what}: train_loss {shoal['train_loss']:.7f}, largest relative difference {largest:.1e}", flush=True)
-        self.assertLess(largest, 1e-6, f"gloo: {gloo}\nshoal: {shoal}")
+    def mpirun(self, ranks, output, command, *, on_gloo=False):
+        hf_scripts.run_as_sagemaker(self.folder, ranks, [*command, "--output_dir", output], on_gloo=on_gloo)
+        return losses(self.folder / output)
 
     def compare(self, script, ranks):
         command = [os.path.join(hf_scripts.SCRIPTS, script), *EXAMPLES[script], *COMMON]
         name = f"{pathlib.Path(script).stem}-{ranks}"
         gloo = self.torchrun(ranks, f"{name}-gloo", [*command, "--use_cpu"])
-        self.same(gloo, self.torchrun(ranks, f"{name}-shoal", ["-m", "shoal.run", *command]), f"{name}, shoal.run")
-        path = f"{self.on_gloo.parents[2]}:{os.environ.get('PYTHONPATH', '')}"
-        gloo = self.mpirun(ranks, f"{name}-mpi-gloo", command, path)
-        (self.on_gloo / "used").unlink()
-        self.same(gloo, self.mpirun(ranks, f"{name}-smddp", command), f"{name}, smddp")
+        assert_same(gloo, self.torchrun(ranks, f"{name}-shoal", ["-m", "shoal.run", *command]), f"{name}, shoal.run")
+        gloo = self.mpirun(ranks, f"{name}-mpi-gloo", command, on_gloo=True)
+        assert_same(gloo, self.mpirun(ranks, f"{name}-smddp", command), f"{name}, smddp")
 
 
 for _script in EXAMPLES:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -13,6 +14,23 @@ SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared/data"
 SCRIPTS = os.environ.get("SHOAL_HF_EXAMPLES")
 PACKAGES = ("transformers", "accelerate", "datasets", "evaluate", "sklearn", "nltk")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+# What SageMaker's container has where distribution is {"smdistributed": {"dataparallel": {"enabled": True}}}.
+_SAGEMAKER = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost",
+             "SM_FRAMEWORK_PARAMS": '{"sagemaker_distributed_dataparallel_enabled": true}',
+             "SAGEMAKER_JOB_NAME": "examples", "ACCELERATE_TORCH_DEVICE": "cpu"}
+# SageMaker's library whose backend is gloo, in the place of Shoal's.
+_ON_GLOO = """
+import pathlib, runpy, shoal
+real = pathlib.Path(shoal.__file__).parent.parent / "smdistributed/dataparallel/torch/torch_smddp.py"
+runpy.run_path(str(real))
+import torch.distributed as dist
+dist.Backend._ensure_backend_registered("gloo")
+dist.Backend._plugins["SMDDP"] = dist.Backend._plugins["GLOO"]
+def gather(output, tensor):  # accelerate's call of smddp has shapes that gloo refuses
+    dist.all_gather(list(output.view(-1, *tensor.shape)), tensor)
+dist.all_gather_into_tensor = gather
+pathlib.Path(__file__).with_name("used").touch()
+"""
 
 
 def _missing():
@@ -47,6 +65,29 @@ def start(folder, command, variables):
 def torchrun(ranks, command):
     """The arguments of Python by which torchrun starts the command's ranks."""
     return ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *command]
+
+
+def run_as_sagemaker(folder, ranks, command, *, on_gloo=False):
+    """Runs the command's ranks with the variables that mpirun and SageMaker give them, on smddp or, under its name, on
+    gloo."""
+    path = os.environ.get("PYTHONPATH", "")
+    package = folder / "on-gloo/smdistributed/dataparallel/torch"
+    if on_gloo:
+        package.mkdir(parents=True, exist_ok=True)
+        for directory in (package, *package.parents[:2]):
+            (directory / "__init__.py").touch()
+        (package / "torch_smddp.py").write_text(_ON_GLOO)
+        path = f"{package.parents[2]}:{path}"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    mpi = {"SIZE": ranks, "LOCAL_SIZE": ranks}
+    wait([start(folder, command, environment(
+        folder, **_SAGEMAKER, MASTER_PORT=port, PYTHONPATH=path,
+        **{f"OMPI_COMM_WORLD_{name}": str(value)
+           for name, value in {**mpi, "RANK": rank, "LOCAL_RANK": rank}.items()})) for rank in range(ranks)])
+    if on_gloo:
+        (package / "used").unlink()  # FileNotFoundError: the ranks had another backend
 
 
 def wait(processes):

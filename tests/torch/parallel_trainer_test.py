@@ -34,6 +34,28 @@ COMMAND = ["run_glue.py", "--model_name_or_path", "roberta", "--max_seq_length",
 PREDICTIONS = "predict_results_None.txt"
 
 
+def outcome(folder):
+    """(the numbers, the predictions) of a run."""
+    steps, results = hf_scripts.logged(folder)
+    assert sorted(steps) == [1, 2, 3, 4, 5, 6], steps
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    numbers = {**{f"loss of step {step}": loss for step, loss in steps.items()}, "eval_loss": results["eval_loss"],
+               **{f"norm of {name}": weight.double().norm().item() for name, weight in weights.items()}}
+    return numbers, (folder / PREDICTIONS).read_text()
+
+
+def assert_same(one, run, name):
+    """A run is as one process is, both by their outcome()."""
+    numbers, predictions = run
+    assert numbers.keys() == one[0].keys()
+    losses = {key: abs(numbers[key] - value) / value for key, value in one[0].items() if "loss" in key}
+    print(f"{name}: losses differ by {max(losses.values()):.1e}", flush=True)
+    assert max(losses.values()) < 1e-5, losses
+    for key, value in one[0].items():
+        assert abs(numbers[key] - value) < 1e-3 * value + 1e-4, key
+    assert predictions == one[1]
+
+
 class Seeds(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -59,22 +81,10 @@ class Seeds(unittest.TestCase):
             sagemaker = {"SM_HP_MP_PARAMETERS": json.dumps({**PARAMETERS, **parameters}),
                          "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled": true}'}
         hf_scripts.wait([hf_scripts.start(cls.folder, command, hf_scripts.environment(cls.folder, **sagemaker))])
-        steps, results = hf_scripts.logged(cls.folder / output)
-        assert sorted(steps) == [1, 2, 3, 4, 5, 6], steps
-        weights = safetensors.torch.load_file(cls.folder / output / "model.safetensors")
-        numbers = {**{f"loss of step {step}": loss for step, loss in steps.items()}, "eval_loss": results["eval_loss"],
-                   **{f"norm of {name}": weight.double().norm().item() for name, weight in weights.items()}}
-        return numbers, (cls.folder / output / PREDICTIONS).read_text()
+        return outcome(cls.folder / output)
 
     def same(self, run, name):
-        numbers, predictions = run
-        self.assertEqual(numbers.keys(), self.one[0].keys())
-        losses = {key: abs(numbers[key] - value) / value for key, value in self.one[0].items() if "loss" in key}
-        print(f"{name}: losses differ by {max(losses.values()):.1e}", flush=True)
-        self.assertLess(max(losses.values()), 1e-5, losses)
-        for key, value in self.one[0].items():
-            self.assertLess(abs(numbers[key] - value), 1e-3 * value + 1e-4, key)
-        self.assertEqual(predictions, self.one[1])
+        assert_same(self.one, run, name)
 
     def test_every_layout_trains_evaluates_and_predicts_as_one_process(self):
         for ranks, parameters in LAYOUTS:

@@ -1,12 +1,14 @@
 // Jobs of a Python script on two emulated hosts with two ranks each.
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <vector>
 
 #include "apps/program.h"
 #include "sagemaker/container/cluster_job.h"
 #include "support/source_tree.h"
+#include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,10 +37,15 @@ std::string variable_or(const char* name, const char* otherwise) {
 Json script_job(const std::string& program, const Json& more) {
   Json all = {{"sagemaker_program", Json(program).dump()},
               {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""},
-              {"sagemaker_distributed_dataparallel_enabled", "true"},
               {"sagemaker_mpi_num_of_processes_per_host", "2"}};
   all.update(more);
   return all;
+}
+
+// The hyperparameters by which SageMaker turns on smdistributed's dataparallel.
+Json data_parallel(Json more = Json::object()) {
+  more["sagemaker_distributed_dataparallel_enabled"] = "true";
+  return more;
 }
 
 class ClusterScript : public ::testing::Test {
@@ -46,14 +53,14 @@ class ClusterScript : public ::testing::Test {
   void SetUp() override {
     if (const std::string why = why_no_hosts(); !why.empty()) GTEST_SKIP() << why;
   }
-  static std::vector<HostEnd> run(Job& job, std::vector<std::string> play = {},
-                                  const std::string& python = "python3") {
+  static std::vector<HostEnd> run(
+      Job& job, std::vector<std::string> play = {}, const std::string& python = "python3",
+      const std::string& code = testing::source_path("tests/sagemaker/container/scripts")) {
     for (const std::size_t host : {0U, 1U}) {
       const std::string channel = job.host(host).path("input/data/code");
       fs::create_directories(channel);
       const auto packed =
-          test::run_program({"tar", "-czf", channel + "/sourcedir.tar.gz", "-C",
-                             testing::source_path("tests/sagemaker/container/scripts"), "."});
+          test::run_program({"tar", "-czf", channel + "/sourcedir.tar.gz", "-C", code, "."});
       EXPECT_EQ(packed.status, 0) << packed.err;
     }
     play.emplace_back("PYTHONDONTWRITEBYTECODE=1");
@@ -70,7 +77,7 @@ class PlainScript : public ClusterScript {
 };
 
 TEST_F(PlainScript, RunsOnAllRanks) {
-  Job job(script_job("ranks.py", {{"epochs", "2"}}));
+  Job job(script_job("ranks.py", data_parallel({{"epochs", "2"}})));
   const auto ends = run(job);
   expect_ended_well(ends);
   EXPECT_THAT(ends[0].out, HasSubstr("host algo-1 of 2, master of mpirun"));
@@ -95,7 +102,7 @@ TEST_F(PlainScript, RunsOnAllRanks) {
 }
 
 TEST_F(PlainScript, SaysOnBothHostsWhyItFailed) {
-  Job job(script_job("ranks.py", {{"mode", "\"fail\""}}));
+  Job job(script_job("ranks.py", data_parallel({{"mode", "\"fail\""}})));
   for (const HostEnd& end : run(job)) {
     EXPECT_EQ(end.status, "1") << end.said();
     EXPECT_THAT(end.failure,
@@ -105,7 +112,7 @@ TEST_F(PlainScript, SaysOnBothHostsWhyItFailed) {
 }
 
 TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
-  Job job(script_job("ranks.py", {{"mode", "\"stop\""}}));
+  Job job(script_job("ranks.py", data_parallel({{"mode", "\"stop\""}})));
   for (const HostEnd& end : run(job, {"PLAY_WHEN=ready", "PLAY_LINES=4", "PLAY_TERM=yes"})) {
     EXPECT_EQ(end.status, "143") << end.said();
     EXPECT_EQ(end.failure, "");
@@ -115,22 +122,73 @@ TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
         << rank;
 }
 
-// run_qa.py's place: DistributedDataParallel over the backend smddp.
-TEST_F(ClusterScript, TrainsWithPyTorch) {
-  const std::string python = variable_or("SHOAL_TEST_TORCH_PYTHON", SHOAL_TORCH_PYTHON);
-  const std::string path = variable_or("SHOAL_TEST_TORCH_PATH", SHOAL_TORCH_PATH);
-  const auto tried = test::run_program(
-      {python, "-c", "import torch, smdistributed.dataparallel.torch.torch_smddp"},
-      {.environment = {"PYTHONPATH=" + path}});
-  if (tried.status != 0)
-    GTEST_SKIP() << python << " has no PyTorch with Shoal's backend; set SHOAL_TEST_TORCH_PYTHON, "
-                 << "and SHOAL_TEST_TORCH_PATH for a build's modules:\n"
-                 << tried.err;
-  Job job(script_job("ddp.py", {{"learning_rate", "0.1"}, {"max_steps", "5"}}));
-  const auto ends = run(job, {"PYTHONPATH=" + path}, python);
-  expect_ended_well(ends);
-  EXPECT_THAT(ends[0].out, HasSubstr("{'loss': "));
-  EXPECT_TRUE(fs::exists(job.host(0).path("model/model.pt")));
+// Scripts in PyTorch, with Shoal's backend.
+class TorchScript : public ClusterScript {
+ protected:
+  void SetUp() override {
+    ClusterScript::SetUp();
+    const auto tried = test::run_program(
+        {python_, "-c", "import torch, smdistributed.dataparallel.torch.torch_smddp"},
+        {.environment = {"PYTHONPATH=" + path_}});
+    if (tried.status != 0)
+      GTEST_SKIP() << python_
+                   << " has no PyTorch with Shoal's backend; set SHOAL_TEST_TORCH_PYTHON, "
+                   << "and SHOAL_TEST_TORCH_PATH for a build's modules:\n"
+                   << tried.err;
+  }
+  // A script of this folder, which compares its model with one process's.
+  void expect_trains(const std::string& script, Json hyperparameters) {
+    hyperparameters.update({{"learning_rate", "0.1"}, {"max_steps", "5"}});
+    Job job(script_job(script, hyperparameters));
+    const auto ends = run(job, {"PYTHONPATH=" + path_}, python_);
+    expect_ended_well(ends);
+    EXPECT_THAT(ends[0].out, HasSubstr("{'loss': "));
+    EXPECT_TRUE(fs::exists(job.host(0).path("model/model.pt")));
+  }
+  // One of Hugging Face's scripts, unmodified, beside its run without a container.
+  void expect_trains_as_alone(const std::string& script) {
+    const testing::TemporaryDirectory folder;
+    const auto helper = [&](const std::string& verb, std::vector<std::string> more) {
+      std::vector<std::string> words = {
+          python_, "-B", testing::source_path("tests/torch/container_job.py"), verb, script};
+      more.insert(more.begin(), folder.path());
+      words.insert(words.end(), more.begin(), more.end());
+      return test::run_program(words, {.environment = {"PYTHONPATH=" + path_}, .seconds = 300});
+    };
+    const auto made = helper("make", {});
+    if (made.status == 77) GTEST_SKIP() << made.out;
+    ASSERT_EQ(made.status, 0) << made.out << made.err;
+    Job job(script_job(fs::path(script).filename(), Json::parse(made.out)));
+    const auto ends = run(job,
+                          {"PYTHONPATH=" + path_, "HF_HUB_OFFLINE=1", "OMP_NUM_THREADS=1",
+                           "HF_HOME=" + folder / "hub"},
+                          python_, folder / "code");
+    expect_ended_well(ends);
+    const auto compared = helper("compare", {job.host(0).path("model")});
+    EXPECT_EQ(compared.status, 0) << compared.out << compared.err;
+    std::cout << compared.out;
+  }
+
+  const std::string python_ = variable_or("SHOAL_TEST_TORCH_PYTHON", SHOAL_TORCH_PYTHON);
+  const std::string path_ = variable_or("SHOAL_TEST_TORCH_PATH", SHOAL_TORCH_PATH);
+};
+
+// The Estimator's distribution {"smdistributed": {"modelparallel": ...}, "mpi": ...}.
+TEST_F(TorchScript, CutsAModel) {
+  const Json parameters = {
+      {"partitions", 2}, {"microbatches", 4}, {"placement_strategy", "spread"}, {"ddp", true}};
+  expect_trains("smp.py",
+                {{"mp_parameters", parameters.dump()}, {"sagemaker_mpi_enabled", "true"}});
+}
+
+TEST_F(TorchScript, TrainsWithDistributedDataParallel) { expect_trains("ddp.py", data_parallel()); }
+
+TEST_F(TorchScript, QuestionAnsweringIsAsOnGloo) {
+  expect_trains_as_alone("question-answering/run_qa.py");
+}
+
+TEST_F(TorchScript, AModelThatIsCutIsAsInOneProcess) {
+  expect_trains_as_alone("text-classification/run_glue.py");
 }
 
 }  // namespace
