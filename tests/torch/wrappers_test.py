@@ -232,6 +232,7 @@ class Wrappers(unittest.TestCase):
     def test_tensor_parallel(self):
         self.same(tensor_parallel, (2,))
 
+    @unittest.skipIf(ranks.PYTORCH == (2, 9), "PyTorch 2.9's pipelines receive 8 bytes into 4; gloo fails as well")
     def test_pipelines(self):
         self.same(pipelined(Schedule1F1B, 1), (2,))
         self.same(pipelined(ScheduleInterleaved1F1B, 2), (2,))
