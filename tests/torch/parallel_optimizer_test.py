@@ -241,7 +241,74 @@ def run_left_out(rank, size, config, zero):
         torch.testing.assert_close(values(model)[name], value, rtol=1e-6, atol=1e-6)
 
 
+class Loose(nn.Module):
+    """A model with a frozen parameter and one that no forward uses."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.net = model_of(dtype)
+        self.net[2].bias.requires_grad_(False)
+        self.unused = nn.Parameter(torch.ones(3, dtype=dtype))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def train_loose(model, net, optimizer, step):
+    """Clips the last layer, then the first one's parameters as they were before the cut, then all. Later one more
+    parameter is frozen. Returns the norms."""
+    first, norms = list(net[0].parameters()), []
+    for number in range(3):
+        net[0].bias.requires_grad_(number == 0)
+        step(number)
+        norms.append([float(nn.utils.clip_grad_norm_(parameters, limit, kind)) for parameters, limit, kind in (
+            (net[4].parameters(), 0.1, 2.0), (first, 0.1, 1.0), (model.parameters(), 0.2, 2.0),
+            ([p for p in net[3].parameters() if not p.is_meta], 1e9, float("inf")))])
+        nn.utils.clip_grad_value_(net[4].parameters(), 0.01)
+        optimizer.step()
+        model.zero_grad()
+    return norms
+
+
+def loose_optimizer(model, net):
+    """Without the normalization's parameters."""
+    left_out = {id(p) for p in net[3].parameters()}
+    return torch.optim.SGD([p for p in model.parameters() if id(p) not in left_out], lr=0.1, momentum=0.9)
+
+
+def run_loose(rank, size, config, dtype):
+    smp.init(config)
+    model = smp.DistributedModel(Loose(dtype))
+    optimizer = smp.DistributedOptimizer(loose_optimizer(model, model.module.net),
+                                         **({"static_loss_scale": 64.0} if config.get("fp16") else {}))
+    mesh = state.mesh
+    mine = slice(mesh.rank("dp") * SAMPLES // mesh.size("dp"), (mesh.rank("dp") + 1) * SAMPLES // mesh.size("dp"))
+
+    def step(number):
+        train_step(model, *(part[mine] for part in batch(number)))
+
+    norms = train_loose(model, model.module.net, optimizer, step)
+    return packed((norms, values(model)))
+
+
 class Gradients(Case):
+    def test_parameters_that_are_left_out(self):
+        plain = Loose()
+        norms = train_loose(plain, plain.net, loose_optimizer(plain, plain.net),
+                            lambda number: loss_of(plain, *batch(number)).backward())
+        self.assertTrue(all(norm > 0 for of_step in norms for norm in of_step))
+        pipeline = {"partitions": 2, "microbatches": 2}
+        for size, config, dtype, tolerance in (
+                (2, {"ddp": True}, torch.float32, 1e-5), (2, SHARDED, torch.float32, 1e-5),
+                (2, pipeline, torch.float32, 1e-5), (4, {**pipeline, **SHARDED}, torch.float32, 1e-5),
+                (2, {"ddp": True, "fp16": True}, torch.float16, 0.02),
+                (2, {**SHARDED, "fp16": True}, torch.float16, 0.02)):
+            for text in ranks.run(size, run_loose, config, dtype):
+                with self.subTest(config=config):
+                    found, weights = unpacked(text)
+                    torch.testing.assert_close(torch.tensor(found), torch.tensor(norms), rtol=tolerance, atol=0)
+                    self.assert_close({n: v.float() for n, v in weights.items()}, plain.state_dict(), tolerance)
+
     def test_batches_may_be_left_out(self):
         for zero in ("model", "optimizer"):
             ranks.run(2, run_left_out, SHARDED, zero)
@@ -383,6 +450,14 @@ def run_scaler(rank, size, config):
         torch.testing.assert_close(values(model)[name], value, rtol=1e-5, atol=1e-6)
 
 
+def run_refused_scaler(rank, size, config, init_first):
+    scaler = None if init_first else amp.GradScaler("cpu")
+    model, optimizer = begin(config, "sgd")
+    scaler = scaler or amp.GradScaler()
+    scaler.scale(torch.ones(()))
+    scaler.step(optimizer)
+
+
 def run_loaded(rank, size, config):
     """Masters follow values that are loaded into the model later."""
     model, optimizer = begin(config, dtype=torch.bfloat16)
@@ -421,6 +496,13 @@ class HalfPrecision(unittest.TestCase):
         fixed = LossScale(64.0, rule)
         fixed.follow(True)
         self.assertEqual(fixed.value, 64.0)
+
+    def test_scaler_of_torch_is_refused_beside_masters(self):
+        for key in ("fp16", "bf16"):
+            with self.assertRaisesRegex(ranks.Failed, f'GradScaler cannot be used with "{key}": true'):
+                ranks.run(1, run_refused_scaler, {key: True}, True)
+            with self.assertRaisesRegex(ranks.Failed, f'GradScaler cannot be used with "{key}": true'):
+                ranks.run(1, run_refused_scaler, {key: True}, False)
 
     def test_scaler_of_torch(self):
         for size, config in ((2, {"ddp": True}), (2, SHARDED), (2, {"partitions": 2, "microbatches": 2})):

@@ -24,16 +24,15 @@ class GradScaler(torch.amp.GradScaler):
         scaler.step(optimizer)
         scaler.update()
 
-    device: by default the device of the model's parameters, if there is a model. The other arguments are torch's.
-
-    Every rank of the job must call unscale_(), step() and update() in the same order.
+    device: by default that of the model's parameters, where there is one. The other arguments are torch's. Every rank
+        of the job calls unscale_(), step() and update() alike. ValueError: init()'s parameters have fp16 or bf16, with
+        which the DistributedOptimizer has f32 masters and a loss scale of its own.
     """
 
     def __init__(self, device: str | None = None, **arguments: Any) -> None:
-        if device is None:
-            own = None if state.model is None else next(state.model.local_parameters(), None)
-            device = "cuda" if own is None and torch.cuda.is_available() else "cpu" if own is None else own.device.type
-        super().__init__(device, **arguments)
+        super().__init__(device or gradients.device_of_rank().type, **arguments)
+        if self.is_enabled():
+            _refuse_masters()
 
     def _check_scale_growth_tracker(self, funcname: str) -> tuple[torch.Tensor, torch.Tensor]:
         if self._scale is None:  # this rank has not called scale() itself
@@ -42,6 +41,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def _unscale_grads_(self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor,
                         allow_fp16: bool) -> dict[torch.device, torch.Tensor]:
+        _refuse_masters()
         gradients.reduce_pending(state.require().model)
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         everywhere = found.setdefault(found_inf.device, found_inf)
@@ -50,3 +50,12 @@ class GradScaler(torch.amp.GradScaler):
                 everywhere.copy_(torch.maximum(everywhere, other.to(everywhere.device)))
         dist.all_reduce(everywhere, dist.ReduceOp.MAX, group=gradients.norm_group())
         return found
+
+
+def _refuse_masters() -> None:
+    cfg = state.cfg
+    if cfg is not None and (cfg.fp16 or cfg.bf16):
+        name = "fp16" if cfg.fp16 else "bf16"
+        raise ValueError(f"smp.amp.GradScaler cannot be used with \"{name}\": true, where the DistributedOptimizer "
+                         "keeps f32 masters" + (" and scales the loss itself" if cfg.fp16 else "") +
+                         ": leave the scaler out, or leave the key out and use torch.autocast")

@@ -114,25 +114,45 @@ def _all_reduce(parameters: list[nn.Parameter]) -> None:
 # The norm.
 
 
+def _segments(parameter: nn.Parameter) -> list[torch.Tensor] | None:
+    """The gradients of the parameter's f32 master or of its segments on this rank; None if it has neither."""
+    return None if state.optimizer is None else state.optimizer.gradients_of(parameter)
+
+
 def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
-    """This rank's gradients of `parameter` as the optimizer uses them: those of its segments, of its f32 master, or its
-    own."""
-    found = None if state.optimizer is None else state.optimizer.gradients_of(parameter)
+    """The gradients on this rank that the optimizer sees of `parameter`: of itself, its f32 master or its segments."""
+    found = _segments(parameter)
     if found is not None:
         return found
     return [] if parameter.grad is None else [parameter.grad]
 
 
+def _unscaled(parameter: nn.Parameter) -> list[torch.Tensor]:
+    """pieces() without the loss scale, which a gradient that the optimizer does not see still has."""
+    scale = 1.0 if state.optimizer is None or state.optimizer.has(parameter) else state.optimizer.loss_scale
+    return pieces(parameter) if scale == 1.0 else [g.float() / scale for g in pieces(parameter)]
+
+
 def _is_counted(parameter: nn.Parameter) -> bool:
-    """False if another tp rank counts the same values."""
+    """False where another rank of norm_group() counts the same values."""
+    if _has_segments() and _segments(parameter) is None and state.mesh.rank("rdp"):
+        return False
     return hasattr(parameter, "tp_split") or state.mesh.rank("tp") == 0
 
 
+def _has_segments() -> bool:
+    return state.optimizer is not None and state.optimizer.shards is not None
+
+
+def device_of_rank() -> torch.device:
+    """That of the model's parameters on this rank; a rank without parameters takes the host's."""
+    own = None if state.model is None else next(state.model.local_parameters(), None)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if own is None else own.device
+
+
 def norm_group() -> dist.ProcessGroup:
-    """The ranks that together hold each gradient exactly once. With segments these are all ranks, else those of one
-    replica."""
-    has_segments = state.optimizer is not None and state.optimizer.shards is not None
-    return state.mesh.group("world" if has_segments else "mp")
+    """Ranks that together have each gradient: with segments all ranks, else those of one replica."""
+    return state.mesh.group("world" if _has_segments() else "mp")
 
 
 @torch.no_grad()
@@ -146,9 +166,9 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
     Identical copies count once.
     """
     norm_type = float(norm_type)
-    counted = [g for p in parameters if not p.is_meta and _is_counted(p) for g in pieces(p)]
+    counted = [g for p in parameters if not p.is_meta and _is_counted(p) for g in _unscaled(p)]
     counted = [g for g in counted if g.numel()]
-    device = counted[0].device if counted else next((p.device for p in state.model.local_parameters()), None)
+    device = counted[0].device if counted else device_of_rank()
     total = torch.zeros((), dtype=torch.float64, device=device)
     is_max = norm_type == float("inf")
     if counted:
@@ -180,11 +200,8 @@ def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm:
 
     Like torch.nn.utils.clip_grad_norm_, but with the norm of grad_norm(). max_norm may be inf.
     """
-    parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    _prepare()
-    norm = grad_norm(parameters, norm_type)
-    _scale(parameters, float(max_norm), norm)
-    return norm
+    install()
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
 def _prepare() -> None:
@@ -197,8 +214,27 @@ def _prepare() -> None:
 # torch.nn.utils for a DistributedModel.
 
 
-def _by_gradient() -> dict[int, nn.Parameter]:
-    return {id(p.grad): p for p in state.model.local_parameters() if p.grad is not None}
+def _known() -> dict[int, nn.Parameter]:
+    """The model's parameters, by the ids of these and of those that were there before the model was cut."""
+    found = {}
+    for parameter in state.model.parameters():
+        found[id(parameter)] = found[id(getattr(parameter, "_shoal_was", parameter))] = parameter
+    return found
+
+
+def _own(parameters: list[nn.Parameter]) -> list[nn.Parameter] | None:
+    """Those parameters as the DistributedModel has them; None if all are of other modules. An empty list may be of a
+    rank that has none of the parameters which others clip."""
+    if state.model is None:
+        return None
+    known = _known()
+    parameters = [getattr(p, "tp_part", p) for p in parameters]
+    own = [known[id(p)] for p in parameters if id(p) in known]
+    if parameters and not own:
+        return None
+    if any(p.grad is not None for p in parameters if id(p) not in known):
+        raise ValueError("these gradients are of a DistributedModel and of other modules: clip each by itself")
+    return own
 
 
 def install() -> None:
@@ -207,34 +243,65 @@ def install() -> None:
     if hasattr(clip_grad._get_total_norm, "shoal"):
         return
     total_norm, scale = clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_
+    clip, clamp = clip_grad.clip_grad_norm_.__wrapped__, clip_grad.clip_grad_value_.__wrapped__
+
+    @functools.wraps(clip)
+    def with_parameters(parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+                        foreach: bool | None = None) -> torch.Tensor:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        own = _own(parameters)
+        if own is None:
+            return clip(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+        _prepare()
+        norm = _checked(grad_norm(own, norm_type), error_if_nonfinite)
+        _scale(own, float(max_norm), norm)
+        return norm
+
+    @functools.wraps(clamp)
+    def clamp_values(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        own = _own(parameters)
+        if own is None:
+            return clamp(parameters, clip_value, foreach)
+        _prepare()
+        for gradient in (g for p in own for g in pieces(p)):
+            gradient.clamp_(-float(clip_value), float(clip_value))
 
     @functools.wraps(total_norm)
     def _get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False,
                         foreach: bool | None = None) -> torch.Tensor:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if state.model is None:
+        found = {} if state.model is None else {id(p.grad): p for p in state.model.local_parameters()}
+        if state.model is None or tensors and not any(id(t) in found for t in tensors):
             return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
-        found = _by_gradient()
-        mine = [found[id(t)] for t in tensors if id(t) in found]
-        if tensors and len(mine) < len(tensors):
-            if mine:
-                raise ValueError("these gradients are of a DistributedModel and of other modules: clip each by itself")
-            return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
+        if not all(id(t) in found for t in tensors):
+            raise ValueError("these gradients are of a DistributedModel and of other modules: clip each by itself")
+        if _has_segments():
+            raise ValueError("get_total_norm() does not see gradients that shard_optimizer_state keeps in segments: "
+                             "call torch.nn.utils.clip_grad_norm_() with the parameters; max_norm may be inf")
         _prepare()
-        # If the caller gave no gradients, this rank has none of them or they are in segments.
-        norm = grad_norm(mine or state.model.local_parameters(), norm_type)
-        if error_if_nonfinite and not bool(norm.isfinite()):
-            raise RuntimeError(f"the norm of the gradients is {norm.item()}")
-        return norm
+        return _checked(grad_norm([found[id(t)] for t in tensors], norm_type), error_if_nonfinite)
 
     @functools.wraps(scale)
     def _clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: torch.Tensor,
                                foreach: bool | None = None) -> None:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        own = set() if state.model is None else {id(p) for p in state.model.local_parameters()}
-        scale([p for p in parameters if id(p) not in own], max_norm, total_norm, foreach)
-        _scale([p for p in parameters if id(p) in own], float(max_norm), total_norm)
+        own = _own(parameters)
+        if own is None:
+            scale(parameters, max_norm, total_norm, foreach)
+        else:
+            _scale(own, float(max_norm), total_norm)
 
     _get_total_norm.shoal = True  # type: ignore[attr-defined]
     clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_ = _get_total_norm, _clip_grads_with_norm_
     torch.nn.utils.get_total_norm, torch.nn.utils.clip_grads_with_norm_ = _get_total_norm, _clip_grads_with_norm_
+    # Scripts may have imported these by name already, so the function that each one wraps is replaced.
+    for outer, inner, made in ((clip_grad.clip_grad_norm_, clip, with_parameters),
+                               (clip_grad.clip_grad_value_, clamp, clamp_values)):
+        next(cell for cell in outer.__closure__ if cell.cell_contents is inner).cell_contents = made
+
+
+def _checked(norm: torch.Tensor, error_if_nonfinite: bool) -> torch.Tensor:
+    if error_if_nonfinite and not bool(norm.isfinite()):
+        raise RuntimeError(f"the norm of the gradients is {norm.item()}")
+    return norm

@@ -86,6 +86,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._model = model
         self._pieces: list[Piece] | None = None  # None before the partition
         self._of_parameter: dict[int, list[Piece]] = {}
+        self._own: set[int] = set()  # ids of this rank's parameters that are in the groups
         self._updated = False  # the gradients are ready for the update
         self._pending: Mapping[str, Any] | None = None  # a state dict to load after the partition
         self._names = self._named_groups()
@@ -176,6 +177,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                              "state into it")
         for group, names in zip(self.optimizer.param_groups, self._names):
             members = [(name, local[name]) for name in names if name in local]
+            self._own.update(id(parameter) for _, parameter in members)
             pieces = self.shards.add(members, self._needs_master) if self.shards else [
                 Piece(name, p, 0, p.numel(), nn.Parameter(p.detach().float(), p.requires_grad)
                       if self._needs_master(p) else p) for name, p in members]
@@ -188,8 +190,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for piece in self._pieces:
             if piece.value is not piece.parameter:
                 self._of_parameter.setdefault(id(piece.parameter), []).append(piece)
-        for name in (n for names in self._names for n in names if self.shards and n in local):
-            self._of_parameter.setdefault(id(local[name]), [])  # stays empty if other replicas hold all of its elements
+        for parameter in self._own if self.shards else ():
+            self._of_parameter.setdefault(parameter, [])  # other replicas may have all of its elements
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self.load_state_dict(pending)
@@ -207,6 +209,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._pieces is None:
             raise RuntimeError("the model has not been cut yet: run a step function first")
         return self._pieces
+
+    def has(self, parameter: nn.Parameter) -> bool:
+        """True for a parameter of this rank that is in one of the groups."""
+        return id(parameter) in self._own
 
     def gradients_of(self, parameter: nn.Parameter) -> list[torch.Tensor] | None:
         """The gradients of this rank's masters or segments of `parameter`. None: the optimizer uses the parameter's
@@ -252,8 +258,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._updated = True
 
     def _unscale(self, scaled: list[torch.Tensor]) -> bool:
-        """Divides the gradients by the loss scale. Returns true if any rank of the job finds inf or NaN."""
-        device = next(self._model.local_parameters()).device
+        """Divides by the loss scale; true if any rank of the job finds inf or NaN."""
+        device = gradients.device_of_rank()
         found = torch.zeros((), dtype=torch.float32, device=device)
         inverse = torch.tensor(1.0 / self.loss_scale, dtype=torch.float32, device=device)
         for dtype in {gradient.dtype for gradient in scaled}:
