@@ -56,7 +56,8 @@ class Gpt2(nn.Module):
 def measured(options, partitions, rounds, seen):
     """Seconds of steps with this many partitions; `seen` takes their processor seconds on this rank."""
     smp.init({"partitions": partitions, "microbatches": options.microbatches if partitions > 1 else 1, "ddp": True,
-              "optimize": "speed", "pipeline": options.pipeline})
+              "optimize": "speed", "pipeline": options.pipeline,
+              "active_microbatches": options.active if partitions > 1 else 1})
     torch.manual_seed(1)
     model = smp.DistributedModel(Gpt2(options))
 
@@ -95,7 +96,8 @@ def rank_main(rank, options, path):
     if rank == 0:
         one, two = (statistics.median(values) for values in seconds.values())
         print(json.dumps({"bench": "torch/pipeline_step", "microbatches": options.microbatches,
-                          "pipeline": options.pipeline, "layers": options.layers, "width": options.width,
+                          "pipeline": options.pipeline, "active": options.active,
+                          "layers": options.layers, "width": options.width,
                           "rows": options.rows, "length": options.length, "vocabulary": options.vocabulary,
                           "replicas_s": round(one, 3), "pipeline_s": round(two, 3), "ratio": round(one / two, 3),
                           "replicas_cpu_s": [round(part[1], 3) for part in spent],
@@ -107,7 +109,7 @@ def rank_main(rank, options, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("microbatches", 8), ("layers", 8), ("width", 512), ("rows", 16), ("length", 128),
-                        ("vocabulary", 4096), ("rounds", 3), ("turns", 2)):
+                        ("vocabulary", 4096), ("rounds", 3), ("turns", 2), ("active", 4)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--pipeline", default="interleaved")
     options = parser.parse_args()

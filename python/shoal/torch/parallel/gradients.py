@@ -43,9 +43,21 @@ def reduce(model: Any) -> None:
     parameters = [parameter for _, parameter in named]
     if state.mesh.size("dp") > 1:
         _agree_on_presence(parameters)
-    if state.optimizer is not None:
-        state.optimizer.take_gradients()
+    if model.distributed_optimizer is not None:
+        model.distributed_optimizer.take_gradients()
     _all_reduce([p for p in parameters if p.grad is not None])
+    for parameter, before in model.reduced:
+        parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+    model.reduced = []
+
+
+def set_aside(model: Any) -> None:
+    """Before a step: puts away gradients that reduce() must not sum again, since each tp rank has only its part."""
+    if model.passes == 0 and not model.reduced:
+        for parameter in model.local_parameters():
+            if parameter.grad is not None and state.mesh.size(axis_of(parameter)) != state.mesh.batches:
+                model.reduced.append((parameter, parameter.grad))
+                parameter.grad = None
 
 
 def reduce_pending(model: Any) -> None:

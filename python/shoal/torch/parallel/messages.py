@@ -69,6 +69,11 @@ class Modules:
         self._models[model] = modules
         self._numbers.update({id(module): (model, i) for i, module in enumerate(modules)})
 
+    def remove(self, model: int) -> None:
+        """Forgets the modules of a model that has been deleted."""
+        for module in self._models.pop(model, ()):
+            self._numbers.pop(id(module), None)
+
     def name(self, module: nn.Module) -> tuple[int, int]:
         found = self._numbers.get(id(module))
         if found is None:

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shoal.torch.parallel import pipeline, tensor
+from shoal.torch.parallel import gradients, pipeline, sums, tensor
 from shoal.torch.parallel.messages import Channel, Modules
-from shoal.torch.parallel.partition import Homes, Trace, Traced, Tree, agree, decide
+from shoal.torch.parallel.partition import Homes, Trace, Traced, Tree, Untraceable, agree, decide
 from shoal.torch.parallel.state import state
-from shoal.torch.parallel.turns import Peers
+from shoal.torch.parallel.turns import Peers, RandomState
 
 log = logging.getLogger("shoal.torch.parallel")
 _here = threading.local()  # .weight: the running microbatch's share of the batch's samples
@@ -108,17 +108,19 @@ class DistributedModel(nn.Module):
         self.module = tensor.distribute(module)
         self.backward_passes_per_step = backward_passes_per_step
         self.passes = 0
+        self.reduced: list[tuple[nn.Parameter, torch.Tensor]] = []  # sums that the running step adds to
         self._average = average_grads_across_microbatches
-        self._has_backward = False
-        self._hooked: set[int] = set()
+        self._has_backward = self._was_called = False
         self._homes: Homes | None = None
         self._stages: dict[str, int] = {}
         self._tree: Tree | None = None
         self._trace: Trace | None = None
         self._callbacks: list[Callable[["DistributedModel"], None]] = []
         self._post_step: list[Callable[[Any, Any], None]] = []
+        self.distributed_optimizer: Any = None  # its DistributedOptimizer
         self.number = len(engine().models)
         engine().models.append(weakref.ref(self))
+        weakref.finalize(self, engine().modules.remove, self.number)
         state.model = self
         if state.mesh.size("pp") == 1:
             tree = Tree(self.module)
@@ -136,8 +138,10 @@ class DistributedModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._trace is not None:
+            args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, _recordable, (args, kwargs))
             self._trace.run(self._tree.modules, lambda: self.module(*args, **kwargs))
             raise Traced()
+        self._was_called = True
         if state.mesh.size("pp") > 1 and pipeline.current() is None and not state.tracing:
             raise RuntimeError("a DistributedModel was called outside of a step function: with "
                                "pipeline_parallel_degree > 1, call it in a function with @smp.step, on every rank")
@@ -154,7 +158,7 @@ class DistributedModel(nn.Module):
         if weight is None:
             raise RuntimeError("model.backward() was called outside of a step function: call it in a function with "
                                "@smp.step")
-        scale = (weight if self._average else 1.0) * getattr(state.optimizer, "loss_scale", 1.0)
+        scale = (weight if self._average else 1.0) * getattr(self.distributed_optimizer, "loss_scale", 1.0)
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if grad_tensors is None:
             gradients: list[Any] = [None] * len(tensors)
@@ -165,14 +169,16 @@ class DistributedModel(nn.Module):
         self._has_backward = True
         visit = pipeline.current()
         if visit is None:
-            torch.autograd.backward(tensors, scaled)
+            with sums.alone.backward():
+                torch.autograd.backward(tensors, scaled)
         else:
             visit.backward(tensors, scaled)
 
-    def take_backward(self) -> bool:
-        """True if backward() has run since the last call."""
-        had, self._has_backward = self._has_backward, False
-        return had
+    def take_use(self) -> tuple[bool, bool]:
+        """Whether it was called, and whether backward() has run, since the last time."""
+        use = self._was_called, self._has_backward
+        self._was_called = self._has_backward = False
+        return use
 
     def register_post_step_hook(self, hook: Callable[[Any, Any], None]) -> None:
         """hook(model, optimizer) runs once, after the next step's backward."""
@@ -181,7 +187,27 @@ class DistributedModel(nn.Module):
     def run_post_step_hooks(self) -> None:
         hooks, self._post_step = self._post_step, []
         for hook in hooks:
-            hook(self, state.optimizer)
+            hook(self, self.distributed_optimizer)
+
+    def __deepcopy__(self, memo: dict) -> "DistributedModel":
+        raise TypeError("a DistributedModel cannot be copied, since several ranks have its parameters: copy the module "
+                        "before smp.DistributedModel(module), or load this model's state_dict() into another one")
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a DistributedModel cannot be pickled or copied: save its state_dict()")
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> "DistributedModel":
+        """to(), half() and the like. RuntimeError if other ranks, masters or segments would not follow."""
+        is_cut = state.mesh.size("pp") > 1 and self.partitioned
+        if not is_cut and not getattr(self.distributed_optimizer, "has_copies", False):
+            return super()._apply(fn, recurse)
+        for name, value in [*self.local_named_parameters(), *self.module.named_buffers()]:
+            found = value if value.is_meta else fn(value.detach())
+            if (found.dtype, found.device) != (value.dtype, value.device):
+                raise RuntimeError(f"{name} is {value.dtype} on {value.device} and cannot become {found.dtype} on "
+                                   f"{found.device} any more, because the model has been cut or its optimizer has "
+                                   "copies of it: convert the module before smp.DistributedModel(module)")
+        return self
 
     # The partition.
 
@@ -216,30 +242,33 @@ class DistributedModel(nn.Module):
             return
         tree = Tree(self.module)
         traced = functools.cache(lambda: self._traced(tree, body))
-        if state.mesh.size("tp") > 1:
-            traced()  # on every rank, because the modules call collectives
-        self._take_homes(tree, agree(tree, lambda: decide(tree, traced(), microbatches)))
+        # The caller's modes are not those of the parameters and optimizers that are made here.
+        with torch.inference_mode(False), torch.enable_grad():
+            if state.mesh.size("tp") > 1:
+                traced()  # on every rank, since the modules communicate
+            self._take_homes(tree, agree(tree, lambda: decide(tree, traced(), microbatches)))
 
     def _traced(self, tree: Tree, body: Callable[[int], Any]) -> Trace | None:
         cfg = state.cfg
         if cfg.skip_tracing or not cfg.auto_partition or cfg.load_partition:
             return None
-        reason = None
-        if any(p.is_meta for p in self.module.parameters()):
-            reason = "its parameters have no values yet"
-        elif any(model.partitioned for model in alive()):
-            reason = "another model has been cut before"
-        else:
-            self._tree, self._trace, state.tracing = tree, Trace(), True
-            try:
-                body(0)
-                reason = "the step function does not call it"
-            except Traced:
-                return self._trace
-            finally:
-                self._trace, state.tracing = None, False
-        log.warning("the model is not traced, since %s: it is cut by numbers of parameters", reason)
-        return None
+        random = RandomState.of_process()
+        self._tree, self._trace, state.tracing = tree, Trace(), True
+        try:
+            if any(p.is_meta for p in self.module.parameters()):
+                raise Untraceable("its parameters have no values yet")
+            if any(model.partitioned for model in alive()):
+                raise Untraceable("another model has been cut before")
+            body(0)
+            raise Untraceable("the step function does not call it")
+        except Traced:
+            return self._trace
+        except Untraceable as problem:
+            log.warning("the model is not traced, since %s: it is cut by numbers of parameters", problem)
+            return None
+        finally:
+            self._trace, state.tracing = None, False
+            RandomState.set_process(random)
 
     def _take_homes(self, tree: Tree, homes: Homes) -> None:
         here = state.mesh.rank("pp")
@@ -273,12 +302,12 @@ class DistributedModel(nn.Module):
             callback(self)
 
     def prepare_step(self) -> None:
-        """Adds hooks to parameters that require gradients. A parameter may have been frozen in earlier steps."""
-        if state.mesh.size("pp") > 1:
-            for parameter in self.local_parameters():
-                if parameter.requires_grad and id(parameter) not in self._hooked:
-                    self._hooked.add(id(parameter))
-                    parameter.register_hook(pipeline.gradient_hook(parameter))
+        """Hooks parameters that need gradients; they may have been frozen before."""
+        gradients.set_aside(self)
+        for parameter in self.local_parameters():
+            if parameter.requires_grad and not hasattr(parameter, "_shoal_hooked"):
+                parameter._shoal_hooked = True
+                sums.hook_gradients(parameter)
 
     @torch.no_grad()
     def _equalize_replicas(self) -> None:
@@ -302,8 +331,9 @@ class DistributedModel(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.nn.Module's, also for gradients that the DistributedOptimizer has taken."""
         super().zero_grad(set_to_none)
-        if state.optimizer is not None and state.model is self:
-            state.optimizer.drop_gradients()
+        self.reduced = []
+        if self.distributed_optimizer is not None:
+            self.distributed_optimizer.drop_gradients()
 
     def named_parameters(self, prefix: str = "", recurse: bool = True,
                          remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
@@ -386,6 +416,10 @@ class DistributedModel(nn.Module):
                                "dict of this model, or strict=False")
         found.missing_keys[:], found.unexpected_keys[:] = missing, unexpected
         return found
+
+
+def _recordable(value: torch.Tensor) -> torch.Tensor:
+    return value.clone() if value.is_inference() else value
 
 
 def _plain(value: Any) -> Any:

@@ -74,7 +74,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, optimizer: torch.optim.Optimizer, static_loss_scale: float | None = None,
                  dynamic_loss_scale: bool = True, dynamic_loss_args: Mapping[str, Any] | None = None) -> None:
-        model = state.require().model
+        model = _model_of(optimizer)
         if model is None:
             raise RuntimeError("smp.DistributedOptimizer needs the model: make the smp.DistributedModel first")
         if isinstance(optimizer, DistributedOptimizer):
@@ -93,7 +93,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if any(hasattr(p, "tp_split") for p in model.parameters()):
             sharding.check_elementwise(optimizer, "tensor_parallel_degree > 1")
         gradients.install()
-        state.optimizer = self
+        state.optimizer = model.distributed_optimizer = self
         model.on_partition(self._take_partition)
 
     # torch.optim.Optimizer's own attributes are the inner optimizer's.
@@ -195,6 +195,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self.load_state_dict(pending)
+
+    @property
+    def has_copies(self) -> bool:
+        """True if it updates masters or segments instead of the parameters themselves."""
+        return any(piece.value is not piece.parameter for piece in self._pieces or ())
 
     @property
     def partitioned(self) -> bool:
@@ -319,6 +324,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Like torch.optim.Optimizer's, for parameters, masters and segments."""
         self.drop_gradients()
+        self._model.reduced = []
         for parameter in self._model.local_parameters():
             if parameter.grad is not None:
                 if set_to_none:
@@ -447,6 +453,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 state_of[key] = value.clone() if isinstance(value, torch.Tensor) else value
         if state_of:
             self.optimizer.state[piece.value] = state_of
+
+
+def _model_of(optimizer: torch.optim.Optimizer) -> Any:
+    """The DistributedModel that has one of its parameters; without such a one the newest."""
+    from shoal.torch.parallel import model as models  # it needs this module's siblings
+
+    given = {id(getattr(p, "tp_part", p)) for group in optimizer.param_groups for p in group["params"]}
+    for model in models.alive() if state.require().model is not None else ():
+        if any(id(p) in given or id(getattr(p, "_shoal_was", p)) in given for p in model.parameters()):
+            return model
+    return state.model
 
 
 def _loss_scale(static: float | None, dynamic: bool, arguments: Mapping[str, Any] | None) -> LossScale | None:

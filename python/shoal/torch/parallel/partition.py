@@ -70,6 +70,10 @@ class Traced(BaseException):
     """Raised to end a step function that runs only to trace a model."""
 
 
+class Untraceable(Exception):
+    """Why a model cannot be traced."""
+
+
 class Trace:
     """Costs of modules, measured while the model runs once."""
 
@@ -128,6 +132,11 @@ class Trace:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def is_whole(module: nn.Module) -> bool:
+    """True for modules that no partition may cut. Those with `tp_whole` draw random numbers as one."""
+    return is_parametrized(module) or getattr(module, "tp_whole", False)
 
 
 class Tree:
@@ -228,11 +237,21 @@ def _named(tree: Tree, ranks: dict[str, int], source: str) -> dict[int, int]:
     return {numbers[name]: rank for name, rank in ranks.items()}
 
 
+def _outer_whole(tree: Tree, number: int | None) -> int | None:
+    """The module itself or the nearest one around it that cannot be cut."""
+    while number is not None and not is_whole(tree.modules[number]):
+        number = tree.parents[number]
+    return number
+
+
 def _by_hand(tree: Tree, pins: dict[int, int], default: int) -> dict[int, int]:
     ranks: dict[int, int] = {}
     for number in range(len(tree.modules)):
         parent = tree.parents[number]
         ranks[number] = pins.get(number, default if parent is None or number == 0 else ranks[parent])
+        if parent is not None and ranks[number] != ranks[parent] and (outer := _outer_whole(tree, parent)) is not None:
+            raise ValueError(f"partition {ranks[number]} has {tree.names[number]}, but {tree.names[outer]} around it "
+                             f"is on partition {ranks[outer]} and cannot be cut: assign all of it to one")
     units: dict[int, int] = {}
 
     def take(number: int) -> None:
@@ -300,7 +319,7 @@ def _automatic(tree: Tree, trace: Trace | None, microbatches: int) -> dict[int, 
         """The nearest descendants that are called separately. Containers without a forward are replaced by their
         children."""
         module = tree.modules[number]
-        if is_parametrized(module) or (trace is None and isinstance(module, nn.MultiheadAttention)):
+        if is_whole(module) or (trace is None and isinstance(module, nn.MultiheadAttention)):
             return []
         found = []
         for child in tree.children[number]:

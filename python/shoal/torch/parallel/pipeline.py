@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, NamedTuple
@@ -20,11 +19,11 @@ import torch
 from torch import nn
 
 from shoal.torch.parallel.messages import Channel, Modules, Packed, Parcel, pack
+from shoal.torch.parallel.sums import NO_BACKWARD, VisitSums, current, here
 from shoal.torch.parallel.turns import Ended, Microbatch, Peers, RandomState, Turns
 
 log = logging.getLogger("shoal.torch.parallel")
 CALL, FETCH, BACKWARD, ANSWER, PHASE, DONE, LEAVE = range(7)
-_here = threading.local()
 
 
 class _Head(NamedTuple):
@@ -43,11 +42,6 @@ class _Failure(NamedTuple):
     when: float
     rank: int
     text: str
-
-
-def current() -> "Visit | None":
-    """This thread's run and microbatch. None outside a pipeline's step."""
-    return getattr(_here, "visit", None)
 
 
 def _devices() -> list[str]:
@@ -107,6 +101,8 @@ class _Request(torch.autograd.Function):
     def backward(ctx, *gradients):
         call = ctx.call
         visit: Visit = call["visit"]
+        if visit.microbatch.phase % 2 == 0:
+            raise RuntimeError(NO_BACKWARD)
         answer = visit.exchange(call["to"], BACKWARD, (call["name"], caller_settings()),
                                 visit.run.pack(list(gradients)))
         return None, None, *answer.open(visit.run.modules)
@@ -295,7 +291,7 @@ class Run:
         first = channel.rank == 0
         self.turns = Turns(count, (count if self.simple else active) if first else None, peers)
         self.visits = [Visit(self, microbatch) for microbatch in self.turns.microbatches]
-        self.gradients = _Gradients()
+        self.gradients = VisitSums()
         self._settings = caller_settings()
         self._context = copy_context()
         self._threads: list[threading.Thread] = []
@@ -372,6 +368,7 @@ class Run:
         receiver.join()
         for thread in self._threads:
             thread.join()
+        self.visits.clear()  # each has the Run
         if self._peers is not None and self._peers.leads:
             self._peers.end(self.turns.failed)
         elif self._following is not None and not self.turns.failed:
@@ -400,7 +397,7 @@ class Run:
 
     def _start_visit(self, visit: Visit, target: Callable[[], None]) -> threading.Thread:
         def body() -> None:
-            _here.visit = visit
+            here.visit = visit
             with self._failing(), applied(self._settings), torch.autograd.set_multithreading_enabled(False):
                 target()
 
@@ -486,46 +483,6 @@ class Run:
             if self.channel.rank != 0 and head.microbatch not in self._serving:
                 self._serving.add(head.microbatch)
                 self._start_visit(visit, visit.serve)
-
-
-class _Gradients:
-    """Adds up gradients of parameters that several visits use, such as a tied embedding, in a fixed order.
-
-    The first visit that reaches a parameter adds to .grad as usual. Every other visit has a sum of its own. At the end
-    of the step these are added to .grad in the order of visits, because the order in which visits run depends on
-    timing.
-    """
-
-    def __init__(self) -> None:
-        self._first: dict[nn.Parameter, tuple[int, int]] = {}
-        self._others: dict[nn.Parameter, dict[tuple[int, int], torch.Tensor]] = {}
-
-    def take(self, parameter: nn.Parameter, visit: tuple[int, int], gradient: torch.Tensor) -> torch.Tensor | None:
-        """Returns the tensor to add to .grad in place of `gradient`. None: add the gradient itself."""
-        if self._first.setdefault(parameter, visit) == visit:
-            return None
-        sums = self._others.setdefault(parameter, {})
-        sums[visit] = sums[visit] + gradient if visit in sums else gradient.clone()
-        return torch.zeros_like(gradient)
-
-    def add(self) -> None:
-        with torch.no_grad():
-            for parameter, sums in self._others.items():
-                for _, gradient in sorted(sums.items(), key=lambda item: item[0]):
-                    parameter.grad += gradient
-
-
-def gradient_hook(parameter: nn.Parameter) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """Returns a gradient hook that lets other microbatches take a turn and orders the sums of gradients."""
-    parameter_of = weakref.ref(parameter)
-
-    def hook(gradient: torch.Tensor) -> torch.Tensor | None:
-        visit = current()
-        if visit is None:
-            return None
-        visit.run.turns.pause(visit.microbatch)
-        return visit.run.gradients.take(parameter_of(), visit.microbatch.visit, gradient)
-    return hook
 
 
 def pause_hook(module: nn.Module, args: Any) -> None:

@@ -1,6 +1,7 @@
 """The state of model parallelism in this process, which is the package's only global variable."""
 import logging
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,11 +34,29 @@ class State:
         """Restores the state before init()."""
         self.cfg: Config | None = None
         self.mesh: Mesh | None = None
-        self.model: Any = None
-        self.optimizer: Any = None
+        self.model = self.optimizer = None
+        self.engine: Any = None  # what the models share (model.py)
         self.module_manager = ModuleManager()
         self.tracing = False
         self.owns_default_group = False
+
+    # What a script drops is free: it keeps its model and its optimizer itself.
+
+    @property
+    def model(self) -> Any:
+        return self._model and self._model()
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        self._model = model if model is None else weakref.ref(model)
+
+    @property
+    def optimizer(self) -> Any:
+        return self._optimizer and self._optimizer()
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self._optimizer = optimizer if optimizer is None else weakref.ref(optimizer)
 
     @property
     def initialized(self) -> bool:

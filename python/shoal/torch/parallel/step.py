@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shoal.torch.parallel import gradients, model as models, pipeline
+from shoal.torch.parallel import gradients, model as models, sums
 from shoal.torch.parallel.state import state
 from shoal.torch.parallel.turns import RandomState
 
@@ -166,19 +166,19 @@ def step(function: Callable | None = None, *, non_split_inputs: Sequence[str] = 
 
         loss = train_step(model, data, target).reduce_mean()
 
-    Every rank of a pipeline calls it with the same arguments. Tensors in the arguments are split along dimension 0 into
-    cfg.microbatches parts, also if they are nested in lists, tuples, dicts or dataclasses. If the batch does not
-    divide, the parts are unequal and are weighted by their sizes. Objects with a method smp_slice(microbatches, index,
-    axis) split themselves. Other values are passed whole. The function must call model.backward(loss) instead of
-    loss.backward(). Gradients are averaged over microbatches. Once backward_passes_per_step steps have run, they are
-    also averaged over the ranks with different batches.
+    Every rank of a pipeline calls it with the same arguments. Tensors in the arguments, also those nested in lists,
+    tuples, dicts and dataclasses, are split along dimension 0 into cfg.microbatches parts. A batch that does not
+    divide has unequal parts, which count by their sizes. Other values are passed on whole, and objects that have
+    smp_slice(microbatches, index, axis) split themselves. The function must call model.backward(loss) instead of
+    loss.backward(). Its gradients are the mean over microbatches and, once backward_passes_per_step steps have run,
+    over the ranks with different batches.
 
     non_split_inputs: names of arguments to pass whole.
     input_split_axes: by argument name, the dimension to split instead of 0.
 
-    Returns the function's result on every pipeline rank, with a StepOutput in place of each tensor. The outputs are
-    detached. Raises ValueError if tensors have different sizes and one does not divide. If one rank of the pipeline
-    fails, every rank raises RuntimeError.
+    Returns what the function returns, with a StepOutput in the place of each tensor, on every pipeline rank. The
+    outputs are detached. Raises ValueError where tensors of different sizes do not divide; RuntimeError on every rank
+    of the pipeline where one of them fails. The random state is then as before the step.
     """
     if function is None:
         return functools.partial(step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes)
@@ -215,16 +215,24 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
         model.prepare_step()
 
     def trained() -> list[int]:
-        return [model.number for model in alive if model.take_backward()]
+        """If one model has run backward(), the gradient may have reached each one that was called."""
+        used = [(model, *model.take_use()) for model in alive]
+        return [model.number for model, called, had in used if had or called and any(one[2] for one in used)]
 
-    if state.mesh.size("pp") == 1:
-        output, numbers = _run_alone(body, weights), trained()
-    else:
-        run = models.engine().run(len(weights))
-        if state.mesh.rank("pp") == 0:
-            output, numbers = run.run_bodies(body, lambda results: (_merged(results, weights), trained()))
+    before = RandomState.of_process()
+    try:
+        if state.mesh.size("pp") == 1:
+            output, numbers = _run_alone(body, weights), trained()
         else:
-            output, numbers = run.serve()
+            run = models.engine().run(len(weights))
+            if state.mesh.rank("pp") == 0:
+                output, numbers = run.run_bodies(body, lambda results: (_merged(results, weights), trained()))
+            else:
+                output, numbers = run.serve()
+    except BaseException:
+        RandomState.set_process(before)
+        trained()
+        raise
     for model in alive:
         if model.number in numbers:
             model.passes += 1
@@ -243,7 +251,8 @@ def _run_alone(body: Callable[[int], Any], weights: list[float]) -> Any:
     for index, random in enumerate(states):
         if len(states) > 1:
             RandomState.set_process(random)
-        results.append(body(index))
+        with sums.alone.step():
+            results.append(body(index))
     if len(states) > 1:
         RandomState.set_process(after)
     return _merged(results, weights)

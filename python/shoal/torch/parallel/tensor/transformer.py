@@ -29,6 +29,8 @@ def _initialize(linear: nn.Linear, initializer_range: float, use_normal_initiali
 class _Normed(DistributedModule):
     """The base of SMP's layers: normalizes their input, their output after the residual connection, or both."""
 
+    tp_whole = True  # partitions do not cut between enter() and leave()
+
     def __init__(self, hidden_size: int, layernorm_epsilon: float, pre_layernorm: bool, post_layernorm: bool,
                  tp: TensorParallel | None) -> None:
         super().__init__(tp)
@@ -146,6 +148,8 @@ class DistributedTransformerLayer(DistributedModule):
     Arguments are SMP's. With add_cross_attention the inputs and results are
     (hidden_states, cross_states, attention_mask, cross_mask).
     """
+
+    tp_whole = True
 
     def __init__(self, num_attention_heads: int = 32, attention_head_size: int = 32, hidden_size: int = 1024,
                  intermediate_size: int = 4096, attention_dropout_prob: float = 0.1, hidden_dropout_prob: float = 0.1,
