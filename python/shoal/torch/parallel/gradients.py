@@ -184,7 +184,8 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
     total = torch.zeros((), dtype=torch.float64, device=device)
     is_max = norm_type == float("inf")
     if counted:
-        norms = torch.stack([n.to(device) for n in torch._foreach_norm(counted, norm_type, dtype=torch.float32)])
+        dtype = torch.float64 if any(g.dtype == torch.float64 for g in counted) else torch.float32
+        norms = torch.stack([n.to(device) for n in torch._foreach_norm(counted, norm_type, dtype=dtype)])
         total = norms.double().max() if is_max else norms.double().pow(norm_type).sum()
     group = norm_group()
     if dist.get_world_size(group) > 1:
