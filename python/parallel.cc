@@ -136,8 +136,7 @@ std::string parse_parameters(const std::string& text, const std::string& source)
   parallel::SmpRaw raw;
   OptionSet options;
   parallel::declare_smp_keys(options, raw);
-  const Json* const inner = find_field(json, "parameters");
-  options.add_json(inner == nullptr ? json : *inner, source);
+  options.add_json(parallel::given_smp_keys(json, source).value_or(Json::object()), source);
   options.finish();
   const Json out = {{"keys", resolved_keys(parameters, raw)},
                     {"plan", parallel::plan_json(parameters.plan)},

@@ -523,15 +523,31 @@ void check_fixed(const Json& json, const SmpRaw& raw, bool pytorch,
   }
 }
 
+bool is_wrapped(const Json& json) {
+  return json.is_object() && (json.contains("parameters") || json.contains("enabled"));
+}
+
 }  // namespace
+
+std::optional<Json> given_smp_keys(const Json& json, const std::string& source) {
+  if (!is_wrapped(json)) return json;
+  Json inner = Json::object();
+  bool enabled = true;
+  OptionSet around;
+  around.section(source).boolean("enabled", &enabled).object("parameters", &inner);
+  for (const auto& [key, value] : json.items())
+    SHOAL_CHECK(key == "parameters" || key == "enabled",
+                "{} has {} beside parameters; there only enabled belongs", source, key);
+  around.add_json(json, source);
+  around.finish();
+  if (!enabled) return std::nullopt;
+  return inner;
+}
 
 SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
                                    const std::string& source) {
-  if (const Json* const inner = find_field(json, "parameters")) {
-    for (const auto& [key, value] : json.items())
-      SHOAL_CHECK(key == "parameters" || key == "enabled",
-                  "{} has {} beside parameters; there only enabled belongs", source, key);
-    if (plain(field_or(json, "enabled", Json(true), source)) != "false")
+  if (is_wrapped(json)) {
+    if (const auto inner = given_smp_keys(json, source))
       return parse_smp_parameters(*inner, run, source + "/parameters");
     SmpParameters none = parse_smp_parameters(Json::object(), run, source);
     none.notices.push_back(fmt::format("{} is not enabled: no model parallelism", source));

@@ -42,7 +42,13 @@ struct SmpParameters {
   std::vector<std::string> notices = {};  // each names a key without effect and the reason
 };
 
-// `json`: the object of parameters, or {"enabled": ..., "parameters": {...}} around it. Throws
+// The object of SMP's keys in `json`, which may have {"enabled": ..., "parameters": {...}} around
+// it. nullopt: it is not enabled, which means no model parallelism. Throws invalid_argument if
+// there is more around it.
+std::optional<nlohmann::json> given_smp_keys(const nlohmann::json& json,
+                                             const std::string& source = "mp_parameters");
+
+// `json`: as above; nothing that is not enabled has an effect. Throws
 // invalid_argument with every problem, one per line, each naming its key; for an unknown key also
 // the nearest one. `source` says in messages where the object was found.
 SmpParameters parse_smp_parameters(const nlohmann::json& json, const RunValues& run = {},

@@ -179,6 +179,13 @@ class Parameters(unittest.TestCase):
         with self.assertRaisesRegex(AttributeError, "no parameter partition$"):
             config.partition
 
+    def test_parameters_that_are_not_enabled_have_no_effect(self):
+        on = {"partitions": 4, "ddp": True, "auto_partition": False, "default_partition": 1, "fp16_params": True}
+        for off in ({"enabled": False}, {"enabled": "False", "parameters": on}, {"enabled": 0, "parameters": on}):
+            config = smp.Config(off)
+            self.assertEqual(config._parsed["keys"], smp.Config({})._parsed["keys"])
+            self.assertFalse(config.ddp or config.fp16_params)
+
     def test_wrong_keys_and_values_are_told_all_at_once(self):
         text = self.refused({"partition": 4, "microbatches": 0})
         self.assertIn("did you mean partitions", text)

@@ -93,6 +93,11 @@ void take_full_eval(TrainingArguments& a) {
   take(a.fp16_full_eval, "fp16", a.fp16, a.bf16);
 }
 
+// The run is then one without mp_parameters.
+void drop_if_disabled(nlohmann::json& smp) {
+  if (!smp.empty() && !parallel::given_smp_keys(smp)) smp = nlohmann::json::object();
+}
+
 }  // namespace
 
 void declare_plan_options(OptionSet& options, TrainingArguments& a) {
@@ -108,6 +113,7 @@ void declare_plan_options(OptionSet& options, TrainingArguments& a) {
 
 void take_given(const OptionSet& options, TrainingArguments& arguments) {
   nlohmann::json& smp = arguments.mp_parameters;
+  drop_if_disabled(smp);
   const bool flat_only = smp.empty();
   nlohmann::json* const inner = smp.contains("parameters") ? &smp["parameters"] : &smp;
   SHOAL_CHECK(inner->is_object() || inner->is_null(),
@@ -138,6 +144,7 @@ void take_given(const OptionSet& options, TrainingArguments& arguments) {
 
 TrainingArguments resolve_arguments(TrainingArguments a) {
   if (a.model_parallel) return a;
+  drop_if_disabled(a.mp_parameters);
   std::string problems;
   const auto collect = [&problems](const auto& check) {
     try {

@@ -128,11 +128,21 @@ TEST(SmpParameters, NamesWhatIsWrong) {
       {R"({"optimize": "size"})", "one of memory, speed"},
       {R"({"placement_strategy": "DPX"})", "another order of the letters D, P and T"},
       {R"({"enabled": true, "parameters": {}, "more": 1})", "more beside parameters"},
+      {R"({"enabled": false, "partitions": 4})", "partitions beside parameters"},
+      {R"({"enabled": "perhaps", "parameters": {}})", "true or false"},
       {R"([1])", "not a JSON object"},
   });
   EXPECT_EQ(parse(R"({"partitions": 4, "pipeline_parallel_degree": 4})").plan.mesh.pipeline, 4);
   EXPECT_THAT(parse(R"({"enabled": false, "parameters": {"partitions": 4}})").notices,
               ElementsAre(HasSubstr("not enabled")));
+  for (const char* off : {R"({"enabled": false})", R"({"enabled": "False"})", R"({"enabled": 0})",
+                          R"({"enabled": "no", "parameters": {"partitions": 4}})"}) {
+    const SmpParameters none = parse(off);
+    EXPECT_EQ(none.plan.mesh.pipeline, 1) << off;
+    EXPECT_THAT(none.notices, ElementsAre(HasSubstr("not enabled"))) << off;
+    EXPECT_EQ(given_smp_keys(json::parse(off)), std::nullopt) << off;
+  }
+  EXPECT_THAT(parse(R"({"enabled": true})").notices, IsEmpty());
   for (const char* order : {"PDT", "PTD", "DPT", "DTP", "TPD", "TDP"})
     EXPECT_EQ(parse_smp_parameters({{"placement_strategy", order}}).plan.mesh.placement.letters(),
               order);

@@ -283,6 +283,16 @@ TEST(Arguments, MpParametersAndTheRunsOptionsAgreeOrAreRefused) {
                     HasSubstr("bf16 is false in mp_parameters and bf16 is true")));
 }
 
+TEST(Arguments, MpParametersThatAreNotEnabledHaveNoEffect) {
+  TrainingArguments arguments;
+  arguments.mp_parameters = {{"enabled", false},
+                             {"parameters", {{"partitions", 2}, {"bf16", true}}}};
+  const TrainingArguments resolved = resolve_arguments(arguments);
+  EXPECT_TRUE(resolved.mp_parameters.empty());
+  EXPECT_FALSE(resolved.model_parallel);
+  EXPECT_FALSE(resolved.bf16);
+}
+
 TEST(Arguments, TwoPrecisionsAreRefusedOnce) {
   TrainingArguments arguments;
   arguments.bf16 = arguments.fp16 = true;
