@@ -56,13 +56,15 @@ class SplitLoss(Words):
 class Pair(nn.Module):
     """A module of SMP's that takes a tuple."""
 
-    def __init__(self, cls, cross=False, **arguments):
+    def __init__(self, cls, cross=False, broadcast=None, **arguments):
         super().__init__()
-        self.inner, self.cross = cls(**arguments), cross
+        self.inner, self.cross, self.broadcast = cls(**arguments), cross, broadcast
 
     def forward(self, x):
         mask = torch.zeros(x.shape[0], 1, 1, x.shape[1], dtype=x.dtype)
         mask[0, ..., -2:] = -1e9
+        if self.broadcast:  # for all samples; each batch has its own
+            mask = (x[0] @ x[0].t()).tanh().detach().view(*[1] * (self.broadcast - 2), x.shape[1], x.shape[1])
         out = self.inner((x, x.flip(1) * 2, mask, mask) if self.cross else (x, mask))
         return out[0] if isinstance(out, tuple) else out
 
@@ -79,6 +81,8 @@ def layer(name):
         "words": Words,
         "split_loss": SplitLoss,
         "attention": lambda: Pair(tensor.nn.DistributedAttentionLayer, **HEADS, **QUIET, pre_layernorm=True),
+        "mask4": lambda: Pair(tensor.nn.DistributedAttentionLayer, broadcast=4, **HEADS, **QUIET),
+        "mask2": lambda: Pair(tensor.nn.DistributedAttentionLayer, broadcast=2, **HEADS, **QUIET),
         "output": lambda: tensor.nn.DistributedTransformerOutputLayer(WIDTH, 12, 0.0, "relu"),
         "layer": lambda: Pair(tensor.nn.DistributedTransformerLayer, cross=True, add_cross_attention=True, **HEADS,
                               **QUIET, intermediate_size=12, causal_mask_size=32),
@@ -89,8 +93,8 @@ def layer(name):
     }[name]()
 
 
-LAYERS = ("plain", "embedding", "mlp", "linear", "words", "split_loss", "attention", "output", "layer", "transformer",
-          "lm_head")
+LAYERS = ("plain", "embedding", "mlp", "linear", "words", "split_loss", "attention", "mask4", "mask2", "output",
+          "layer", "transformer", "lm_head")
 
 
 def layer_loss(model, batch):
@@ -113,7 +117,29 @@ def layer_case(rank, size, name, mode):
     return compare(lambda: layer(name).double(), batches, layer_loss, mode)
 
 
+def wrong_ids(rank, size, mode, name):
+    begin(mode)
+    model = layer(name)
+    ids = torch.arange(8).view(1, 8)
+    if rank == 0 or mode != "batch":  # there only this rank's batch has it
+        ids[0, 3] = 11
+    try:
+        if name == "words":
+            model(ids)
+        else:
+            scores = model.head(torch.zeros(1, 8, WIDTH), gather=False)
+            vocabulary_cross_entropy(scores, ids, 11, model.head.tp)
+    except IndexError as problem:
+        return str(problem)
+
+
 class Layers(Comparison):
+    def test_ids_outside_a_split_vocabulary(self):
+        for name, what in (("words", "token ids"), ("split_loss", "targets")):
+            for mode in ("batch", "none"):
+                for text in ranks.run(2, wrong_ids, mode, name):
+                    self.assertRegex(text or "no error", f"{what} from 0 to 11 are outside of the vocabulary")
+
     def test_layers_equal_one_process(self):
         for size in (2, 4):
             self.check(size, [(name, mode) for name in LAYERS for mode in MODES], layer_case)

@@ -1,4 +1,5 @@
 """Ranks as forked processes of one host, each in a process group of its own making."""
+import contextlib
 import multiprocessing
 import os
 import tempfile
@@ -20,8 +21,11 @@ def _rank(body, backend, rank, size, path, timeout, pipe, arguments):
         dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=size,
                                 timeout=timedelta(seconds=timeout))
         result = body(rank, size, *arguments)
-        dist.destroy_process_group()
+        if backend != "gloo":
+            dist.destroy_process_group()
         pipe.send((True, result))
+        if backend == "gloo":  # peers may still use its connections: keep it until all have a result
+            pipe.recv()
     except BaseException as problem:  # the parent reports it
         pipe.send((False, f"{type(problem).__name__}: {problem}\n{traceback.format_exc()}"))
     pipe.close()
@@ -40,7 +44,7 @@ def start(size, body, *arguments, backend="shoal", timeout=30, path):
     """Processes and the pipes that their results come from."""
     started = []
     for rank in range(size):
-        receiver, sender = CONTEXT.Pipe(False)
+        receiver, sender = CONTEXT.Pipe()
         process = CONTEXT.Process(target=_rank, args=(body, backend, rank, size, path, timeout, sender, arguments))
         process.start()
         sender.close()
@@ -56,6 +60,9 @@ def collect(started, seconds=60):
             results.append(receiver.recv() if receiver.poll(seconds) else (False, f"no result within {seconds} s"))
         except EOFError:
             results.append(None)
+    for _, receiver in started:
+        with contextlib.suppress(OSError):  # the rank has ended
+            receiver.send("end")
     for process, _ in started:
         process.join(5)
         if process.is_alive():

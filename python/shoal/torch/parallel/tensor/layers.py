@@ -156,6 +156,17 @@ class VocabularyHead(_SplitLinear):
         return gather_features(y, self.out_features, self.tp) if gather else y
 
 
+def check_ids(ids: Tensor, count: int, name: str) -> None:
+    """IndexError unless all are in [0, count), as of nn.Embedding. Each tp rank has the same ids, so each raises it. On
+    GPUs the device's assertion fails, without a wait."""
+    inside = ((ids >= 0) & (ids < count)).all()
+    if ids.device.type != "cpu":
+        torch._assert_async(inside)
+    elif not inside:
+        raise IndexError(f"{name} from {int(ids.min())} to {int(ids.max())} are outside of the vocabulary, which has "
+                         f"{count}: compare the tokenizer's size with the model's")
+
+
 class DistributedEmbedding(DistributedModule):
     """nn.Embedding split over the embedding dimension, as in SMP, or over the vocabulary.
 
@@ -164,7 +175,7 @@ class DistributedEmbedding(DistributedModule):
 
     `split`: "embedding" or "vocabulary". A head can share the weight only with "vocabulary". The tensor-parallel degree
     need not divide the split dimension. max_norm, scale_grad_by_freq and sparse are refused, because they need whole
-    rows or all ids.
+    rows or all ids. IndexError on every tp rank if an id is outside the vocabulary.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
@@ -196,11 +207,12 @@ class DistributedEmbedding(DistributedModule):
         if self.split == "embedding":
             y = gather_features(F.embedding(ids, self.weight, self.padding_idx), self.embedding_dim, self.tp)
         else:
+            if self.tp.size == 1:
+                return F.embedding(ids, self.weight, self.padding_idx) * self.scale
+            check_ids(ids, self.num_embeddings, "token ids")
             first, rows = self.weight.tp_split.ranges(self.tp.rank, self.tp.size)[0]
             own = ids - first
             others = (own < 0) | (own >= rows)
-            if self.tp.size == 1:  # here F.embedding refuses ids outside the vocabulary
-                return F.embedding(ids, self.weight, self.padding_idx) * self.scale
             padding = None if self.padding_idx is None or not 0 <= self.padding_idx - first < rows \
                 else self.padding_idx - first
             y = F.embedding(own.masked_fill(others, 0), self.weight, padding)
@@ -262,6 +274,7 @@ def vocabulary_cross_entropy(scores: Tensor, targets: Tensor, vocabulary: int, t
     if tp.size == 1:
         return F.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
     gathered = gather_samples(targets, tp)
+    check_ids(gathered.masked_fill(gathered == ignore_index, 0), vocabulary, "targets")
     first = TensorSplit(0, vocabulary).ranges(tp.rank, tp.size)[0][0]
     losses = _VocabularyCrossEntropy.apply(scores, gathered, first, tp)
     counted = targets != ignore_index

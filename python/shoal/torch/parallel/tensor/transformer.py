@@ -55,7 +55,8 @@ class DistributedAttentionLayer(_Normed):
         layer = smp.nn.DistributedAttentionLayer(num_attention_heads=16, attention_head_size=64, hidden_size=1024)
         y = layer((hidden_states, attention_mask))     # [N, S, H], [N, 1, 1, S] -> [N, S, H]
 
-    Arguments are SMP's. With cross_attention the inputs are (hidden_states, cross_states, attention_mask).
+    Arguments are SMP's. The mask may have any shape that broadcasts to [N, 1, S, S]. With cross_attention the inputs
+    are (hidden_states, cross_states, attention_mask).
     causal_mask_size: any number makes self-attention causal. With pre_layernorm and without post_layernorm the result
     has no residual connection, as in SMP's reference. Raises ValueError if the degree does not divide the heads.
     """
@@ -86,6 +87,8 @@ class DistributedAttentionLayer(_Normed):
 
     def _mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
         if mask is not None:
+            if self.tp.split == "batch" and self.tp.size > 1:  # a broadcast mask may be another on each rank
+                mask = mask[(None,) * (4 - mask.dim())].expand(query.shape[0] // self.tp.size, -1, -1, -1)
             mask = gather_samples(mask, self.tp).to(query.dtype)
         if not self.causal:
             return mask
@@ -175,6 +178,15 @@ class DistributedTransformerLayer(DistributedModule):
                                                         activation, **common)
 
     def forward(self, inputs: tuple) -> tuple:
+        if self.tp.split != "sequence":
+            return self._layers(inputs)
+        own_random_numbers.begin(self.tp, inputs[0].device, self.training)  # here, since pipelines cut between layers
+        try:
+            return self._layers(inputs)
+        finally:
+            own_random_numbers.end()
+
+    def _layers(self, inputs: tuple) -> tuple:
         if not self.add_cross_attention:
             hidden_states, mask = inputs
             return self.output(self.attention((hidden_states, mask))), mask
@@ -215,10 +227,8 @@ class DistributedTransformer(DistributedModule):
             x = self.input_layernorm(x)
         if self.tp.split == "sequence":
             x = split_sequence(x, self.tp)
-            own_random_numbers.begin(self.tp, x.device, self.training)
         x, *others = self.seq_layers((x, *others))
         if self.tp.split == "sequence":
-            own_random_numbers.end()
             x = gather_sequence(x, self.tp)
         return (x if self.output_layernorm is None else self.output_layernorm(x), *others)
 
