@@ -85,12 +85,12 @@ constexpr std::array kKeys = {
            SmpInteger{&SmpRaw::sharded_data_parallel_degree}, "1",
            "above 1: parameters, gradients and optimizer state over so many replicas (ZeRO-3; "
            "MiCS where there are more)",
-           "refused: use shard_optimizer_state"},
+           "done, by PyTorch's fully_shard(); not with pipeline_parallel_degree"},
     SmpKey{"hybrid_shard_degree", "", version2, SmpInteger{&SmpRaw::hybrid_shard_degree, 0},
            "1; version 2's 0 leaves it to the script",
            "the same in version 2; 0: over all replicas, as FSDP's FULL_SHARD, which version 2 "
            "then leaves it to",
-           "refused: use shard_optimizer_state"},
+           "done; not with pipeline_parallel_degree"},
     SmpKey{"sharding_strategy", "", ours,
            SmpWord{&SmpRaw::sharding_strategy,
                    "NO_SHARD|SHARD_GRAD_OP|FULL_SHARD|HYBRID_SHARD|_HYBRID_SHARD_ZERO2"},
@@ -98,19 +98,20 @@ constexpr std::array kKeys = {
            "FSDP's names: SHARD_GRAD_OP shards gradients and optimizer state (ZeRO-2), FULL_SHARD "
            "parameters too, both over the degree or all; the HYBRID ones are these two and want a "
            "degree",
-           "refused: use shard_optimizer_state"},
+           "done; not with pipeline_parallel_degree. SHARD_GRAD_OP keeps parameters whole only "
+           "during a step"},
     SmpKey{"sdp_reduce_bucket_size", "", version1,
            SmpInteger{&SmpRaw::sdp_reduce_bucket_size, 1, kAnySize}, "5e8",
            "elements of a bucket of gradients",
-           "no effect: gradients are summed in buckets of 25 MiB"},
+           "no effect: gradients are summed in buckets of 25 MiB, or by the module that is "
+           "sharded"},
     SmpKey{"sdp_param_persistence_threshold", "", version1,
            SmpInteger{&SmpRaw::sdp_param_persistence_threshold, 0, kAnySize}, "1e6",
            "parameters of at most so many elements stay on every rank",
-           "no effect: parameters are not sharded"},
+           "done: gradients and optimizer state of these parameters are whole too"},
     SmpKey{"sdp_max_live_parameters", "", version1,
            SmpInteger{&SmpRaw::sdp_max_live_parameters, 1, kAnySize}, "1e9",
-           "elements gathered at a time; prefetching waits above it",
-           "no effect: parameters are not sharded"},
+           "elements gathered at a time; prefetching waits above it"},
     SmpKey{"sdp_hierarchical_allgather", "", version1, SmpFlag{&SmpRaw::sdp_hierarchical_allgather},
            "true",
            "false: no all-gather, of any kind, goes by hosts first; true: the selection rules "
@@ -118,7 +119,7 @@ constexpr std::array kKeys = {
     SmpKey{"sdp_gradient_clipping", "", version1,
            SmpReal{.field = &SmpRaw::sdp_gradient_clipping, .min = 0}, "1.0",
            "the run's `max_grad_norm`, which must be equal; with sharded parameters only",
-           "no effect: parameters are not sharded; clip with torch.nn.utils"},
+           "done by DistributedOptimizer.step(), with sharded parameters only"},
     // --- activations
     SmpKey{"activation_checkpointing", "", ours, SmpWord{&SmpRaw::activation_checkpointing, ""},
            "the run's `gradient_checkpointing`",

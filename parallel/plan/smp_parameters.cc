@@ -321,6 +321,13 @@ class Reader {
       level = std::max(level, 1);
     }
     if (level <= 1) plan_.sharding.degree = 0;
+    if (run_.pytorch && level >= 2 && plan_.mesh.pipeline > 1)
+      refuse(
+          "{} shards parameters, and pipeline_parallel_degree is {}, which PyTorch models do not "
+          "have together: PyTorch's fully_shard() gathers parameters for one thread, and each "
+          "microbatch of a pipeline has its own; use shard_optimizer_state",
+          strategy.empty() ? "sharded_data_parallel_degree" : "sharding_strategy",
+          plan_.mesh.pipeline);
   }
 
   void sharding_sizes() {
@@ -331,12 +338,14 @@ class Reader {
       into = *given;
       if (sharding.level < from_level)
         note("{} has no effect: {} not sharded", name,
-             from_level == 3 ? "parameters are" : "nothing is");
+             from_level == 1 ? "nothing is" : "parameters are");
     };
+    const int of_parameters = run_.pytorch ? 2 : 3;  // fully_shard() always shards them
     size("sdp_reduce_bucket_size", raw_.sdp_reduce_bucket_size, sharding.bucket_elements, 1);
     size("sdp_param_persistence_threshold", raw_.sdp_param_persistence_threshold,
-         sharding.persistence_threshold, 3);
-    size("sdp_max_live_parameters", raw_.sdp_max_live_parameters, sharding.max_live_parameters, 3);
+         sharding.persistence_threshold, of_parameters);
+    size("sdp_max_live_parameters", raw_.sdp_max_live_parameters, sharding.max_live_parameters,
+         of_parameters);
     if (!raw_.sdp_hierarchical_allgather.value_or(true))
       out_.collectives = "all_gather:^hierarchical";
 

@@ -1,8 +1,8 @@
 """Hugging Face's own models over generated layouts equal one process: three steps' losses, gradients and norms.
 
-A layout is (rdp, pp, tp) with a product of 8 at most, with or without shard_optimizer_state, activation checkpointing,
-offloading and prescaled_batch. The normal run takes a subset in which each pair of values occurs, without products of 5
-and 7; SHOAL_TEST_FULL=1 takes all.
+A layout is (rdp, pp, tp) with a product of 8 at most, with or without shard_optimizer_state or
+sharded_data_parallel_degree, activation checkpointing, offloading and prescaled_batch. The normal run takes a subset
+in which each pair of values occurs, without products of 5 and 7; SHOAL_TEST_FULL=1 takes all.
 """
 import functools
 import importlib.util
@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import nn
 
 from shoal.torch import parallel as smp
-from shoal.torch.parallel import activations, records
+from shoal.torch.parallel import activations, records, sharding
 from shoal.torch.parallel.optimizer import _whole_record
+from shoal.torch.parallel.parts import is_part
 from shoal.torch.parallel.state import state
 
 FULL = os.environ.get("SHOAL_TEST_FULL") == "1"
@@ -33,7 +34,7 @@ class Layout(NamedTuple):
     rdp: int
     pp: int
     tp: int
-    sharding: str  # "none", "state"
+    sharding: str  # "none", of optimizer "state", or "parts" of parameters
     activations: str  # "kept", "checkpointed", "offloaded"
     batch: str  # "own" of each tp rank; one of all, with activations that are whole ("speed") or split ("memory")
     schedule: str
@@ -62,9 +63,15 @@ class Layout(NamedTuple):
     def parameters(self):
         return {"partitions": self.pp, "tensor_parallel_degree": self.tp, "ddp": True, "pipeline": self.schedule,
                 "microbatches": self.microbatches, "placement_strategy": self.placement,
-                "shard_optimizer_state": self.sharding == "state", "prescaled_batch": self.batch != "own",
-                "optimize": "speed" if self.batch == "speed" else "memory",
-                "offload_activations": self.activations == "offloaded"}
+                "prescaled_batch": self.batch != "own", "optimize": "speed" if self.batch == "speed" else "memory",
+                "offload_activations": self.activations == "offloaded", **self.sharding_parameters}
+
+    @property
+    def sharding_parameters(self):
+        if self.sharding == "parts":  # over half of the replicas where that can be; layers of norms stay whole
+            return {"sharded_data_parallel_degree": self.rdp // 2 if self.rdp in (4, 6, 8) else self.rdp,
+                    "sdp_param_persistence_threshold": 64}
+        return {"shard_optimizer_state": self.sharding == "state"}
 
 
 def all_layouts():
@@ -73,7 +80,7 @@ def all_layouts():
     others = itertools.cycle(itertools.product(("interleaved", "simple", "1f1b"), ("cluster", "spread")))
     return [Layout(family, rdp, pp, tp, sharding, activations, batch, *next(others))
             for rdp, pp, tp in degrees for family in FAMILIES
-            for sharding in (("none", "state") if rdp > 1 else ("none",))
+            for sharding in (("none",) if rdp == 1 else ("none", "state") if pp > 1 else ("none", "state", "parts"))
             for activations in ("kept", "checkpointed", "offloaded")
             for batch in (("own", "speed", "memory") if tp > 1 else ("own",))]
 
@@ -186,9 +193,12 @@ def difference(pieces, whole):
 def elements(optimizer):
     """Elements that this rank's optimizer updates. Each element of the model counts on one rank of the job."""
     mesh = state.mesh
-    if not optimizer.shards and mesh.rank("rdp"):
-        return 0
-    return sum(piece.end - piece.start for piece in optimizer._pieces
+    if isinstance(optimizer.shards, sharding.Shards):
+        counted = optimizer._pieces
+    else:
+        counted = [piece for piece in optimizer._pieces
+                   if mesh.rank("copies") == 0 and (is_part(piece.parameter) or mesh.rank("shard") == 0)]
+    return sum(piece.end - piece.start for piece in counted
                if hasattr(piece.parameter, "tp_split") or mesh.rank("tp") == 0)
 
 
@@ -224,7 +234,8 @@ def run_layout(layout):
     treated = {"kept": lambda: True,
                "checkpointed": lambda: any("_shoal_checkpoint" in module.__dict__ for module in model.module.modules()),
                "offloaded": lambda: activations._offloader().file._end > 0}[layout.activations]()
-    result = (*errors, elements(optimizer), treated, optimizer.shards is not None)
+    kind = {type(None): "none", sharding.Shards: "state", sharding.Parts: "parts"}[type(optimizer.shards)]
+    result = (*errors, elements(optimizer), treated, kind)
     smp.shutdown()
     return result
 
@@ -256,11 +267,11 @@ class Layouts(unittest.TestCase):
         by_rank = ranks.run(size, run_layouts, layouts, timeout=60)
         for layout, results in zip(layouts, zip(*by_rank, strict=True), strict=True):
             with self.subTest(layout=layout):
-                for loss, (gradient, name), norm, _, _, shards in results:
+                for loss, (gradient, name), norm, _, _, kind in results:
                     self.assertLess(loss, TOLERANCE)
                     self.assertLess(gradient, TOLERANCE, name)
                     self.assertLess(norm, TOLERANCE)
-                    self.assertEqual(shards, layout.sharding == "state")
+                    self.assertEqual(kind, layout.sharding)
                 whole = expected(*layout.model)[0][1]
                 self.assertEqual(sum(result[3] for result in results), sum(g.numel() for g in whole.values()))
                 self.assertTrue(any(result[4] for result in results), "no activation is checkpointed or offloaded")

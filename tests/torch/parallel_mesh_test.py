@@ -108,7 +108,12 @@ GIVEN = {"pipeline": "1f1b", "placement_strategy": "spread", "sharding_strategy"
          "default_partition": 1, "auto_partition": False}
 BESIDE = {"auto_partition": {"default_partition": 1}, "fp16_params": {"fp16": True},
           "load_partition": {"partition_file": "cut.json"}, "dynamic_loss_scale": {"static_loss_scale": 8},
-          "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True}}
+          "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True},
+          **dict.fromkeys(("sdp_param_persistence_threshold", "sdp_max_live_parameters", "sdp_gradient_clipping"),
+                          {"sharded_data_parallel_degree": 2})}
+# Keys of sharded parameters, which pipelines do not have.
+OF_PARTS = ("sharded_data_parallel_degree", "hybrid_shard_degree", "sharding_strategy",
+            "sdp_param_persistence_threshold", "sdp_max_live_parameters", "sdp_gradient_clipping")
 OF_KIND = {"integer": 2, "number": 2, "true, false": True, "list": ["a", "b"], "object": {"a": 0}, "text": "a",
            "anything": "a", "refused": True, "false": True, "true": False, "1": 2, "auto": "nccl"}
 
@@ -204,6 +209,9 @@ class Parameters(unittest.TestCase):
             self.assertIn(f"{key} is", text)
             self.assertRegex(text, "which (there is not here|PyTorch models do not have): ")
         smp.Config({"partitions": 2, "activation_checkpointing": "none", "virtual_pipeline_parallel_degree": 1})
+        for parts in ({"sharded_data_parallel_degree": 2}, {"sharding_strategy": "SHARD_GRAD_OP"}):
+            self.assertIn("pipeline_parallel_degree is 2, which PyTorch models do not have together",
+                          self.refused({"partitions": 2, **parts}))
 
     def test_the_document_says_of_every_key_what_config_does_with_it(self):
         rows = list(documented_keys())
@@ -211,7 +219,7 @@ class Parameters(unittest.TestCase):
         for key, alias, values, pytorch in rows:
             value = value_of(key, values)
             parameters = {"partitions": 4, "microbatches": 8, **BESIDE.get(key, {}), key: value}
-            if key == "pipeline_parallel_degree":
+            if key == "pipeline_parallel_degree" or key in OF_PARTS:
                 del parameters["partitions"]
             with self.subTest(key=key, value=value, pytorch=pytorch):
                 if pytorch.startswith(("refused", "others are refused")):

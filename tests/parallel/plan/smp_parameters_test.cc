@@ -568,6 +568,10 @@ TEST(SmpParameters, PyTorchModelsHaveTheirOwnRefusals) {
        {R"({"partitions": 2, "manual_partition": [1, 2]})", "with smp.partition()"},
        {R"({"partitions": 2, "auto_partition": false})",
         "default_partition is not given: the partition of modules that smp.partition()"},
+       {R"({"partitions": 2, "sharded_data_parallel_degree": 2})",
+        "sharded_data_parallel_degree shards parameters, and pipeline_parallel_degree is 2"},
+       {R"({"partitions": 2, "sharding_strategy": "SHARD_GRAD_OP"})",
+        "sharding_strategy shards parameters, and pipeline_parallel_degree is 2"},
        {R"({"herring": true})", "herring is true, which there is not here"}},
       pytorch);
   const SmpParameters in_code = parse(

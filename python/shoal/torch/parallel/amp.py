@@ -48,7 +48,7 @@ class GradScaler(torch.amp.GradScaler):
         for other in found.values():
             if other is not everywhere:
                 everywhere.copy_(torch.maximum(everywhere, other.to(everywhere.device)))
-        dist.all_reduce(everywhere, dist.ReduceOp.MAX, group=gradients.norm_group())
+        gradients.over_parts(everywhere, dist.ReduceOp.MAX)
         return found
 
 

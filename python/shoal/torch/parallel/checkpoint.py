@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shoal.torch.parallel import records
+from shoal.torch.parallel import parts, records
 from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local
 from shoal.torch.parallel.state import state
 
@@ -95,9 +95,10 @@ def load(f: str, map_location: Any = None, partial: bool = True, **arguments: An
                         for one in _suffixes(found["layout"], found["sharded"])])
 
 
-def _suffixes(layout: list[int], of_each_replica: bool) -> list[str]:
+def _suffixes(layout: list[int], of_each_replica: bool | int) -> list[str]:
+    """of_each_replica: whether each has a file, or how many have."""
     rdp, pp, tp = layout
-    replicas = range(rdp) if of_each_replica else (None,)
+    replicas = range(rdp if of_each_replica is True else of_each_replica) if of_each_replica else (None,)
     return [_suffix(p, t, r) for p in range(pp) for t in range(tp) for r in replicas]
 
 
@@ -151,10 +152,12 @@ def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content:
     dist.barrier(group=mesh.group("world"))
     os.makedirs(beside, exist_ok=True)
     sharded = optimizer is not None and optimizer.shards is not None
+    model_parts = _parts_of(model)
     written: dict[str, Any] = {}
+    if model is not None and place.rdp < max(model_parts, 1):
+        name = f"model{_suffix(*place[1:], place.rdp if model_parts else None)}.pt"
+        written[name] = {"records": _model_records(model)}
     if place.rdp == 0:
-        if model is not None:
-            written[f"model{_suffix(*place[1:])}.pt"] = {"records": _model_records(model)}
         written[f"user_content{_suffix(*place[1:])}.pt"] = {"content": user_content}
     if optimizer is not None and (sharded or place.rdp == 0):
         written[f"optimizer{_suffix(*place[1:], place.rdp if sharded else None)}.pt"] = {
@@ -168,6 +171,7 @@ def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content:
     dist.all_gather_object(everywhere, sizes, group=mesh.group("world"))
     if mesh.rank("local") == 0:
         text = json.dumps({"version": _VERSION, **about[0], "layout": list(mesh.shape), "optimizer_sharded": sharded,
+                           "model_parts": model_parts,
                            "files": {name: size for each in everywhere for name, size in each.items()}}, indent=1)
         _publish(beside, final, text)
 
@@ -196,6 +200,11 @@ def _remove_old(path: str, kept: int) -> None:
                 found.append((json.load(file)["time"], name))
     for _, name in sorted(found)[:-kept]:
         shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+
+
+def _parts_of(model: Any) -> int:
+    """In how many replicas' files the model's parameters are; 0: the first replica's ranks have all."""
+    return state.mesh.size("shard") if model is not None and model.sharded_units else 0
 
 
 def _model_records(model: Any) -> dict[str, list[records.Record]]:
@@ -303,27 +312,30 @@ def _part(folder: str, about: Mapping[str, Any], name: str, **arguments: Any) ->
     return found
 
 
-def _all_parts(folder: str, about: Mapping[str, Any], kind: str, of_each_replica: bool) -> list[dict[str, Any]]:
+def _all_parts(folder: str, about: Mapping[str, Any], kind: str, of_each_replica: bool | int) -> list[dict[str, Any]]:
     return [_part(folder, about, f"{kind}{suffix}.pt", mmap=True, weights_only=kind == "model")
             for suffix in _suffixes(about["layout"], of_each_replica)]
 
 
 @torch.no_grad()
 def _load_model(model: Any, folder: str, about: Mapping[str, Any], strict: bool) -> None:
-    targets = model.local_state_dict()
+    targets, mesh = model.local_state_dict(), state.mesh
     found: dict[str, list[records.Record]] = {}
-    if about["layout"][1:] == list(state.mesh.shape[1:]):
-        own = f"model{_suffix(*state.mesh.place[1:])}.pt"
+    model_parts = about.get("model_parts", 0)
+    if about["layout"][1:] == list(mesh.shape[1:]) and model_parts == _parts_of(model):
+        own = f"model{_suffix(*mesh.place[1:], mesh.rank('shard') if model_parts else None)}.pt"
         found = _part(folder, about, own, mmap=True)["records"]
-    if not found or any(name not in found for name in targets):
-        found = records.merge(part["records"] for part in _all_parts(folder, about, "model", False))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    needed = {name: records.describe(parameters.get(name, target))["range"] if isinstance(target, torch.Tensor) else
+              [0, 0] for name, target in targets.items()}
+    if any(name not in found or all(record["range"] != needed[name] for record in found[name]) for name in targets):
+        found = records.merge(part["records"] for part in _all_parts(folder, about, "model", model_parts))
     missing = [name for name in targets if name not in found]
     known = set(model.module.state_dict(keep_vars=True))
     unexpected = [name for name in found if name not in known]
     if strict and (missing or unexpected):
         raise ValueError(f"{folder} is of another model: missing {missing}, unexpected {unexpected}; give strict=False "
                          "to load what fits")
-    parameters = dict(model.named_parameters(remove_duplicate=False))
     extra = {}
     for name, target in targets.items():
         if name not in found:
@@ -333,7 +345,8 @@ def _load_model(model: Any, folder: str, about: Mapping[str, Any], strict: bool)
             continue
         target = parameters.get(name, target)
         value = records.extract(name, found[name], records.describe(target))["value"]
-        target.copy_(value.view(target.shape))
+        own = parts.local(target)
+        own.copy_(value.view(own.shape))
     if extra:
         model.load_state_dict(extra, strict=False)
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import clip_grad
 
+from shoal.torch.parallel.parts import is_part, local
 from shoal.torch.parallel.state import state
 
 BUCKET_BYTES = 25 << 20
@@ -20,6 +21,13 @@ def axis_of(parameter: nn.Parameter) -> str:
     if hasattr(parameter, "tp_split"):
         return "rdp"
     return "dp" if getattr(parameter, "tp_partial", False) else state.mesh.batch_axis
+
+
+def _axes_left(parameter: nn.Parameter) -> list[str]:
+    """The axes along which a gradient of this rank is to be summed. Backward has summed those of parts over "shard"."""
+    axis = axis_of(parameter)
+    axes = [axis] if not is_part(parameter) else ["copies", "tp"] if axis == "dp" else ["copies"]
+    return [axis for axis in axes if state.mesh.size(axis) > 1]
 
 
 def reduce(model: Any) -> None:
@@ -45,7 +53,7 @@ def reduce(model: Any) -> None:
         _agree_on_presence(parameters)
     if model.distributed_optimizer is not None:
         model.distributed_optimizer.take_gradients()
-    _all_reduce([p for p in parameters if p.grad is not None])
+    all_reduce([p for p in parameters if p.grad is not None])
     for parameter, before in model.reduced:
         parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
     model.reduced = []
@@ -84,39 +92,47 @@ def buckets(parameters: Iterable[nn.Parameter]) -> Iterator[tuple[str, list[nn.P
     together, unless it is one parameter."""
     kinds: dict[tuple, list[nn.Parameter]] = {}
     for parameter in parameters:
-        kinds.setdefault((axis_of(parameter), parameter.dtype, parameter.device), []).append(parameter)
-    for (axis, _, _), members in kinds.items():
+        kinds.setdefault((axis_of(parameter), is_part(parameter), parameter.dtype, parameter.device), []).append(
+            parameter)
+    for (axis, *_), members in kinds.items():
         bucket: list[nn.Parameter] = []
         size = 0
         for parameter in members:
-            if bucket and size + parameter.nbytes > BUCKET_BYTES:
+            nbytes = local(parameter).nbytes
+            if bucket and size + nbytes > BUCKET_BYTES:
                 yield axis, bucket
                 bucket, size = [], 0
             bucket.append(parameter)
-            size += parameter.nbytes
+            size += nbytes
         if bucket:
             yield axis, bucket
 
 
 @torch.no_grad()
-def _all_reduce(parameters: list[nn.Parameter]) -> None:
+def all_reduce(parameters: list[nn.Parameter]) -> None:
+    """Makes the gradients of these parameters the mean over the step's distinct batches."""
     mesh = state.mesh
     running: deque = deque()
 
     def finish() -> None:
-        flat, bucket, work = running.popleft()
+        flat, bucket, axes, work = running.popleft()
         if work is not None:
             work.wait()
-        sums = flat.split([p.numel() for p in bucket])
-        torch._foreach_copy_([p.grad for p in bucket], [part.view(p.shape) for part, p in zip(sums, bucket)])
+        for axis in axes:
+            dist.all_reduce(flat, group=mesh.group(axis))
+        own = [local(p.grad) for p in bucket]
+        sums = flat.split([g.numel() for g in own])
+        torch._foreach_copy_(own, [part.view(g.shape) for part, g in zip(sums, own)])
 
     if mesh.size("dp") == 1:
         return
-    for axis, bucket in buckets(parameters):
-        flat = torch.cat([p.grad.reshape(-1) for p in bucket]).mul_(1 / mesh.batches)  # divides before the sum, so that
-                                                                                       # fp16 does not overflow
-        work = dist.all_reduce(flat, group=mesh.group(axis), async_op=True) if mesh.size(axis) > 1 else None
-        running.append((flat, bucket, work))
+    for _, bucket in buckets(parameters):
+        averaged = mesh.size("shard") if is_part(bucket[0]) else 1  # by fully_shard()
+        flat = torch.cat([local(p.grad).reshape(-1) for p in bucket])
+        flat.mul_(averaged / mesh.batches)  # before the sum, so that fp16 does not overflow
+        axes = _axes_left(bucket[0])
+        work = dist.all_reduce(flat, group=mesh.group(axes[0]), async_op=True) if axes else None
+        running.append((flat, bucket, axes[1:], work))
         if len(running) > _IN_FLIGHT:
             finish()
     while running:
@@ -136,7 +152,7 @@ def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
     found = _segments(parameter)
     if found is not None:
         return found
-    return [] if parameter.grad is None else [parameter.grad]
+    return [] if parameter.grad is None else [local(parameter.grad)]
 
 
 def _unscaled(parameter: nn.Parameter) -> list[torch.Tensor]:
@@ -146,14 +162,13 @@ def _unscaled(parameter: nn.Parameter) -> list[torch.Tensor]:
 
 
 def _is_counted(parameter: nn.Parameter) -> bool:
-    """False where another rank of norm_group() counts the same values."""
-    if _has_segments() and _segments(parameter) is None and state.mesh.rank("rdp"):
-        return False
-    return hasattr(parameter, "tp_split") or state.mesh.rank("tp") == 0
-
-
-def _has_segments() -> bool:
-    return state.optimizer is not None and state.optimizer.shards is not None
+    """False where another rank along _axes() counts the same values."""
+    mesh = state.mesh
+    if _axes() == ("world",):
+        is_own = _segments(parameter) is not None or mesh.rank("rdp") == 0
+    else:
+        is_own = is_part(parameter) or mesh.rank("shard") == 0
+    return is_own and (hasattr(parameter, "tp_split") or mesh.rank("tp") == 0)
 
 
 def device_of_rank() -> torch.device:
@@ -162,9 +177,17 @@ def device_of_rank() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if own is None else own.device
 
 
-def norm_group() -> dist.ProcessGroup:
-    """Ranks that together have each gradient: with segments all ranks, else those of one replica."""
-    return state.mesh.group("world" if _has_segments() else "mp")
+def _axes() -> tuple[str, ...]:
+    """Axes of the ranks that together have each gradient."""
+    shards = None if state.optimizer is None else state.optimizer.shards
+    return ("shard", "mp") if shards is None else shards.axes
+
+
+def over_parts(total: torch.Tensor, operation: Any) -> None:
+    """Reduces `total` over the ranks that together have each gradient."""
+    for axis in _axes():
+        if state.mesh.size(axis) > 1:
+            dist.all_reduce(total, operation, group=state.mesh.group(axis))
 
 
 @torch.no_grad()
@@ -187,9 +210,7 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
         dtype = torch.float64 if any(g.dtype == torch.float64 for g in counted) else torch.float32
         norms = torch.stack([n.to(device) for n in torch._foreach_norm(counted, norm_type, dtype=dtype)])
         total = norms.double().max() if is_max else norms.double().pow(norm_type).sum()
-    group = norm_group()
-    if dist.get_world_size(group) > 1:
-        dist.all_reduce(total, dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM, group=group)
+    over_parts(total, dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM)
     return (total if is_max else total.pow(1 / norm_type)).float()
 
 

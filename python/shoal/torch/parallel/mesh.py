@@ -25,7 +25,8 @@ class Mesh:
         dist.all_reduce(tensor, group=mesh.group("dp"))
 
     An axis is "tp", "pp" or "rdp" (replicas of the whole model); "mp" (pp x tp: one replica's ranks); "dp"
-    (rdp x tp: ranks that may see different samples); "local" (this host's ranks); or "world".
+    (rdp x tp: ranks that may see different samples); "shard" (replicas that share one copy of the parameters, with
+    sharded_data_parallel_degree) and "copies" (those that have the same part); "local" (this host's ranks); or "world".
 
     Collective: every rank of the default process group makes the mesh at the same time. ValueError if the
     degrees do not divide the number of ranks.
@@ -41,6 +42,10 @@ class Mesh:
         self._ranks = {"world": list(range(world)), "local": _local_ranks()}
         for axis in AXES:
             self._ranks[axis] = placement.group(me, axis, self.shape)
+        degree = _sharding_degree(config, self.shape.rdp)
+        place, replicas = self.place.rdp, self._ranks["rdp"]
+        self._ranks["shard"] = replicas[place // degree * degree:][:degree]
+        self._ranks["copies"] = replicas[place % degree::degree]
         self._groups = self._make_groups()
         self.batch_axis = "rdp" if config.prescaled_batch else "dp"
 
@@ -49,6 +54,8 @@ class Mesh:
         made = {tuple(self._ranks["world"]): dist.group.WORLD}
         groups = {}
         for axis, ranks in self._ranks.items():
+            if axis == "shard" and len(ranks) == 1:
+                continue  # nothing is sharded
             key = tuple(ranks)
             if key not in made:
                 made[key] = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"shoal_{axis}")
@@ -69,13 +76,25 @@ class Mesh:
         return list(self._ranks[axis])
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """The process group of this rank's group along `axis`. Axes with the same ranks share a process group."""
+        """The process group of this rank's group along `axis`; none for "shard" where nothing is sharded. Axes with the
+        same ranks share a process group."""
         return self._groups[axis]
 
     @property
     def batches(self) -> int:
         """The number of distinct batches in a step. This rank's batch has the index `rank(batch_axis)`."""
         return self.size(self.batch_axis)
+
+
+def _sharding_degree(config: Config, replicas: int) -> int:
+    """The number of replicas over which each parameter is sharded."""
+    if config.sharding_level < 2:
+        return 1
+    degree = config.sharded_data_parallel_degree or replicas
+    if replicas % degree:
+        raise ValueError(f"sharded_data_parallel_degree is {degree}, which does not divide the {replicas} replicas: "
+                         "give a degree that divides them, or start more ranks")
+    return degree
 
 
 def _local_ranks() -> list[int]:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shoal.torch.parallel import gradients, pipeline, sums, tensor
+from shoal.torch.parallel import gradients, parts, pipeline, sums, tensor
 from shoal.torch.parallel.messages import Channel, Modules
 from shoal.torch.parallel.partition import Homes, Trace, Traced, Tree, Untraceable, agree, decide
 from shoal.torch.parallel.state import state
@@ -118,6 +118,7 @@ class DistributedModel(nn.Module):
         self._callbacks: list[Callable[["DistributedModel"], None]] = []
         self._post_step: list[Callable[[Any, Any], None]] = []
         self.distributed_optimizer: Any = None  # its DistributedOptimizer
+        self.sharded_units: list[Any] = []  # of sharded parameters (parts.py)
         self.number = len(engine().models)
         engine().models.append(weakref.ref(self))
         weakref.finalize(self, engine().modules.remove, self.number)
@@ -145,7 +146,15 @@ class DistributedModel(nn.Module):
         if state.mesh.size("pp") > 1 and pipeline.current() is None and not state.tracing:
             raise RuntimeError("a DistributedModel was called outside of a step function: with "
                                "pipeline_parallel_degree > 1, call it in a function with @smp.step, on every rank")
-        return self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self.reshard()
+        return output
+
+    def reshard(self) -> None:
+        """Drops what this rank has gathered of sharded parameters."""
+        for unit in self.sharded_units:
+            unit.reshard()
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Runs backward from `tensors` (the loss) instead of loss.backward(), inside a step function.
@@ -293,6 +302,8 @@ class DistributedModel(nn.Module):
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             self._stages[name] = homes.parameters[id(parameter)]
         self._equalize_replicas()
+        if state.mesh.size("shard") > 1:
+            self.sharded_units = parts.shard(self.module)
         if state.mesh.size("pp") > 1:
             for number, module in enumerate(tree.modules):
                 if homes.modules[number] == here and not tree.children[number]:
@@ -360,7 +371,7 @@ class DistributedModel(nn.Module):
         return self._stages.get(key, self._stages[key.rpartition(".")[0]])  # extra state is on its module's rank
 
     def local_state_dict(self) -> dict[str, Any]:
-        """This rank's part: of its pipeline rank, and of its tensor-parallel rank where parameters are split."""
+        """This rank's part: of its pipeline rank, and of split or sharded parameters what it has."""
         whole = self.module.state_dict(keep_vars=True)
         here = state.mesh.rank("pp")
         return {key: _plain(value) for key, value in whole.items()
@@ -368,11 +379,13 @@ class DistributedModel(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The whole model's state, by the names in the module, on every rank. All ranks of a replica must call it
-        together."""
+        together, and all ranks of the job where parameters are sharded."""
         local = self.module.state_dict(*args, **{**kwargs, "keep_vars": True})
         if state.mesh.size("pp") > 1 and self.partitioned:
             self._gather(local)
-        return tensor.whole_state_dict(self.module, {key: _plain(value) for key, value in local.items()})
+        gathered = {id(value): parts.whole(value) for value in local.values() if isinstance(value, torch.Tensor)}
+        return tensor.whole_state_dict(self.module, {key: gathered.get(id(value), value)
+                                                     for key, value in local.items()})
 
     def _gather(self, values: dict[str, Any]) -> None:
         mesh = state.mesh
@@ -406,11 +419,16 @@ class DistributedModel(nn.Module):
         own = self.module.state_dict(keep_vars=True)
         here = {key for key, value in own.items() if not (isinstance(value, torch.Tensor) and value.is_meta)}
         whole = {key: value for key, value in state_dict.items()
-                 if key in own and getattr(value, "shape", None) != getattr(own[key], "shape", None)}
-        parts = {**state_dict, **tensor.split_state_dict(self.module, whole)}
-        found = self.module.load_state_dict({k: v for k, v in parts.items() if k in here}, strict=False, assign=assign)
-        missing = [key for key in found.missing_keys if key in here]
-        unexpected = [key for key in parts if key not in own]
+                 if key in own and isinstance(value, torch.Tensor)
+                 and value.shape not in (own[key].shape, parts.local(own[key]).shape)}
+        values = {**state_dict, **tensor.split_state_dict(self.module, whole)}
+        loaded = [key for key in values if key in here and parts.is_part(own[key])]
+        for key in loaded:
+            parts.load(own[key], values[key])
+        found = self.module.load_state_dict({k: v for k, v in values.items() if k in here and k not in set(loaded)},
+                                            strict=False, assign=assign)
+        missing = [key for key in found.missing_keys if key in here and key not in values]
+        unexpected = [key for key in values if key not in own]
         if strict and (missing or unexpected):
             raise RuntimeError(f"load_state_dict: missing keys {missing}, unexpected keys {unexpected}: give a state "
                                "dict of this model, or strict=False")
@@ -423,7 +441,7 @@ def _recordable(value: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    return parts.local(value).detach() if isinstance(value, torch.Tensor) else value
 
 
 def _as_meta(parameter: nn.Parameter, replaced: dict[int, nn.Parameter]) -> nn.Parameter:

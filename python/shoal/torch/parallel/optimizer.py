@@ -58,7 +58,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
 
     optimizer: any with torch.optim's interface. When the model is cut, the parameters of other pipeline ranks leave its
-        groups. With shard_optimizer_state its update of an element must not depend on others: Adam or SGD, but not LAMB
+        groups. With sharding its update of an element must not depend on others: Adam or SGD, but not LAMB
         or Adafactor.
     static_loss_scale: with fp16, the factor for the loss. None: init()'s parameter, or else a dynamic scale.
     dynamic_loss_scale: with fp16, the factor shrinks and grows. False requires static_loss_scale.
@@ -81,7 +81,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError("this is a DistributedOptimizer already: give it the plain optimizer")
         self.optimizer = optimizer
         self.scaler = _loss_scale(static_loss_scale, dynamic_loss_scale, dynamic_loss_args)
-        self.shards: sharding.Shards | None = None
+        self.shards: sharding.Shards | sharding.Parts | None = None
         self.overflow = self.step_was_skipped = False
         self._model = model
         self._pieces: list[Piece] | None = None  # None before the partition
@@ -170,6 +170,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if state.cfg.sharding_level == 1 and state.mesh.size("rdp") > 1:
             sharding.check_elementwise(self.optimizer, "shard_optimizer_state")
             self.shards = sharding.Shards()
+        elif model.sharded_units:
+            sharding.check_elementwise(self.optimizer, "sharded_data_parallel_degree > 1")
+            self.shards = sharding.Parts()
         local = dict(model.local_named_parameters())
         before, self._pieces = dict(self.optimizer.state), []
         if before and (self.shards or any(self._needs_master(p) for p in local.values())):
@@ -190,7 +193,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for piece in self._pieces:
             if piece.value is not piece.parameter:
                 self._of_parameter.setdefault(id(piece.parameter), []).append(piece)
-        for parameter in self._own if self.shards else ():
+        whole = {id(piece.parameter) for piece in self._pieces if piece.value is piece.parameter}
+        for parameter in self._own - whole if self.shards else ():
             self._of_parameter.setdefault(parameter, [])  # other replicas may have all of its elements
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -209,6 +213,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def names(self) -> set[str]:
         """Names of the parameters that this rank's optimizer updates, wholly or in part."""
         return {piece.name for piece in self._require_pieces()}
+
+    def has_all(self, found: Mapping[str, list[records.Record]]) -> bool:
+        """Whether these records are just of this rank's pieces."""
+        return all(any(record["range"] == [piece.start, piece.end] for record in found.get(piece.name, ()))
+                   for piece in self._require_pieces())
 
     def _require_pieces(self) -> list[Piece]:
         if self._pieces is None:
@@ -293,6 +302,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.update_master_grads()
         self.step_was_skipped = self.overflow
         if not self.overflow:
+            if state.cfg.sharding_level >= 2 and state.cfg.sdp_gradient_clipping:
+                self.clip_master_grads(state.cfg.sdp_gradient_clipping)
             self._follow_parameters()
             self.optimizer.step()
             self._publish()
@@ -306,9 +317,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _follow_parameters(self) -> None:
         """Copies parameters that other code has changed into their masters."""
         for piece in self._require_pieces():
-            if piece.has_master and piece.version != piece.parameter._version:
+            if piece.has_master and piece.version != piece.parameter_version:
                 piece.value.copy_(piece.elements())
-                piece.version = piece.parameter._version
+                piece.version = piece.parameter_version
 
     @torch.no_grad()
     def _publish(self) -> None:
@@ -319,7 +330,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if mastered and not self.shards:
             torch._foreach_copy_([p.parameter for p in mastered], [p.value for p in mastered])
         for piece in mastered:
-            piece.version = piece.parameter._version
+            piece.version = piece.parameter_version
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Like torch.optim.Optimizer's, for parameters, masters and segments."""
@@ -483,8 +494,8 @@ def _loss_scale(static: float | None, dynamic: bool, arguments: Mapping[str, Any
 def is_own_layout(saved: Mapping[str, Any]) -> bool:
     """True if a local_state_dict() has this layout and all parameters of this rank's optimizer."""
     own = state.optimizer
-    return (own is not None and own.partitioned and saved["layout"] == list(state.mesh.shape)
-            and (own.shards is not None or not saved["sharded"]) and own.names() <= set(saved["records"]))
+    return own is not None and own.partitioned and saved["layout"] == list(state.mesh.shape) and (
+        own.has_all(saved["records"]) if saved["sharded"] else own.names() <= set(saved["records"]))
 
 
 def merge_local(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,19 +15,21 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoal.torch.parallel.parts import span
 from shoal.torch.parallel.state import state
 
 Record = dict[str, Any]
 
 
 def describe(parameter: nn.Parameter, start: int = 0, end: int | None = None) -> Record:
-    """Makes a record without values for elements [start, end) of a parameter on this rank."""
+    """Makes a record without values for elements [start, end) of a parameter; without `end`, for those of this rank."""
+    if end is None:
+        start, end = span(parameter)
     shape, split = list(parameter.shape), None
     if (known := getattr(parameter, "tp_split", None)) is not None:
         shape[known.dim] = known.size
         split = [known.dim, known.size, known.blocks, state.mesh.rank("tp"), state.mesh.size("tp")]
-    return {"shape": shape, "split": split, "range": [start, parameter.numel() if end is None else end], "values": {},
-            "others": {}}
+    return {"shape": shape, "split": split, "range": [start, end], "values": {}, "others": {}}
 
 
 def add(record: Record, key: str, value: Any, like: torch.Tensor) -> None:

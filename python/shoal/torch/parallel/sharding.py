@@ -1,7 +1,8 @@
-"""Sharding of the optimizer's state over replicas (shard_optimizer_state), as in ZeRO-1.
+"""Pieces of parameters that a rank's optimizer updates.
 
-The parameters of each optimizer group, whether tensor-parallel or not, lie in flat buckets. Each bucket is cut into one
-equal segment for each rank of the rdp group. A rank's optimizer updates the pieces of parameters in its segments.
+With shard_optimizer_state, as in ZeRO-1, the parameters of each optimizer group, whether tensor-parallel or not, lie in
+flat buckets. Each bucket is cut into one equal segment for each rank of the rdp group. A rank's optimizer updates the
+pieces of parameters in its segments. With sharded parameters (parts.py) it updates this rank's part of each.
 """
 from collections import deque
 from typing import Any
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shoal.torch.parallel import gradients
+from shoal.torch.parallel.parts import is_part, local, span
 from shoal.torch.parallel.state import state
 
 _IN_FLIGHT = 2
@@ -30,7 +32,12 @@ class Piece:
 
     def __init__(self, name: str, parameter: nn.Parameter, start: int, end: int, value: nn.Parameter) -> None:
         self.name, self.parameter, self.start, self.end, self.value = name, parameter, start, end, value
-        self.version = parameter._version
+        self.version = self.parameter_version
+
+    @property
+    def parameter_version(self) -> int:
+        """Counts the changes of the parameter's values."""
+        return local(self.parameter)._version
 
     @property
     def has_master(self) -> bool:
@@ -38,8 +45,8 @@ class Piece:
 
     def elements(self) -> torch.Tensor:
         """The parameter's elements, as a view with the shape of `value`."""
-        if self.value.shape == self.parameter.shape:
-            return self.parameter.detach()
+        if self.value.shape == self.parameter.shape or is_part(self.parameter):
+            return local(self.parameter).detach()
         return self.parameter.detach().view(-1)[self.start:self.end]
 
 
@@ -110,6 +117,8 @@ class _Bucket:
 class Shards:
     """The buckets of a DistributedOptimizer with shard_optimizer_state."""
 
+    axes = ("world",)  # over which each gradient is once
+
     def __init__(self) -> None:
         self._buckets: list[_Bucket] = []
 
@@ -166,3 +175,46 @@ class Shards:
                 running.popleft()[0].wait()
         for work, _ in running:
             work.wait()
+
+
+class Parts:
+    """The pieces of a DistributedOptimizer of sharded parameters: what this rank has of each."""
+
+    axes = ("shard", "mp")
+
+    def __init__(self) -> None:
+        self._taken: list[nn.Parameter] = []  # parameters whose gradients pieces get
+        self._pieces: list[Piece] = []
+
+    def add(self, members: list[tuple[str, nn.Parameter]], with_masters: Any) -> list[Piece]:
+        """As Shards.add()."""
+        pieces = []
+        for name, parameter in members:
+            start, end = span(parameter)
+            value, has_master = parameter, with_masters(parameter)
+            if has_master or is_part(parameter):
+                own = local(parameter).detach()
+                value = nn.Parameter(own.float() if has_master else own, parameter.requires_grad)
+                self._taken.append(parameter)
+            if start < end:
+                pieces.append(Piece(name, parameter, start, end, value))
+        self._pieces += pieces
+        return pieces
+
+    @torch.no_grad()
+    def reduce(self) -> None:
+        """Sums the gradients of parts and of parameters with masters, and gives them to the pieces."""
+        gradients.all_reduce([p for p in self._taken if p.grad is not None])
+        for piece in self._pieces:
+            if piece.value is not piece.parameter and piece.parameter.grad is not None:
+                gradient = local(piece.parameter.grad).to(piece.value.dtype)
+                piece.value.grad = gradient if piece.value.grad is None else piece.value.grad.add_(gradient)
+        for parameter in self._taken:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Gives the parameters the values of their masters."""
+        for piece in self._pieces:
+            if piece.has_master:
+                piece.elements().copy_(piece.value)

@@ -223,6 +223,8 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
     try:
         if state.mesh.size("pp") == 1:
             output, numbers = _run_alone(body, weights), trained()
+            for model in alive:
+                model.reshard()
         else:
             run = models.engine().run(len(weights))
             if state.mesh.rank("pp") == 0:

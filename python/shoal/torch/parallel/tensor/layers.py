@@ -210,7 +210,7 @@ class DistributedEmbedding(DistributedModule):
             if self.tp.size == 1:
                 return F.embedding(ids, self.weight, self.padding_idx) * self.scale
             check_ids(ids, self.num_embeddings, "token ids")
-            first, rows = self.weight.tp_split.ranges(self.tp.rank, self.tp.size)[0]
+            first, rows = TensorSplit(0, self.num_embeddings).ranges(self.tp.rank, self.tp.size)[0]
             own = ids - first
             others = (own < 0) | (own >= rows)
             padding = None if self.padding_idx is None or not 0 <= self.padding_idx - first < rows \
