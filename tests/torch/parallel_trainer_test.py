@@ -77,8 +77,10 @@ class Seeds(unittest.TestCase):
                    "--per_device_train_batch_size", str(BATCH // replicas), *more]
         sagemaker = {}
         if parameters:
-            command = hf_scripts.torchrun(ranks, ["-m", "shoal.run", *command])
-            sagemaker = {"SM_HP_MP_PARAMETERS": json.dumps({**PARAMETERS, **parameters}),
+            parameters = {**PARAMETERS, **parameters}
+            given = ",".join(f"{key}={value}" for key, value in parameters.items())  # as SageMaker's toolkit writes it
+            command = hf_scripts.torchrun(ranks, ["-m", "shoal.run", *command, "--mp_parameters", given])
+            sagemaker = {"SM_HP_MP_PARAMETERS": json.dumps(parameters),
                          "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled": true}'}
         hf_scripts.wait([hf_scripts.start(cls.folder, command, hf_scripts.environment(cls.folder, **sagemaker))])
         return outcome(cls.folder / output)

@@ -36,14 +36,14 @@ Job::Job(const Json& hyperparameters, const std::string& text) {
   std::ofstream(folder_ / "bin/sshd") << "";  // each host's own is mounted here
 }
 
-std::vector<HostEnd> Job::run(std::vector<std::string> play,
-                              const std::vector<std::string>& words) {
+std::vector<HostEnd> Job::run(std::vector<std::string> play, const std::vector<std::string>& words,
+                              int seconds) {
   fs::remove(folder_ / "term");
   for (const char* name : {"algo-1", "algo-2"})
     for (const char* old : {".status", "/ml/output/failure"}) fs::remove(folder_ / name + old);
   // Ended by SIGTERM, emulate clears away what it made.
   std::vector<std::string> all = {"timeout",
-                                  "150",
+                                  std::to_string(seconds),
                                   testing::source_path("bench/cluster/emulate"),
                                   "--hosts",
                                   "2",
@@ -69,7 +69,7 @@ std::vector<HostEnd> Job::run(std::vector<std::string> play,
   for (const char* variable : {"SHOAL_THREADS=1", "GOMP_SPINCOUNT=10000",
                                "TRAINING_JOB_NAME=two-hosts", "SHOAL_DEADLINE_S=60"})
     play.emplace_back(variable);
-  const auto played = test::run_program(all, {.environment = play, .seconds = 170});
+  const auto played = test::run_program(all, {.environment = play, .seconds = seconds + 20.0});
   EXPECT_NE(played.status, 124) << "the hosts did not end";
   return {end_of(0), end_of(1)};
 }

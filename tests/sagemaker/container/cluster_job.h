@@ -27,9 +27,10 @@ class Job {
   // With the text in the channels train and validation; empty: without channels.
   explicit Job(const Json& hyperparameters, const std::string& text = {});
 
-  // The hosts from their start to the end of both; `play`: NAME=value of play_host.
+  // The hosts from their start to the end of both; `play`: NAME=value of play_host. They have so
+  // many seconds.
   std::vector<HostEnd> run(std::vector<std::string> play = {},
-                           const std::vector<std::string>& words = {});
+                           const std::vector<std::string>& words = {}, int seconds = 150);
 
   // Between an interruption and the next start: each host's checkpoints went to one place in S3,
   // and all of what is there comes to each. `lose`: of which files it never got all.

@@ -55,7 +55,8 @@ class ClusterScript : public ::testing::Test {
   }
   static std::vector<HostEnd> run(
       Job& job, std::vector<std::string> play = {}, const std::string& python = "python3",
-      const std::string& code = testing::source_path("tests/sagemaker/container/scripts")) {
+      const std::string& code = testing::source_path("tests/sagemaker/container/scripts"),
+      int seconds = 150) {
     for (const std::size_t host : {0U, 1U}) {
       const std::string channel = job.host(host).path("input/data/code");
       fs::create_directories(channel);
@@ -64,7 +65,7 @@ class ClusterScript : public ::testing::Test {
       EXPECT_EQ(packed.status, 0) << packed.err;
     }
     play.emplace_back("PYTHONDONTWRITEBYTECODE=1");
-    return job.run(std::move(play), {"--python", python});
+    return job.run(std::move(play), {"--python", python}, seconds);
   }
 };
 
@@ -129,7 +130,7 @@ class TorchScript : public ClusterScript {
     ClusterScript::SetUp();
     const auto tried = test::run_program(
         {python_, "-c", "import torch, smdistributed.dataparallel.torch.torch_smddp"},
-        {.environment = {"PYTHONPATH=" + path_}});
+        {.environment = {"PYTHONPATH=" + path_}, .seconds = 300});
     if (tried.status != 0)
       GTEST_SKIP() << python_
                    << " has no PyTorch with Shoal's backend; set SHOAL_TEST_TORCH_PYTHON, "
@@ -153,7 +154,7 @@ class TorchScript : public ClusterScript {
           python_, "-B", testing::source_path("tests/torch/container_job.py"), verb, script};
       more.insert(more.begin(), folder.path());
       words.insert(words.end(), more.begin(), more.end());
-      return test::run_program(words, {.environment = {"PYTHONPATH=" + path_}, .seconds = 300});
+      return test::run_program(words, {.environment = {"PYTHONPATH=" + path_}, .seconds = 600});
     };
     const auto made = helper("make", {});
     if (made.status == 77) GTEST_SKIP() << made.out;
@@ -162,7 +163,7 @@ class TorchScript : public ClusterScript {
     const auto ends = run(job,
                           {"PYTHONPATH=" + path_, "HF_HUB_OFFLINE=1", "OMP_NUM_THREADS=1",
                            "HF_HOME=" + folder / "hub"},
-                          python_, folder / "code");
+                          python_, folder / "code", 600);
     expect_ended_well(ends);
     const auto compared = helper("compare", {job.host(0).path("model")});
     EXPECT_EQ(compared.status, 0) << compared.out << compared.err;

@@ -1,8 +1,9 @@
 """Adapts accelerate and Hugging Face's Trainer to the mesh, which transformers 5 does not do.
 
 The Trainer uses SMP's ranks and steps. But accelerate shards the data, gathers predictions and clips gradients by world
-rank, TrainingArguments find no device on a CPU host, and no optimizer is made. init() repairs this when the variables
-SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS turn on transformers' SMP mode.
+rank, TrainingArguments find no device on a CPU host, no optimizer is made, and a script refuses the --mp_parameters
+that SageMaker's toolkit passes. init() repairs this when the variables SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS
+turn on transformers' SMP mode.
 """
 import functools
 import os
@@ -44,7 +45,17 @@ def _before_use(module: types.ModuleType, name: str, adapts: Callable[[Any], boo
     module.__class__ = Watched
 
 
+def _drop_mp_parameters() -> None:
+    """Takes --mp_parameters from the script's words: SageMaker's toolkit passes every hyperparameter to the script,
+    and transformers 5 has no argument for this one. init() reads SM_HP_MP_PARAMETERS."""
+    if "--mp_parameters" in sys.argv:
+        at = sys.argv.index("--mp_parameters")
+        del sys.argv[at:at + 2]
+
+
 def _adapt_arguments(arguments: Any) -> bool:
+    if "mp_parameters" not in arguments.__dataclass_fields__:
+        _drop_mp_parameters()
     set_up_devices = arguments._setup_devices.func
 
     def _setup_devices(self: Any) -> torch.device:
