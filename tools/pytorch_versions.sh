@@ -12,7 +12,8 @@ tests='operations|faults|wrappers|smddp|parallel_(mesh|pipeline|optimizer|checkp
 build=build/pytorch
 mkdir -p build
 # The other packages that the tests import, as ./dev test pins them.
-mapfile -t packages < <(grep -oE '^(accelerate|expecttest|numpy|pybind11|transformers)==[^ ]+' tests/torch/requirements.txt)
+mapfile -t packages < <(
+  grep -oE '^(accelerate|expecttest|numpy|pybind11|transformers)==[^ ]+' tests/torch/requirements.txt)
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
