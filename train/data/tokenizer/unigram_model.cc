@@ -16,7 +16,7 @@ constexpr double kUnknownPenalty = 10;  // subtracted from the lowest score, as 
 // Limit of the bytes of tokens that are compared, per byte of a word. SentencePiece's trainer by
 // default makes tokens of at most 16 characters, or 64 bytes. Each word has its own limit, because
 // cached words take no steps.
-constexpr std::size_t kStepsOfAByte = 96;
+constexpr std::size_t kStepsOfAByte = 72;
 
 }  // namespace
 
