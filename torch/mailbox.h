@@ -58,8 +58,8 @@ class Mailbox {
   void cancel(const std::shared_ptr<Receive>& receive);
   // True if no receive needs progress().
   bool idle() const { return waiting_.empty() && refused_.empty(); }
-  // Takes headers that have arrived and starts to receive their data. An Error ends the receives that wait,
-  // and not the operation of the thread that makes progress.
+  // Takes headers that have arrived and starts to receive their data. An Error ends the receives
+  // that wait, and not the operation of the thread that makes progress.
   void progress();
   // Tells the other ranks that this one sends nothing more. Destroy the Communicator before the
   // Mailbox: it may still use the Mailbox's memory.
