@@ -38,7 +38,7 @@ def run_tied(rank, size, config):
         def forward(self, x):
             for layer in self.layers:
                 x = torch.tanh(layer(x)) * self.scale
-            return x[:, :3]
+            return x[:, :3].clone()
 
     smp.init(config)
     whole = Tied()
