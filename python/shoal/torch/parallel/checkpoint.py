@@ -1,24 +1,28 @@
 """Files that hold a job's state: objects of single ranks, and checkpoints of the model, the optimizer and the user's
 content."""
+import contextlib
 import json
 import logging
 import os
+import pickle
 import shutil
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from shoal.torch.parallel import parts, records
+from shoal.torch.parallel import files, parts, records
 from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local
 from shoal.torch.parallel.state import state
 
 _log = logging.getLogger("shoal.torch.parallel")
 _ABOUT = "shoal.json"
 _VERSION = 1
+_CHECKSUMS = "crc32"  # among the metadata of a safetensors file: by tensor
 
 
 def _sync_folder(folder: str) -> None:
@@ -29,24 +33,41 @@ def _sync_folder(folder: str) -> None:
         os.close(handle)
 
 
-def _write(path: str, write: Callable[[Any], None]) -> None:
-    """Writes a temporary file beside `path` and renames it, so that `path` never names an incomplete file."""
+def _write_beside(path: str, write: Callable[[Any], None]) -> str:
+    """Writes a temporary file beside `path` and returns its name. OSError names `path`; no file is left then."""
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, f".{name}.part")
-    with open(beside, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    _sync_folder(folder)
+    writer = None
+    try:
+        with open(beside, "wb") as file:
+            writer = files.Writer(file)
+            write(writer)
+            file.flush()
+            os.fsync(file.fileno())
+    except Exception as problem:
+        with contextlib.suppress(OSError):
+            os.remove(beside)
+        cause = writer.problem if writer is not None and writer.problem is not None else problem
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, cause.strerror, path) from problem
+        raise
+    return beside
+
+
+def _write(path: str, write: Callable[[Any], None]) -> None:
+    """Writes a temporary file beside `path` and renames it, so that `path` never names an incomplete file."""
+    os.replace(_write_beside(path, write), path)
+    _sync_folder(os.path.dirname(os.path.abspath(path)))
 
 
 def _read(path: str, map_location: Any = "cpu", **arguments: Any) -> Any:
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no file {path}")
     try:
-        return torch.load(path, map_location=map_location, **arguments)
-    except (RuntimeError, EOFError, OSError) as problem:
+        files.check_archive(path)
+        with contextlib.nullcontext(path) if arguments.get("mmap") else open(path, "rb") as source:
+            return torch.load(source, map_location=map_location, **arguments)  # by a name it may take another format
+    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, pickle.UnpicklingError) as problem:
         raise ValueError(f"{path} is not whole: {problem}; load another checkpoint") from problem
 
 
@@ -121,24 +142,30 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
     translate_if_full: false: the names and shapes are those of the modules in use.
     num_kept_partial_checkpoints: older partial checkpoints in `path` are removed. None: all are kept.
 
-    The file `newest` names the last one. A checkpoint has its name only when all of it is on the disk.
+    The file `newest` names the last one. A checkpoint has its name only when all of it is on the disk. OSError with the
+    path on every rank: a rank could not write, for instance because its disk is full.
     """
     mesh = state.require().mesh
     if num_kept_partial_checkpoints is not None and num_kept_partial_checkpoints < 1:
         raise ValueError(f"num_kept_partial_checkpoints is {num_kept_partial_checkpoints}: give 1 or more, or None")
     if not tag or os.path.basename(tag) != tag:
         raise ValueError(f'the tag "{tag}" must be a name without folders')
-    os.makedirs(path, exist_ok=True)
+    for given, kind in ((model, "DistributedModel"), (optimizer, "DistributedOptimizer")):
+        if given is not None and not any(cls.__name__ == kind for cls in type(given).__mro__):
+            raise TypeError(f"save_checkpoint saves an smp.{kind}, not a {type(given).__name__}: wrap it first")
+    files.together(lambda: os.makedirs(path, exist_ok=True))
     if partial:
         _save_partial(path, tag, model, optimizer, user_content)
     else:
         _save_full(path, tag, model, optimizer, user_content, translate_if_full)
-    dist.barrier(group=mesh.group("world"))
-    if mesh.rank("local") == 0:
-        _write(os.path.join(path, "newest"), lambda file: file.write(tag.encode()))
-        if partial and num_kept_partial_checkpoints is not None:
-            _remove_old(path, num_kept_partial_checkpoints)
-    dist.barrier(group=mesh.group("world"))
+
+    def finish() -> None:
+        if mesh.rank("local") == 0:
+            _write(os.path.join(path, "newest"), lambda file: file.write(tag.encode()))
+            if partial and num_kept_partial_checkpoints is not None:
+                _remove_old(path, num_kept_partial_checkpoints)
+
+    files.together(finish)
 
 
 def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content: Any) -> None:
@@ -150,30 +177,43 @@ def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content:
     about: list[Any] = [{"id": uuid.uuid4().hex, "time": time.time_ns()}]
     dist.broadcast_object_list(about, 0, group=mesh.group("world"))  # after this call no rank removes files
     dist.barrier(group=mesh.group("world"))
-    os.makedirs(beside, exist_ok=True)
     sharded = optimizer is not None and optimizer.shards is not None
     model_parts = _parts_of(model)
     written: dict[str, Any] = {}
     if model is not None and place.rdp < max(model_parts, 1):
         name = f"model{_suffix(*place[1:], place.rdp if model_parts else None)}.pt"
         written[name] = {"records": _model_records(model)}
+    content = files.with_random_states(user_content)
     if place.rdp == 0:
-        written[f"user_content{_suffix(*place[1:])}.pt"] = {"content": user_content}
+        written[f"user_content{_suffix(*place[1:])}.pt"] = content
     if optimizer is not None and (sharded or place.rdp == 0):
         written[f"optimizer{_suffix(*place[1:], place.rdp if sharded else None)}.pt"] = {
             "state": optimizer.local_state_dict(gather_if_shard=False)}
     sizes = {}
-    for name, content in written.items():
-        target = os.path.join(beside, name)
-        _write(target, lambda file: torch.save({**content, "id": about[0]["id"]}, file))
-        sizes[name] = os.path.getsize(target)
-    everywhere: list[Any] = [None] * mesh.size("world")
-    dist.all_gather_object(everywhere, sizes, group=mesh.group("world"))
-    if mesh.rank("local") == 0:
-        text = json.dumps({"version": _VERSION, **about[0], "layout": list(mesh.shape), "optimizer_sharded": sharded,
-                           "model_parts": model_parts,
-                           "files": {name: size for each in everywhere for name, size in each.items()}}, indent=1)
-        _publish(beside, final, text)
+
+    def write_own() -> None:
+        os.makedirs(beside, exist_ok=True)
+        for name, one in written.items():
+            target = os.path.join(beside, name)
+            _write(target, lambda file: torch.save({**one, "id": about[0]["id"]}, file))
+            sizes[name] = os.path.getsize(target)
+
+    def publish() -> None:
+        if mesh.rank("local") == 0:
+            text = json.dumps({"version": _VERSION, **about[0], "layout": list(mesh.shape),
+                               "optimizer_sharded": sharded, "model_parts": model_parts,
+                               "files": {name: size for each in everywhere for name, size in each.items()}}, indent=1)
+            _publish(beside, final, text)
+
+    try:
+        files.together(write_own)
+        everywhere: list[Any] = [None] * mesh.size("world")
+        dist.all_gather_object(everywhere, sizes, group=mesh.group("world"))
+        files.together(publish)
+    except Exception:
+        if mesh.rank("local") == 0:
+            shutil.rmtree(beside, ignore_errors=True)
+        raise
 
 
 def _publish(beside: str, final: str, about: str) -> None:
@@ -228,13 +268,30 @@ def _save_full(path: str, tag: str, model: Any, optimizer: Any, user_content: An
         for to_hf, _ in state.module_manager.translate_functions:
             whole = to_hf(whole)
     optimizer_state = None if optimizer is None else optimizer.state_dict()
-    if state.mesh.rank("world"):
-        return
-    if whole is not None:
-        _write(os.path.join(path, tag), lambda file: _write_model(whole, tag, file))
+    contents: dict[str, Callable[[Any], None]] = {"user_content.pt": lambda file: torch.save(user_content, file)}
     if optimizer_state is not None:
-        _write(os.path.join(path, f"optimizer_{tag}"), lambda file: torch.save(optimizer_state, file))
-    _write(os.path.join(path, "user_content.pt"), lambda file: torch.save(user_content, file))
+        contents[f"optimizer_{tag}"] = lambda file: torch.save(optimizer_state, file)
+    if whole is not None:
+        contents[tag] = lambda file: _write_model(whole, tag, file)  # the last one, by which the checkpoint is there
+
+    def write() -> None:
+        if state.mesh.rank("world"):
+            return
+        beside: dict[str, str] = {}
+        try:
+            for name, content in contents.items():
+                beside[name] = _write_beside(os.path.join(path, name), content)
+        except Exception:
+            for one in beside.values():
+                os.remove(one)
+            raise
+        with contextlib.suppress(FileNotFoundError):  # of an earlier save under this tag
+            os.remove(os.path.join(path, f"optimizer_{tag}"))
+        for name, one in beside.items():
+            os.replace(one, os.path.join(path, name))
+        _sync_folder(path)
+
+    files.together(write)
 
 
 def _write_model(whole: dict[str, Any], tag: str, file: Any) -> None:
@@ -250,11 +307,13 @@ def _write_model(whole: dict[str, Any], tag: str, file: Any) -> None:
             if value.numel():
                 seen.add((value.data_ptr(), value.shape))
             once[name] = value.contiguous()
-    file.write(to_bytes(once, {"format": "pt"}))
+    sums = json.dumps({name: files.checksum(value) for name, value in once.items()})
+    file.write(to_bytes(once, {"format": "pt", _CHECKSUMS: sums}))
 
 
 def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = True, strict: bool = True,
-                           load_optimizer: bool = True, translate_function: Callable | None = None) -> Any:
+                           load_optimizer: bool = True, load_sharded_optimizer_state: bool = True,
+                           translate_function: Callable | None = None) -> Any:
     """Loads a checkpoint into the DistributedModel and the DistributedOptimizer; every rank of the job calls it.
 
         content = smp.resume_from_checkpoint("checkpoints")
@@ -263,30 +322,51 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     path, tag, partial: as of save_checkpoint(). tag None: the newest. A partial checkpoint may be of any layout. A full
         one may also be `model.safetensors` of Hugging Face, where there is no file `tag`.
     strict: missing and unexpected names are errors.
+    load_optimizer: false: the optimizer stays as it is. It has the parameter groups with their learning rates, which
+        are there at once, and the loss scale. load_sharded_optimizer_state: false: with a sharded state, only the f32
+        masters and the loss scale are loaded.
     translate_function: of a full checkpoint's state dict, before it is loaded.
 
-    Returns the user_content. FileNotFoundError: there is no such checkpoint. ValueError: it is not whole.
+    A partial checkpoint also gives each rank torch's random states back if the layout is the same. Schedulers, and the
+    states of Python's and numpy's generators, are the script's: put them into user_content.
+
+    Returns the user_content. All ranks raise if one does. FileNotFoundError: there is no such checkpoint. ValueError:
+    it is not whole, or bytes of it have changed.
     """
     model, optimizer = state.require().model, state.optimizer
     if model is None:
         raise RuntimeError("resume_from_checkpoint needs the model: make the smp.DistributedModel first")
-    if tag is None:
-        newest = os.path.join(path, "newest")
-        if not os.path.exists(newest):
-            raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
-        with open(newest, encoding="utf-8") as file:
-            tag = file.read().strip()
+    if partial and translate_function is not None:
+        raise ValueError("translate_function is of full checkpoints: a partial one has the model's own names; give "
+                         "partial=False, or leave it out")
+    if not load_sharded_optimizer_state and state.cfg.sharding_level == 0:
+        raise ValueError("load_sharded_optimizer_state=False needs a sharded optimizer state (shard_optimizer_state): "
+                         "give load_optimizer=False instead")
+    tag = files.together(lambda: _newest(path) if tag is None else tag)
     if not partial:
-        return _resume_full(path, tag, strict, load_optimizer, translate_function)
+        return _resume_full(path, tag, strict, load_optimizer, not load_sharded_optimizer_state, translate_function)
     folder = os.path.join(path, f"{tag}_partial")
-    about = _about(folder)
-    if any(name.startswith("model_") for name in about["files"]):
-        _load_model(model, folder, about, strict)
-    if load_optimizer and optimizer is not None:
-        optimizer.load_state_dict(_optimizer_state(folder, about))
+    about = files.together(lambda: _about(folder))
+
+    def load() -> Any:
+        if any(name.startswith("model_") for name in about["files"]):
+            _load_model(model, folder, about, strict)
+        return _optimizer_state(folder, about) if load_optimizer and optimizer is not None else None
+
+    found = files.together(load)
+    if found is not None:
+        optimizer.load_state_dict(found, only_masters=not load_sharded_optimizer_state)
     own = f"user_content{_suffix(*state.mesh.place[1:])}.pt"
     name = own if own in about["files"] else f"user_content{_suffix(0, 0)}.pt"
-    return _part(folder, about, name, weights_only=False)["content"]
+    return files.take_content(files.together(lambda: _part(folder, about, name, weights_only=False)))
+
+
+def _newest(path: str) -> str:
+    newest = os.path.join(path, "newest")
+    if not os.path.exists(newest):
+        raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
+    with open(newest, encoding="utf-8") as file:
+        return file.read().strip()
 
 
 def _about(folder: str) -> dict[str, Any]:
@@ -363,8 +443,30 @@ def _optimizer_state(folder: str, about: Mapping[str, Any]) -> dict[str, Any]:
     return merge_local([part["state"] for part in _all_parts(folder, about, "optimizer", sharded)])
 
 
-def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, translate: Callable | None) -> Any:
+def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, only_masters: bool,
+                 translate: Callable | None) -> Any:
     model, optimizer = state.model, state.optimizer
+
+    def load() -> dict[str, Any] | None:
+        model.load_state_dict(_whole_model(path, tag, translate), strict=strict)
+        optimizer_path = os.path.join(path, f"optimizer_{tag}")
+        if not load_optimizer or optimizer is None:
+            return None
+        if os.path.exists(optimizer_path):
+            return _read(optimizer_path, weights_only=False)
+        _log.warning("%s is missing: the optimizer begins without a state", optimizer_path)
+        return None
+
+    found = files.together(load)
+    if found is not None:
+        optimizer.load_state_dict(found, only_masters=only_masters)
+    content = os.path.join(path, "user_content.pt")
+    return files.together(lambda: _read(content, weights_only=False)
+                          if os.path.exists(content) and os.path.getsize(content) else None)
+
+
+def _whole_model(path: str, tag: str, translate: Callable | None) -> dict[str, Any]:
+    """The full checkpoint's state dict by the model's names; tied parameters have all of theirs."""
     whole = _read_model(path, tag)
     if translate is not None:
         whole = translate(whole)
@@ -372,23 +474,13 @@ def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, transl
         for _, from_hf in reversed(state.module_manager.translate_functions):
             whole = from_hf(whole)
     names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in state.model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     for tied in names.values():
         known = next((name for name in tied if name in whole), None)
         if known is not None:
             whole.update({name: whole[known] for name in tied if name not in whole})
-    model.load_state_dict(whole, strict=strict)
-    if load_optimizer and optimizer is not None:
-        optimizer_path = os.path.join(path, f"optimizer_{tag}")
-        if os.path.exists(optimizer_path):
-            optimizer.load_state_dict(_read(optimizer_path, weights_only=False))
-        else:
-            _log.warning("%s is missing: the optimizer begins without a state", optimizer_path)
-    content = os.path.join(path, "user_content.pt")
-    if not os.path.exists(content) or not os.path.getsize(content):
-        return None
-    return _read(content, weights_only=False)
+    return whole
 
 
 def _read_model(path: str, tag: str) -> dict[str, Any]:
@@ -400,7 +492,16 @@ def _read_model(path: str, tag: str) -> dict[str, Any]:
     if not file.endswith(".safetensors"):
         return dict(_read(file))
     try:
-        from safetensors.torch import load_file
+        from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError:
         raise ImportError(f"{file} needs the package safetensors: pip install safetensors") from None
-    return load_file(file)
+    try:
+        with safe_open(file, "pt") as opened:
+            sums = json.loads((opened.metadata() or {}).get(_CHECKSUMS, "{}"))
+            found = {name: opened.get_tensor(name) for name in opened.keys()}
+    except (SafetensorError, ValueError) as problem:
+        raise ValueError(f"{file} is not whole: {problem}; load another checkpoint") from problem
+    damaged = [name for name in sums if name not in found or files.checksum(found[name]) != sums[name]]
+    if damaged or (sums and len(sums) != len(found)):
+        raise ValueError(f"{file} is damaged: the checksums of {damaged} differ; load another checkpoint")
+    return found

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shoal.torch.parallel import gradients, records, sharding
+from shoal.torch.parallel import files, gradients, records, sharding
 from shoal.torch.parallel.sharding import Piece
 from shoal.torch.parallel.state import state
 
@@ -88,7 +88,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._of_parameter: dict[int, list[Piece]] = {}
         self._own: set[int] = set()  # ids of this rank's parameters that are in the groups
         self._updated = False  # the gradients are ready for the update
-        self._pending: Mapping[str, Any] | None = None  # a state dict to load after the partition
+        self._pending: tuple[Mapping[str, Any], bool] | None = None  # what to load after the partition
         self._names = self._named_groups()
         if any(hasattr(p, "tp_split") for p in model.parameters()):
             sharding.check_elementwise(optimizer, "tensor_parallel_degree > 1")
@@ -197,8 +197,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for parameter in self._own - whole if self.shards else ():
             self._of_parameter.setdefault(parameter, [])  # other replicas may have all of its elements
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self.load_state_dict(pending)
+            self._load_pending()
 
     @property
     def has_copies(self) -> bool:
@@ -397,49 +396,65 @@ class DistributedOptimizer(torch.optim.Optimizer):
             saved["loss_scale"] = self.scaler.state_dict()
         return saved
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], only_masters: bool = False) -> None:
         """Loads the result of state_dict() or local_state_dict() in any layout, or a plain optimizer's state dict.
 
-        Called before the first step, it defers loading until the model is cut. ValueError: parameters or groups differ
-        from the optimizer's, or elements are missing.
+        It sets the groups' options, such as learning rates, and the loss scale at once. Before the first step, tensors
+        wait until the model is cut. only_masters: loads just f32 masters and the loss scale. ValueError: parameters or
+        groups differ from the optimizer's, or elements are missing.
         """
-        if self._pieces is None:
-            self._pending = state_dict
-            return
-        found, groups = self._saved_records(state_dict)
-        for group, names, saved in zip(self.optimizer.param_groups, self._names, groups):
-            if "param_names" in saved and list(saved["param_names"]) != names:
-                raise ValueError("the optimizer's state is of other parameters than this optimizer's: "
-                                 f"{_first_difference(saved['param_names'], names)}")
-            group.update({key: value for key, value in saved.items() if key not in ("params", "param_names")})
-        self.optimizer.state.clear()
-        self._follow_parameters()
-        for piece in self._pieces:
-            if piece.name in found:
-                self._load(piece, found[piece.name])
-            elif LOCAL in state_dict:
-                raise ValueError(f"the optimizer's state has no part for {piece.name}: it is of another cut of the "
-                                 "model; load all ranks' parts, as smp.load() does")
+        self._check_groups(state_dict["param_groups"])
+        if not only_masters:
+            for group, saved in zip(self.optimizer.param_groups, state_dict["param_groups"]):
+                group.update({key: value for key, value in saved.items() if key not in ("params", "param_names")})
         if self.scaler and state_dict.get("loss_scale"):
             self.scaler.load_state_dict(state_dict["loss_scale"])
-        self._publish()
+        self._pending = (state_dict, only_masters)
+        if self._pieces is not None:
+            self._load_pending()
 
-    def _saved_records(self, saved: Mapping[str, Any]) -> tuple[dict[str, list[records.Record]], list[dict[str, Any]]]:
-        groups = saved["param_groups"]
+    def _check_groups(self, groups: list[dict[str, Any]]) -> None:
         if len(groups) != len(self._names):
             raise ValueError(f"the optimizer's state has {len(groups)} parameter groups, this optimizer "
                              f"{len(self._names)}: make it with the same groups")
+        for names, saved in zip(self._names, groups):
+            if "param_names" in saved and list(saved["param_names"]) != names:
+                raise ValueError("the optimizer's state is of other parameters than this optimizer's: "
+                                 f"{_first_difference(saved['param_names'], names)}")
+
+    def _load_pending(self) -> None:
+        (saved, only_masters), self._pending = self._pending, None
+
+        def load() -> None:
+            found = self._saved_records(saved)
+            if not only_masters:
+                self.optimizer.state.clear()
+            self._follow_parameters()
+            for piece in self._require_pieces():
+                if piece.name in found:
+                    self._load(piece, found[piece.name], only_masters)
+                elif LOCAL in saved:
+                    raise ValueError(f"the optimizer's state has no part for {piece.name}: it is of another cut of the "
+                                     "model; load all ranks' parts, as smp.load() does")
+
+        if self.shards:
+            files.together(load)  # ranks wait for each other in _publish()
+        else:
+            load()
+        self._publish()
+
+    def _saved_records(self, saved: Mapping[str, Any]) -> dict[str, list[records.Record]]:
         if LOCAL in saved:
-            return saved["records"], groups
+            return saved["records"]
         found = {}
-        for group, names in zip(groups, self._names):
+        for group, names in zip(saved["param_groups"], self._names):
             if len(group["params"]) != len(names):
                 raise ValueError(f"a parameter group of the optimizer's state has {len(group['params'])} parameters, "
                                  f"this optimizer's {len(names)}: make it with the same groups")
             for index, name in zip(group["params"], names):
                 if index in saved["state"]:
                     found[name] = [_whole_record(saved["state"][index], self._shape_of(name))]
-        return found, groups
+        return found
 
     def _shape_of(self, name: str) -> list[int]:
         if not hasattr(self, "_shapes"):
@@ -447,7 +462,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._shapes[name]
 
     @torch.no_grad()
-    def _load(self, piece: Piece, saved: list[records.Record]) -> None:
+    def _load(self, piece: Piece, saved: list[records.Record], only_masters: bool) -> None:
         values = {key for record in saved for key in record["values"]}
         state_of = {}
         for key, value in records.extract(piece.name, saved, records.describe(
@@ -457,6 +472,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if key == "master":
                 if piece.has_master:
                     piece.value.copy_(value)
+            elif only_masters:
+                continue
             elif isinstance(value, torch.Tensor) and key != "step":
                 state_of[key] = value.to(device=piece.value.device, dtype=piece.value.dtype if
                                          value.is_floating_point() else None, copy=True)

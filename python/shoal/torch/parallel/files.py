@@ -1,0 +1,99 @@
+"""What makes files of a checkpoint safe: every rank fails if one does, damage is found, and random states go along."""
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from shoal.torch.parallel.state import state
+from shoal.torch.parallel.turns import RandomState
+
+_T = TypeVar("_T")
+
+
+def together(work: Callable[[], _T]) -> _T:
+    """Runs `work` on every rank of the job and returns this rank's result. If it fails on some, every rank raises.
+
+        together(lambda: os.makedirs(path, exist_ok=True))
+
+    A rank where it failed raises its own exception, the others that of the first such rank: OSError with the path,
+    ValueError, else RuntimeError. `work` must not wait for other ranks.
+    """
+    problem, result = None, None
+    try:
+        result = work()
+    except Exception as found:  # the other ranks must hear of it
+        problem = found
+    everywhere: list[Any] = [None] * state.mesh.size("world")
+    told = None if problem is None else _of_rank(problem, state.mesh.rank("world"))
+    dist.all_gather_object(everywhere, told, group=state.mesh.group("world"))
+    if problem is not None:
+        raise problem
+    first = next((one for one in everywhere if one is not None), None)
+    if first is not None:
+        raise first
+    return result
+
+
+def _of_rank(problem: Exception, rank: int) -> Exception:
+    if isinstance(problem, OSError) and problem.errno is not None:
+        return OSError(problem.errno, f"{problem.strerror} (on rank {rank})", problem.filename)
+    kind = next((kind for kind in (FileNotFoundError, OSError, ValueError) if isinstance(problem, kind)), None)
+    return kind(f"{problem} (on rank {rank})") if kind else RuntimeError(
+        f"{type(problem).__name__}: {problem} (on rank {rank})")
+
+
+class Writer:
+    """A file for torch.save(), which hides why a write fails: `problem` is that OSError."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.problem = file, None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as problem:
+            self.problem = problem
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def check_archive(path: str) -> None:
+    """ValueError if bytes of a file of torch.save() have changed; torch.load() ignores the checksums that it has."""
+    if not zipfile.is_zipfile(path):
+        return  # torch.load() reads the older form, and refuses others
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged: {damaged} has another checksum than when it was saved; load another "
+                         "checkpoint")
+
+
+def checksum(value: torch.Tensor) -> int:
+    """The CRC-32 of a tensor's dtype, shape and elements."""
+    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(content, zlib.crc32(f"{value.dtype} {list(value.shape)}".encode()))
+
+
+def with_random_states(user_content: Any) -> dict[str, Any]:
+    """What a checkpoint's file of a model-parallel rank has: the content, and torch's random states of its replicas.
+    Every rank of an rdp group calls it."""
+    mesh = state.mesh
+    states: list[Any] = [RandomState.of_process()] * mesh.size("rdp")
+    if mesh.size("rdp") > 1:
+        dist.all_gather_object(states, states[0], group=mesh.group("rdp"))
+    return {"content": user_content, "layout": list(mesh.shape), "random": states}
+
+
+def take_content(found: Mapping[str, Any]) -> Any:
+    """The content of with_random_states(). In the same layout each rank gets its random states back."""
+    mesh = state.mesh
+    if found.get("layout") == list(mesh.shape):
+        states = found["random"][mesh.rank("rdp")]
+        RandomState.set_process(states if torch.cuda.is_available() else states[:1])
+    return found["content"]
