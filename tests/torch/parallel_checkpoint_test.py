@@ -212,6 +212,53 @@ def run_activations(rank, size, config, strategy, layers=4):
     return calls
 
 
+class Counting(nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        Counting.calls += 1
+        return super().forward(x)
+
+
+class Reader(nn.Module):
+    """Uses a weight that lives on another pipeline rank than the modules around it."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.a, self.b = Counting(8, 8), nn.Linear(8, 8)
+        self.weight = weight
+
+    def forward(self, x):
+        return self.b(torch.tanh(nn.functional.linear(self.a(x), self.weight)))
+
+
+def run_reader(rank, size):
+    """Gradients with and without checkpoints, and how often the last rank computes `a` in a step."""
+    smp.init({"partitions": 2, "microbatches": 2, "auto_partition": False, "default_partition": 0})
+    found = []
+    for use in (False, True):
+        torch.manual_seed(3)
+        first = nn.Linear(8, 8)
+        net = nn.Sequential(first, Reader(first.weight))
+        smp.set_partition(net[1].a, 1)
+        smp.set_partition(net[1].b, 1)
+        model = smp.DistributedModel(net)
+        if use:
+            smp.set_activation_checkpointing(model.module[1])
+
+        @smp.step
+        def step(model, x):
+            model.backward(model(x).square().mean())
+
+        Counting.calls = 0
+        step(model, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+        assert model.stage_of("1") == 1 and model.stage_of("1.weight") == 0
+        found.append({name: p.grad.clone() for name, p in model.local_named_parameters()})
+        del model
+    assert_same(found[1], found[0])
+    return Counting.calls
+
+
 def run_offload(rank, size, horizon):
     """Bytes of the blocks' inputs that are alive after forward, and at most in backward; gradients as without."""
     smp.init({"offload_activations": horizon > 0,
@@ -281,6 +328,9 @@ class Activations(unittest.TestCase):
             self.assertEqual(sum(calls[1] for calls in found), 2)  # the last block's, in each microbatch
             self.assertEqual(sum(calls[3] for calls in found), 4)
         ranks.run(2, run_activations, {**config, "offload_activations": True}, "each")
+
+    def test_modules_that_read_a_weight_of_another_rank(self):
+        self.assertEqual(ranks.run(2, run_reader)[1], 4)  # `a` is checkpointed, the module around it is not
 
     def test_offloaded_inputs(self):
         kept, _, expected = unpacked(ranks.run(1, run_offload, 0)[0])
