@@ -1,11 +1,12 @@
 // The Python module shoal._native: training and generation in this process.
+#include "native.h"
+
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "parallel.h"
 #include <fmt/ranges.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -134,4 +135,5 @@ PYBIND11_MODULE(_native, module) {
              py::arg("top_p") = defaults.top_p, py::arg("seed") = defaults.seed,
              py::arg("greedy") = false, py::arg("bf16") = false, py::arg("no_stop") = false);
   shoal::python::define_parallel(module);
+  shoal::python::define_checkpoint(module);
 }

@@ -1,6 +1,4 @@
 // The rules of model parallelism for shoal.torch.parallel: parameters, placements and partitions.
-#include "parallel.h"
-
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "native.h"
 #include <nlohmann/json.hpp>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

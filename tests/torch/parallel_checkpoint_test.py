@@ -1,10 +1,13 @@
 """Checkpoints of any layout into any other, and activation checkpointing and offloading."""
+import copy
 import functools
 import glob
 import json
 import os
 import shutil
+import subprocess
 import tempfile
+import types
 import unittest
 
 import ranks
@@ -14,8 +17,9 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from shoal.torch import parallel as smp
-from shoal.torch.parallel import activations
+from shoal.torch.parallel import activations, checkpoint_parts
 from shoal.torch.parallel.state import state
+from shoal.torch.parallel.tensor.functions import TensorSplit
 
 ONE, SEGMENTS, CUT = (1, {}), (2, SHARDED), (4, {**SHARDED, "partitions": 2, "microbatches": 2})
 
@@ -105,26 +109,22 @@ class Checkpoints(unittest.TestCase):
     def test_torn_checkpoints_are_refused(self):
         folder = os.path.join(self.folder, "torn")
         shutil.copytree(self.write(*SEGMENTS)[0], folder)
-        torn = os.path.join(folder, "two_partial", "optimizer_0_0_1.pt")
-        about = os.path.join(folder, "two_partial", "shoal.json")
+        torn = os.path.join(folder, "two_partial", "shard-00001-of-00002.safetensors")
+        marker = os.path.join(folder, "two_partial", "COMPLETE")
         with open(torn, "rb") as file:
             content = file.read()
-        with open(about) as file:
-            known = json.load(file)
 
-        def of_another_save():
+        def write(changed):
             with open(torn, "wb") as file:
-                file.write(content)
-            with open(about, "w") as file:
-                json.dump({**known, "id": "0"}, file)
+                file.write(changed)
 
-        for damage, message in ((lambda: os.truncate(torn, len(content) // 2), "is not whole"),
-                                (lambda: os.remove(torn), "there is no file"),
-                                (of_another_save, "is of another save"),
-                                (lambda: os.remove(about), "is no partial checkpoint")):
+        for damage, message in ((lambda: write(content[:-1] + bytes([content[-1] ^ 1])), "does not match its checksum"),
+                                (lambda: write(content[:-8]), f"has {len(content) - 8} bytes instead"),
+                                (lambda: os.remove(torn), "is missing"),
+                                (lambda: os.remove(marker), "is no checkpoint")):
             damage()
             with self.subTest(message), self.assertRaisesRegex(ranks.Failed, message):
-                ranks.run(1, run_continue, {}, folder, "partial")
+                ranks.run(2, run_continue, {"ddp": True}, folder, "partial")
 
     def test_kept_checkpoints(self):
         folder = os.path.join(self.folder, "kept")
@@ -133,6 +133,32 @@ class Checkpoints(unittest.TestCase):
         with open(os.path.join(folder, "newest")) as file:
             self.assertEqual(file.read(), "c")
         self.assertEqual(glob.glob(os.path.join(folder, "*", ".*")), [])
+
+    def test_values_of_every_kind(self):
+        for size, config in ((1, {}), (2, {"ddp": True})):
+            ranks.run(size, run_kinds, config, os.path.join(self.folder, f"kinds{size}"))
+
+    def test_full_disk(self):
+        folder = os.path.join(self.folder, "full")
+        os.mkdir(folder)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True).returncode:
+            self.skipTest("a file system cannot be mounted")
+        self.addCleanup(subprocess.run, ["umount", folder])
+        ranks.run(2, run_full, folder)
+
+
+def run_full(rank, size, folder):
+    model, optimizer = begin({"ddp": True})
+    smp.save_checkpoint(folder, tag="small", model=model)
+    try:
+        smp.save_checkpoint(folder, tag="large", model=model, user_content=torch.zeros(100_000))
+    except OSError as problem:
+        assert "large_partial is not written: rank 0: " in str(problem), problem
+    else:
+        raise AssertionError("a checkpoint was written on a full disk")
+    smp.barrier()
+    assert sorted(os.listdir(folder)) == ["newest", "small_partial"], os.listdir(folder)
+    smp.resume_from_checkpoint(folder, load_optimizer=False)
 
 
 def run_many(rank, size, folder):
@@ -146,6 +172,110 @@ def run_many(rank, size, folder):
         assert "has no optimizer" in str(problem)
     else:
         raise AssertionError("a checkpoint without an optimizer was loaded into one")
+
+
+class PartsOfRanks(unittest.TestCase):
+    def test_parts(self):
+        """Four ranks, (rdp, tp) = (2, 2), written one after another: each element once, read by other layouts."""
+        self.addCleanup(setattr, state, "mesh", getattr(state, "mesh", None))
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        generator = torch.Generator().manual_seed(0)
+        wholes = {name: (torch.randn(shape, generator=generator), split) for name, shape, split in (
+            ("qkv", (5, 30), (1, 30, 3)), ("bias", (30,), (0, 30, 3)), ("vocabulary", (13, 6), (0, 13, 1)),
+            ("norm", (6,), None), ("scalar", (), None), ("short", (1, 4), (0, 1, 1)))}
+
+        def record_of(whole, split, tp, ranks, elements=None):
+            count = whole.numel()
+            if split is not None:
+                count = count // split[1] * TensorSplit(*split).length(tp, ranks)
+            return {"shape": list(whole.shape), "split": split and [*split, tp, ranks],
+                    "range": list(elements or (0, count)), "values": {}, "others": {}}
+
+        def at(rank):
+            return types.SimpleNamespace(rank=lambda axis: rank if axis == "world" else rank % 2, size=lambda axis: 4)
+
+        helds = []
+        for rank in range(4):
+            state.mesh, tp = at(rank), rank % 2
+            held = checkpoint_parts._Held(None, None)
+            for name, (whole, split) in wholes.items():
+                part = TensorSplit(*split).take(whole, tp, 2) if split else whole
+                held._add(name, record_of(whole, split, tp, 2), part, held.values)
+                cut = min(part.numel(), part.numel() // 3 + tp)  # other cuts on other tp ranks, as of buckets
+                elements = (0, cut) if rank < 2 else (cut, part.numel())
+                held._add(f"exp_avg/{name}", record_of(whole, split, tp, 2, elements),
+                          part.reshape(-1)[slice(*elements)] * 2, {})
+            helds.append(held)
+        keys = [held.keys() for held in helds]
+        for rank, held in enumerate(helds):
+            state.mesh = at(rank)
+            held.keep_own(keys)
+            held.write(folder, "a save")
+        found = checkpoint_parts.Tensors(folder)
+        for name, (whole, split) in wholes.items():
+            for size in (1, 2, 3) if split else (1,):
+                for tp in range(size):
+                    part = TensorSplit(*split).take(whole, tp, size) if split else whole
+                    record = record_of(whole, split, tp, size)
+                    self.assertTrue(torch.equal(found.read(name, record).view(part.shape), part), (name, size, tp))
+                    record["range"] = [part.numel() // 4, part.numel()]
+                    self.assertTrue(torch.equal(found.read(f"exp_avg/{name}", record),
+                                                2 * part.reshape(-1)[part.numel() // 4:]), (name, size, tp))
+
+
+class Kinds(nn.Module):
+    """Values that are not all of the format's dtypes, and a tied parameter."""
+
+    def __init__(self, seed):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.norm = nn.BatchNorm1d(4)
+        self.norm.num_batches_tracked += seed
+        self.first = nn.Linear(4, 4)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.randn(4, 4, generator=generator))
+        self.second = nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.register_buffer("mask", torch.rand(5, generator=generator) > 0.5)
+        self.register_buffer("roots", torch.randn(3, generator=generator, dtype=torch.complex64))
+        self.register_buffer("none", torch.empty(0, 3))
+        self.register_buffer("seven", torch.randn([1] * 6 + [2], generator=generator))
+        self.seed = seed
+
+    def get_extra_state(self):
+        return {"seed": self.seed}
+
+    def set_extra_state(self, extra):
+        self.seed = extra["seed"]
+
+    def forward(self, x):
+        return self.second(self.first(self.norm(x))).square().mean()
+
+
+def run_kinds(rank, size, config, folder):
+    smp.init({**config, "fp16": True})
+
+    def begin_kinds(seed):
+        model = smp.DistributedModel(Kinds(seed))
+        return model, smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    model, optimizer = begin_kinds(5)
+
+    @smp.step
+    def step(model, x):
+        model.backward(model(x))
+
+    step(model, torch.ones(4, 4))
+    optimizer.scaler.value, optimizer.scaler.good_steps, optimizer.scaler.shift_left = 8.0, 3, 2
+    smp.save_checkpoint(folder, tag="kinds", model=model, optimizer=optimizer)
+    expected = copy.deepcopy(model.state_dict())
+    model, optimizer = begin_kinds(6)
+    smp.resume_from_checkpoint(folder)
+    assert_same(model.state_dict(), expected)
+    assert model.module.seed == 5
+    step(model, torch.ones(4, 4))
+    assert optimizer.scaler.state_dict() == {"value": 8.0, "good_steps": 3, "shift_left": 2}
 
 
 # Activations.

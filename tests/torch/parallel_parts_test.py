@@ -257,6 +257,7 @@ class Checkpoints(parallel_checkpoint_test.Checkpoints):
     """Written and continued in any of the layouts with parts, whole ones and segments."""
 
     PARTS, SOME, MIXED = (2, parts(2)), (4, parts(2)), (2, parts(2, sdp_param_persistence_threshold=10))
+    test_values_of_every_kind = test_full_disk = None
 
     def test_same_layout_has_the_same_bits(self):
         for kind in ("partial", "local", "full"):

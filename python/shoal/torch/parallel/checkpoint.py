@@ -6,8 +6,6 @@ import logging
 import os
 import pickle
 import shutil
-import time
-import uuid
 import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,13 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shoal.torch.parallel import files, parts, records
+from shoal.torch.parallel import checkpoint_parts, files
 from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local
 from shoal.torch.parallel.state import state
 
 _log = logging.getLogger("shoal.torch.parallel")
-_ABOUT = "shoal.json"
-_VERSION = 1
 _CHECKSUMS = "crc32"  # among the metadata of a safetensors file: by tensor
 
 
@@ -128,7 +124,8 @@ def _suffixes(layout: list[int], of_each_replica: bool | int) -> list[str]:
 
 def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None, optimizer: Any = None,
                     user_content: Any = None, translate_if_full: bool = True,
-                    num_kept_partial_checkpoints: int | None = None) -> None:
+                    num_kept_partial_checkpoints: int | None = None,
+                    trainer_state: Mapping[str, Any] | None = None) -> None:
     """Writes a checkpoint; every rank of the job calls it.
 
         smp.save_checkpoint("checkpoints", tag=f"step{step}", model=model, optimizer=optimizer,
@@ -136,11 +133,14 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
 
     path: a folder, which all hosts share or each has its own of. tag: the checkpoint's name.
     partial: each rank writes its part into the folder `<tag>_partial`; resume_from_checkpoint() loads it in any layout.
+        `shoal checkpoint` reads it, and `shoal train` goes on from it where Shoal has the model.
         False: rank 0 writes the whole model's state dict into the file `tag` (of safetensors by that ending, else of
         torch.save), with Hugging Face's names, the whole optimizer's into `optimizer_<tag>`, and `user_content.pt`.
     model, optimizer: left out if None. user_content: any object; of partial checkpoints each model-parallel rank's.
     translate_if_full: false: the names and shapes are those of the modules in use.
     num_kept_partial_checkpoints: older partial checkpoints in `path` are removed. None: all are kept.
+    trainer_state: with partial, fields of trainer_state.json by which `shoal train` goes on: global_step (else the
+        optimizer's steps), data_epoch, data_position, global_batch_size, seed, max_steps and so on.
 
     The file `newest` names the last one. A checkpoint has its name only when all of it is on the disk. OSError with the
     path on every rank: a rank could not write, for instance because its disk is full.
@@ -155,111 +155,34 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
             raise TypeError(f"save_checkpoint saves an smp.{kind}, not a {type(given).__name__}: wrap it first")
     files.together(lambda: os.makedirs(path, exist_ok=True))
     if partial:
-        _save_partial(path, tag, model, optimizer, user_content)
+        checkpoint_parts.write(os.path.join(path, f"{tag}_partial"), model, optimizer, user_content, trainer_state,
+                               _write)
     else:
         _save_full(path, tag, model, optimizer, user_content, translate_if_full)
+
+    old: list[Any] = [files.together(lambda: _old(path, num_kept_partial_checkpoints)
+                                     if partial and mesh.rank("world") == 0 else [])]
+    dist.broadcast_object_list(old, 0, group=mesh.group("world"))
 
     def finish() -> None:
         if mesh.rank("local") == 0:
             _write(os.path.join(path, "newest"), lambda file: file.write(tag.encode()))
-            if partial and num_kept_partial_checkpoints is not None:
-                _remove_old(path, num_kept_partial_checkpoints)
+            for name in old[0]:
+                shutil.rmtree(os.path.join(path, name), ignore_errors=True)
 
     files.together(finish)
 
 
-def _save_partial(path: str, tag: str, model: Any, optimizer: Any, user_content: Any) -> None:
-    mesh = state.mesh
-    place = mesh.place
-    final, beside = os.path.join(path, f"{tag}_partial"), os.path.join(path, f".{tag}_partial.part")
-    if mesh.rank("local") == 0:
-        shutil.rmtree(beside, ignore_errors=True)
-    about: list[Any] = [{"id": uuid.uuid4().hex, "time": time.time_ns()}]
-    dist.broadcast_object_list(about, 0, group=mesh.group("world"))  # after this call no rank removes files
-    dist.barrier(group=mesh.group("world"))
-    sharded = optimizer is not None and optimizer.shards is not None
-    model_parts = _parts_of(model)
-    written: dict[str, Any] = {}
-    if model is not None and place.rdp < max(model_parts, 1):
-        name = f"model{_suffix(*place[1:], place.rdp if model_parts else None)}.pt"
-        written[name] = {"records": _model_records(model)}
-    content = files.with_random_states(user_content)
-    if place.rdp == 0:
-        written[f"user_content{_suffix(*place[1:])}.pt"] = content
-    if optimizer is not None and (sharded or place.rdp == 0):
-        written[f"optimizer{_suffix(*place[1:], place.rdp if sharded else None)}.pt"] = {
-            "state": optimizer.local_state_dict(gather_if_shard=False)}
-    sizes = {}
-
-    def write_own() -> None:
-        os.makedirs(beside, exist_ok=True)
-        for name, one in written.items():
-            target = os.path.join(beside, name)
-            _write(target, lambda file: torch.save({**one, "id": about[0]["id"]}, file))
-            sizes[name] = os.path.getsize(target)
-
-    def publish() -> None:
-        if mesh.rank("local") == 0:
-            text = json.dumps({"version": _VERSION, **about[0], "layout": list(mesh.shape),
-                               "optimizer_sharded": sharded, "model_parts": model_parts,
-                               "files": {name: size for each in everywhere for name, size in each.items()}}, indent=1)
-            _publish(beside, final, text)
-
-    try:
-        files.together(write_own)
-        everywhere: list[Any] = [None] * mesh.size("world")
-        dist.all_gather_object(everywhere, sizes, group=mesh.group("world"))
-        files.together(publish)
-    except Exception:
-        if mesh.rank("local") == 0:
-            shutil.rmtree(beside, ignore_errors=True)
-        raise
-
-
-def _publish(beside: str, final: str, about: str) -> None:
-    """Renames the folder. If several hosts share it, the first rank to try renames it for all."""
-    try:
-        _write(os.path.join(beside, _ABOUT), lambda file: file.write(about.encode()))
-        old = f"{beside}.old"
-        if os.path.isdir(final):
-            os.replace(final, old)
-        os.replace(beside, final)
-        shutil.rmtree(old, ignore_errors=True)
-    except FileNotFoundError:
-        if not os.path.isdir(final):
-            raise
-    _sync_folder(os.path.dirname(os.path.abspath(final)))
-
-
-def _remove_old(path: str, kept: int) -> None:
+def _old(path: str, kept: int | None) -> list[str]:
+    """The partial checkpoints that are more than those to keep."""
+    if kept is None:
+        return []
     found = []
     for name in os.listdir(path):
-        about = os.path.join(path, name, _ABOUT)
-        if name.endswith("_partial") and os.path.exists(about):
-            with open(about, encoding="utf-8") as file:
-                found.append((json.load(file)["time"], name))
-    for _, name in sorted(found)[:-kept]:
-        shutil.rmtree(os.path.join(path, name), ignore_errors=True)
-
-
-def _parts_of(model: Any) -> int:
-    """In how many replicas' files the model's parameters are; 0: the first replica's ranks have all."""
-    return state.mesh.size("shard") if model is not None and model.sharded_units else 0
-
-
-def _model_records(model: Any) -> dict[str, list[records.Record]]:
-    """Returns this rank's parameters and buffers. A tied parameter has one record for each of its names; these share
-    storage."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    found = {}
-    for name, value in model.local_state_dict().items():
-        if isinstance(value, torch.Tensor):
-            record = records.describe(parameters.get(name, value))
-            records.add(record, "value", value, value)
-        else:
-            record = {"shape": [], "split": None, "range": [0, 0], "values": {}, "others": {"value": value}}
-        found[name] = [record]
-    return found
+        marker = os.path.join(path, name, checkpoint_parts.MARKER)
+        if name.endswith("_partial") and os.path.exists(marker):
+            found.append((os.stat(marker).st_mtime_ns, name))
+    return [name for _, name in sorted(found)[:-kept]]
 
 
 def _save_full(path: str, tag: str, model: Any, optimizer: Any, user_content: Any, translate: bool) -> None:
@@ -319,8 +242,9 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
         content = smp.resume_from_checkpoint("checkpoints")
         step = content["step"]
 
-    path, tag, partial: as of save_checkpoint(). tag None: the newest. A partial checkpoint may be of any layout. A full
-        one may also be `model.safetensors` of Hugging Face, where there is no file `tag`.
+    path, tag, partial: as of save_checkpoint(). tag None: the newest. A partial checkpoint may be of any layout, and of
+        a run of `shoal train`, whose output_dir is `path` and whose checkpoint's folder is `tag`. A full one may also
+        be `model.safetensors` of Hugging Face, where there is no file `tag`.
     strict: missing and unexpected names are errors.
     load_optimizer: false: the optimizer stays as it is. It has the parameter groups with their learning rates, which
         are there at once, and the loss scale. load_sharded_optimizer_state: false: with a sharded state, only the f32
@@ -330,7 +254,8 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     A partial checkpoint also gives each rank torch's random states back if the layout is the same. Schedulers, and the
     states of Python's and numpy's generators, are the script's: put them into user_content.
 
-    Returns the user_content. All ranks raise if one does. FileNotFoundError: there is no such checkpoint. ValueError:
+    Returns the user_content, or the fields of trainer_state.json where `shoal train` has written the checkpoint. All
+    ranks raise if one does. FileNotFoundError: there is no such checkpoint. ValueError:
     it is not whole, or bytes of it have changed.
     """
     model, optimizer = state.require().model, state.optimizer
@@ -345,102 +270,25 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     tag = files.together(lambda: _newest(path) if tag is None else tag)
     if not partial:
         return _resume_full(path, tag, strict, load_optimizer, not load_sharded_optimizer_state, translate_function)
-    folder = os.path.join(path, f"{tag}_partial")
-    about = files.together(lambda: _about(folder))
-
-    def load() -> Any:
-        if any(name.startswith("model_") for name in about["files"]):
-            _load_model(model, folder, about, strict)
-        return _optimizer_state(folder, about) if load_optimizer and optimizer is not None else None
-
-    found = files.together(load)
-    if found is not None:
-        optimizer.load_state_dict(found, only_masters=not load_sharded_optimizer_state)
-    own = f"user_content{_suffix(*state.mesh.place[1:])}.pt"
-    name = own if own in about["files"] else f"user_content{_suffix(0, 0)}.pt"
-    return files.take_content(files.together(lambda: _part(folder, about, name, weights_only=False)))
+    own = os.path.join(path, f"{tag}_partial")
+    checkpoint = checkpoint_parts.Checkpoint(own if os.path.isdir(own) else os.path.join(path, tag))
+    if load_optimizer and optimizer is not None and not checkpoint.has_optimizer:
+        raise ValueError(f"{checkpoint.folder} has no optimizer: it was saved without one; give load_optimizer=False")
+    if checkpoint.has_model:
+        files.together(lambda: checkpoint.load_model(model, strict))
+    if load_optimizer and optimizer is not None:
+        optimizer.load_state_dict(checkpoint.optimizer_state(optimizer), only_masters=not load_sharded_optimizer_state)
+    return files.together(checkpoint.user_content)
 
 
 def _newest(path: str) -> str:
     newest = os.path.join(path, "newest")
-    if not os.path.exists(newest):
-        raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
-    with open(newest, encoding="utf-8") as file:
-        return file.read().strip()
-
-
-def _about(folder: str) -> dict[str, Any]:
-    path = os.path.join(folder, _ABOUT)
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{folder} is no partial checkpoint: it has no {_ABOUT}")
-    with open(path, encoding="utf-8") as file:
-        about = json.load(file)
-    if about["version"] != _VERSION:
-        raise ValueError(f"{path} is of version {about['version']}; this is version {_VERSION}")
-    for name, size in about["files"].items():
-        part = os.path.join(folder, name)
-        found = os.path.getsize(part) if os.path.exists(part) else None
-        if found is not None and found != size:
-            raise ValueError(f"{part} is not whole: it has {found} of {size} bytes; load another checkpoint")
-    return about
-
-
-def _part(folder: str, about: Mapping[str, Any], name: str, **arguments: Any) -> dict[str, Any]:
-    found = _read(os.path.join(folder, name), **arguments)
-    if found.get("id") != about["id"]:
-        raise ValueError(f"{os.path.join(folder, name)} is of another save than {_ABOUT}; load another checkpoint")
-    return found
-
-
-def _all_parts(folder: str, about: Mapping[str, Any], kind: str, of_each_replica: bool | int) -> list[dict[str, Any]]:
-    return [_part(folder, about, f"{kind}{suffix}.pt", mmap=True, weights_only=kind == "model")
-            for suffix in _suffixes(about["layout"], of_each_replica)]
-
-
-@torch.no_grad()
-def _load_model(model: Any, folder: str, about: Mapping[str, Any], strict: bool) -> None:
-    targets, mesh = model.local_state_dict(), state.mesh
-    found: dict[str, list[records.Record]] = {}
-    model_parts = about.get("model_parts", 0)
-    if about["layout"][1:] == list(mesh.shape[1:]) and model_parts == _parts_of(model):
-        own = f"model{_suffix(*mesh.place[1:], mesh.rank('shard') if model_parts else None)}.pt"
-        found = _part(folder, about, own, mmap=True)["records"]
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    needed = {name: records.describe(parameters.get(name, target))["range"] if isinstance(target, torch.Tensor) else
-              [0, 0] for name, target in targets.items()}
-    if any(name not in found or all(record["range"] != needed[name] for record in found[name]) for name in targets):
-        found = records.merge(part["records"] for part in _all_parts(folder, about, "model", model_parts))
-    missing = [name for name in targets if name not in found]
-    known = set(model.module.state_dict(keep_vars=True))
-    unexpected = [name for name in found if name not in known]
-    if strict and (missing or unexpected):
-        raise ValueError(f"{folder} is of another model: missing {missing}, unexpected {unexpected}; give strict=False "
-                         "to load what fits")
-    extra = {}
-    for name, target in targets.items():
-        if name not in found:
-            continue
-        if not isinstance(target, torch.Tensor):
-            extra[name] = found[name][0]["others"]["value"]
-            continue
-        target = parameters.get(name, target)
-        value = records.extract(name, found[name], records.describe(target))["value"]
-        own = parts.local(target)
-        own.copy_(value.view(own.shape))
-    if extra:
-        model.load_state_dict(extra, strict=False)
-
-
-def _optimizer_state(folder: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    sharded, place = about["optimizer_sharded"], state.mesh.place
-    if not any(name.startswith("optimizer_") for name in about["files"]):
-        raise ValueError(f"{folder} has no optimizer: it was saved without one; give load_optimizer=False")
-    if about["layout"] == list(state.mesh.shape) and state.optimizer.partitioned:
-        own = f"optimizer{_suffix(*place[1:], place.rdp if sharded else None)}.pt"
-        found = _part(folder, about, own, mmap=True, weights_only=False)["state"]
-        if is_own_layout(found):
-            return found
-    return merge_local([part["state"] for part in _all_parts(folder, about, "optimizer", sharded)])
+    if os.path.exists(newest):
+        with open(newest, encoding="utf-8") as file:
+            return file.read().strip()
+    if tag := checkpoint_parts.newest_of_run(path):
+        return tag
+    raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
 
 
 def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, only_masters: bool,

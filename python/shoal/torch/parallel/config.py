@@ -48,6 +48,11 @@ class Config:
         return f"Config({json.dumps(self._parsed['plan'])})"
 
     @property
+    def plan(self) -> dict[str, Any]:
+        """The plan of these parameters, as Shoal's own runs write it."""
+        return self._parsed["plan"]
+
+    @property
     def forbids_replicas(self) -> bool:
         """True if the caller gave `ddp` as false."""
         return self._parsed["plan"].get("ddp") is False

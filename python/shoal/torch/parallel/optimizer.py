@@ -165,6 +165,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _needs_master(self, parameter: nn.Parameter) -> bool:
         return (state.cfg.fp16 or state.cfg.bf16) and parameter.dtype in (torch.float16, torch.bfloat16)
 
+    def has_master(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether this optimizer, on any rank, updates the parameter's f32 master."""
+        return self._needs_master(parameter) and any(name in names for names in self._names)
+
     def _take_partition(self, model: Any) -> None:
         """Replaces the groups' parameters by this rank's pieces."""
         if state.cfg.sharding_level == 1 and state.mesh.size("rdp") > 1:
@@ -445,7 +449,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _saved_records(self, saved: Mapping[str, Any]) -> dict[str, list[records.Record]]:
         if LOCAL in saved:
-            return saved["records"]
+            return saved["records"]() if callable(saved["records"]) else saved["records"]
         found = {}
         for group, names in zip(saved["param_groups"], self._names):
             if len(group["params"]) != len(names):
