@@ -15,7 +15,7 @@ import venv
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MOST_BYTES = 40 << 20
+MOST_BYTES = 40_000_000
 PROGRAMS = ("shoal", "shoal-collective-perf", "shoal-collective-tune")
 # Found on every Linux, or brought by PyTorch.
 ELSEWHERE = re.compile(r"^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+|torch.*|c10.*|shm)"
