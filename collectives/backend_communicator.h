@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,6 +29,11 @@ class BackendCommunicator : public Communicator {
   [[gnu::always_inline]] WorkPtr again(const PlainCall& call) {
     return depth_ > 0 || outer_ ? nullptr : repeat(call);
   }
+  // Runs `body`, whose calls are checked but not submitted, and returns them. It makes no other
+  // group than its own. If it throws, none of them remains.
+  std::vector<Call> recorded(const std::function<void()>& body);
+  // Submits recorded calls as a group.
+  WorkPtr submit_together(std::vector<Call> calls);
   // Marks later calls as steps of a call of another Communicator. nullopt ends this.
   void on_behalf_of(std::optional<OuterCall> outer) { outer_ = outer; }
 

@@ -215,9 +215,26 @@ WorkPtr Communicator::end_group() {
   BackendCommunicator& of = backend_of(*this);
   SHOAL_CHECK(of.depth_ > 0, "end_group without begin_group");
   if (--of.depth_ > 0) return nullptr;
-  std::vector<Call> calls = std::exchange(of.group_, {});
-  if (calls.empty()) return make_group_work({}, of.deadline_seconds());
-  return of.submit_group(std::move(calls));
+  return of.submit_together(std::exchange(of.group_, {}));
+}
+
+std::vector<Call> BackendCommunicator::recorded(const std::function<void()>& body) {
+  SHOAL_ASSERT(depth_ == 0);
+  begin_group();
+  try {
+    body();
+  } catch (...) {
+    depth_ = 0;
+    group_.clear();
+    throw;
+  }
+  depth_ = 0;
+  return std::exchange(group_, {});
+}
+
+WorkPtr BackendCommunicator::submit_together(std::vector<Call> calls) {
+  if (calls.empty()) return make_group_work({}, deadline_seconds());
+  return submit_group(std::move(calls));
 }
 
 WorkPtr BackendCommunicator::submit_group(std::vector<Call> calls) {

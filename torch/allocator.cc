@@ -84,6 +84,11 @@ class SymmetricAllocator final : public c10::Allocator {
     if (owner_.expired()) owner_ = owner;
   }
 
+  void stop_serving_from(const std::shared_ptr<collectives::Communicator>& owner) {
+    const std::lock_guard lock(mutex_);
+    if (owner_.lock() == owner) owner_.reset();
+  }
+
   c10::DataPtr allocate(std::size_t bytes) override {
     std::shared_ptr<collectives::Communicator> owner;
     // A forked process would allocate the same addresses as its parent.
@@ -121,6 +126,8 @@ class SymmetricAllocator final : public c10::Allocator {
   std::weak_ptr<collectives::Communicator> owner_;
 };
 
+std::atomic<SymmetricAllocator*> installed = nullptr;
+
 }  // namespace
 
 void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner) {
@@ -128,9 +135,14 @@ void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& ow
   static auto* const allocator = [] {  // never destroyed: tensors may outlive statics
     auto* made = new SymmetricAllocator(*c10::GetCPUAllocator());
     c10::SetCPUAllocator(made, 1);
+    installed = made;
     return made;
   }();
   allocator->serve_from(owner);
+}
+
+void withdraw_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner) {
+  if (auto* const allocator = installed.load()) allocator->stop_serving_from(owner);
 }
 
 }  // namespace shoal::pytorch

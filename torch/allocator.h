@@ -12,5 +12,7 @@ namespace shoal::pytorch {
 // from `owner` while it is open: the first group of several ranks that called this. Small tensors
 // and those of forked processes still come from PyTorch's own allocator.
 void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner);
+// Before `owner` leaves its group: the next group that offers its memory serves new tensors.
+void withdraw_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner);
 
 }  // namespace shoal::pytorch

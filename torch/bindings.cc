@@ -18,10 +18,17 @@ void set_members(Options& options, const c10d::DistributedBackendOptions& group)
   }
 }
 
+template <typename Options, typename Group>
+void set_reconfigured(Options& options, const Group& group) {
+  if constexpr (requires { group.enable_reconfigure; })
+    options.enable_reconfigure = group.enable_reconfigure;
+}
+
 c10::intrusive_ptr<ProcessGroupShoal> create(const c10d::DistributedBackendOptions& group) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout);
   auto options = c10::make_intrusive<c10d::Backend::Options>("shoal", timeout);
   set_members(*options, group);
+  set_reconfigured(*options, group);
   return c10::make_intrusive<ProcessGroupShoal>(group.store, group.group_rank, group.group_size,
                                                 std::move(options));
 }

@@ -60,19 +60,15 @@ DeviceStreams::DeviceStreams(const char* operation, c10::Device device)
       calls_(shoals_, StreamPriority::high),
       messages_(shoals_, StreamPriority::high) {}
 
-DeviceStreams::~DeviceStreams() {
+DeviceStreams::~DeviceStreams() { finish(); }
+
+void DeviceStreams::finish() {
   const Deadline deadline = Deadline::in_seconds(deadlines::kInFlightEnds);
-  for (;;) {
-    take_ended();
-    {
-      const std::lock_guard lock(mutex_);
-      if (running_.empty()) return;
-      if (deadline.passed()) break;
-    }
-    std::this_thread::yield();
-  }
+  for (drop_ended(); keeps_copies() && !deadline.passed(); drop_ended()) std::this_thread::yield();
+  if (!keeps_copies()) return;
   // The device hangs. The memory is leaked, because the device may still use it.
-  new std::deque<Running>(std::move(running_));  // NOLINT(bugprone-unhandled-exception-at-new)
+  const std::lock_guard lock(mutex_);
+  new auto(std::exchange(running_, {}));  // NOLINT(bugprone-unhandled-exception-at-new)
 }
 
 void DeviceStreams::follow_current(const Stream& calls) const {
@@ -95,7 +91,6 @@ void DeviceStreams::current_follows(const c10::Event& reached) const {
 }
 
 DeviceStreams::Reached DeviceStreams::queue(std::function<void()> copy_out, bool behind_calls) {
-  const auto ended = take_ended();  // destroys their tensors after the lock is released
   if (behind_calls) wait_for_calls(copies_);
   auto reached = std::make_shared<c10::Event>(device().type());
   {
@@ -110,14 +105,18 @@ DeviceStreams::Reached DeviceStreams::queue(std::function<void()> copy_out, bool
   return reached;
 }
 
-std::deque<DeviceStreams::Running> DeviceStreams::take_ended() {
-  std::deque<Running> ended;
+bool DeviceStreams::keeps_copies() const {
+  const std::lock_guard lock(mutex_);
+  return !running_.empty();
+}
+
+void DeviceStreams::drop_ended() {
+  std::deque<Running> ended;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   while (!running_.empty() && running_.front().reached->query()) {
     ended.push_back(std::move(running_.front()));
     running_.pop_front();
   }
-  return ended;
 }
 
 }  // namespace shoal::pytorch

@@ -24,7 +24,7 @@ class DeviceStreams {
   // Throws unavailable, naming `operation`, if this build of Shoal or this machine cannot use
   // `device`.
   DeviceStreams(const char* operation, c10::Device device);
-  ~DeviceStreams();  // waits a few seconds for running copies
+  ~DeviceStreams();  // as finish()
   DeviceStreams(const DeviceStreams&) = delete;
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
@@ -42,8 +42,15 @@ class DeviceStreams {
   void current_follows(const c10::Event& reached) const;
 
   // Runs `copy_out` (may be null) on copies(), after the calls if `behind_calls`. Keeps it and the
-  // tensors that it holds until the stream has run the copies. The returned event marks this point.
+  // tensors that it holds until drop_ended() finds that the stream has run the copies. The returned
+  // event marks this point.
   Reached queue(std::function<void()> copy_out, bool behind_calls);
+  bool keeps_copies() const;
+  // Destroys tensors: call it without a lock.
+  void drop_ended();
+  // Waits until no copy is kept, but not for long. Then the device hangs, and the rest is kept for
+  // ever.
+  void finish();
 
  private:
   struct Running {
@@ -51,13 +58,12 @@ class DeviceStreams {
     std::function<void()> copy_out;
   };
   void wait_for_calls(c10::Stream stream) const;
-  std::deque<Running> take_ended();
 
   const Device shoals_;
   const c10::impl::VirtualGuardImpl guard_;
   const c10::Stream copies_;
   const OwnedStream calls_, messages_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<Running> running_;
 };
 

@@ -10,6 +10,7 @@
 #include "shoal/collectives/backend/departure.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/torch/allocator.h"
 #include "shoal/torch/work.h"
 
 namespace shoal::pytorch {
@@ -138,15 +139,18 @@ void Lane::call(const std::function<void()>& body, bool is_message) {
 void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body,
                  bool is_message) {
   c10::intrusive_ptr<PolledWork> oldest;
+  const bool lands = of_streams_ && !is_message;
   call(
       [&] {
         body();
         if (!kept_.empty()) oldest = kept_.front();
-        kept_.push_back(std::move(work));
+        kept_.push_back(work);
+        if (lands) work->land();
       },
       is_message);
   // If the caller dropped the oldest Work without waiting, this ends it.
   if (oldest) oldest->poll(false);
+  if (lands) follow(std::move(work));  // no host waits for it, so none would see it fail
 }
 
 std::exception_ptr Lane::failure() {
@@ -183,6 +187,15 @@ void Lane::follow(c10::intrusive_ptr<PolledWork> work) {
     here.in_callback = true;
     --free_completers_;
   }
+  wake_completer();
+}
+
+void Lane::follow_copies() {
+  const std::lock_guard lock(followed_mutex_);
+  if (!stopping_) wake_completer();
+}
+
+void Lane::wake_completer() {
   if (free_completers_ == 0) {
     std::thread([lane = shared_from_this()] { lane->complete_followed(); }).detach();
     ++free_completers_;
@@ -222,7 +235,15 @@ void Lane::complete_followed() {
         if (free_completers_ > 0) return;  // another one has taken over
         ++free_completers_;
       }
-      followed_changed_.wait(lock, [this] { return stopping_ || !followed_.empty(); });
+      if (!ended.empty()) {
+        changed = Clock::now();
+        lock.unlock();
+        ended.clear();  // with their tensors, before this thread waits
+        lock.lock();
+      }
+      followed_changed_.wait(lock, [this] {
+        return stopping_ || !followed_.empty() || (device_ && device_->keeps_copies());
+      });
       if (stopping_) {
         --free_completers_;
         completer_ended_.notify_all();
@@ -230,13 +251,15 @@ void Lane::complete_followed() {
       }
       list = followed_;
     }
-    if (list.back().get() != newest || !ended.empty()) changed = Clock::now();
-    newest = list.back().get();
+    if (device_) device_->drop_ended();
+    const PolledWork* const last = list.empty() ? nullptr : list.back().get();
+    if (last != newest) changed = Clock::now();
+    newest = last;
     ended = sweep(list);
     if (!ended.empty()) continue;
     Driving driving{after(kTurn), false};
-    const bool can_drive =
-        !is_driven() && std::ranges::all_of(list, [](const auto& w) { return w->is_ordered(); });
+    const bool can_drive = !list.empty() && !is_driven() &&
+                           std::ranges::all_of(list, [](const auto& w) { return w->is_ordered(); });
     if (can_drive) list.front()->drive(driving);
     if (driving.waited)
       give_way();
@@ -299,6 +322,7 @@ void Lane::close(bool drain_first) {
     if (mailbox_) mailbox_->leave();
     messages_.reset();
     mailbox = std::move(mailbox_);
+    withdraw_symmetric_memory(collectives_);
     // Tensors, such as DDP's buckets, may still keep the communicator.
     if (auto* const kept = dynamic_cast<collectives::Departure*>(collectives_.get())) kept->leave();
     collectives_.reset();
@@ -306,6 +330,8 @@ void Lane::close(bool drain_first) {
     kept_.clear();
   }
   for (const auto& work : left) work->poll(true);  // fails with `ended_`
+  // Copies may keep tensors of allocateTensor(), which keep the streams.
+  if (device_) device_->finish();
 }
 
 std::exception_ptr translated() {

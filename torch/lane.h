@@ -22,9 +22,11 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "shoal/collectives/backend/node_face.h"
+#include "shoal/collectives/backend_communicator.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/torch/device.h"
+#include "shoal/torch/hooks.h"
 #include "shoal/torch/mailbox.h"
 
 namespace shoal::pytorch {
@@ -80,6 +82,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const std::shared_ptr<DeviceStreams>& device() const { return device_; }  // null: host memory
   // True if collectives are work of streams, without the hosts' participation.
   bool is_of_streams() const { return of_streams_; }
+  double deadline_seconds() const {
+    return collectives::backend_of(*collectives_).deadline_seconds();
+  }
   Mailbox& mailbox() { return *mailbox_; }
   void progress() {
     if (mailbox_) mailbox_->progress();
@@ -95,13 +100,19 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // Runs `body` with the mutex held. On a device, its collectives or messages run after the work of
   // the caller's current stream. Shoal's Errors become PyTorch's exceptions.
   void call(const std::function<void()>& body, bool is_message = false);
-  // Starts a Work with call(body). Keeps the Work and its tensors until it has ended.
+  // Starts a Work with call(body). Keeps the Work and its tensors until it has ended. A collective
+  // that is work of streams lands before another thread sees it, and the Lane's thread follows it.
   void begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body,
              bool is_message = false);
   void forget(PolledWork& work);
   // Lets the Lane's own threads complete this Work if no other thread does.
   void follow(c10::intrusive_ptr<PolledWork> work);
+  // The Lane's own thread destroys what copies of the device keep, once they have ended.
+  void follow_copies();
   Patience patience() const { return Patience(spins_); }
+
+  GroupHooks& hooks() { return *hooks_; }
+  void set_hooks(std::shared_ptr<GroupHooks> hooks) { hooks_ = std::move(hooks); }
 
   // Translates the exception being handled to PyTorch's and records its kind for error().
   std::exception_ptr failure();
@@ -121,6 +132,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // The loop of a completer: a thread that completes followed Works and so runs their futures'
   // callbacks. While a callback waits for another Work, another completer takes over.
   void complete_followed();
+  void wake_completer();           // with followed_mutex_ held
   Works sweep(const Works& list);  // polls; returns the ended Works
   void drain();
   void stop_completers();
@@ -128,6 +140,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const int owner_;  // process id
   const int spins_;
   const std::shared_ptr<DeviceStreams> device_;
+  std::shared_ptr<GroupHooks> hooks_ = std::make_shared<GroupHooks>();  // the group's
   const bool of_streams_ = false;
   std::mutex mutex_;            // taken first; no tensor or Work is destroyed while it is held
   std::atomic<int> wanted_{0};  // threads that wait for the mutex

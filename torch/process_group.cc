@@ -1,10 +1,12 @@
 #include "shoal/torch/process_group.h"
 
 #include <algorithm>
+#include <random>
 #include <set>
 
 #include <Python.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
@@ -17,6 +19,13 @@ namespace shoal::pytorch {
 namespace {
 
 double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
+
+// PyTorch 2.8's Options have no such field.
+template <typename Options>
+bool waits_for_ranks(const Options& options) {
+  if constexpr (requires { options.enable_reconfigure; }) return options.enable_reconfigure;
+  return false;
+}
 
 // The open groups, which close_all_groups() closes at the interpreter's exit.
 struct Groups {
@@ -36,9 +45,16 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
       store_(std::move(store)),
       options_(std::move(options)),
       deadline_seconds_(options_->timeout == kBackendDefaultTimeout ? deadlines::seconds()
-                                                                    : seconds(options_->timeout)) {
+                                                                    : seconds(options_->timeout)),
+      first_store_(store_),
+      handle_(
+          fmt::format("{:08}-{:08x}{:08x}", rank, std::random_device{}(), std::random_device{}())) {
+  if (!waits_for_ranks(*options_)) connect(deadline_seconds_);
+}
+
+void ProcessGroupShoal::connect(double seconds) {
   translating([&] {
-    adapted_ = std::make_shared<TorchStore>(store_, deadline_seconds_);
+    adapted_ = std::make_shared<TorchStore>(store_, seconds);
     collectives::CommunicatorOptions how;
     how.deadline_seconds = deadline_seconds_;
     // Tensors in the communicator's memory keep it alive, and it needs its store.
@@ -46,18 +62,66 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
         collectives::make_communicator(world(), *adapted_, how).release(),
         [store = adapted_](collectives::Communicator* ended) { delete ended; });
     std::unique_ptr<collectives::Communicator> messages;
-    if (size > 1) {
-      messages_store_ = make_part_store("messages", store_, deadline_seconds_);
+    if (size_ > 1) {
+      messages_store_ = make_part_store("messages", store_, seconds);
       // Receives of headers may wait forever. Waits for the store still have the group's deadline.
       how.deadline_seconds = deadlines::kHeadersMayNeverCome;
       messages = collectives::make_communicator(world(), *messages_store_, how);
     }
     offer_symmetric_memory(collectives);
     lane_ = std::make_shared<Lane>(std::move(collectives), std::move(messages));
+    lane_->set_hooks(hooks_);
   });
   const std::lock_guard lock(groups().mutex);
   groups().lanes.insert(lane_.get());
 }
+
+void ProcessGroupShoal::disconnect() {
+  {
+    const std::lock_guard lock(groups().mutex);
+    for (const auto& lane : lanes()) groups().lanes.erase(lane.get());
+  }
+  shutdown();
+}
+
+const std::shared_ptr<Lane>& ProcessGroupShoal::host_lane() const {
+  if (!lane_)
+    translating([] {
+      throw Error(ErrorCode::invalid_argument, "this process group has no ranks yet",
+                  "call reconfigure(), or make it without enable_reconfigure");
+    });
+  return lane_;
+}
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+WorkResult ProcessGroupShoal::reconfigure(const c10d::ReconfigureOptions& options) {
+  std::vector<std::string> handles;
+  std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); },
+             options.handles);
+  if (!std::holds_alternative<std::vector<std::string>>(options.handles))
+    std::ranges::sort(handles);
+  const auto place = std::ranges::find(handles, handle_);
+  translating([&] {
+    SHOAL_CHECK(supportsReconfigure(),
+                "reconfigure of a group that was made without "
+                "enable_reconfigure");
+    SHOAL_CHECK(place != handles.end(), "reconfigure without this rank's own handle, {}", handle_);
+  });
+  if (lane_) {
+    abort();  // its other ranks may be dead
+    disconnect();
+    const std::lock_guard lock(lanes_mutex_);
+    device_lanes_.clear();
+    lane_ = nullptr;
+  }
+  rank_ = static_cast<int>(place - handles.begin());
+  size_ = static_cast<int>(handles.size());
+  store_ = c10::make_intrusive<c10d::PrefixStore>(fmt::format("reconfigured/{}/", options.uuid),
+                                                  first_store_);
+  connect(options.timeout ? seconds(*options.timeout) : deadline_seconds_);
+  return barrier({});
+}
+#endif
 
 World ProcessGroupShoal::world() const {
   World world;
@@ -74,14 +138,10 @@ ProcessGroupShoal::~ProcessGroupShoal() {
     new auto(lanes());  // NOLINT(bugprone-unhandled-exception-at-new)
     return;
   }
-  {
-    const std::lock_guard lock(groups().mutex);
-    for (const auto& lane : lanes()) groups().lanes.erase(lane.get());
-  }
   // Releases Python's lock, because the Lane's thread may be about to call Python.
   const bool has_python = Py_IsInitialized() && PyGILState_Check();
   PyThreadState* const state = has_python ? PyEval_SaveThread() : nullptr;
-  shutdown();
+  disconnect();
   if (state) PyEval_RestoreThread(state);
 }
 
@@ -114,12 +174,12 @@ std::vector<std::shared_ptr<Lane>> ProcessGroupShoal::lanes() const {
   const std::lock_guard lock(lanes_mutex_);
   std::vector<std::shared_ptr<Lane>> all;
   for (const auto& [device, lane] : device_lanes_) all.push_back(lane);
-  all.push_back(lane_);
+  if (lane_) all.push_back(lane_);
   return all;
 }
 
 std::shared_ptr<Lane> ProcessGroupShoal::lane_of(const char* operation, c10::Device device) {
-  if (device.is_cpu()) return lane_;
+  if (device.is_cpu()) return host_lane();
   const std::lock_guard making(making_mutex_);
   const auto known = [&]() -> std::shared_ptr<Lane> {
     const std::lock_guard lock(lanes_mutex_);
@@ -128,6 +188,7 @@ std::shared_ptr<Lane> ProcessGroupShoal::lane_of(const char* operation, c10::Dev
   };
   if (auto lane = known()) return lane;
   auto lane = make_device_lane(operation, device);
+  lane->set_hooks(hooks_);
   {
     const std::lock_guard lock(lanes_mutex_);
     device_lanes_.emplace(device.index(), lane);
@@ -139,7 +200,7 @@ std::shared_ptr<Lane> ProcessGroupShoal::lane_of(const char* operation, c10::Dev
 
 std::shared_ptr<Lane> ProcessGroupShoal::make_device_lane(const char* operation,
                                                           c10::Device device) {
-  lane_->call([] {});  // throws if the group has ended or belongs to the parent process
+  host_lane()->call([] {});  // throws if the group has ended or belongs to the parent process
   const auto streams = std::make_shared<DeviceStreams>(operation, device);
   // Not named after the device, because ranks may use devices of different numbers.
   const std::string part = fmt::format("device {}", device_lanes_.size());
@@ -179,14 +240,6 @@ WorkResult ProcessGroupShoal::start(const Title& title, Tensors inputs, Tensors 
                             ++sequence_, limit(title.timeout)});
   if (copy_out) work->copy_out(std::move(copy_out));
   lane->begin(work, [&] { call(lane->collectives(), *work); });
-  return hand_out_call(work, *lane);
-}
-
-WorkResult ProcessGroupShoal::hand_out_call(const c10::intrusive_ptr<CallWork>& work, Lane& lane) {
-  if (lane.is_of_streams()) {
-    work->land(deadline_seconds_);
-    lane.follow(work);  // no host thread waits for the Work, so none would see it fail
-  }
   return hand_out(work);
 }
 
@@ -194,35 +247,31 @@ WorkResult ProcessGroupShoal::join(const std::shared_ptr<Lane>& lane, const Titl
                                    const Tensors& inputs, const Tensors& outputs, const Call& call,
                                    std::function<void()> copy_out) {
   const std::lock_guard lock(coalescing_mutex_);
-  c10::intrusive_ptr<CallWork>& work = joined_[lane];
-  const bool is_first = !work;
-  if (is_first)
-    work = c10::make_intrusive<CallWork>(
-        lane, WorkDescription{
-                  c10d::OpType::COALESCED, title.name, {}, {}, ++sequence_, limit(title.timeout)});
-  try {
-    lane->call([&] {
-      if (is_first) lane->collectives().begin_group();
-      call(lane->collectives(), *work);
-    });
-  } catch (...) {
-    joined_.erase(lane);  // the Communicator has discarded the group's earlier calls
-    throw;
-  }
-  work->join(inputs, outputs, std::move(copy_out));
+  c10::intrusive_ptr<CoalescedWork>& work = joined_[lane];
+  const auto joins = [&] {
+    return work && work->join(inputs, outputs, [&] { call(lane->collectives(), *work); }, copy_out);
+  };
+  if (joins()) return work;
+  if (work) coalesced_.push_back(work);  // a thread has waited for it
+  work = c10::make_intrusive<CoalescedWork>(
+      lane, WorkDescription{
+                c10d::OpType::COALESCED, title.name, {}, {}, ++sequence_, limit(title.timeout)});
+  joins();
   return work;
 }
 
 WorkResult ProcessGroupShoal::hand_out(const c10::intrusive_ptr<PolledWork>& work) {
   if (coalescing_) {
     const std::lock_guard lock(coalescing_mutex_);
+    // The block may never end, and must not keep all tensors of later calls.
+    while (!coalesced_.empty() && coalesced_.front()->isSuccess()) coalesced_.pop_front();
     coalesced_.push_back(work);
   }
   return work;
 }
 
 void ProcessGroupShoal::startCoalescing() {
-  const std::lock_guard lock(coalescing_mutex_);
+  if (coalescing_) endCoalescing();  // an exception has kept the caller from it
   coalescing_ = true;
 }
 
@@ -232,16 +281,17 @@ WorkResult ProcessGroupShoal::endCoalescing() {
   {
     const std::lock_guard lock(coalescing_mutex_);
     coalescing_ = false;
-    parts = std::exchange(coalesced_, {});
+    parts.assign(coalesced_.begin(), coalesced_.end());
+    coalesced_.clear();
     joined = std::exchange(joined_, {});
   }
+  const bool had_parts = !parts.empty();
   for (const auto& [lane, work] : joined) {
-    lane->begin(work, [&] { work->close(lane->collectives().end_group()); });
-    hand_out_call(work, *lane);
+    work->begin();
     parts.push_back(work);
   }
   // Unlike a GroupWork, the call's own Work need not wait until the stream has finished.
-  if (parts.size() == 1 && !joined.empty()) return parts.front();
+  if (parts.size() == 1 && !had_parts) return parts.front();
   return c10::make_intrusive<GroupWork>(
       lane_, WorkDescription{c10d::OpType::COALESCED, nullptr, {}, {}, sequence_, limit_seconds_},
       std::move(parts));
@@ -281,12 +331,12 @@ WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
                                          type.dtype, to));
                    });
   auto work = c10::make_intrusive<CallWork>(
-      lane_, WorkDescription{c10d::OpType::SEND,
-                             "shoal:send",
-                             {tensor},
-                             {tensor},
-                             0,
-                             limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_});
+      host_lane(), WorkDescription{c10d::OpType::SEND,
+                                   "shoal:send",
+                                   {tensor},
+                                   {tensor},
+                                   0,
+                                   limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_});
   lane_->begin(work, [&] {
     Mailbox::Sent sent = lane_->mailbox().send(tensor, to, tag);
     work->hold(std::move(sent.header));
@@ -318,7 +368,7 @@ WorkResult ProcessGroupShoal::receive(const Title& title, Tensors& tensors, int 
           work.add(ranks.recv(own.data_ptr(), own.numel() * type.units, type.dtype, from));
         });
   auto work = c10::make_intrusive<ReceiveWork>(
-      lane_,
+      host_lane(),
       WorkDescription{title.type,
                       title.name,
                       {tensors.front()},
@@ -404,6 +454,24 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::split(
   auto own = c10::make_intrusive<Options>(options ? *options : *options_);
   return c10::make_intrusive<ProcessGroupShoal>(store, static_cast<int>(place - ranks.begin()),
                                                 static_cast<int>(ranks.size()), std::move(own));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::shrink(
+    const std::vector<std::int64_t>& excluded, int flags,
+    const c10::intrusive_ptr<Options>& options) {
+  std::vector<int> left;
+  for (int rank = 0; rank < size_; ++rank)
+    if (std::ranges::find(excluded, rank) == excluded.end()) left.push_back(rank);
+  translating([&] {
+    SHOAL_CHECK(std::ranges::find(left, rank_) != left.end(),
+                "shrink: rank {} is one of those to exclude: {}", rank_, fmt::join(excluded, ", "));
+  });
+  constexpr int kAborts = 1;  // PyTorch's SHRINK_ABORT
+  if ((flags & kAborts) != 0) abort();
+  // Ranks that disagree about who is left do not meet.
+  auto part = c10::make_intrusive<c10d::PrefixStore>(
+      fmt::format("shrunk/{}/{}/", shrunk_++, fmt::join(left, ",")), store_);
+  return split(part, left, options);
 }
 
 at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions options) {

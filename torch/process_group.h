@@ -8,6 +8,8 @@
 // that stream wait.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,11 +37,12 @@ class ProcessGroupShoal final : public c10d::Backend {
   ~ProcessGroupShoal() override;
 
   const std::string getBackendName() const override { return "shoal"; }
-  // No `override` here and at setTimeout() and split(): PyTorch 2.8 has no such functions.
+  // No `override` here and at functions below with this mark: PyTorch 2.8 has no such functions.
   // NOLINTBEGIN(modernize-use-override)
   c10::intrusive_ptr<Options> getBackendOptions() { return options_; }
   // NOLINTEND(modernize-use-override)
   bool supportsSplitting() const override { return true; }
+  bool supportsShrinking() const { return true; }  // NOLINT(modernize-use-override)
   bool supportsCoalescing() const override { return true; }
   // Makes the device's communicator at once, instead of in the first call.
   void eagerConnectSingleDevice(at::Device device) override;
@@ -83,8 +86,10 @@ class ProcessGroupShoal final : public c10d::Backend {
   WorkResult barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Calls after startCoalescing() start at once. The Work of endCoalescing() ends when all of them
-  // have ended.
+  // The Work of endCoalescing() ends with the last of the calls in between. Those of host memory
+  // and messages begin at once. Collectives of a device begin together, at endCoalescing() or when
+  // a thread waits for one of them. If an exception keeps the caller from endCoalescing(), calls
+  // still work as before.
   void startCoalescing() override;
   WorkResult endCoalescing() override;
 
@@ -95,6 +100,35 @@ class ProcessGroupShoal final : public c10d::Backend {
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options);
+  // A group of the other ranks, of which each calls this, by rendezvous of them only: this group
+  // may have failed. `flags` & 1 aborts it. NOLINTNEXTLINE(modernize-use-override)
+  c10::intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& excluded, int flags,
+                                     const c10::intrusive_ptr<Options>& options);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // A group made with Options::enable_reconfigure has no ranks until reconfigure(). Each call of it
+  // ends the ranks' group and makes one of the ranks of these handles; it blocks until all have
+  // come. No other call of the group may run meanwhile. A set of handles is in the order of the
+  // ranks that PyTorch gave.
+  bool supportsReconfigure() const override { return options_->enable_reconfigure; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  WorkResult reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
+#ifdef C10D_BACKEND_HAS_HOOKS
+  // The first are called before the waits for an operation that failed throw, the second once an
+  // operation has ended well.
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(std::int64_t number, c10d::AbortHook hook) override {
+    hooks_->failed.add(number, std::move(hook));
+  }
+  void unregisterAbortHook(std::int64_t number) override { hooks_->failed.remove(number); }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(std::int64_t number, c10d::CompletionHook hook) override {
+    hooks_->completed.add(number, [hook = std::move(hook)](std::uint64_t key) {
+      hook({.completionKey = key, .duration_ms = std::nullopt});
+    });
+  }
+  void unregisterCompletionHook(std::int64_t number) override { hooks_->completed.remove(number); }
+#endif
   c10d::ErrorType getError() override;
   // True for CPU tensors, whose device has no index. DDP asks this before it allocates its buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
@@ -117,8 +151,6 @@ class ProcessGroupShoal final : public c10d::Backend {
   // Like start(), for one of several coalesced calls on a device, which become one operation.
   WorkResult join(const std::shared_ptr<Lane>& lane, const Title& title, const Tensors& inputs,
                   const Tensors& outputs, const Call& call, std::function<void()> copy_out);
-  // Returns the Work of a call that has been started.
-  WorkResult hand_out_call(const c10::intrusive_ptr<CallWork>& work, Lane& lane);
   // Sends or receives a message of device memory. Such messages match in the order of the calls and
   // have no tags.
   WorkResult message(const Title& title, const at::Tensor& tensor, const at::Tensor& own, int tag,
@@ -127,6 +159,11 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::shared_ptr<Lane> lane_of(const char* operation, c10::Device device);
   std::shared_ptr<Lane> make_device_lane(const char* operation, c10::Device device);
   std::vector<std::shared_ptr<Lane>> lanes() const;
+  // Makes the lane of host memory. Blocks until all ranks have come to `store_`, at most this long.
+  void connect(double seconds);
+  // Takes its lanes from those that end at the interpreter's exit, and ends them.
+  void disconnect();
+  const std::shared_ptr<Lane>& host_lane() const;  // throws if reconfigure() has not been called
   World world() const;
   WorkResult receive(const Title& title, Tensors& tensors, int from, int tag);
   WorkResult reduce_all(const Title& title, Tensors tensors, const c10d::ReduceOp& op);
@@ -143,17 +180,19 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::shared_ptr<Store> adapted_;  // used by the communicators
   std::unique_ptr<Store> messages_store_;
   double deadline_seconds_, limit_seconds_ = 0;
-  std::shared_ptr<Lane> lane_;  // of host memory
+  const std::shared_ptr<GroupHooks> hooks_ = std::make_shared<GroupHooks>();
+  std::shared_ptr<Lane> lane_;  // of host memory; null before reconfigure()
   std::mutex making_mutex_;     // of a device's lane
   mutable std::mutex lanes_mutex_;
   std::map<c10::DeviceIndex, std::shared_ptr<Lane>> device_lanes_;
   std::atomic<std::uint64_t> sequence_{0};
-  std::int64_t monitored_ = 0;
+  std::int64_t monitored_ = 0, shrunk_ = 0;
+  const c10::intrusive_ptr<c10d::Store> first_store_;  // of all ranks that may ever come
+  const std::string handle_;                           // names this rank in reconfigure()
   std::mutex coalescing_mutex_;
-  bool coalescing_ = false;
-  std::vector<c10::intrusive_ptr<PolledWork>> coalesced_;
-  std::map<std::shared_ptr<Lane>, c10::intrusive_ptr<CallWork>> joined_;  // coalesced calls on
-                                                                          // devices
+  std::atomic<bool> coalescing_{false};  // written under the mutex
+  std::deque<c10::intrusive_ptr<PolledWork>> coalesced_;
+  std::map<std::shared_ptr<Lane>, c10::intrusive_ptr<CoalescedWork>> joined_;  // on devices
 };
 
 // Closes all groups of this process. Pending operations get a few seconds. Called at the

@@ -1,5 +1,6 @@
 #include "shoal/torch/work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -17,12 +18,15 @@ std::optional<std::vector<at::Tensor>> for_profiles(const std::vector<at::Tensor
   return inputs;
 }
 
+std::atomic<std::uint64_t> next_number{1};
+
 }  // namespace
 
 PolledWork::PolledWork(std::shared_ptr<Lane> lane, WorkDescription description)
     : Work(-1, description.type, description.title, for_profiles(description.inputs)),
       lane_(std::move(lane)),
-      description_(std::move(description)) {}
+      description_(std::move(description)),
+      number_(next_number++) {}
 
 std::optional<std::exception_ptr> PolledWork::look(Driving* driving) {
   if (claimed_) return std::nullopt;
@@ -67,27 +71,30 @@ bool PolledWork::drive(Driving& driving) {
   return done_;
 }
 
-void PolledWork::land(double seconds) {
+void PolledWork::land() {
   const at::NoGradGuard no_grad;
   landed_ = lane_->device()->queue(std::exchange(copy_out_, nullptr), true);
   has_landed_ = true;
-  description_.limit_seconds = seconds;
-  expires_ = Deadline::in_seconds(seconds);
+  description_.limit_seconds = lane_->deadline_seconds();
+  expires_ = Deadline::in_seconds(description_.limit_seconds);
 }
 
 void PolledWork::complete(std::exception_ptr problem) {
   const auto self = c10::intrusive_ptr<PolledWork>::reclaim_copy(this);
   if (copy_out_ && !problem) try {
       const at::NoGradGuard no_grad;
-      if (const auto& device = lane_->device())
+      if (const auto& device = lane_->device()) {
         landed_ = device->queue(std::move(copy_out_), false);
-      else
+        lane_->follow_copies();
+      } else {
         copy_out_();
+      }
     } catch (...) {
       problem = std::current_exception();
     }
   copy_out_ = nullptr;
   description_.inputs.clear();
+  if (problem) lane_->hooks().failed.call();
   finish(problem);
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -96,12 +103,17 @@ void PolledWork::complete(std::exception_ptr problem) {
     future = future_;
   }
   if (future && !has_landed_) mark(*future);
+  if (!problem) lane_->hooks().completed.call(number_);
   lane_->forget(*this);
 }
 
+std::vector<c10::Stream> PolledWork::copies() const {
+  if (const auto& device = lane_->device()) return {device->copies()};
+  return {};
+}
+
 void PolledWork::mark(c10::ivalue::Future& future) {
-  std::optional<c10::StreamGuard> on_copies;  // the future makes its users wait for this stream
-  if (const auto& device = lane_->device()) on_copies.emplace(device->copies());
+  const c10::MultiStreamGuard on_copies(copies());
   if (const auto problem = exception())
     future.setError(problem);
   else
@@ -162,7 +174,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFuture() {
     const std::lock_guard lock(future_mutex_);
     if (future_) return future_;
     std::vector<c10::Device> devices;
-    if (const auto& device = lane_->device()) devices.push_back(device->device());
+    for (const c10::Stream& stream : copies()) devices.push_back(stream.device());
     future_ = future = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), std::move(devices));
     done = done_ || has_landed_;
@@ -183,28 +195,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFutureResult() {
   return result;
 }
 
-void CallWork::join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-                    std::function<void()> copy_out) {
-  const auto append = [](std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
-  open_ = true;
-  append(description_.inputs, inputs);
-  append(description_.outputs, outputs);
-  if (!copy_out) return;
-  copy_out_ = [before = std::move(copy_out_), last = std::move(copy_out)] {
-    if (before) before();
-    last();
-  };
-}
-
-void CallWork::close(collectives::WorkPtr group) {
-  add(std::move(group));
-  open_ = false;
-}
-
 bool CallWork::advance(Driving* driving) {
-  if (open_) return false;
   for (; next_ < calls_.size(); ++next_) {
     collectives::Work* const call = calls_[next_].get();
     if (!call) continue;
@@ -226,6 +217,56 @@ void CallWork::expire(double seconds) {
   }
 }
 
+bool CoalescedWork::join(const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& outputs, const std::function<void()>& body,
+                         std::function<void()> copy_out) {
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  const std::lock_guard lock(joining_);
+  if (has_begun_) return false;
+  lane_->call(
+      [&] { append(joined_, collectives::backend_of(lane_->collectives()).recorded(body)); });
+  append(description_.inputs, inputs);
+  append(description_.outputs, outputs);
+  if (copy_out)
+    copy_out_ = [before = std::move(copy_out_), last = std::move(copy_out)] {
+      if (before) before();
+      last();
+    };
+  return true;
+}
+
+void CoalescedWork::begin() {
+  const std::lock_guard lock(joining_);
+  if (std::exchange(has_begun_, true)) return;
+  try {
+    lane_->begin(c10::intrusive_ptr<PolledWork>::reclaim_copy(this), [&] {
+      add(collectives::backend_of(lane_->collectives()).submit_together(std::move(joined_)));
+      is_open_ = false;
+    });
+  } catch (...) {
+    const Lane::Hold hold(*lane_);
+    refused_ = std::current_exception();
+    throw;
+  }
+}
+
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  begin();
+  return CallWork::wait(timeout);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
+  begin();
+  return CallWork::getFuture();
+}
+
+bool CoalescedWork::advance(Driving* driving) {
+  if (refused_) std::rethrow_exception(refused_);
+  return !is_open_ && CallWork::advance(driving);
+}
+
 ReceiveWork::ReceiveWork(std::shared_ptr<Lane> lane, WorkDescription description,
                          std::shared_ptr<Mailbox::Receive> receive, at::Tensor target)
     : PolledWork(std::move(lane), std::move(description)), receive_(std::move(receive)) {
@@ -240,6 +281,21 @@ void ReceiveWork::expire(double seconds) {
               fmt::format("{} did not finish within {:.1f} s; {}", receive_->name(), seconds,
                           receive_->whereabouts()),
               "see what that rank does, or raise the timeout of the process group");
+}
+
+GroupWork::GroupWork(std::shared_ptr<Lane> lane, WorkDescription description,
+                     std::vector<c10::intrusive_ptr<PolledWork>> parts)
+    : PolledWork(std::move(lane), std::move(description)), parts_(std::move(parts)) {
+  for (const auto& part : parts_)
+    for (at::Tensor& output : part->result()) description_.outputs.push_back(std::move(output));
+}
+
+std::vector<c10::Stream> GroupWork::copies() const {
+  std::vector<c10::Stream> all;
+  for (const auto& part : parts_)
+    for (const c10::Stream& stream : part->copies())
+      if (std::ranges::find(all, stream) == all.end()) all.push_back(stream);
+  return all;
 }
 
 bool GroupWork::poll(bool may_block) {

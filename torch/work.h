@@ -38,11 +38,13 @@ class PolledWork : public c10d::Work {
   // Makes progress. True once the Work has ended, successfully or not. Unless `may_block`, returns
   // false if another thread uses the Lane.
   virtual bool poll(bool may_block);
-  // For calls that are work of streams; call it before other threads know this Work. Makes waits
-  // and futures depend on the stream only. The Work times out after `seconds`.
-  void land(double seconds);
+  // With the Lane's mutex held, before another thread has this Work, whose calls are work of
+  // streams: it ends within the Communicator's deadline, and waits and futures are the streams'.
+  void land();
   // Like poll(true), but waits if the operation can be driven.
   bool drive(Driving& driving);
+  // On which results are copied out: one of each device. Users of the future come behind them.
+  virtual std::vector<c10::Stream> copies() const;
   // True if Works of this kind end in the order of their calls.
   virtual bool is_ordered() const { return true; }
 
@@ -55,6 +57,8 @@ class PolledWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   std::uint64_t getSequencenumber() const override { return description_.sequence; }
+  // No two Works have the same. No `override`: PyTorch before 2.15 has no such function.
+  std::uint64_t getCompletionKey() const { return number_; }  // NOLINT(modernize-use-override)
 
  protected:
   // Called with the Lane's mutex held. True once the data is complete. Throws the operation's
@@ -77,6 +81,7 @@ class PolledWork : public c10d::Work {
   void check_deadline(double seconds);
   void mark(c10::ivalue::Future& future);
 
+  const std::uint64_t number_;
   std::atomic<bool> claimed_{false}, done_{false};
   bool has_landed_ = false;
   DeviceStreams::Reached landed_;  // results are ready on the device; valid once `done_`
@@ -86,29 +91,53 @@ class PolledWork : public c10d::Work {
 };
 
 // One or more calls of the collectives' Communicator, or sends. On a device, receives too.
-class CallWork final : public PolledWork {
+class CallWork : public PolledWork {
  public:
   using PolledWork::PolledWork;
   void add(collectives::WorkPtr call) { calls_.push_back(std::move(call)); }
   void copy_out(std::function<void()> body) { copy_out_ = std::move(body); }
-  // Adds the tensors of another coalesced call. The Work cannot end before close().
-  void join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-            std::function<void()> copy_out);
-  void close(collectives::WorkPtr group);
   // Keeps `memory` until the Work has ended.
   void hold(std::shared_ptr<void> memory) { held_.push_back(std::move(memory)); }
   bool is_ordered() const override {
     return description_.type != c10d::OpType::SEND && description_.type != c10d::OpType::RECV;
   }
 
- private:
+ protected:
   bool advance(Driving* driving) override;
+
+ private:
   void expire(double seconds) override;
 
   std::vector<collectives::WorkPtr> calls_;
   std::size_t next_ = 0;  // the first call that has not ended
-  bool open_ = false;
   std::vector<std::shared_ptr<void>> held_;
+};
+
+// The collectives of one device between startCoalescing() and endCoalescing(). They begin together:
+// nothing comes in between them, neither messages nor calls of other threads.
+class CoalescedWork final : public CallWork {
+ public:
+  using CallWork::CallWork;
+  // Adds the calls that `body` makes; a refused one throws and changes nothing. False if the block
+  // has begun.
+  bool join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
+            const std::function<void()>& body, std::function<void()> copy_out);
+  // Once. A thread that waits begins it too: an exception may have kept the caller from
+  // endCoalescing().
+  void begin();
+
+  bool wait(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  bool advance(Driving* driving) override;
+
+  std::mutex joining_;  // taken before the Lane's
+  bool has_begun_ = false;
+  std::vector<collectives::Call> joined_;
+  // Under the Lane's mutex:
+  bool is_open_ = true;
+  std::exception_ptr refused_;  // why it could not begin
 };
 
 // A message that the Mailbox matches by its tag.
@@ -130,10 +159,10 @@ class ReceiveWork final : public PolledWork {
 class GroupWork final : public PolledWork {
  public:
   GroupWork(std::shared_ptr<Lane> lane, WorkDescription description,
-            std::vector<c10::intrusive_ptr<PolledWork>> parts)
-      : PolledWork(std::move(lane), std::move(description)), parts_(std::move(parts)) {}
+            std::vector<c10::intrusive_ptr<PolledWork>> parts);
   bool poll(bool may_block) override;
   bool wait(std::chrono::milliseconds timeout) override;
+  std::vector<c10::Stream> copies() const override;
   bool is_ordered() const override { return false; }
 
  private:

@@ -13,10 +13,12 @@
 #include "loopback_ranks.h"
 #include "predictable.h"
 #include "support/calls.h"
+#include "support/error_text.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/backend/departure.h"
 #include "shoal/collectives/backend/hierarchical/block_exchange.h"
 #include "shoal/runtime/base/error.h"
 
@@ -509,6 +511,32 @@ TEST(Hierarchical, AStalledRankIsNamed) {
     // Whoever noticed first; the others may have waited for its host only.
     EXPECT_THAT(all, HasSubstr("did not finish within 1.")) << hosts;
   }
+}
+
+// Rank 2 has no rail: only its host's group tells that it has left. It keeps its memory.
+TEST(Hierarchical, LeavingEndsTheHostsGroupToo) {
+  const LoopbackRanks loopback(3, 1024);
+  shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("abb"), with_deadline(60));
+    auto* const memory = static_cast<float*>(
+        c->memory_resource().allocate(4096 * sizeof(float), MemoryTag::communication, Stream{}));
+    std::fill_n(memory, 4096, 1.0F);
+    c->all_reduce(memory, memory, 4096, DType::f32, ReduceOp::sum)->wait();
+    if (world.rank == 2) {
+      dynamic_cast<Departure&>(*c).leave();
+      EXPECT_EQ(memory[4095], 3);
+    } else {
+      const auto began = Clock::now();
+      EXPECT_THAT(shoal::test::error_text([&] {
+                    c->all_reduce(memory, memory, 4096, DType::f32, ReduceOp::sum)->wait();
+                  }),
+                  HasSubstr("rank 2 left the group"));
+      EXPECT_LT(seconds_since(began), 10);
+    }
+    barrier(store, "left", 3, Deadline::in_seconds(60));
+    c->memory_resource().deallocate(memory, 4096 * sizeof(float), MemoryTag::communication,
+                                    Stream{});
+  });
 }
 
 TEST(Hierarchical, AbortEndsWaitsOnAllRanks) {

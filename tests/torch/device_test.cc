@@ -1,11 +1,13 @@
 // CUDA tensors through PyTorch's backend, on emulated GPUs: every operation against predictable
 // results, and the order of streams. Over Shoal's own collectives and over a shim of NCCL's.
-#include <cstdlib>
-#include <functional>
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
-#include "support/ranks.h"
+#include "torch/device_rig.h"
 #include "torch/emulated_cuda.h"
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
@@ -13,7 +15,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "shoal/runtime/rendezvous/store.h"
 #include "shoal/torch/process_group.h"
 
 namespace shoal::pytorch {
@@ -24,105 +25,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Op = c10d::ReduceOp;
 
-[[maybe_unused]] const int kChosen = setenv("SHOAL_EMULATED_GPUS", "4", 0);
-
-constexpr std::int64_t kElements = 1000;
-
-c10::intrusive_ptr<ProcessGroupShoal> make_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                 int rank, int size, double seconds) {
-  const auto timeout = std::chrono::milliseconds(std::llround(1e3 * seconds));
-  return c10::make_intrusive<ProcessGroupShoal>(
-      store, rank, size, c10::make_intrusive<c10d::Backend::Options>("shoal", timeout));
-}
-
-// A rank with a GPU of its own and a group.
-struct Rank {
-  Rank(const World& world, Store& meetings, const c10::intrusive_ptr<c10d::Store>& store,
-       double seconds)
-      : rank(world.rank),
-        size(world.size),
-        device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank)),
-        group(make_group(store, rank, size, seconds)),
-        meetings_(meetings) {}
-
-  at::TensorOptions floats() const { return at::TensorOptions(at::kFloat).device(device); }
-  at::Tensor full(double value, at::IntArrayRef sizes = {kElements}) const {
-    return at::full(sizes, value, at::TensorOptions(at::kFloat)).to(device);
-  }
-  // `value` in every element, written as late as the device may, over -1.
-  at::Tensor late(double value, at::IntArrayRef sizes = {kElements}) {
-    const at::Tensor tensor = full(-1, sizes);
-    sources_.push_back(full(value, sizes));
-    test::queue_copy(tensor, sources_.back());
-    return tensor;
-  }
-  Tensors outputs(int count) const {
-    Tensors made;
-    for (int i = 0; i < count; ++i) made.push_back(full(-1));
-    return made;
-  }
-  c10::Stream new_stream() const {
-    return c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(device);
-  }
-  void meet(const std::string& where) const {
-    barrier(meetings_, where, size, Deadline::in_seconds(60));
-  }
-  int total() const { return size * (size + 1) / 2; }  // of the ranks' numbers from 1
-
-  int rank, size;
-  c10::Device device;
-  c10::intrusive_ptr<ProcessGroupShoal> group;
-
- private:
-  Store& meetings_;
-  Tensors sources_;  // outlive the copies from them
-};
-
-// Each element, read in the order of the current stream.
-void expect(const at::Tensor& tensor, double value, const char* what) {
-  const at::Tensor behind = at::empty_like(tensor);
-  test::queue_copy(behind, tensor);
-  const at::Tensor here = behind.cpu();
-  EXPECT_TRUE(here.eq(value).all().item<bool>())
-      << what << ": " << here.flatten().narrow(0, 0, std::min<std::int64_t>(4, here.numel()))
-      << "... and not " << value;
-}
-
-void wait(const WorkResult& work) { work->wait(kNoTimeout); }
-
-template <typename Body>
-std::string problem_of(Body&& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-struct Case {
-  const char* backend;
-  int ranks;
-};
-
-class OnDevices : public ::testing::TestWithParam<Case> {
- protected:
-  void SetUp() override { setenv("SHOAL_BACKEND", GetParam().backend, 1); }
-  static bool is_nccl() { return std::string_view(GetParam().backend) == "nccl"; }
-  static void run(const std::function<void(Rank&)>& body, double seconds = 60) {
-    const auto store = c10::make_intrusive<c10d::HashStore>();
-    test::run_thread_ranks(GetParam().ranks, [&](const World& world, Store& meetings) {
-      Rank rank(world, meetings, store, seconds);
-      body(rank);
-      rank.meet("end");
-    });
-  }
-};
-std::string name_of(const ::testing::TestParamInfo<Case>& tested) {
-  return tested.param.backend + std::to_string(tested.param.ranks);
-}
 INSTANTIATE_TEST_SUITE_P(Two, OnDevices, ::testing::Values(Case{"native", 2}, Case{"nccl", 2}),
                          name_of);
 class OperationsOnDevices : public OnDevices {};
@@ -348,32 +250,38 @@ TEST_P(OnDevices, CallbacksOfFuturesComeAfterTheResults) {
   });
 }
 
-TEST_P(OnDevices, CoalescedCallsAreOneWork) {
+// Without a later call of the group.
+TEST_P(OnDevices, TensorsOfACallAreFreedOnceItHasEnded) {
   run([](Rank& rank) {
-    const int other = 1 - rank.rank;
-    Tensors sum{rank.late(rank.rank + 1)}, root{rank.late(5 + rank.rank)};
-    std::vector<Tensors> lists{rank.outputs(2)};
-    Tensors mine{rank.late(rank.rank)};
-    rank.group->startCoalescing();
-    rank.group->allreduce(sum, {});
-    rank.group->broadcast(root, {});
-    rank.group->allgather(lists, mine, {});
-    wait(rank.group->endCoalescing());
-    expect(sum[0], rank.total(), "all_reduce");
-    expect(root[0], 5, "broadcast");
-    expect(lists[0][1], 1, "all_gather");
+    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> output;
+    {
+      Tensors mine{rank.late(rank.rank)};
+      std::vector<Tensors> lists{rank.outputs(rank.size)};
+      output.emplace(lists[0][0].getIntrusivePtr());
+      wait(rank.group->allgather(lists, mine, {}));
+      expect(lists[0][1], 1, "all_gather");
+    }
+    const Deadline deadline = Deadline::in_seconds(20);
+    while (!output->expired() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(output->expired());
+  });
+}
 
-    Tensors out{rank.late(rank.rank)}, in = rank.outputs(1),
-                                       host{at::full({3}, rank.rank + 1, at::kFloat)};
-    rank.group->startCoalescing();
-    rank.group->send(out, other, 0);
-    rank.group->recv(in, other, 0);
-    rank.group->allreduce(host, {});
-    rank.group->allreduce(sum, {});
-    wait(rank.group->endCoalescing());
-    expect(in[0], other, "the message");
-    expect(sum[0], 2 * rank.total(), "all_reduce");
-    EXPECT_TRUE(host[0].eq(rank.total()).all().item<bool>()) << host[0];
+// Each begins a Work and looks at the other's before it.
+TEST_P(OnDevices, ThreadsShareAGroup) {
+  run([](Rank& rank) {
+    const auto call = [&] {
+      for (int turn = 0; turn < 200; ++turn) {
+        Tensors tensors{rank.full(rank.rank + 1, {8, 2}).select(1, 0)};  // copied out
+        const WorkResult work = rank.group->allreduce(tensors, {});
+        if (turn % 8 != 0) continue;  // else another call completes it
+        wait(work);
+        expect(tensors[0].contiguous(), rank.total(), "all_reduce");
+      }
+    };
+    std::thread other(call);
+    call();
+    other.join();
   });
 }
 
@@ -434,6 +342,47 @@ TEST_P(OnDevices, WhatCannotBeIsRefusedByName) {
     expect(tensors[0], 2, "all_reduce after the refusals");
   });
 }
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+TEST_P(OnDevices, HooksAreToldOfEndsAndFailures) {
+  run(
+      [](Rank& rank) {
+        std::mutex mutex;
+        std::vector<std::uint64_t> ended;
+        std::atomic<int> failures{0};
+        rank.group->registerCompletionHook(1, [&](const c10d::CompletionHookArgs& told) {
+          const std::lock_guard lock(mutex);
+          ended.push_back(told.completionKey);
+        });
+        rank.group->registerAbortHook(1, [&] { ++failures; });
+        const auto has_ended = [&](const WorkResult& work) {
+          const std::lock_guard lock(mutex);
+          return std::ranges::count(ended, work->getCompletionKey());
+        };
+        for (const at::Tensor& tensor : {rank.late(1), at::ones({3}, at::kFloat)}) {
+          Tensors tensors{tensor};
+          const WorkResult work = rank.group->allreduce(tensors, {});
+          wait(work);
+          while (has_ended(work) == 0) std::this_thread::yield();
+          EXPECT_EQ(has_ended(work), 1);
+        }
+        EXPECT_EQ(failures, 0);
+        rank.meet("summed");
+        if (rank.rank == 0) {
+          Tensors alone{rank.late(1)};
+          const WorkResult work = rank.group->allreduce(alone, {});
+          EXPECT_THAT(problem_of([&] { work->wait(std::chrono::seconds(30)); }),
+                      HasSubstr("timeout"));
+          EXPECT_EQ(failures, 1);
+          EXPECT_EQ(has_ended(work), 0);
+        }
+        rank.group->unregisterCompletionHook(1);
+        rank.group->unregisterAbortHook(1);
+        rank.meet("timed out");
+      },
+      1.5);
+}
+#endif
 
 TEST_P(OnDevices, ARankThatDoesNotCallIsNamed) {
   run(

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 import unittest
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -114,6 +115,70 @@ def all_leave(rank, size):
         raise AssertionError("a message from nobody")
 
 
+def all_failed(rank, peers):
+    """Waits until all of them have seen the fault: the first to go on may abort the old group."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"failed {rank}", "")
+    store.wait([f"failed {peer}" for peer in peers])
+
+
+def shrinks(rank, size):
+    """Rank 1 dies. The others go on without it, and the last of them without rank 0."""
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(torch.ones(4))
+    except dist.DistBackendError as problem:
+        assert "rank 1" in str(problem), problem
+    all_failed(rank, [0, 2, 3])
+    group = dist.shrink_group([1], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+    total = torch.full((4,), float(rank))
+    dist.all_reduce(total)
+    assert total.eq(sum(range(size)) - 1).all(), total
+    assert (dist.get_rank(), dist.get_world_size(), group.size()) == (max(rank - 1, 0), size - 1, size - 1)
+    if rank == 0:
+        return
+    dist.shrink_group([0])
+    total = torch.full((4,), float(rank))
+    dist.all_reduce(total)
+    assert total.eq(sum(range(2, size))).all(), total
+
+
+def reconfigures(rank, size):
+    """Rank 2 dies. The others make the group anew, in another order."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    dist.init_process_group("shoal", store=dist.PrefixStore("again", store), rank=rank, world_size=size,
+                            timeout=timedelta(seconds=DEADLINE), enable_reconfigure=True)
+    try:
+        dist.all_reduce(torch.ones(4))
+    except ValueError as problem:
+        assert "call reconfigure()" in str(problem), problem
+    else:
+        raise AssertionError("a sum of no ranks")
+    store.set(f"handle {rank}", dist._get_reconfigure_handle())
+    handles = [store.get(f"handle {peer}").decode() for peer in range(size)]
+    dist._reconfigure(uuid=1, handles=set(handles)).wait()
+    assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    assert total.eq(size).all()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(torch.ones(4))
+    except dist.DistBackendError as problem:
+        assert "rank 2" in str(problem), problem
+    all_failed(rank, [0, 1])
+    dist._reconfigure(uuid=2, handles=[handles[1], handles[0]], timeout=timedelta(seconds=20)).wait()
+    assert (dist.get_rank(), dist.get_world_size()) == (1 - rank, 2)
+    total = torch.full((4,), float(rank))
+    dist.broadcast(total, 0)
+    assert total.eq(1).all()
+    dist.recv(total, 0) if rank == 0 else dist.send(total + 1, 1)
+    assert total.eq(2 - rank).all()
+
+
 def future(rank, size):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -194,6 +259,17 @@ class Faults(unittest.TestCase):
     def test_leaving_beside_receives_from_any_rank(self):
         ranks.run(3, leaves_early)
         ranks.run(3, all_leave)
+
+    @unittest.skipUnless(hasattr(dist, "shrink_group"), "this PyTorch cannot shrink groups")
+    def test_shrink(self):
+        results, took = survivors(4, shrinks, stopped=1)
+        self.assertEqual([ok for ok, _ in results], [True] * 3, results)
+        self.assertLess(took, 2 * DEADLINE)
+
+    @unittest.skipUnless(hasattr(dist, "_reconfigure"), "this PyTorch cannot reconfigure groups")
+    def test_reconfigure(self):
+        results, _ = survivors(3, reconfigures, stopped=2)
+        self.assertEqual([ok for ok, _ in results], [True] * 2, results)
 
     def test_future(self):
         results, took = survivors(2, future, stopped=1)

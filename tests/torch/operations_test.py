@@ -5,6 +5,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -292,6 +293,37 @@ def split(rank, size):
     check(tensor, torch.full((2,), 1.0 if rank < 2 else 5.0), "split")
 
 
+def interrupted(rank, size):
+    """An exception leaves a coalesced block. Later calls work, and the group does not keep their tensors."""
+    group, cpu = dist.group.WORLD, torch.device("cpu")
+    group._start_coalescing(cpu)
+    first = torch.full((1000,), float(rank))
+    work = group.allreduce([first])
+    try:
+        group.broadcast(torch.ones(3), size)  # no such root
+    except ValueError as error:
+        assert "root" in str(error), error
+    else:
+        raise AssertionError("not refused")
+    work.wait()
+    check(first, torch.full((1000,), float(sum(range(size)))), "the call before the exception")
+    del work
+    freed = []
+    for turn in range(4):
+        tensor = torch.full((1000,), float(rank + turn))
+        weakref.finalize(tensor, freed.append, turn)
+        group.allreduce([tensor]).wait()
+        check(tensor, torch.full((1000,), float(sum(range(size)) + turn * size)), "a later call")
+        del tensor
+    group.allreduce([torch.ones(1)]).wait()
+    assert freed[:3] == [0, 1, 2], freed
+    group._start_coalescing(cpu)
+    again = torch.full((3,), float(rank))
+    group.allreduce([again])
+    group._end_coalescing(cpu).wait()
+    check(again, torch.full((3,), float(sum(range(size)))), "another block")
+
+
 def memory(rank, size):
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert backend.supports_tensor_alloc(torch.device("cpu"))
@@ -353,6 +385,7 @@ def symmetric(rank, size):
     assert is_symmetric(kept)
     dist.destroy_process_group()
     assert torch.equal(kept + 1, torch.full((1 << 18,), float(rank + 2)))
+    assert not is_symmetric(torch.empty(1 << 18)), "memory of a group that this rank has left"
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the caller destroys one
 
 
@@ -387,6 +420,7 @@ class Operations(unittest.TestCase):
     test_groups = tests(groups)
     test_crossing = tests(crossing, (2,))
     test_split = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8 splits NCCL's groups only")(tests(split))
+    test_interrupted = tests(interrupted, (2,))
     test_memory = tests(memory)
     test_ddp_buckets = tests(buckets, (2,))
 

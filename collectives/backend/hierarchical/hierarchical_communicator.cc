@@ -161,6 +161,12 @@ void HierarchicalCommunicator::abort(std::string_view reason) {
   for (const auto& node : levels_->nodes) node->abort(reason);
 }
 
+void HierarchicalCommunicator::leave() {
+  net::EngineCommunicator::leave();
+  for (const auto& node : levels_->nodes)
+    if (auto* const kept = dynamic_cast<Departure*>(node.get())) kept->leave();
+}
+
 std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPlan& plan) {
   if (plan.ranks.empty()) return nullptr;
   const int ranks = static_cast<int>(plan.ranks.size());

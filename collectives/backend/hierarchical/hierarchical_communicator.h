@@ -36,6 +36,7 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
   MemoryResource& memory_resource() override { return memory_; }
   CommunicatorStatistics statistics() const override;
   void abort(std::string_view reason) override;
+  void leave() override;  // the node's groups too
 
  private:
   WorkPtr submit(Call&& call) override;

@@ -50,7 +50,7 @@ EngineCommunicator::EngineCommunicator(std::unique_ptr<NetGroup> flat,
   engine_->join();
 }
 
-EngineCommunicator::~EngineCommunicator() { leave(); }
+EngineCommunicator::~EngineCommunicator() { EngineCommunicator::leave(); }
 
 void EngineCommunicator::leave() {
   if (!std::exchange(left_, true)) engine_->leave();

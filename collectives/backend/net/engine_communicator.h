@@ -51,7 +51,7 @@ class EngineCommunicator : public BackendCommunicator, public DeviceRdma, public
   std::string backend() const final { return "native"; }
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
 
-  void leave() final;
+  void leave() override;
 
   std::string rdma_problem(Device device) const final;
   std::unique_ptr<Registration> register_on(Device device, void* data, std::int64_t bytes) final;
