@@ -75,6 +75,7 @@ void read_software(const json& value, const std::string& file, Software& softwar
   fields.boolean("fused_attention", software.fused_attention);
   fields.boolean("overlaps_gradients", software.overlaps_gradients);
   fields.boolean("skips_masked_scores", software.skips_masked_scores);
+  positive(fields, "gradient_bytes", software.gradient_bytes);
   positive(fields, "pass_factor", software.pass_factor);
   positive(fields, "head_factor", software.head_factor);
   positive(fields, "block_launch", software.block_launch, true);

@@ -48,6 +48,7 @@ struct Software {
   bool fused_attention = true;      // the scores are never written to memory
   bool overlaps_gradients = true;   // gradients are summed while backward runs
   bool skips_masked_scores = true;  // causal attention computes half of the scores
+  double gradient_bytes = 4;        // of an element while gradients are summed
   double pass_factor = 1;           // bytes of element-wise passes beside those of unit_times.cc
   double head_factor = 1;           // passes over the logits
   // Times on the host, which the device does not hide: it takes the larger of both.

@@ -221,7 +221,7 @@ class StepModel::Impl {
   }
 
   void add_gradients(const ShardingOptions& sharding, Prediction& result) const {
-    const auto width = static_cast<double>(size_of(plan_.precision.dtype));
+    const double width = machine_.software.gradient_bytes;
     if (mesh_.rdp > 1) {
       const int nodes = nodes_of(kRdp);
       const int inside = std::max(mesh_.rdp / nodes, 1);

@@ -147,7 +147,8 @@ class Search {
     plan.mesh.pipeline = pipeline;
     plan.tensor = {.prescaled_batch = tensor > 1, .speed = false};
     plan.pipeline.microbatches = microbatches;
-    plan.pipeline.schedule = pipeline > 1 ? ScheduleKind::one_f_one_b : ScheduleKind::simple;
+    // On one rank too: each microbatch's backward follows its forward, so one is kept.
+    plan.pipeline.schedule = ScheduleKind::one_f_one_b;
     memory(plan, batch);
     if (pipeline == 1) return;
     plan.pipeline.schedule = ScheduleKind::zero_bubble;

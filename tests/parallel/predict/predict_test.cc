@@ -186,6 +186,20 @@ TEST(Predict, GradientsThatBackwardHidesCostTheirLastBucket) {
   EXPECT_NEAR(exposed, static_cast<double>(gpt2_shape().elements()) * 4 / 1e9, 1e-12);
 }
 
+TEST(Predict, GradientsAreSummedInTheSoftwaresWidth) {
+  json file = plain_machine();
+  file["products"]["flops"]["bf16"] = 1e12;
+  file["software"]["overlaps_gradients"] = false;
+  ParallelPlan plan;
+  plan.precision.dtype = DType::bf16;
+  const double elements = static_cast<double>(gpt2_shape().elements());
+  EXPECT_NEAR(predicted({.ranks = 2}, read_machine(file, "test"), plan).parts.gradients,
+              elements * 4 / 1e9, 1e-12);
+  file["software"]["gradient_bytes"] = 2;
+  EXPECT_NEAR(predicted({.ranks = 2}, read_machine(file, "test"), plan).parts.gradients,
+              elements * 2 / 1e9, 1e-12);
+}
+
 TEST(Predict, SayWhatAPriceMakesOfAStep) {
   json file = plain_machine();
   file["price"] = {{"dollars_per_hour", 36}, {"date", "2026-11-01"}, {"region", "nowhere"}};
@@ -230,6 +244,25 @@ TEST(Search, IsTheSameAsPredictingEveryLayout) {
   for (std::size_t i = 0; i < 7; ++i)
     EXPECT_DOUBLE_EQ(result.fastest[i].prediction.seconds, seconds[i]) << i;
   EXPECT_LT(result.predicted, result.layouts);
+}
+
+// Without a pipeline too, the backward of a microbatch follows its forward.
+TEST(Search, KeepsOneMicrobatchOnOneRank) {
+  const ModelShape shape = gpt2_shape(6);
+  const Machine machine = read_machine(plain_machine(), "test");
+  const double one = predicted({.batch = 1}, machine).activations;
+  const auto layouts = legal_layouts(
+      {.model = shape, .machine = machine, .ranks = 1, .batch = 32, .length = 128, .keep = 7});
+  int found = 0;
+  for (const Candidate& layout : layouts) {
+    if (layout.plan.pipeline.microbatches != 32 || layout.plan.activations.checkpoint_group > 0)
+      continue;
+    ++found;
+    const Prediction p =
+        predict({.model = shape, .machine = machine, .plan = layout.plan, .run = layout.run});
+    EXPECT_LT(p.activations, 2 * one);
+  }
+  EXPECT_EQ(found, 1);
 }
 
 TEST(Search, SaysWhatTheSmallestLayoutNeedsIfNoneFits) {
