@@ -54,7 +54,7 @@ class Model {
   // the mean loss over the targets of all ranks. Rows must be a multiple of the plan's microbatches
   // (and of its tensor-parallel ranks, unless prescaled_batch is set).
   double train(const Batch& batch);
-  // The mean loss without dropout and without gradients.
+  // Returns the mean loss. Applies no dropout and computes no gradients.
   double evaluate(const Batch& batch);
   // Lines that describe mesh, stages and schedule.
   std::string describe() const;
@@ -117,7 +117,7 @@ class Optimizer {
 // Options of Batches.
 struct BatchOptions {
   std::int64_t size = 8;    // rows per replica and step
-  std::uint64_t seed = 42;  // of the row order, which changes every epoch
+  std::uint64_t seed = 42;  // seeds the row order, which changes every epoch
   bool shuffle = true;
   LabelsOf labels = LabelsOf::positions;
 };

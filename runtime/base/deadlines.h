@@ -18,8 +18,8 @@ namespace shoal::deadlines {
 inline double seconds() { return env::get_real(env::kDeadline); }
 // Deadline for a wait for another rank that begins now.
 inline Deadline start() { return Deadline::in_seconds(seconds()); }
-// A deadline that has already passed: the call returns the cards that are present, or throws and
-// names the missing ranks.
+// A deadline that has already passed. A wait with it returns if the result is present; otherwise it
+// throws at once and names the missing ranks.
 inline Deadline at_once() { return Deadline::in_seconds(0); }
 
 // ---- the rendezvous ----
@@ -91,7 +91,7 @@ inline constexpr std::chrono::seconds kAnnounceAgain{1};
 // instead.
 inline constexpr double kHeadersMayNeverCome = 1e8;
 // In a monitored barrier, rank 0 may begin late and then use the whole time-out. The other ranks
-// wait for its verdict kVerdictTimes as long plus kVerdictMore.
+// wait for its verdict for kVerdictTimes the time-out plus kVerdictMore seconds.
 inline constexpr double kVerdictTimes = 2, kVerdictMore = 1;
 
 // ---- a run ----

@@ -24,8 +24,8 @@ bool is_capturing();
 // Runs `work` now. During a capture by the calling thread, stores it instead. Each launch then runs
 // it between the work that was queued on the stream before it and after it. Stored `work` must own
 // what it uses, may run any number of times or never, and must not allocate from the step's memory.
-// If it hands a buffer to a device, the buffer belongs to the device until later work of the step
-// waits for it.
+// If `work` hands a buffer to a device, the device owns the buffer until later work of the step
+// waits for the device.
 void host_node(std::function<void()> work);
 
 // True while the calling thread runs a step that a later replay, or a later step with the same

@@ -219,7 +219,7 @@ void* CountingMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) 
     pointer = upstream_.allocate(bytes, tag, stream);
   } catch (const Error& problem) {
     constexpr std::string_view kHeld =
-        "; held are ";  // a CountingMemory below has added it already, with more detail
+        "; held are ";  // if present, a CountingMemory below has already added its details
     if (problem.code() != ErrorCode::out_of_memory ||
         problem.message().find(kHeld) != std::string::npos)
       throw;

@@ -38,8 +38,8 @@ struct ThreadBuffer {
   int number = 0;
 };
 
-// This thread's buffers, the one in the tracer that it used last first. Tracer ids never repeat, so
-// the pointer is never used after its tracer is destroyed.
+// The calling thread's buffers. `buffer` is the one in the tracer that the thread used last. Tracer
+// ids never repeat, so a buffer is never used after its tracer is destroyed.
 struct LastBuffer {
   std::uint64_t tracer_id = 0;
   ThreadBuffer* buffer = nullptr;
