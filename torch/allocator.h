@@ -12,7 +12,8 @@ namespace shoal::pytorch {
 // from `owner` while it is open: the first group of several ranks that called this. Small tensors
 // and those of forked processes still come from PyTorch's own allocator.
 void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner);
-// Before `owner` leaves its group: the next group that offers its memory serves new tensors.
+// Call before `owner` leaves its group. New tensors then come from the next group that offers its
+// memory.
 void withdraw_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner);
 
 }  // namespace shoal::pytorch

@@ -34,7 +34,7 @@ Device checked(const char* operation, c10::Device device) {
   return ours;
 }
 
-// An event of CUDA's at the end of Shoal's calls, for which PyTorch's streams can wait.
+// A CUDA event recorded after Shoal's calls so far. PyTorch's streams can wait for it.
 class CallEvent {
  public:
   explicit CallEvent(Stream calls)

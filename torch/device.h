@@ -24,7 +24,7 @@ class DeviceStreams {
   // Throws unavailable, naming `operation`, if this build of Shoal or this machine cannot use
   // `device`.
   DeviceStreams(const char* operation, c10::Device device);
-  ~DeviceStreams();  // as finish()
+  ~DeviceStreams();  // calls finish()
   DeviceStreams(const DeviceStreams&) = delete;
   DeviceStreams& operator=(const DeviceStreams&) = delete;
 
@@ -48,8 +48,8 @@ class DeviceStreams {
   bool keeps_copies() const;
   // Destroys tensors: call it without a lock.
   void drop_ended();
-  // Waits until no copy is kept, but not for long. Then the device hangs, and the rest is kept for
-  // ever.
+  // Waits a few seconds until no copy is kept. If copies remain, the device hangs, and their memory
+  // is leaked.
   void finish();
 
  private:

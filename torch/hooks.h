@@ -1,7 +1,7 @@
-// PyTorch's hooks of one group: functions that it calls before waits throw an operation's error,
-// and once an operation has ended well.
+// The hooks that PyTorch registers for one group. `failed` is called before a failed operation's
+// waits throw its error; `completed`, after an operation has succeeded.
 //
-// Thread-safe. A hook may wait for Python's lock, so they are called without a lock.
+// Thread-safe. A hook may wait for Python's lock, so call() holds no lock while it calls hooks.
 #pragma once
 
 #include <cstdint>

@@ -17,14 +17,14 @@ namespace shoal::pytorch {
 namespace {
 
 constexpr int kSpins = 4000;
-// If other processes compete for the core, a thread that yields resumes late, one that has slept
+// If other processes compete for the core, a thread that yields resumes late; a thread that sleeps
 // resumes soon.
 constexpr std::chrono::microseconds kYields{100};
 constexpr std::chrono::microseconds kShortestNap{20}, kLongestNap{1000};
 // Interval at which a completer polls Works that it does not drive. It grows while no Work ends.
 constexpr std::chrono::microseconds kLook{100}, kLongestLook{1000};
 // A completer drives for this long before it polls other Works. While messages may need progress,
-// every thread drives for the second time.
+// every thread drives for kTurnBesideMessages at a time.
 constexpr std::chrono::microseconds kTurn{5000}, kTurnBesideMessages{200};
 
 Deadline after(std::chrono::microseconds time) {
@@ -150,7 +150,7 @@ void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()
       is_message);
   // If the caller dropped the oldest Work without waiting, this ends it.
   if (oldest) oldest->poll(false);
-  if (lands) follow(std::move(work));  // no host waits for it, so none would see it fail
+  if (lands) follow(std::move(work));  // otherwise no host thread would notice its failure
 }
 
 std::exception_ptr Lane::failure() {
@@ -238,7 +238,7 @@ void Lane::complete_followed() {
       if (!ended.empty()) {
         changed = Clock::now();
         lock.unlock();
-        ended.clear();  // with their tensors, before this thread waits
+        ended.clear();  // destroys their tensors before this thread waits
         lock.lock();
       }
       followed_changed_.wait(lock, [this] {
@@ -330,7 +330,7 @@ void Lane::close(bool drain_first) {
     kept_.clear();
   }
   for (const auto& work : left) work->poll(true);  // fails with `ended_`
-  // Copies may keep tensors of allocateTensor(), which keep the streams.
+  // Kept copies may hold tensors of allocateTensor(), and these tensors keep the streams alive.
   if (device_) device_->finish();
 }
 

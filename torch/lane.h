@@ -80,7 +80,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   collectives::Communicator& collectives() { return *collectives_; }
   collectives::Communicator& messages() { return *messages_; }
   const std::shared_ptr<DeviceStreams>& device() const { return device_; }  // null: host memory
-  // True if collectives are work of streams, without the hosts' participation.
+  // True if collectives run on streams only, without work of host threads.
   bool is_of_streams() const { return of_streams_; }
   double deadline_seconds() const {
     return collectives::backend_of(*collectives_).deadline_seconds();
@@ -89,8 +89,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void progress() {
     if (mailbox_) mailbox_->progress();
   }
-  // Waits and makes progress until `call` is done, in which case it returns true. It also returns
-  // when the time is over, another thread wants the mutex, or messages may need progress.
+  // Waits and makes progress until `call` is done; then returns true. Returns false if the time is
+  // over, another thread wants the mutex, or messages may need progress.
   bool drive(collectives::NodeWork& call, Driving& driving);
   // Call these without the mutex. is_driven(): another thread is driving. give_way(), after
   // drive(): lets threads that want the mutex take it.
@@ -101,13 +101,14 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // the caller's current stream. Shoal's Errors become PyTorch's exceptions.
   void call(const std::function<void()>& body, bool is_message = false);
   // Starts a Work with call(body). Keeps the Work and its tensors until it has ended. A collective
-  // that is work of streams lands before another thread sees it, and the Lane's thread follows it.
+  // that runs on streams lands (PolledWork::land()) before another thread sees it, and the Lane's
+  // own thread follows it.
   void begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()>& body,
              bool is_message = false);
   void forget(PolledWork& work);
   // Lets the Lane's own threads complete this Work if no other thread does.
   void follow(c10::intrusive_ptr<PolledWork> work);
-  // The Lane's own thread destroys what copies of the device keep, once they have ended.
+  // The Lane's own thread destroys the tensors of copies on the device, once the copies have ended.
   void follow_copies();
   Patience patience() const { return Patience(spins_); }
 

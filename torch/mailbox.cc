@@ -81,8 +81,8 @@ void Mailbox::ask(int peer) {
   p.header_work = ranks_.recv(p.header.get(), sizeof(Header), DType::u8, peer);
 }
 
-// Gives the receive the earliest message that arrived before it and matches. False if there is
-// none.
+// Gives the receive the earliest matching message that has already arrived. Returns false if there
+// is none.
 bool Mailbox::hand_over(Receive& receive) {
   std::deque<Unexpected>* queue = nullptr;
   std::size_t place = 0;
@@ -152,7 +152,7 @@ void Mailbox::leave() {
         Deadline::in_seconds(std::chrono::duration<double>(deadlines::kLastWords).count());
     for (const Sent& sent : last_words_)
       while (!sent.header_work->test() && !until.passed()) std::this_thread::yield();
-  } catch (const Error&) {  // the group has failed, as the others know
+  } catch (const Error&) {  // the group has failed, and the other ranks know it
   }
 }
 

@@ -2,10 +2,10 @@
 //
 // A message is a header followed by its data, if any. From the header the receiver knows which data
 // comes next from that rank. It receives the data into the tensor of the matching receive. Without
-// one, it receives the data into a buffer, which a later receive takes.
+// a matching receive, it receives the data into a buffer, which a later receive takes.
 //
-// A receive from any rank asks every peer for a header. Those headers stay asked for, because a
-// receive cannot be taken back. A rank that leaves therefore says so in a last header.
+// A receive from any rank posts a receive for a header of every peer. A posted receive cannot be
+// withdrawn. A rank that leaves therefore sends a last header, which says that it leaves.
 //
 // Not thread-safe: guarded by the Lane's mutex.
 #pragma once
@@ -28,7 +28,7 @@ class Mailbox {
   struct Header {
     std::int64_t tag = 0, elements = 0, bytes = 0;
     std::int64_t scalar_type = 0;
-    std::int64_t leaves = 0;  // 1: the last one of its sender, without a message
+    std::int64_t leaves = 0;  // 1: the sender leaves; no message follows
   };
   // A posted receive.
   struct Receive {
@@ -58,11 +58,11 @@ class Mailbox {
   void cancel(const std::shared_ptr<Receive>& receive);
   // True if no receive needs progress().
   bool idle() const { return waiting_.empty() && refused_.empty(); }
-  // Takes headers that have arrived and starts to receive their data. An Error ends the receives
-  // that wait, and not the operation of the thread that makes progress.
+  // Takes headers that have arrived and starts to receive their data. An Error fails the waiting
+  // receives, not the operation of the thread that calls this.
   void progress();
-  // Tells the other ranks that this one sends nothing more. Destroy the Communicator before the
-  // Mailbox: it may still use the Mailbox's memory.
+  // Tells the other ranks that this rank sends no more messages. Destroy the Communicator before
+  // the Mailbox, since it may still use the Mailbox's memory.
   void leave();
 
  private:
@@ -82,7 +82,7 @@ class Mailbox {
   void ask(int peer);  // posts a receive for the next header
   void take(int peer);
   void note_left(int peer);
-  bool may_come(const Receive& receive) const;  // from a rank that has not left
+  bool may_come(const Receive& receive) const;  // false: all possible senders have left
   bool hand_over(Receive& receive);
   static bool fits(Receive& receive, const Header& header, int from);
 
@@ -90,7 +90,7 @@ class Mailbox {
   std::vector<Peer> peers_;
   std::deque<std::shared_ptr<Receive>> waiting_;
   std::vector<Unexpected> refused_;  // mismatched messages whose data is still in flight
-  std::vector<std::shared_ptr<Receive>> cancelled_;  // whose data is still in flight
+  std::vector<std::shared_ptr<Receive>> cancelled_;  // their data is still in flight
   std::vector<Sent> last_words_;
   std::uint64_t arrivals_ = 0;
 };

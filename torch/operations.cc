@@ -1,4 +1,4 @@
-// The collectives of ProcessGroupShoal: each one's call of the Communicator, and its copies.
+// The collectives of ProcessGroupShoal: how each calls the Communicator and copies its tensors.
 #include <numeric>
 
 #include "shoal/runtime/base/error.h"
@@ -10,7 +10,7 @@ namespace {
 using c10d::OpType;
 using collectives::Communicator;
 
-// PyTorch 2.8 has no OpType of its own for each coalesced form.
+// PyTorch 2.8 has no separate OpTypes for the coalesced forms.
 template <typename Types>
 constexpr Types all_gather_coalesced() {
   if constexpr (requires { Types::ALLGATHER_INTO_TENSOR_COALESCED; })

@@ -252,7 +252,7 @@ WorkResult ProcessGroupShoal::join(const std::shared_ptr<Lane>& lane, const Titl
     return work && work->join(inputs, outputs, [&] { call(lane->collectives(), *work); }, copy_out);
   };
   if (joins()) return work;
-  if (work) coalesced_.push_back(work);  // a thread has waited for it
+  if (work) coalesced_.push_back(work);  // it has begun, because a thread waited for it
   work = c10::make_intrusive<CoalescedWork>(
       lane, WorkDescription{
                 c10d::OpType::COALESCED, title.name, {}, {}, ++sequence_, limit(title.timeout)});
@@ -263,7 +263,8 @@ WorkResult ProcessGroupShoal::join(const std::shared_ptr<Lane>& lane, const Titl
 WorkResult ProcessGroupShoal::hand_out(const c10::intrusive_ptr<PolledWork>& work) {
   if (coalescing_) {
     const std::lock_guard lock(coalescing_mutex_);
-    // The block may never end, and must not keep all tensors of later calls.
+    // endCoalescing() may never be called, so ended calls are dropped here; otherwise all tensors
+    // of later calls would be kept.
     while (!coalesced_.empty() && coalesced_.front()->isSuccess()) coalesced_.pop_front();
     coalesced_.push_back(work);
   }
@@ -468,7 +469,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::shrink(
   });
   constexpr int kAborts = 1;  // PyTorch's SHRINK_ABORT
   if ((flags & kAborts) != 0) abort();
-  // Ranks that disagree about who is left do not meet.
+  // Ranks that disagree about the remaining ranks use different keys, so they do not connect.
   auto part = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("shrunk/{}/{}/", shrunk_++, fmt::join(left, ",")), store_);
   return split(part, left, options);
@@ -483,7 +484,8 @@ at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions op
     const std::shared_ptr<collectives::Communicator> owner = lane->memory_owner();
     SHOAL_CHECK(owner, "the process group was destroyed");
     void* memory = owner->memory_resource().allocate(bytes, MemoryTag::communication, {});
-    // The calls' stream frees memory on a device, so the current stream first waits for it.
+    // On a device, memory is freed on the calls' stream, so the current stream first waits for that
+    // stream.
     const std::shared_ptr<DeviceStreams> streams = lane->device();
     if (streams) streams->current_follows_calls();
     const auto free = [owner, streams, bytes](void* pointer) {

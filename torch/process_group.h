@@ -30,8 +30,8 @@ using WorkResult = c10::intrusive_ptr<c10d::Work>;
 
 class ProcessGroupShoal final : public c10d::Backend {
  public:
-  // Collective; blocks for at most `timeout` until all ranks have called it. PyTorch's default
-  // time-out stands for SHOAL_DEADLINE_S.
+  // Collective; blocks for at most `timeout` until all ranks have called it. If `timeout` is
+  // PyTorch's default, SHOAL_DEADLINE_S applies instead.
   ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                     c10::intrusive_ptr<Options> options);
   ~ProcessGroupShoal() override;
@@ -86,10 +86,10 @@ class ProcessGroupShoal final : public c10d::Backend {
   WorkResult barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // The Work of endCoalescing() ends with the last of the calls in between. Those of host memory
-  // and messages begin at once. Collectives of a device begin together, at endCoalescing() or when
-  // a thread waits for one of them. If an exception keeps the caller from endCoalescing(), calls
-  // still work as before.
+  // The Work of endCoalescing() ends when all calls in between have ended. Messages and calls on
+  // host memory begin at once. Collectives of a device begin together, at endCoalescing() or when a
+  // thread waits for one of them. If an exception keeps the caller from endCoalescing(), later
+  // calls work as usual.
   void startCoalescing() override;
   WorkResult endCoalescing() override;
 
@@ -100,22 +100,24 @@ class ProcessGroupShoal final : public c10d::Backend {
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options);
-  // A group of the other ranks, of which each calls this, by rendezvous of them only: this group
-  // may have failed. `flags` & 1 aborts it. NOLINTNEXTLINE(modernize-use-override)
+  // Makes a group of the ranks that are not `excluded`. Each of them calls this. Only they take
+  // part in the rendezvous, since this group may have failed. `flags` & 1 first aborts this group.
+  // NOLINTNEXTLINE(modernize-use-override)
   c10::intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& excluded, int flags,
                                      const c10::intrusive_ptr<Options>& options);
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  // A group made with Options::enable_reconfigure has no ranks until reconfigure(). Each call of it
-  // ends the ranks' group and makes one of the ranks of these handles; it blocks until all have
-  // come. No other call of the group may run meanwhile. A set of handles is in the order of the
-  // ranks that PyTorch gave.
+  // A group made with Options::enable_reconfigure has no ranks until reconfigure(). Each
+  // reconfigure() ends the current ranks' connections and connects the ranks of the given handles.
+  // It blocks until all of them have called it. No other call of the group may run meanwhile. A
+  // list of handles gives the order of the ranks; a set is ordered by the ranks that PyTorch gave
+  // at construction.
   bool supportsReconfigure() const override { return options_->enable_reconfigure; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
   WorkResult reconfigure(const c10d::ReconfigureOptions& options) override;
 #endif
 #ifdef C10D_BACKEND_HAS_HOOKS
-  // The first are called before the waits for an operation that failed throw, the second once an
-  // operation has ended well.
+  // Abort hooks are called before a failed operation's waits throw its error. Completion hooks are
+  // called after an operation has succeeded.
   bool supportsAbortHooks() const override { return true; }
   void registerAbortHook(std::int64_t number, c10d::AbortHook hook) override {
     hooks_->failed.add(number, std::move(hook));
@@ -132,7 +134,7 @@ class ProcessGroupShoal final : public c10d::Backend {
   c10d::ErrorType getError() override;
   // True for CPU tensors, whose device has no index. DDP asks this before it allocates its buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
-  // A tensor in memory that every rank of the host maps. Collectives do not copy it.
+  // Returns a tensor in memory that every rank of the host maps. Collectives do not copy it.
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
   void abort() override;
   void shutdown() override;
@@ -159,9 +161,10 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::shared_ptr<Lane> lane_of(const char* operation, c10::Device device);
   std::shared_ptr<Lane> make_device_lane(const char* operation, c10::Device device);
   std::vector<std::shared_ptr<Lane>> lanes() const;
-  // Makes the lane of host memory. Blocks until all ranks have come to `store_`, at most this long.
+  // Makes the lane of host memory. Blocks for at most `seconds` until all ranks have joined through
+  // `store_`.
   void connect(double seconds);
-  // Takes its lanes from those that end at the interpreter's exit, and ends them.
+  // Ends this group's lanes, and removes them from the lanes that close_all_groups() ends.
   void disconnect();
   const std::shared_ptr<Lane>& host_lane() const;  // throws if reconfigure() has not been called
   World world() const;
@@ -187,7 +190,7 @@ class ProcessGroupShoal final : public c10d::Backend {
   std::map<c10::DeviceIndex, std::shared_ptr<Lane>> device_lanes_;
   std::atomic<std::uint64_t> sequence_{0};
   std::int64_t monitored_ = 0, shrunk_ = 0;
-  const c10::intrusive_ptr<c10d::Store> first_store_;  // of all ranks that may ever come
+  const c10::intrusive_ptr<c10d::Store> first_store_;  // shared by all ranks that may join later
   const std::string handle_;                           // names this rank in reconfigure()
   std::mutex coalescing_mutex_;
   std::atomic<bool> coalescing_{false};  // written under the mutex

@@ -1,12 +1,13 @@
 // Operations in flight as PyTorch's Works.
 //
-// A Work is completed by the thread that first finds its data complete. That is a thread that
-// waits, one that calls isCompleted(), or the Lane's own thread if getFuture() was called. It
-// copies the results out, wakes waiting threads and completes the future, whose callbacks it runs.
+// The thread that first finds a Work's data complete completes the Work. It is a thread that waits,
+// a thread that calls isCompleted(), or the Lane's own thread if getFuture() was called. This
+// thread copies the results out, wakes waiting threads and completes the future, whose callbacks it
+// runs.
 //
 // On a device, results are copied out on a separate stream, and wait() makes the current stream
-// wait for it. If operations are work of streams (Lane::is_of_streams()), the host does not wait
-// for them: land() orders the copies after them at once.
+// wait for it. If operations run on streams only (Lane::is_of_streams()), no host thread waits for
+// them: land() queues the copies behind them at once.
 #pragma once
 
 #include <atomic>
@@ -38,12 +39,15 @@ class PolledWork : public c10d::Work {
   // Makes progress. True once the Work has ended, successfully or not. Unless `may_block`, returns
   // false if another thread uses the Lane.
   virtual bool poll(bool may_block);
-  // With the Lane's mutex held, before another thread has this Work, whose calls are work of
-  // streams: it ends within the Communicator's deadline, and waits and futures are the streams'.
+  // For a Work whose calls run on streams only. Queues its copies behind the calls; Futures and a
+  // wait() without a time-out then order streams and do not block. The Work must end within the
+  // Communicator's deadline. Called with the Lane's mutex held, before another thread sees this
+  // Work.
   void land();
   // Like poll(true), but waits if the operation can be driven.
   bool drive(Driving& driving);
-  // On which results are copied out: one of each device. Users of the future come behind them.
+  // The streams on which results are copied out, one for each device. The future's users wait for
+  // these streams.
   virtual std::vector<c10::Stream> copies() const;
   // True if Works of this kind end in the order of their calls.
   virtual bool is_ordered() const { return true; }
@@ -57,7 +61,8 @@ class PolledWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   std::uint64_t getSequencenumber() const override { return description_.sequence; }
-  // No two Works have the same. No `override`: PyTorch before 2.15 has no such function.
+  // Unique among all Works of this process. No `override`: PyTorch before 2.15 has no such
+  // function.
   std::uint64_t getCompletionKey() const { return number_; }  // NOLINT(modernize-use-override)
 
  protected:
@@ -113,17 +118,17 @@ class CallWork : public PolledWork {
   std::vector<std::shared_ptr<void>> held_;
 };
 
-// The collectives of one device between startCoalescing() and endCoalescing(). They begin together:
-// nothing comes in between them, neither messages nor calls of other threads.
+// The collectives of one device between startCoalescing() and endCoalescing(). They begin together;
+// no message and no call of another thread comes between them.
 class CoalescedWork final : public CallWork {
  public:
   using CallWork::CallWork;
-  // Adds the calls that `body` makes; a refused one throws and changes nothing. False if the block
-  // has begun.
+  // Adds the calls that `body` makes. A call that is refused throws and changes nothing. Returns
+  // false if begin() has been called.
   bool join(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
             const std::function<void()>& body, std::function<void()> copy_out);
-  // Once. A thread that waits begins it too: an exception may have kept the caller from
-  // endCoalescing().
+  // Starts the calls, once. A waiting thread also calls this, since an exception may have kept the
+  // caller from endCoalescing().
   void begin();
 
   bool wait(std::chrono::milliseconds timeout) override;
@@ -135,7 +140,7 @@ class CoalescedWork final : public CallWork {
   std::mutex joining_;  // taken before the Lane's
   bool has_begun_ = false;
   std::vector<collectives::Call> joined_;
-  // Under the Lane's mutex:
+  // Guarded by the Lane's mutex:
   bool is_open_ = true;
   std::exception_ptr refused_;  // why it could not begin
 };
