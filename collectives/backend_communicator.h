@@ -29,8 +29,8 @@ class BackendCommunicator : public Communicator {
   [[gnu::always_inline]] WorkPtr again(const PlainCall& call) {
     return depth_ > 0 || outer_ ? nullptr : repeat(call);
   }
-  // Runs `body`, whose calls are checked but not submitted, and returns them. It makes no other
-  // group than its own. If it throws, none of them remains.
+  // Runs `body`, whose calls are checked but not submitted, and returns them. `body` must end every
+  // group that it begins. If it throws, its calls are discarded.
   std::vector<Call> recorded(const std::function<void()>& body);
   // Submits recorded calls as a group.
   WorkPtr submit_together(std::vector<Call> calls);

@@ -80,7 +80,8 @@ class Communicator {
   // recv holds size() × send_count elements: part r comes from rank r.
   WorkPtr all_gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
                      Stream stream = {});
-  // Parts of unequal length, packed in rank order. Every rank passes the same counts, 0 included.
+  // Parts of unequal length, packed in rank order. Every rank passes the same counts; counts may be
+  // 0.
   WorkPtr reduce_scatter_v(const void* send, void* recv, Counts counts, DType dtype, Reduction op,
                            Stream stream = {});
   WorkPtr all_gather_v(const void* send, void* recv, Counts counts, DType dtype,
@@ -88,7 +89,7 @@ class Communicator {
 
   // `data` is sent from the root and overwritten on the other ranks.
   WorkPtr broadcast(void* data, std::int64_t count, DType dtype, int root, Stream stream = {});
-  // recv is used at the root only; in place there: send == recv.
+  // recv is used at the root only. In place at the root: send == recv.
   WorkPtr reduce(const void* send, void* recv, std::int64_t count, DType dtype, Reduction op,
                  int root, Stream stream = {});
   // The root's recv holds size() × send_count elements in rank order; in place at the root: send is

@@ -1,7 +1,7 @@
 // Lets a host thread wait safely for a stream although ranks may be lost.
 //
-// With NCCL, operations run on streams, and one with a missing rank blocks its stream forever. A
-// host thread that waits for that stream through the driver (to read a loss, a norm or a
+// With NCCL, operations run on streams, and an operation with a missing rank blocks its stream
+// forever. A host thread that waits for that stream through the driver (to read a loss, a norm or a
 // checkpoint's tensors) would then never return. PyTorch has a watchdog thread for this
 // (TORCH_NCCL_ASYNC_ERROR_HANDLING); Shoal checks in the waits themselves.
 #pragma once

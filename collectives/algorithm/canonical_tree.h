@@ -32,9 +32,9 @@ constexpr int canonical_depth(int size) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(size)));
 }
 
-// For groups of `sizes` consecutive ranks: whether every group is a subtree and the levels above
-// are the canonical tree over the groups. If so, summing each group and then the groups' sums, each
-// by its own canonical tree, equals summing all ranks by theirs.
+// Ranks form groups of `sizes` consecutive ranks. Returns true if every group is a subtree and the
+// levels above are the canonical tree over the groups. All ranks' canonical sum then equals the
+// canonical sum of the groups' canonical sums.
 bool canonical_over_groups(std::span<const int> sizes);
 
 // Whether recursive doubling among `size` ranks (folding.h) sums by the canonical tree.

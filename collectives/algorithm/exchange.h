@@ -29,7 +29,8 @@ class Exchange {
   bool shared() const { return kind_ == Kind::gather || kind_ == Kind::all_gather; }
   std::int64_t longest() const;         // of all transfers between two ranks
   std::int64_t sent(int sender) const;  // elements of its send buffer
-  // Whether senders should write, instead of the receiver reading: gather has many senders.
+  // True if senders should write instead of receivers reading. In a gather, the many senders then
+  // share the work of the one receiver.
   bool rather_pushed() const { return kind_ == Kind::gather; }
 
  private:

@@ -17,8 +17,8 @@ struct Folding {
         place(paired ? member.rank / 2 : member.rank - pairs),
         partner(paired ? member.rank ^ 1 : -1) {}
 
-  // The rank at a place among the core ranks, and whether it represents a pair (then the first data
-  // it sends is already a sum).
+  // holder(): the rank at a place among the core ranks. speaks_for_two(): true if that rank
+  // represents a pair; the first data that it sends is then already a sum.
   int holder(int at) const { return at < pairs ? 2 * at + 1 : at + pairs; }
   bool speaks_for_two(int at) const { return at < pairs; }
 

@@ -1,5 +1,5 @@
-// Additional interface of Communicators whose memory outlives their group, for PyTorch's backend:
-// its tensors keep the Communicator, but its group ends when the caller says so.
+// Additional interface of Communicators whose memory outlives their group. PyTorch's backend needs
+// it: tensors keep the Communicator alive, but the caller decides when the group ends.
 #pragma once
 
 namespace shoal::collectives {

@@ -2,14 +2,14 @@
 //
 // It looks at its engine between naps. It takes over if something is in flight, no caller waits,
 // and no caller has driven the engine since the last look. It drives until a caller waits or
-// nothing is in flight. A caller that submits and at once waits never meets it, and callers need
-// not read the clock.
+// nothing is in flight. The thread never competes with a caller that submits and at once waits, and
+// callers need not read the clock.
 //
 // Every look takes the core from a spinning rank and so delays its peers: looks every 400 us
 // doubled the time of an 8-byte all_reduce. Naps therefore grow while the thread is not needed. A
-// submission whose peers may wait for more than its descriptor cuts a long nap short. It does not
-// if the last few such interruptions were useless because the callers waited at once. With nothing
-// in flight, the thread parks after about 20 ms.
+// submission whose peers may wait for more than its descriptor cuts a long nap short. If the last
+// few such interruptions were useless because the callers waited at once, submissions stop
+// interrupting. With nothing in flight, the thread parks after about 20 ms.
 #pragma once
 
 #include <atomic>

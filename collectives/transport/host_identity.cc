@@ -15,7 +15,7 @@ std::string namespace_of(const char* path) {
   return ::readlink(path, target.data(), target.size() - 1) > 0 ? target.data() : "";
 }
 
-// The identifier of this boot of the machine. Containers see their machine's.
+// The identifier of this boot of the machine. A container sees its machine's identifier.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;

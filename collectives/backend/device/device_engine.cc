@@ -10,7 +10,8 @@
 namespace shoal::collectives::device {
 namespace {
 
-// The signature that ranks compare. A group's is its first call with a hash of all.
+// The signature that ranks compare. A group's signature is that of its first call, with a hash of
+// all its calls.
 Signature signature_of_all(const std::vector<Call>& calls) {
   Signature first = signature_of(calls.front());
   if (calls.size() == 1) return first;

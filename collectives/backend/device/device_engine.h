@@ -45,7 +45,8 @@ struct DeviceOperation {
   Event ready;                        // reached after the work queued earlier on the call's stream
   std::atomic<bool> over{false};
   std::optional<Error> failure;  // valid once `over`
-  // The gate at which streams wait; the first of them sets it, under the engine's lock.
+  // The gate at which streams wait. The first block_stream() makes it; guarded by the engine's
+  // lock.
   std::shared_ptr<StreamGate> gate;
 };
 
@@ -72,7 +73,8 @@ class DeviceEngine {
     CountingMemory* counted_by = nullptr;
     MemoryResource* pinned = nullptr;                  // as in CommunicatorOptions
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // bytes of a slice through host memory
-    // Largest buffer out of peers' reach that is copied into memory that they reach.
+    // If peers cannot reach a buffer of at most this size, it is copied into memory that they can
+    // reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
     std::int64_t levels_from = std::int64_t{256} << 10;  // smallest operation that runs by levels
     bool gates = false;  // let streams wait at gates if the device permits
@@ -135,13 +137,13 @@ class DeviceEngine {
     std::vector<std::byte*> send, recv;
   };
   // Blocking. Returns pointers for each call, or nothing if a rank's buffer cannot be reached.
-  // `room`: whether this rank has the memory it needs. If any rank has not, the result is empty.
+  // `room`: whether this rank has the memory it needs. If any rank lacks it, the result is empty.
   std::vector<Reached> exchange_places(const std::vector<Call>& calls, bool room = true);
   void carry_out_directly(const std::vector<Call>& calls, const std::vector<Reached>& reached);
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                     const std::vector<std::byte*>& recv);
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
-  // Between hosts without pinned memory (wired.cc).
+  // Operations between hosts that bypass pinned memory (wired.cc).
   struct WirePlaces {
     SharedPlace send, recv;  // where neighbours read
     std::uint64_t usable = 0;
@@ -153,7 +155,7 @@ class DeviceEngine {
   std::vector<WirePlaces> exchange_wire_places(const Call& call, const WirePlaces& own);
   void take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
                             std::byte* recv);
-  // Over several hosts with several ranks each (levels.cc).
+  // Operations over several hosts with several ranks each (levels.cc).
   struct LevelGroups {
     // `node`: this host's ranks. `rail`: null if this rank has none.
     std::shared_ptr<Communicator> node, rail;

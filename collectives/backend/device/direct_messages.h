@@ -46,7 +46,7 @@ class DirectMessages {
     Kind kind = Kind::where;
     std::int32_t dtype = 0;
     std::int64_t count = 0;
-    SharedPlace place{};  // base 0: the data follows, if any
+    SharedPlace place{};  // base 0: the data follows through pinned memory, if any
   };
   struct Outgoing {
     Message message;
@@ -64,7 +64,7 @@ class DirectMessages {
     Event copied;
   };
   struct Leaving {
-    std::unique_ptr<Notice> notice;  // null: the data behind a notice
+    std::unique_ptr<Notice> notice;  // null: this is the data that follows a notice
     WorkPtr work;
   };
   // All lists are in call order.

@@ -1,6 +1,7 @@
-// Plans an operation on device memory by levels, for hosts that hold several ranks. The plan says
-// what neighbours take from each other's memory, and what crosses between hosts, each rank's share
-// on its own rail. Pure arithmetic in elements; every rank computes its own plan.
+// Plans an operation on device memory by levels, for hosts that hold several ranks. The plan lists
+// the data that neighbours take from each other's memory and the data that crosses between hosts.
+// Each rank's share crosses on its own rail. Pure arithmetic in elements; every rank computes its
+// own plan.
 #pragma once
 
 #include <vector>
@@ -30,8 +31,8 @@ struct LevelPlan {
 };
 
 // Whether the operation can run by levels over these hosts: reduce_scatter and all_gather need the
-// same number of ranks on every host. Ignores the operation's size and which folds the device
-// lacks.
+// same number of ranks on every host. Does not check the operation's size, nor whether the device's
+// kernels support its reduction.
 bool has_levels(const Call& call, const hierarchical::Placement& where);
 bool wants_even_hosts(Operation operation);
 LevelPlan level_plan(const Call& call, int rank, const hierarchical::Placement& where);

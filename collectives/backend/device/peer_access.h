@@ -22,7 +22,8 @@ class PeerAccess {
   virtual void* allocate(std::size_t bytes) = 0;
   // Waits for all work on the device, because it cannot know which streams used the memory.
   virtual void deallocate(void* base) noexcept = 0;
-  // Take memory from allocate(). By default other processes cannot open it: throws unavailable.
+  // These take memory from allocate(). By default other processes cannot open it, and the calls
+  // throw unavailable.
   virtual Handle export_memory(void*) { refuse(); }
   virtual void* open(const Handle&) { refuse(); }
   virtual void close(void*) noexcept {}

@@ -37,8 +37,8 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   const Parts parts = parts_of(call, rank_, size_);
   const Slicing slicing = slicing_of(call, size_, setup_.slice_bytes);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  // Until then recv may be in use. in_ and out_ must not wait for the event: other operations could
-  // then not pass a blocked call of this rank.
+  // recv may be in use until `ready` is reached. in_ and out_ must not wait for the event: other
+  // operations could then not pass a blocked call of this rank.
   until(call, [&] { return operation.ready.query(); });
 
   // At least one byte, because the host's Communicator needs a pointer even for an empty part.
@@ -61,8 +61,8 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
         backend_of(*inner_).call(sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
     if (s + 1 < slicing.number) {
       Slot& next = slot_of(s + 1);
-      // Its send buffer is free, because the previous slice has been moved. The host writes its
-      // recv buffer only after this slice is done.
+      // The next slot's send buffer is free, because slice s - 1 has been moved. The host writes
+      // the next slot's recv buffer only after slice s is done.
       copy_in(call, parts, slicing, s + 1, next);
     }
     until_done(*work);

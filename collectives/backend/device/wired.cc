@@ -72,8 +72,8 @@ bool DeviceEngine::goes_by_wire(const Call& call) const {
   return longest < 0 || longest > wired_->rdma().eager_bytes();
 }
 
-// Returns where messages for [wanted, wanted + bytes) may lie: there, or in a new `block`. Null:
-// nowhere.
+// Returns memory for the messages of [wanted, wanted + bytes): that range itself if network cards
+// reach it, otherwise a new `block`. Null: neither is possible.
 std::byte* DeviceEngine::wired_place(const void* wanted, std::int64_t bytes, Buffer& block) {
   if (wired_->reach(wanted, bytes)) return static_cast<std::byte*>(const_cast<void*>(wanted));
   if (bytes > setup_.copy_bytes) return nullptr;

@@ -33,14 +33,15 @@ class Blocks {
   // The part of a piece of `block(of)` that local rank `local` of host `at` holds.
   algorithm::Range shard_at(int of, int at, int local, int index) const;
 
-  // One exchange of `rank` in an all_gather, at distance d (1 to nodes - 1). Sends its elements of
-  // the piece to the host d ahead. Receives its shard of that piece from the host d behind. Input:
-  // its part; output: the whole buffer. Ordinals are 0, because each pair exchanges at most one
-  // message in each direction.
+  // The messages of `rank` for piece `index` of an all_gather, at distance d (1 to nodes - 1). The
+  // rank sends its own elements in its host's piece to the ranks of the host d ahead. It receives
+  // its shard of the piece of the host d behind. Input: its part; output: the whole buffer.
+  // Ordinals are 0, because each pair exchanges at most one message in each direction.
   algorithm::Program gather_step(int rank, int distance, int index) const;
-  // The reverse, for a reduce_scatter. Sends its shard of the piece of the host d ahead to the
-  // ranks whose parts it overlaps; the input is the caller's scratch with that shard. Receives the
-  // shards that the host d behind holds of this rank's part in that piece. Output: its part.
+  // The reverse for a reduce_scatter. The rank holds a shard of the piece of the host d ahead
+  // (input: that shard). It sends each of that host's ranks the elements of the shard that lie in
+  // that rank's part. It receives the elements of its own part from the shards that the ranks of
+  // the host d behind hold. Output: its part.
   algorithm::Program scatter_step(int rank, int distance, int index) const;
 
  private:

@@ -50,7 +50,8 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
   return hosts;
 }
 
-// Meanwhile control links watch the ranks and report a failure here to them.
+// While the endpoint is made, control links watch the other ranks and report a failure of this rank
+// to them.
 std::unique_ptr<transport::Endpoint> make_endpoint(const CommunicatorOptions& options,
                                                    const World& world, const Placement& where,
                                                    Store& store, const std::string& prefix,

@@ -32,7 +32,7 @@ class MpiCommunicator final : public BackendCommunicator {
                                                                  engine_->submit(std::move(call)));
   }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
-  // Every rank arrives here: exchange_places() has returned on it, or will.
+  // Every rank makes this collective call, because exchange_places() returns on every rank.
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
     MPI_Comm part = engine_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank,
                                    Deadline::in_seconds(deadline_seconds()));

@@ -3,13 +3,13 @@
 // Before each collective, ranks exchange cards by small point-to-point messages. Errors can then
 // name a mismatch before data moves, and missing ranks at the deadline.
 //
-// Ranks exchange inputs by MPI and reduce them here for 16-bit floats, min and max (MPI's do not
-// propagate NaN), premultiplied sums and reduce_scatter. Everything else is MPI's own non-blocking
-// collective.
+// For 16-bit floats, min and max (MPI's do not propagate NaN), premultiplied sums and
+// reduce_scatter, ranks exchange inputs by MPI and reduce them here. Everything else is MPI's own
+// non-blocking collective.
 #pragma once
 
 #include "shoal/collectives/backend/mpi/runtime.h"
-// After mpi.h, which defines macros of its own.
+// These headers follow mpi.h, which defines macros of its own.
 #include <deque>
 #include <map>
 #include <memory>

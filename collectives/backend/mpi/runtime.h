@@ -2,7 +2,7 @@
 #pragma once
 
 #include <mpi.h>
-// After mpi.h, which defines macros of its own.
+// These headers follow mpi.h, which defines macros of its own.
 #include <atomic>
 #include <memory>
 #include <mutex>

@@ -58,8 +58,8 @@ class Group {
     if (static_cast<std::uint32_t>(place) == 0)
       slot(rank_, transport::sequence_of(place))
           .first.place.store(place, std::memory_order_release);
-    // Together with Backoff::pause: either the sleeper sees this place, or this rank sees the
-    // sleeper.
+    // The ordered store below, or the fence in Backoff::pause, ensures that the sleeper sees this
+    // place or this rank sees the sleeper.
     transport::RankPage& own = own_page();
     if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
       own.place.store(place, std::memory_order_release);
@@ -95,10 +95,10 @@ class Group {
   // This process's mapping of the peer's buffer. Null until the segment's announcement arrives.
   std::byte* resolve(int peer, const transport::Location& location);
 
-  // Copies from and to a peer's ordinary memory. single_copy(), equal on all ranks: whether every
-  // rank can do so with every other, as tried when the group formed. `from` and `to` are addresses
-  // in the peer's process. Throw peer_lost if the peer is gone or gave up, io if the kernel
-  // refuses.
+  // Copy from and to a peer's ordinary memory. single_copy(): true if every rank can do so with
+  // every other rank, as tried when the group formed; equal on all ranks. `from` and `to` are
+  // addresses in the peer's process. Throw peer_lost if the peer is gone or gave up, io if the
+  // kernel refuses.
   bool single_copy() const { return single_copy_; }
   void read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes);
   void write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes);

@@ -63,7 +63,8 @@ void PlanContext::reduce_into_all(std::span<const void* const> sources,
   if (call.op != ReduceOp::avg && call.op != ReduceOp::premultiplied_sum)
     return reduction.reduce_into_all(traits(call.op).fold, call.dtype, sources, destinations, count,
                                      past_caches, Stream{});
-  // These take two passes, so it works in tiles, which stay in the L1 cache between the passes.
+  // avg and premultiplied_sum take two passes. The loop works in tiles, which stay in the L1 cache
+  // between the passes.
   constexpr std::int64_t kTileBytes = 32 << 10;
   const algorithm::Slices tiles{count, kTileBytes / element()};
   std::vector<const void*> from(sources.begin(), sources.end());

@@ -92,8 +92,8 @@ bool travels_inline(const Call& call, int size, const PlanChoice& choice);
 void write_inline_payload(const Call& call, int size, std::int64_t bytes,
                           transport::ControlSlot& slot);
 
-// The small-message path (inline_exchange.cc): operations without a plan, which read each rank's
-// slot only once. Whether `call`, which travels inline, is one of them.
+// Small messages take a path without a plan, which reads each rank's slot only once
+// (inline_exchange.cc). Returns true if `call`, which travels inline, takes this path.
 bool exchanges_inline(const Call& call);
 // The layout of such a call's data in the slots.
 struct InlineLayout {

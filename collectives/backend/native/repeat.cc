@@ -46,7 +46,7 @@ WorkPtr Engine::repeat(const PlainCall& call) {
     repeated_.write(call.send, rank, group_->slot(rank, sequence - 1).first.history,
                     group_->slot(rank, sequence));
     group_->publish(transport::place_of(sequence, 0));
-    // Pointless for a call with a root: no rank waits for the root's next write, and no rank reads
+    // Useless for a call with a root: no rank waits for the root's next write, and no rank reads
     // the other ranks' writes.
     if (call.kind.root() < 0 && spins_ > 0)
       take_for_writing(group_->slot(rank, sequence + 1), repeated_.layout());

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <nccl.h>
-// After nccl.h, which brings CUDA's macros.
+// These headers follow nccl.h, which brings CUDA's macros.
 #include <functional>
 #include <mutex>
 #include <optional>

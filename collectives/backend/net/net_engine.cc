@@ -224,7 +224,7 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
 
 void NetEngine::sleep(std::uint32_t sleeps) {
   // If tasks wait only for ranks of this host, the network would wake this thread too late or
-  // never. If they wait for both, it sleeps on the network and polls the host.
+  // never. If tasks wait for both, the thread sleeps on the network and polls the host.
   if (tasks_.size() == 1 && active_.empty() && !endpoint_->sending() &&
       tasks_.front()->doze(kDozeMilliseconds))
     return;

@@ -101,7 +101,8 @@ struct NetOperation final : InFlight {
 struct Channel {
   explicit Channel(std::uint32_t how_far) : reach(how_far) {}
   // How far a rank may run ahead of its oldest unfinished operation. One in every `reach`
-  // operations needs all ranks (or the receiver), so that no rank buries another in messages.
+  // operations needs all ranks (or the receiver), so that no rank queues up messages at another
+  // without limit.
   const std::uint32_t reach;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
   // Used by the engine with its lock held:
@@ -127,7 +128,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
 
   // Everything but the operation's `execution` must be set. Does not block.
   void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
-  // Fails the engine if a rank sends a message of another operation under the task's key.
+  // If a rank sends a message of another operation under the task's key, the engine fails.
   void submit(std::shared_ptr<Task> task);
   // Like submit() of an operation, but called from inside Task::advance().
   void submit_locked(const std::shared_ptr<Channel>& channel,

@@ -19,8 +19,8 @@ constexpr std::uint32_t group_ids(int size) { return static_cast<std::uint32_t>(
 
 class NetGroup {
  public:
-  // One in every so many operations of a channel needs all ranks (or is acknowledged). Powers of
-  // two, so that numbers may wrap.
+  // In each channel, one of kCollectiveReach collectives needs all ranks, and one of kMessageReach
+  // messages is acknowledged. Powers of two, so that numbers may wrap.
   static constexpr std::uint32_t kCollectiveReach = 256, kMessageReach = 64;
 
   // `members`: the endpoint's ranks, in group order. `id`: the first of its group_ids(size) ids.

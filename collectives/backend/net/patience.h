@@ -14,9 +14,10 @@ namespace shoal::collectives::net {
 
 class Patience {
  public:
-  // Every wait yields this often before it sleeps, however long recent waits took. The rank it
-  // waits for may be next on the core, and then neither rank needs a wake-up. Skipped for a while
-  // after a yield so long that the core must have gone to something other than a waiting rank.
+  // Every wait yields this often before it sleeps, however long recent waits took. The awaited rank
+  // may run next on the core, and then neither rank needs a wake-up. After a very long yield, these
+  // yields are skipped for a while, because the core must have run something other than a waiting
+  // rank.
   static constexpr int kLateLooks = 80;
   using Duration = Clock::duration;
   // `most`: the longest time that one wait polls.

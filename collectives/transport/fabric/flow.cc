@@ -434,8 +434,8 @@ void FabricEndpoint::announce_stalled() {
   const auto now = Clock::now();
   if (now - last_stall_check_ < kStallCheck) return;
   last_stall_check_ = now;
-  // Only large messages: small ones were announced when posted. Announces nothing to a peer that
-  // other messages still wait for.
+  // Announces only large messages, because small ones were announced when posted. Skips a peer for
+  // which other messages still wait.
   for (auto& [key, outgoing] : outgoing_)
     if (!outgoing.started && outgoing.bytes > setup_.eager_bytes && now >= outgoing.announce_at &&
         peer_at(outgoing.peer).waiting.empty())
