@@ -10,8 +10,8 @@
 namespace shoal::nn {
 namespace {
 
-// Positions up to which weight gradients do not fill the GPU: for GPT-2 124M at 1 x 1024, one has
-// 36 to 144 tiles of 128 x 128 for the 132 multiprocessors of an H100.
+// Up to this many positions, weight gradients do not fill the GPU. For GPT-2 124M at 1 x 1024, a
+// weight gradient has 36 to 144 tiles of 128 x 128; an H100 has 132 multiprocessors.
 constexpr std::int64_t kSmallStep = 2048;
 
 }  // namespace

@@ -236,7 +236,7 @@ bool StepCapture::plan(Entry& entry) {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
       refuse(entry, error.message());
-      statistics_.arena_bytes = arena_bytes();  // the previous one may be gone
+      statistics_.arena_bytes = arena_bytes();  // the previous arena may have been freed
       return false;
     }
   }

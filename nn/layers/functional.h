@@ -1,6 +1,6 @@
 // Differentiable operations. Each runs its kernels through the Context's dispatcher and records a
 // Function if context.records(...). [.., C] means any leading dimensions. Activations and parameter
-// values have one dtype (f32, bf16, f16). Weight gradients go to Parameter::gradient (f32),
+// values have one dtype (f32, bf16, f16). Weight gradients go to Parameter::gradient (f32).
 // Parameter::accumulate() tells whether to add to it or overwrite it. Mismatched shapes throw.
 #pragma once
 

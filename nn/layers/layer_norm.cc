@@ -88,8 +88,8 @@ class LayerNormFunction final : public Function {
                     {dx, dbranch, dgamma, dbeta},
                     [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
       };
-      // Never deferred, because one kernel computes it together with dx and reads x and dy only
-      // once.
+      // The weight gradients are not deferred, because one kernel computes them together with dx
+      // and reads x and dy only once.
       Parameter* const parameters[] = {&gamma_, beta_};
       bool ran = false;
       backward_context.weight_gradient_at_once(parameters, [&] {

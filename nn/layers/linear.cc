@@ -85,7 +85,8 @@ class LinearFunction final : public Function {
           LinearWeightWork{context, weight_, bias_, options_.transposed, std::move(x), dy});
     }
     if (!needs_dx_) return {Tensor()};
-    // If other products also read the input, add to their gradient as this one is stored.
+    // If other products also read the input, this product's kernel adds its result to their
+    // gradient.
     const Tensor sum = backward_context.take_sum(0);
     const Tensor dx = sum.defined() ? sum : context.empty(x_shape_, dy.dtype());
     ActivationGate gate;

@@ -14,7 +14,7 @@ namespace shoal::nn {
 
 using DecoderCache = std::vector<KeyValueCache>;  // one per block
 
-// Constructors name the module tree, so call materialize() next. Weight matrices are drawn with its
+// Constructors name the module tree, so call materialize() next. Weight matrices are drawn with the
 // configuration's initializer_range.
 class CausalLm : public Decoder {
  public:

@@ -35,8 +35,8 @@ class DecoderTrunk : public Module {
   // config.json as transformers writes it for the head's class: the file that was read, with
   // changes applied. `dtype` is the dtype of the saved tensors.
   virtual nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const = 0;
-  // Name of the trunk below a head in transformers ("model"), all names that files may use, and the
-  // name of its token classifier ("score").
+  // base_name(): the trunk's name below a head in transformers ("model"). base_names(): all names
+  // that files may use for it. token_head_name(): the name of the token classifier ("score").
   virtual std::string_view base_name(DecoderHead head) const = 0;
   virtual std::vector<std::string_view> base_names() const = 0;
   virtual std::string_view token_head_name() const = 0;

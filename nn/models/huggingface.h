@@ -38,9 +38,9 @@ struct LoadReport {
 // there is nothing to report.
 std::string describe(const LoadReport& report);
 
-// Throws invalid_argument if `config` (read from `source`) describes no model or sizes beyond
-// reason, and corrupt_data if it describes a larger model than the weights in `directory`, if there
-// are any, can hold. This avoids building a huge model only to find most of its weights missing.
+// Throws invalid_argument if `config` (read from `source`) describes no model or unreasonable
+// sizes. Throws corrupt_data if the weights in `directory`, if any, are too few for the described
+// model. A huge model is then not built only to find most of its weights missing.
 void check_sizes(const nlohmann::json& config, const std::string& source,
                  const std::string& directory);
 
