@@ -47,9 +47,10 @@ struct SquaredErrorArgs {
 };
 
 // Cross-entropy with classes sharded over ranks (Shoeybi et al., "Megatron-LM", 2019). Each rank
-// has the f32 logits [N, Vl] of classes [first_class, first_class + Vl). It shares four per row,
-// f32 [N, 4]: its largest logit (-inf if it has none) and the sum of exp(logit - largest). Then the
-// target's logit (0 if another rank owns the class) and the sum of its logits.
+// has the f32 logits [N, Vl] of classes [first_class, first_class + Vl). For each row it shares
+// four numbers, f32 [N, 4]. The first two are its largest logit (-inf if it has no classes) and its
+// sum of exp(logit - largest). The last two are the target's logit (0 if another rank owns the
+// class) and the sum of its logits.
 inline constexpr std::int64_t kShardStatistics = 4;
 struct ShardCrossEntropyArgs {
   View exponentials;                          // [N, Vl] f32: the logits after shard_statistics()

@@ -1,4 +1,4 @@
-// Reductions over ranks' buffers. Of all kernels, collectives may use only these.
+// Reductions over ranks' buffers. Collectives may use only these kernels.
 #pragma once
 
 #include <memory>

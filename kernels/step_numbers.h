@@ -16,10 +16,10 @@ inline constexpr std::uint32_t kRates = 1024;
 struct StepNumbers {
   float learning_rate = 0, unscale = 1, inverse_targets = 1;  // as in StepState
   // Ring of upcoming learning rates, [kRates] f32 in device memory; null: the step uses
-  // `learning_rate`. A schedule counts updates, and a skipped step is none. If the host does not
-  // know yet which steps were skipped, `update` is the highest zero-based update index that this
-  // step can have, and `learning_rate`, its rate, is stored at entry update % kRates. The step then
-  // uses entry state.step % kRates.
+  // `learning_rate`. A schedule counts updates, and a skipped step makes no update. If the host
+  // does not know yet which steps were skipped, `update` is the highest zero-based update index
+  // that this step can have, and `learning_rate`, its rate, is stored at entry update % kRates. The
+  // step then uses entry state.step % kRates.
   float* rates = nullptr;
   std::uint32_t update = 0;
 };

@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Offsets of a key-head element on either side.
+// Offsets of an element of a key head: `one` in the caller's tensor, `many` in the expanded tensor.
 struct Place {
-  std::int64_t one, many;  // many: its first copy; the others follow at a distance of head_dim
+  std::int64_t one, many;  // many: the first copy; the others follow at a distance of head_dim
 };
 __device__ __forceinline__ Place place_of(const GroupedHeads& s, std::int64_t element) {
   const std::int64_t d = element % s.head_dim, head = element / s.head_dim % s.key_heads,

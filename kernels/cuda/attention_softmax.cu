@@ -1,5 +1,5 @@
 // Processes rows of scores, one warp each. A row is read twice and stays in the caches meanwhile.
-// Dropout's bits are not stored, only their coordinates.
+// Dropout's bits are not stored: each pass draws them from their coordinates.
 #include "shoal/kernels/cuda/attention_softmax.cuh"
 #include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/philox.cuh"

@@ -1,13 +1,14 @@
 // Matrix products with explicit leading dimensions through cuBLASLt. MatmulKernels uses them, and
 // other families use them for matrices that are padded or part of larger ones.
 //
-// Algorithm: without a cache directory, cuBLASLt's first proposal. With one, the fastest of its
-// proposals, timed at a shape's first use (never during stream capture) and stored in a file for
-// the device and the library's version. Only algorithms with a fixed order of additions are used,
-// so one choice always gives the same bits. Processes agree on the choice if they have no directory
-// or share one: the first to finish timing decides (gemm_choices.h).
+// Without a cache directory, the algorithm is cuBLASLt's first proposal. With a directory, it is
+// the fastest of its proposals. They are timed at a shape's first use (never during stream
+// capture), and the choice is stored in a file for the device and the library's version. Only
+// algorithms with a fixed order of additions are used, so one choice always gives the same bits.
+// Processes agree on the choice if they have no directory or share one: the first to finish timing
+// decides (gemm_choices.h).
 //
-// Bias gradient: cuBLASLt computes it within the product (epilogues BGRADA, BGRADB) if c is f32, as
+// cuBLASLt computes a bias's gradient within the product (epilogues BGRADA, BGRADB) if c is f32, as
 // its sums have c's dtype, and if timing shows a gain. Otherwise, and always without a directory,
 // our own separate pass computes it. SHOAL_CUDA_BIAS_GRADIENT forces one of them. cuBLASLt
 // documents neither the order nor the precision of its sums, so they are compared with those of our
@@ -58,8 +59,8 @@ class CudaGemm {
   virtual ~CudaGemm() = default;
 
   // Any sizes, alignments and leading dimensions. Products that cuBLASLt does not take go through a
-  // plain kernel, logged once. K = 0 gives an empty sum. Queued on `stream`; Stream{} is the
-  // resources's own.
+  // plain kernel, logged once. K = 0 gives an empty sum. Queued on `stream`; Stream{}: the stream
+  // of `resources`.
   virtual void run(const GemmArgs& args, Stream stream) = 0;
 };
 

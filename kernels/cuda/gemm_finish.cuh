@@ -24,8 +24,9 @@ struct PlainProduct {
 };
 cudaError_t launch_plain_product(const PlainProduct& args, cudaStream_t stream);
 
-// v = product + bias; kept = v; out = activation(v), or v · activation'(gate). All are
-// [rows, columns] of one type, except for the product; those of that type may share memory.
+// v = product + bias; kept = v; out = activation(v), or v · activation'(gate). The matrices are
+// [rows, columns] of `type`; only the product may have another type. Matrices of `type` may share
+// memory.
 struct GemmFinish {
   std::int64_t rows, columns;
   const void* product;  // null: zeros

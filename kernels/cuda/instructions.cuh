@@ -1,13 +1,13 @@
 // Instructions that C++ cannot express (PTX), and a block's dynamic shared memory. Tests replace
-// this file with that of the emulated GPU (tests/support/emulated_gpu).
+// this file with the emulated GPU's file (tests/support/emulated_gpu).
 //
 // Asynchronous copies and tensor-core products need sm_80. For older GPUs, the kernels that use
 // them compile to traps, and host code such as attention.cc selects others.
 //
 // Matrix kernels use three instructions. A warp loads 8 x 8 matrices from shared memory; tensor
-// cores multiply 16 x 16 by 16 x 8; copies from device to shared memory bypass registers. Of a
-// result c [16, 8], lane l holds elements (l/4, 2(l%4)) and (l/4, 2(l%4) + 1) and the same two of
-// row l/4 + 8.
+// cores multiply 16 x 16 by 16 x 8; copies from device to shared memory bypass registers. Lane l
+// holds four elements of a result c [16, 8]: (l/4, 2(l%4)), (l/4, 2(l%4) + 1), and the same columns
+// of row l/4 + 8.
 #pragma once
 
 #include <cstdint>

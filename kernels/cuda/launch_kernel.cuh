@@ -1,5 +1,5 @@
-// Queues a kernel. All launches use this function. Tests replace this file with that of the
-// emulated GPU (tests/support/emulated_gpu).
+// Queues a kernel. All launches use this function. Tests replace this file with the emulated GPU's
+// file (tests/support/emulated_gpu).
 #pragma once
 
 #include <cstddef>

@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   const float largest = over_block(mine.largest, room[0], Largest{});
   const float sum =
       over_block(mine.sum * exp_of(mine.largest - finite_or_zero(largest)), room[1], Add{});
-  // Not computed without smoothing. If a class is masked by -inf, the total is infinite, and 0
-  // times infinity is NaN.
+  // The total is needed only with smoothing. If a class is masked by -inf, the total is infinite,
+  // and 0 times infinity is NaN.
   const float total = smooth ? over_block(mine.total, room[2], Add{}) : 0.0f;
   const T* again = keep ? kept : logits;
   if (args.correct) {
