@@ -77,8 +77,8 @@ std::optional<std::string> path_below(const std::string& mount_root, const std::
   return rest;
 }
 
-// Appends the group and its ancestors. Uses the mount that shows most of these ancestors; among
-// equal ones the last, since it covers the earlier ones.
+// Appends the group and its ancestors. Uses the mount that shows most of these ancestors. Among
+// equal mounts it uses the last, since that one covers the earlier ones.
 void add_groups(std::vector<ControlGroup>& groups, const std::vector<Mount>& mounts, int version,
                 std::string_view controller, const std::string& path, const std::string& root) {
   const Mount* best = nullptr;

@@ -1,6 +1,7 @@
-// How much more memory this process can use before the kernel kills it: the smallest of the
-// machine's free memory, the remainder in each of the process's control groups (cgroups(7),
-// versions 1 and 2; a container's limit is one), and the remainder under `ulimit -v`.
+// How much more memory this process can use before the kernel kills it. This is the smallest of the
+// machine's free memory, the remainder in each of the process's control groups, and the remainder
+// under `ulimit -v`. A container's limit is the limit of a control group (cgroups(7), versions 1
+// and 2).
 #pragma once
 
 #include <cstdint>

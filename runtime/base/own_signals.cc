@@ -31,7 +31,8 @@ sigset_t held;  // signals that hold_signals() has blocked
     if (sigismember(&before, number) == 0) sigaddset(&held, number);
 }
 
-// Not with a sanitizer: it starts later, and instrumented code cannot run before it.
+// Left out with a sanitizer: the sanitizer starts later, and instrumented code cannot run before
+// it.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 [[gnu::used, gnu::section(".preinit_array")]] void (*before_libraries)() = hold_signals;
 #endif

@@ -21,9 +21,9 @@ int affinity_cores();
 void parallel_for(int threads, std::int64_t count, std::int64_t grain,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 
-// Limits how long libgomp's threads spin between parallel regions. Its default is milliseconds,
-// which slowed runs by up to four times if the machine ran anything else (another rank, a
-// checkpoint writer).
+// Limits how long libgomp's threads spin between parallel regions. libgomp's default is
+// milliseconds, which slowed runs by up to four times if the machine ran anything else (another
+// rank, a checkpoint writer).
 //
 // libgomp reads its environment when it is loaded and has no call for this. So call this first in
 // main: it sets GOMP_SPINCOUNT=10000 (about 50 us, then the thread sleeps) and restarts the program

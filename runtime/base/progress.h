@@ -4,8 +4,8 @@
 //   read_much();  // runtime/io and loops over rows call progress::made()
 //
 // runtime/io gives a sign before it opens or inspects a file, and after each block that it reads or
-// writes. Loops over rows, lines or tokens give one for every 64 KiB. A system call that hangs on a
-// dead disk gives none.
+// writes. Loops over rows, lines or tokens give a sign for every 64 KiB. A system call that hangs
+// on a dead disk gives no sign.
 #pragma once
 
 #include <cstddef>

@@ -104,8 +104,8 @@ void OptionSet::Impl::give(Option& option, std::string written, const Json& valu
     return;
   }
   auto& given = option.given;
-  // Two names of one option must agree within one source. Repeating the same name on a command line
-  // is the usual way to override it.
+  // Two names of one option must agree within one source. Repeating one name on a command line is
+  // the usual way to override its value.
   if (given && given->level == level && given->written != written && given->value != *normal) {
     problems.push_back(fmt::format(
         "{} is {} ({}) and {} is {} ({}): they are one option and must "

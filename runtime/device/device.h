@@ -29,7 +29,7 @@ std::string to_string(Device device);  // "cpu", "cuda:0"
 
 // A non-owning view of a stream: device and native handle (null: the host's, or CUDA's default
 // stream). On CUDA's default stream, copies and fills are complete on return, since other streams
-// do not wait for it. Operations are methods of the device's DeviceBackend.
+// do not wait for that stream. Operations are methods of the device's DeviceBackend.
 struct Stream {
   Device device;
   void* handle = nullptr;
@@ -56,8 +56,8 @@ class DeviceBackend {
 
   virtual int count() const = 0;
   virtual std::string describe(Device device) const = 0;  // name, memory, capability
-  // Throws unavailable unless work can run on `device`. The message lists the devices, or for an
-  // old driver its version and the one required.
+  // Throws unavailable unless work can run on `device`. The message lists the devices or, for an
+  // old driver, its version and the required version.
   virtual void check_available(Device device) const = 0;
   virtual DeviceStatistics statistics() const { return {}; }
   // Adds driver calls that the caller made directly.

@@ -51,7 +51,7 @@ void remove_left_behind(const std::string& parent, const std::string& name) {
   }
 }
 
-// The parent may be a directory of the user's, so the name is one that only this class uses, and
+// The parent may be one of the user's own directories. So only this class uses such names, and
 // mkdtemp() makes the directory private.
 std::string make_anew(const std::string& parent, const std::string& name,
                       const std::string& remedy) {

@@ -110,8 +110,8 @@ struct PoolMemory::FreeLists {
   // Free blocks, by the stream that used them last and their size. Reuse on that stream needs no
   // event.
   std::map<std::pair<void*, std::size_t>, std::vector<void*>> blocks;
-  // The tag with which each block was allocated upstream. It is freed with the same tag, although
-  // it may have been reused with others since.
+  // The tag with which each block was allocated upstream. The block is freed with the same tag,
+  // although it may have been reused with other tags since.
   std::unordered_map<void*, MemoryTag> tags;
   std::size_t held = 0;
 };

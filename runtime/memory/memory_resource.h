@@ -58,8 +58,8 @@ std::unique_ptr<MemoryResource> make_pinned_memory();
 
 // Keeps freed blocks for reuse on the stream on which they were freed, so a steady step calls
 // neither upstream nor the driver. Calls without a stream handle count as one stream, so all their
-// blocks must be used in one order, such as that of one kernel table's stream. Sizes are rounded up
-// to a quarter of a power of two, so waste stays below 25 %. trim() returns all unused memory; on a
+// blocks must be used in the order of one stream, such as a kernel table's. Sizes are rounded up to
+// a quarter of a power of two, so waste stays below 25 %. trim() returns all unused memory; on a
 // device, it waits for work that uses it. `upstream` must outlive the pool.
 class PoolMemory final : public MemoryResource {
  public:

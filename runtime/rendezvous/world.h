@@ -60,10 +60,11 @@ struct DiscoveryPaths {
 World discover_world(const EnvironmentReader& environment = process_environment(),
                      const DiscoveryPaths& paths = {});
 
-// Makes the store for this launcher, without MPI calls: a hash store for a single rank, a file
-// store with SHOAL_STORE_DIR, a TCP store if rank 0's address is known, and a file store in TMPDIR
-// for Open MPI on one host. Throws unavailable, with the remedy, for Open MPI on several hosts if
-// rank 0's address is unknown or the assumed one is wrong. Waits for all ranks until `deadline`.
+// Makes the store for this launcher, without MPI calls. A single rank gets a hash store. Otherwise
+// the store is a file store with SHOAL_STORE_DIR, a TCP store if rank 0's address is known, or a
+// file store in TMPDIR for Open MPI on one host. Throws unavailable, with the remedy, for Open MPI
+// on several hosts if rank 0's address is unknown or the assumed one is wrong. Waits for all ranks
+// until `deadline`.
 std::shared_ptr<Store> make_store(const World& world, Deadline deadline);
 
 // Exchanges host names through the store and sets local_rank, local_size, node (hosts in order of
