@@ -22,7 +22,8 @@ struct MatmulArgs {
   ConstView activation_input;
   // Optional f32, for products that compute a weight's gradient (no bias, no activation, no
   // pre_activation): the column sums of b [N] or of a [M], as by sum_rows(). The summed operand
-  // must be stored with K rows. It is the bias's gradient, from a matrix the product reads anyway.
+  // must be stored with K rows. These sums are the bias's gradient, computed from a matrix that the
+  // product reads anyway.
   View bias_gradient;
   bool bias_gradient_of_a = false;
   bool accumulate_bias_gradient = false;  // else bias_gradient is overwritten

@@ -200,8 +200,8 @@ struct Gradients {
   FloatVec p, ds;
 };
 
-// How backward obtains forward's dropout mask. `nothing`: there was no dropout. `drawn`: it draws
-// the bits again. `kept`: forward kept them.
+// How backward obtains forward's dropout mask. `nothing`: there was no dropout. `drawn`: backward
+// draws the bits again. `kept`: forward kept them.
 enum class Drops { nothing, drawn, kept };
 
 // Gradients of a tile's rows, one vector at a time.

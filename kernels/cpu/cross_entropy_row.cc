@@ -102,7 +102,8 @@ CrossEntropyRow cross_entropy_row(float* logits, std::int64_t vocabulary, std::i
   result.correct = at_target == largest;
   for (std::int64_t j = 0; result.correct && j < target; ++j) result.correct = logits[j] != largest;
 
-  // Highway's Exp turns NaN into 0, and a maximum may drop NaN. The sum of the logits keeps it.
+  // Highway's Exp turns NaN into 0, and a maximum may drop NaN. The sum of the logits (`total`)
+  // keeps NaN.
   const float sum =
       std::isnan(total) ? total : HWY_DYNAMIC_DISPATCH(ExpAndSum)(logits, vocabulary, largest);
   const double n = static_cast<double>(vocabulary),

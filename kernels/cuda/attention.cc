@@ -381,8 +381,8 @@ class CudaAttention final : public AttentionKernels {
     p.q = at(t.q), p.k = at(t.k), p.v = at(t.v), p.out = at(t.out);
     if (t.log_sum_exp) p.log_sum_exp = t.log_sum_exp + first * s.heads * s.query_length;
     if (t.backward) p.dout = at(t.dout), p.dq = at(t.dq), p.dk = at(t.dk), p.dv = at(t.dv);
-    // delta, or log_sum_exp if the caller does not want it; rounded to 256 bytes to keep the
-    // workspace aligned.
+    // Scratch for delta, or for a log_sum_exp that the caller does not want. Rounded to 256 bytes
+    // to keep the workspace aligned.
     const std::size_t sums = t.backward || !t.log_sum_exp ? sums_bytes(s, count) : 0;
     const std::int32_t* lengths = key_lengths_of(s);
     const std::size_t counts =

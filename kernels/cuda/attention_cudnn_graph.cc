@@ -303,8 +303,8 @@ Descriptor AttentionGraph::backward(cudnnHandle_t handle) {
              dout = rows(kDOut, key_.queries, key_.dout), dq = rows(kDQ, key_.queries, key_.dq),
              dk = rows(kDK, key_.keys, key_.dk), dv = rows(kDV, key_.keys, key_.dv),
              scale = graph_.value(kScale, CUDNN_DATA_FLOAT), log_sum_exp = sums(kLogSumExp);
-  // delta = sum over head_dim of dout·out. cuDNN's form has dropout's scale here, so it is
-  // multiplied by 1.
+  // delta = sum over head_dim of dout·out. In cuDNN's form, dropout's scale is a factor here;
+  // without dropout it is 1.
   const Node dot = graph_.temporary(per_query()), delta = sums(kDelta),
              one = graph_.value(kOne, CUDNN_DATA_FLOAT);
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, graph_.pointwise(CUDNN_POINTWISE_MUL, dout, out), dot);

@@ -366,7 +366,8 @@ __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query,
   const Bits<S> shown = shown_keys<S>(a, p, key);
   bool whole = shown.all() && key + S::kColumns <= visible_keys(a, a.keys, query);
   if constexpr (kPacked) {
-    // All queries see the tile if the first one sees its last key and the last one its first key.
+    // All queries see the whole tile if the first query sees the tile's last key and the last query
+    // sees the tile's first key.
     const int lowest = min(query + S::kWarpRows, a.queries) - 1;
     whole = whole && query < a.queries && key >= keys_of<true>(a, p, lowest).begin &&
             key + S::kColumns <= keys_of<true>(a, p, query).end;

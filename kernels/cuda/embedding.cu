@@ -250,7 +250,7 @@ __device__ void join_run(const Runs& runs, std::int64_t chunk, std::int64_t colu
   const std::uint32_t key = runs.keys[next - 1];
   if (runs.keys[next] != key) return;
   if (begin > 0 && runs.keys[begin] == key && runs.keys[begin - 1] == key) return;
-  // The run ends at the first sorted id above it.
+  // The run ends at the first sorted key above `key`.
   std::int64_t low = next + 1, high = runs.count;
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;

@@ -64,7 +64,7 @@ GemmFusion widest_fusion(const GemmArgs& args);
 GemmFusion without_activation(const GemmArgs& args);
 
 // Fusion of the column sums that `args` wants, if cuBLASLt can compute them. They have c's dtype,
-// so c must be f32. Otherwise none.
+// so c must be f32. Returns `none` otherwise.
 GemmFusion sums_fusion(const GemmArgs& args);
 
 // cuBLASLt's matrices are column-major: a row-major [rows, columns] is its [columns, rows]. So

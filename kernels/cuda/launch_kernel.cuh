@@ -9,8 +9,8 @@
 namespace shoal::kernels {
 
 // Runs kernel(args...) in `grid` blocks of `block` threads, with `dynamic_shared` bytes of dynamic
-// shared memory per block. Arguments convert to the kernel's parameters. One that already has the
-// right type is passed without a copy; <<<>>> would copy tables of 32 KiB once more.
+// shared memory per block. Arguments convert to the kernel's parameters. An argument that already
+// has the right type is passed without a copy; <<<>>> would copy tables of 32 KiB once more.
 template <typename... P, typename... A>
 [[nodiscard]] cudaError_t launch_kernel(void (*kernel)(P...), dim3 grid, dim3 block,
                                         std::size_t dynamic_shared, cudaStream_t stream,
