@@ -130,9 +130,9 @@ class Communicator {
   // Until the capture ends, their Works support only block_stream(). False if host threads take
   // part in each operation.
   virtual bool can_capture() const { return false; }
-  // Returns a Work to wait for before a host thread waits for `stream` itself. Once it is done, no
-  // call made so far, graph launches included, makes the stream wait for another rank. It has the
-  // deadline and Errors of a call. Not collective. Null: there is nothing to wait for.
+  // Before a host thread waits for `stream` itself, it must wait for this Work. Once the Work is
+  // done, no call made so far, graph launches included, makes the stream wait for another rank. The
+  // Work has the deadline and Errors of a call. Not collective. Null: there is nothing to wait for.
   virtual WorkPtr watch(Stream stream);
 
   // Aborts everything in flight on this rank and, as soon as they notice, on all other ranks. Their

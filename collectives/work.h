@@ -33,7 +33,7 @@ class Work {
   virtual void wait(Deadline deadline) = 0;
   virtual void wait();  // with the Communicator's own deadline
   virtual double default_deadline_seconds() const = 0;
-  // Later work on `stream` waits for this one. On host streams this is wait().
+  // Later work on `stream` waits for this operation. On host streams this is wait().
   virtual void block_stream(Stream stream);
 };
 using WorkPtr = std::unique_ptr<Work>;

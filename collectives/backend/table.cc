@@ -66,9 +66,10 @@ void check_single_options(const CommunicatorOptions& options) {
   log::once(log::Level::info, text, text);
 }
 
-// Names the folder of this job's dumps. A killed rank leaves no dump, so the dump of an earlier
-// failing job must not lie in its place. Names sort by time. The first rank here sets the name; no
-// rank waits for another, which could be the missing one.
+// Names the folder of this job's dumps. A killed rank leaves no dump. Without a folder for each
+// job, the dump of an earlier job could be taken for the killed rank's. Names sort by time. The
+// first rank to come here sets the name. No rank waits for another rank, which could be the missing
+// one.
 std::string job_name(Store& store) {
   constexpr std::string_view kKey = "shoal/job";
   const auto now = std::chrono::system_clock::now();

@@ -131,7 +131,8 @@ class ControlLinks::Impl {
     return rank_ == 0 ? static_cast<int>(connection) : 0;
   }
 
-  // Sends to all connections, except back to the message's own rank. Rank 0 forwards it.
+  // Sends the message to all connections, except to the rank that it comes from. Rank 0 forwards
+  // messages this way.
   void spread(const Message& message) {
     for (std::size_t i = 0; i < peers_.size(); ++i)
       if (rank_of(i) != message.rank) send(peers_[i], message);

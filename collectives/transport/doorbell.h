@@ -11,8 +11,8 @@ namespace shoal::collectives::transport {
 
 // Publishing is frequent and sleeping is rare. So the sleeper, not the publisher, executes the
 // fence that keeps it from missing a publication: membarrier(2) makes every running thread of every
-// registered process pass one. Returns true once this process is registered. False if the kernel or
-// a container's filter refuses; publishers must then fence themselves.
+// registered process execute a fence. Returns true once this process is registered. False if the
+// kernel or a container's filter refuses; publishers must then fence themselves.
 bool register_for_fences();
 void fence_all_ranks();
 

@@ -295,8 +295,8 @@ void DeviceEngine::until_done(Work& work) try {
     backoff.take();
   }
 } catch (const std::exception& problem) {
-  // The error may be a message's. The host's Communicator then still advances `work`, whose buffers
-  // mostly belong to this function's caller and end with it.
+  // The error may belong to a message. The host's Communicator then still advances `work`, whose
+  // buffers are mostly freed when this function's caller ends.
   give_up_hosts(problem);
   throw;
 }
@@ -368,7 +368,8 @@ void DeviceEngine::let_streams_end() noexcept try {
 }
 
 // Operations on the host's Communicators have failed, but one may still be moving data in memory
-// about to be freed, or may not have told the other ranks. A barrier submitted now ends after it.
+// about to be freed, or may not have told the other ranks. A barrier that is submitted now ends
+// after that operation.
 void DeviceEngine::let_hosts_end() noexcept {
   const auto end = [](Communicator* group) {
     try {
@@ -396,8 +397,8 @@ void DeviceEngine::give_up_hosts(const std::exception& problem) {
 // throws. Does not wait until neighbours have learned of the failure.
 //
 // Work that neighbours have queued, or queue before they learn of it, accesses only blocks of
-// memory_. Those are not reused and exist until the neighbours have ended (segments.h). Pinned
-// memory is used only by this rank's streams and its host Communicators.
+// memory_. These blocks are not reused and exist until the neighbours have ended (segments.h).
+// Pinned memory is used only by this rank's streams and its host Communicators.
 void DeviceEngine::fail(const Error& error) {
   step_of({});
   memory_.stop_reuse();

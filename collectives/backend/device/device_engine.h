@@ -25,7 +25,7 @@
 
 namespace shoal::collectives::device {
 
-// Blocks of reachable memory that replace a call's buffers if peers cannot reach those.
+// Blocks of reachable memory that replace a call's buffers if peers cannot reach these buffers.
 struct ReachableCopy {
   Buffer send{}, recv{};
   void* wanted = nullptr;  // where `recv`'s contents finally go
@@ -181,7 +181,7 @@ class DeviceEngine {
   void until(const Call& call, const std::function<bool()>& condition);
   void until_done(Work& work);
   bool is_late() const { return Clock::now() >= give_up_at_.load(); }
-  // Throws timeout, and fails all ranks with it.
+  // Aborts the operations of all ranks and throws timeout.
   [[noreturn]] void device_is_late(const std::string& who_waits, const std::string& operation);
   void finish(DeviceOperation& operation);
   void end(DeviceOperation& operation);

@@ -162,8 +162,8 @@ bool DeviceEngine::peers_read(const Call& call) const {
   return direct_ || neighbours_read_send(call, rank_);
 }
 
-// A rank that sums a share of the elements writes it to all ranks, or to the root. By levels, a
-// rank that receives a share from another host does the same.
+// A rank that sums a share of the elements writes it to all ranks, or to the root. In an operation
+// by levels, a rank that receives a share from another host writes it to its neighbours.
 bool DeviceEngine::peers_write(const Call& call) const {
   if (!direct_) return neighbours_write_recv(call, rank_);
   return call.operation == Operation::all_reduce || call.operation == Operation::reduce;

@@ -1,6 +1,7 @@
 // Runs one operation by levels (level_plan.h), slice by slice. This rank folds its share of its
-// neighbours' buffers into pinned memory. Its rail sums or gathers that over the hosts. The pass
-// then writes the result to the neighbours' buffers. Up to kSlots slices are in flight.
+// neighbours' buffers into pinned memory. The rank's rail sums or gathers this share over the
+// hosts. The pass then writes the result to the neighbours' buffers. Up to kSlots slices are in
+// flight.
 //
 // One thread calls progress() until done(). Nothing here waits for the device or for other ranks.
 // The constructor may allocate pinned memory from a pool (two slices for each slot). From the

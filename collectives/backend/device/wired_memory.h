@@ -31,9 +31,9 @@ class WiredMemory {
   // is logged and stays refused.
   bool reach(const void* pointer, std::int64_t bytes);
   DeviceRdma& rdma() const { return rdma_; }
-  // Runs the messages of a call (messages_of). Its buffers must be reachable and belong to the Work
-  // until it is done. Every rank calls it; does not block. The caller copies its rank's part for
-  // itself and orders streams (device_rdma.h).
+  // Runs the messages of a call (messages_of). The call's buffers must be reachable. They belong to
+  // the Work until the Work is done. Every rank calls it; does not block. The caller copies its
+  // rank's part for itself and orders streams (device_rdma.h).
   WorkPtr exchange(Call call, int rank, const hierarchical::Placement& where);
 
  private:
@@ -52,7 +52,7 @@ bool is_of_messages(Operation operation);
 std::int64_t longest_message(const Call& call, int size);
 
 // This rank's messages of a call. A rank's part for itself is not a message. In an all_gather,
-// neither are parts that another rank of its host receives for it (carrier_of).
+// parts that another rank of its host receives for it (carrier_of) are no messages either.
 algorithm::Program messages_of(const Call& call, int rank, const hierarchical::Placement& where);
 
 // all_gather: the rank of `rank`'s host that receives the part of `owner`; `owner` itself if it is

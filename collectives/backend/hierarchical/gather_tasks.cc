@@ -53,7 +53,7 @@ class BlockTask : public NodeTask {
   int own() const { return levels_->node_number(); }
   int ahead(int distance) const { return (own() + distance) % nodes(); }
   int behind(int distance) const { return (own() - distance + nodes()) % nodes(); }
-  // Exchanges are numbered piece by piece, each piece at all distances.
+  // Exchanges are numbered by piece, and within a piece by distance.
   int exchanges() const { return static_cast<int>(exchanges_.size()); }
   int distance_of(int e) const { return e % (nodes() - 1) + 1; }
   int piece_of(int e) const { return blocks_.piece_in_turn(e / (nodes() - 1)); }

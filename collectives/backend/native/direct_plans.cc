@@ -52,7 +52,8 @@ class DirectAllReduce final : public DirectPlan {
     mine_ = algorithm::shard(c_.call.count, c_.size(), c_.rank(), granule);
     const algorithm::Range largest = algorithm::shard(c_.call.count, c_.size(), 0, granule);
     blocks_ = static_cast<std::uint32_t>(algorithm::Slices{largest.size(), length_}.number());
-    // Not for in-place calls: the lines to be stored have just been loaded into the caches.
+    // In-place calls do not bypass the caches, because the lines to be stored have just been loaded
+    // into them.
     past_caches_ = mapped_ && c_.call.send != c_.call.recv &&
                    c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }

@@ -121,7 +121,7 @@ void Engine::leave(Engine* engine) {
 }
 
 // Never blocks on the lock, which a thread in Work::wait() may hold until its deadline. If enter()
-// fails, it exchanges `holder` atomically instead.
+// fails, this call exchanges `holder` atomically instead.
 void Engine::release(QueuedOperation& operation) {
   if (lock_.enter()) {
     const bool held = operation.holder.load(std::memory_order_relaxed) == Holder::caller;

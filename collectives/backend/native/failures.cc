@@ -66,7 +66,8 @@ void Engine::check_before_running_ahead(const QueuedOperation& head) {
 }
 
 void Engine::fail_with(int peer, transport::LinkState state, const QueuedOperation& head) {
-  // The peer may have given up because of an operation in which this rank did not wait for it.
+  // The peer may have given up because of an operation in which this rank did not wait for the
+  // peer.
   const std::uint32_t theirs = transport::sequence_of(group_->page(peer).place.load());
   const std::uint32_t newest = transport::sequence_of(group_->own_page().place.load());
   if (!transport::before(newest, theirs) && transport::before(newest - transport::kLead, theirs) &&

@@ -22,7 +22,7 @@ class PlanChoice {
   // For a call that does not travel inline: ring, or direct, which stands for every other plan.
   Algorithm plan(const Call& call, bool symmetric) const;
   // The algorithm in the call's signature, which ranks compare. It must not depend on where the
-  // buffers lie, so it assumes symmetric ones (all_to_all_v: automatic).
+  // buffers lie, so it assumes symmetric buffers (all_to_all_v: automatic).
   Algorithm told(const Call& call, bool inlined) const;
   // The rule or option that chose `algorithm` for a call of this signature.
   std::string why(const Signature& signature, Algorithm algorithm, bool symmetric) const;

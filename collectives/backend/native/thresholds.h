@@ -17,9 +17,9 @@ inline constexpr std::int64_t kShardGranuleBytes = 256;
 // bounce slots. If nothing is reduced and each byte has one receiver, the bytes are those of the
 // longest transfer between two ranks, else those of the longest send buffer.
 //
-// Linux's copy is slower than memcpy, because it looks up every page. It pays if it replaces two
-// copies by one, but not if one copy into a slot serves several receivers. For all_reduce it also
-// saves the waits between slices.
+// Linux's copy is slower than memcpy, because it looks up every page. It is worthwhile if it
+// replaces two copies by one, but not if one copy into a slot serves several receivers. For
+// all_reduce it also saves the waits between slices.
 constexpr std::int64_t single_copy_from(Operation operation, int ranks) {
   constexpr std::int64_t kOne = 64 << 10, kMiB = 1 << 20, kNever = INT64_MAX;
   switch (operation) {

@@ -17,7 +17,7 @@ struct RankNames {
 
   std::string named(int rank) const;  // "rank 3 (host node1)"
   // Returns "ranks 2, 3 on host node1". Sets `ranks` to all ranks of `rank`'s host, or only to
-  // `rank` if that is this rank's host or there is only one.
+  // `rank` if its host is this rank's host or the only host.
   std::string named_with_neighbours(int rank, std::vector<int>& ranks) const;
 };
 

@@ -50,7 +50,7 @@ class NetGroup {
   std::shared_ptr<NetOperation> submit_program(Call call,
                                                std::shared_ptr<const CompiledProgram> program,
                                                const Signature& signature);
-  // Submits one of the group's collectives as a Task. It takes its number among the collectives.
+  // Submits one of the group's collectives as a Task. The Task is numbered among the collectives.
   void submit(const std::shared_ptr<Task>& task, const Call& call);
   CommunicatorStatistics statistics() const;
 

@@ -337,8 +337,8 @@ void FabricEndpoint::lose(int peer, bool data_lost, const std::string& why) {
   if (data_lost || gone.posts > 0) refuse_lost(peer);
 }
 
-// Credits normally return with the next message. Once half of them are due, a message of their own
-// returns them.
+// Credits normally return with the next message. Once half of them are due, this rank sends a
+// message that only returns credits.
 void FabricEndpoint::note_owing(int peer) {
   Peer& to = peer_at(peer);
   if (to.owing || to.lost) return;

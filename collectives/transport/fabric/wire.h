@@ -18,7 +18,8 @@ enum class MessageKind : std::uint8_t {
 };
 
 // Starts every message. On the rails a message takes one receive buffer of its receiver, for which
-// the sender spends a credit of that (peer, rail). A later header of the receiver returns it.
+// the sender spends a credit of that (peer, rail). A later header of the receiver returns the
+// credit.
 struct MessageHeader {
   std::uint32_t magic = 0;  // the job's; packets with another are dropped
   MessageKind kind = MessageKind::credit;
