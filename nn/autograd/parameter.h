@@ -20,7 +20,7 @@ struct Initializer {
 };
 
 // A box of a parameter and its position in the whole tensor, as stored in a checkpoint (decision
-// 13). One rank's quarter of a fused qkv projection consists of three.
+// 13). One rank's quarter of a fused qkv projection consists of three pieces.
 struct ParameterPiece {
   Shape sizes;  // size of the box
   Shape local;  // corner within the parameter

@@ -42,7 +42,7 @@ struct ChainInput {
   Tensor ends{};
   // Optional, for decoders with packed rows: the starts of the sequences, i32 [B, n]
   // (AttentionShape::sequences), and each token's position in its sequence, i32 [B, T]
-  // (positions_in()). Both or neither, and not with key_mask.
+  // (positions_in()). Set both or neither; they exclude key_mask.
   Tensor sequences{}, positions{};
   // Optional i32 [n], for chains with reads_target_rows(): the positions with a target, as rows of
   // [B·T], each once. Negative entries are padding. The head then computes only these rows.
