@@ -148,7 +148,7 @@ void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()
         if (lands) work->land();
       },
       is_message);
-  // If the caller dropped the oldest Work without waiting, this ends it.
+  // If the caller dropped the oldest Work without waiting, this poll ends that Work.
   if (oldest) oldest->poll(false);
   if (lands) follow(std::move(work));  // otherwise no host thread would notice its failure
 }

@@ -57,7 +57,8 @@ void ProcessGroupShoal::connect(double seconds) {
     adapted_ = std::make_shared<TorchStore>(store_, seconds);
     collectives::CommunicatorOptions how;
     how.deadline_seconds = deadline_seconds_;
-    // Tensors in the communicator's memory keep it alive, and it needs its store.
+    // Tensors in the communicator's memory keep the communicator alive, and the communicator needs
+    // its store.
     std::shared_ptr<collectives::Communicator> collectives(
         collectives::make_communicator(world(), *adapted_, how).release(),
         [store = adapted_](collectives::Communicator* ended) { delete ended; });
@@ -210,7 +211,8 @@ std::shared_ptr<Lane> ProcessGroupShoal::make_device_lane(const char* operation,
     how.backend = backend;
     how.stream = stream;
     how.deadline_seconds = deadline_seconds_;
-    // Tensors in the communicator's memory keep it alive, and it needs its stream and its store.
+    // Tensors in the communicator's memory keep the communicator alive, and the communicator needs
+    // its stream and its store.
     return std::shared_ptr<collectives::Communicator>(
         collectives::make_communicator(world(), *store, how).release(),
         [store, streams](collectives::Communicator* ended) { delete ended; });

@@ -39,7 +39,7 @@ class PolledWork : public c10d::Work {
   // Makes progress. True once the Work has ended, successfully or not. Unless `may_block`, returns
   // false if another thread uses the Lane.
   virtual bool poll(bool may_block);
-  // For a Work whose calls run on streams only. Queues its copies behind the calls; Futures and a
+  // For a Work whose calls run on streams only. Queues its copies behind the calls. Futures and a
   // wait() without a time-out then order streams and do not block. The Work must end within the
   // Communicator's deadline. Called with the Lane's mutex held, before another thread sees this
   // Work.
