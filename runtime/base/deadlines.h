@@ -62,7 +62,7 @@ inline constexpr std::chrono::milliseconds kLastWords{500};
 inline constexpr double kShareOutOfReach = 0.8, kShortestOutOfReach = 1, kLongestOutOfReach = 15;
 
 // ---- operations that end or fail ----
-// After a connection is lost, how long to wait for the control links to report the cause.
+// How long to wait for the control links to report the cause after a connection is lost.
 inline constexpr double kCause = 1;
 // How long a finished rank stays for ranks that may still need data that it sent.
 inline constexpr double kLinger = 5;
@@ -71,8 +71,8 @@ inline constexpr std::chrono::milliseconds kLeftGrace{500};
 // How long a closing group waits for writes into its memory that have already begun. Also how long
 // a rank waits to learn whether an unreachable peer has ended.
 inline constexpr double kMemoryClosing = 1;
-// After an operation on a device has missed its deadline, how long the engine's thread has to name
-// the missing ranks.
+// How long the engine's thread has to name the missing ranks after an operation on a device has
+// missed its deadline.
 inline constexpr std::chrono::seconds kDeviceTellsWhoIsMissing{10};
 // How long a rank waits for other processes to close its memory that they have opened.
 inline constexpr double kOthersClose = 2;

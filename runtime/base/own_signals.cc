@@ -20,8 +20,8 @@ constexpr std::array kCrash = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV};
 
 sigset_t held;  // signals that hold_signals() has blocked
 
-// The dynamic loader runs it before any library's constructors, if it is linked into the program
-// itself, not into a shared library.
+// The dynamic loader runs this function before any library's constructors, if the function is
+// linked into the program itself, not into a shared library.
 [[maybe_unused]] void hold_signals() noexcept {
   sigset_t asked, before;
   sigemptyset(&asked);

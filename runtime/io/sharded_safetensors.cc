@@ -78,8 +78,8 @@ void write_values(const std::string& path, std::vector<SafetensorsEntry> entries
   writer.commit();
 }
 
-// Uses transformers' order of preference, so that both read the same weights if a directory has a
-// single file and an index.
+// Uses transformers' order of preference, so that Shoal and transformers read the same weights if a
+// directory has a single file and an index.
 std::string find_in_directory(const fs::path& directory) {
   const std::string single = directory / "model.safetensors";
   const std::string index = directory / "model.safetensors.index.json";

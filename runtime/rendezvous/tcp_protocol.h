@@ -13,8 +13,8 @@
 namespace shoal::store {
 
 inline constexpr std::string_view kClientGreeting = "SHOALST1";
-// Differs from the client's: a socket that connected to itself by accident must not look like a
-// server.
+// Differs from the client's greeting: a socket that connected to itself by accident must not look
+// like a server.
 inline constexpr std::string_view kServerGreeting = "SHOALOK1";
 
 enum class Operation : std::uint8_t { set = 1, try_get, get, add, compare_set, remove };
