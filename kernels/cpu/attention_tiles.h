@@ -23,8 +23,9 @@ struct ScoreTile {
   std::int64_t stride = 0;
   TileWord word = TileWord::f32;    // word type of the products that follow
   std::uint32_t* random = nullptr;  // with dropout: random_room(columns) words of scratch
-  // Bits of the tile's first row and column, rows kept_row_bytes() apart, one bit a column, 1 if
-  // dropped. softmax_tile writes them and score_gradients reads them. Null: not kept.
+  // Dropout's bits from the tile's first row and column on: one bit per column, 1 if dropped. Rows
+  // are kept_row_bytes() apart. softmax_tile writes them and score_gradients reads them. Null: not
+  // kept.
   std::uint8_t* kept = nullptr;
 };
 

@@ -12,7 +12,7 @@ namespace shoal::kernels {
 namespace {
 
 // Number of elements below which a second thread costs more than it saves. Moving 64 Ki elements
-// takes some 40 us; waking a thread takes 5.
+// takes some 40 us; waking a thread takes 5 us.
 constexpr std::int64_t kMoveGrain = 65536;
 constexpr std::int64_t kMathGrain = 16384;  // for a few more operations per element
 

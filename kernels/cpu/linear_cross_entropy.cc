@@ -19,8 +19,8 @@ namespace shoal::kernels {
 namespace {
 
 constexpr std::int64_t kSliceBytes = std::int64_t{128} << 20;
-// Rows and leading dimensions are multiples of this. This keeps K of every bf16 product even
-// (hazard in matmul.cc) and aligns rows to cache lines, although vocabularies are often odd.
+// Rows and leading dimensions are multiples of kAlign. K of every bf16 product is then even (hazard
+// in matmul.cc) and rows are aligned to cache lines, although vocabularies are often odd.
 constexpr std::int64_t kAlign = 32;
 
 std::int64_t aligned(std::int64_t count) { return (count + kAlign - 1) / kAlign * kAlign; }

@@ -159,7 +159,7 @@ __device__ __forceinline__ FlashRange queries_of_keys(const FlashArgs& a, const 
   return {a.causal ? max(0, begin - behind) : 0, a.queries};
 }
 
-// Sets `shown` for the warp's keys from `key` on, which is the same for every tile of queries.
+// Sets `shown` for the warp's keys from `key` on. `shown` is the same for every tile of queries.
 // Returns true if all of the warp's keys are visible.
 template <int kMatrices>
 __device__ __forceinline__ bool visible_keys(const FlashArgs& a, const Place& p, int key,

@@ -357,8 +357,9 @@ __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int 
   }
   return bits;
 }
-// For a warp's queries starting at `query` and a tile of keys: sets which scores each row of the
-// lane sees and, with dropout, which it keeps. Returns true if it sees all; `seen` is then not set.
+// For a warp's queries starting at `query` and a tile of keys: sets the scores that each row of the
+// lane sees and, with dropout, those that it keeps. Returns true if the rows see all scores; `seen`
+// is then not set.
 template <typename S, bool kPacked>
 __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query, int key,
                                   Bits<S> (&seen)[S::kMatrices][2],

@@ -145,7 +145,8 @@ class Gemm final : public CudaGemm {
   bool sum_within(const GemmArgs& args, const Queue& queue);
   void multiply_then_sum(const GemmArgs& args, const Queue& queue);
   void plain(const GemmArgs& args, const Queue& queue);
-  // `product`: its matrix and dtype. An undefined matrix counts as zeros.
+  // `product.c` and `product.output`: the product's matrix and dtype. An undefined matrix counts as
+  // zeros.
   void finish(const GemmArgs& args, const GemmArgs& product, bool add_bias, bool keep,
               const Queue& queue);
   GemmPlan& plan_for(const GemmArgs& args, GemmFusion fusion, const Queue& queue);

@@ -17,8 +17,9 @@ constexpr float kCubic = 0.044715f;
 constexpr float kHalfRoot = 0.7071067811865476f;          // sqrt(1 / 2)
 constexpr float kInverseRootTwoPi = 0.3989422804014327f;  // 1 / sqrt(2 pi)
 
-// 1 + erf(x / sqrt 2), and e^(-x²/2). For 16-bit results by Abramowitz and Stegun's 7.1.26: error
-// 1.5e-7, in half the instructions of erff. After memory, these functions dominate the pass.
+// 1 + erf(x / sqrt 2), and e^(-x²/2). 16-bit results use Abramowitz and Stegun's formula 7.1.26
+// (error 1.5e-7), which takes half the instructions of erff. Apart from memory accesses, these
+// functions dominate the pass.
 template <class T>
 __device__ inline float one_and_erf(float x, float& exponential) {
   if constexpr (sizeof(T) == 4) {
