@@ -4,7 +4,8 @@
 #include <cstring>
 
 // Compiles the hot loops once for each worthwhile instruction set; the dynamic linker picks one
-// copy. Not under sanitizers, because the linker runs the resolvers before they are initialised.
+// copy. Not under sanitizers, because the linker runs the resolvers before the sanitizers are
+// initialised.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define SHOAL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else

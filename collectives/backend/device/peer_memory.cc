@@ -104,8 +104,8 @@ void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t lengt
 // Takes memory that other streams have freed, once all work that uses it is done. Does not wait for
 // those streams themselves: the handle of a destroyed stream may be invalid or name another stream.
 //
-// Two threads that run out at once wait for the same memory. The second may find that the first has
-// taken it, and then waits again.
+// Two threads that run out of memory at the same time wait for the same memory. The second may find
+// that the first has taken it, and then waits again.
 std::byte* ShareableMemory::take_from_others(void* user, std::size_t length) {
   for (;;) {
     if (std::byte* const found = take_what_is_awaited(user, length)) return found;

@@ -1,6 +1,6 @@
 // all_gather and reduce_scatter over hosts, one piece of every other host's block at a time. The
-// network brings the next piece while the node passes on (or sums) the last. Every host sends and
-// receives (nodes - 1) / nodes of the buffer, shared equally by its ranks.
+// network brings the next piece while the node passes on (or sums) the previous one. Every host
+// sends and receives (nodes - 1) / nodes of the buffer, shared equally by its ranks.
 //
 // A host exchanges with all other hosts at once. If it exchanged with one after the other, a late
 // host would hold up two.

@@ -110,7 +110,8 @@ class Group {
   transport::LinkState link_state(int peer) const;
   void close_links();
 
-  // Publishes why this rank gives up, for peers that find it gone. Only the first call counts.
+  // Publishes why this rank gives up, for peers that find this rank gone. Only the first call
+  // counts.
   void say_last_words(std::string_view text,
                       transport::LastWords why = transport::LastWords::failed);
   // Whether the peer gave up after a failure. An abort does not count (see aborted_by()).

@@ -23,7 +23,7 @@ void take_for_writing(const std::byte* line) {
 }
 
 // Prefetches, for writing, the lines that the next call of this kind will write. Peers that have
-// read them still hold them; the prefetch overlaps with the wait for the peers' answers.
+// read these lines still hold them; the prefetch overlaps with the wait for the peers' answers.
 void take_for_writing(const transport::ControlSlot& slot, const InlineLayout& layout) {
   take_for_writing(reinterpret_cast<const std::byte*>(&slot.first));
   if (layout.first_line) return;

@@ -141,8 +141,9 @@ class NcclCommunicator final : public BackendCommunicator {
     statistics.transport = statistics.algorithm = "nccl";
     return statistics;
   }
-  // Works over shared memory and libfabric; made on first use. If this Communicator was split from
-  // one that already had a host Communicator, its host Communicator is split from that.
+  // Works over shared memory and libfabric; made on first use. If this Communicator's parent
+  // already had a host Communicator when it was split, this one's host Communicator is split from
+  // the parent's.
   Communicator& host() override {
     if (host_) return *host_;
     World world;

@@ -140,7 +140,7 @@ std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
 }
 
 // The k-th message from a to b is operation (b, k mod 2^16) of a's group id. At most kMessageReach
-// of them are in flight, because the receiver acknowledges one in that many.
+// of them are in flight, because the receiver acknowledges one of every kMessageReach messages.
 std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
   const bool sends = call.operation == Operation::send;
   const int sender = sends ? rank_ : call.root, receiver = sends ? call.root : rank_;

@@ -192,8 +192,8 @@ bool FabricEndpoint::lengths_agree(int peer, const Signature& signature, std::in
   return false;
 }
 
-// False, and a failure, if the sender made another call under this key. If this rank has not begun
-// the operation, keeps the signature until it does.
+// Returns false and fails if the sender made another call under this key. If this rank has not
+// begun the operation, keeps the signature until it begins it.
 bool FabricEndpoint::same_operation(const MessageHeader& header) {
   const int peer = static_cast<int>(header.source);
   const transport::OperationKey key = header.tag.operation;
