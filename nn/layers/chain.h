@@ -59,8 +59,8 @@ Tensor positions_in(const Tensor& sequences, std::int64_t length, MemoryResource
 // Computes ChainInput::target_rows from targets i32 [B, T], both in host memory. Negative entries
 // pad to a multiple of `granularity`, which limits the number of different shapes.
 Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, MemoryResource& memory);
-// Returns about a sixteenth of the positions. The padding costs an encoder's head (15 % of
-// positions) a few percent.
+// Returns about a sixteenth of the positions. An encoder's head computes 15 % of the positions; the
+// padding costs it a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
 
 class Chain : public Module {  // for a custom model, see Sequential

@@ -137,8 +137,8 @@ Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bia
   const Tensor y = context.empty(x.tensor.shape().with(-1, out), x.tensor.dtype());
   Tensor before;
   kernels::MatmulArgs args;
-  // A checkpoint's first run records nothing and sets noted_uses. It stores `before` too, as its
-  // recomputation does: without `before` the activation is fused and the product rounds
+  // A checkpoint's first run records nothing and sets noted_uses. That run also stores `before`, as
+  // its recomputation does: without `before` the activation is fused and the product rounds
   // differently.
   if ((records || context.noted_uses) && options.activation != Activation::none) {
     before = context.empty(y.shape(), y.dtype());

@@ -31,7 +31,7 @@ struct EncoderConfig {
   std::int64_t inner_group_num = 1;    // blocks per layer
   std::string hidden_act = "gelu";     // GELU by erf; or gelu_new, gelu_pytorch_tanh, relu
   double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1;
-  // Before the last layer of each head.
+  // Dropout before the last layer of each head.
   double sequence_dropout = 0.1, token_dropout = 0.1, question_dropout = 0;
   double layer_norm_eps = 1e-12, initializer_range = 0.02;
   std::optional<std::int64_t> pad_token_id = 0;
