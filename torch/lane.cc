@@ -203,8 +203,8 @@ void Lane::wake_completer() {
   followed_changed_.notify_one();
 }
 
-// Collectives end in order, so only the first one in flight is polled. The next one's time starts
-// when it becomes the first.
+// Collectives end in order, so only the first one in flight is polled. The time-out of the next
+// collective starts when that one becomes the first.
 Lane::Works Lane::sweep(const Works& list) {
   Works ended;
   bool in_order = true;
