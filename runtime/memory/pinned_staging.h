@@ -1,7 +1,7 @@
 // Pinned memory for copies between a host and a device that run asynchronously. The host places
 // bytes, queues their copies and records a mark in the stream. When the device has reached the
-// mark, the memory is reused. Neither side waits (below `most_ahead` marks), and a steady step does
-// not call the driver.
+// mark, the memory is reused. Neither side waits while fewer than `most_ahead` marks are pending,
+// and a steady step does not call the driver.
 #pragma once
 
 #include <deque>
