@@ -41,8 +41,9 @@ std::int64_t kept_row_bytes(std::int64_t keys);
 void softmax_tile(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                   std::int64_t out_columns, std::int64_t out_stride);
 
-// Writes kept_scale · out row / sum in the shape's dtype to a [rows, .., row_stride] tensor, and
-// log_sum_exp [rows], unless null, from largest and sum. A row that saw no key gives 0 and -inf.
+// Writes kept_scale · (row of out) / sum to each row of `to` [rows, .., row_stride], in the shape's
+// dtype. Computes log_sum_exp [rows] from largest and sum, unless it is null. A row that saw no key
+// gives 0 and -inf.
 void finish_rows(const AttentionShape& shape, const float* out, std::int64_t out_stride,
                  std::int64_t rows, const float* largest, float* sum, void* to,
                  std::int64_t row_stride, float* log_sum_exp);

@@ -36,8 +36,9 @@ struct ScoreRows {
 // f32 probabilities overwrite the scores.
 cudaError_t launch_softmax(Launch at, DType type, const ScoreRows& rows, const float* scores,
                            void* probabilities);
-// From the scores and the gradient of the probabilities after dropout, computes these probabilities
-// again and the gradient of q·kᵀ, both in `type`. In f32 they overwrite `scores` and `gradient`.
+// Computes the probabilities after dropout again, and the gradient of q·kᵀ, both in `type`.
+// `gradient` is the gradient of these probabilities. In f32 the results overwrite `scores` and
+// `gradient`.
 cudaError_t launch_softmax_gradient(Launch at, DType type, const ScoreRows& rows,
                                     const float* scores, const float* gradient, void* probabilities,
                                     void* dscores);

@@ -35,8 +35,8 @@ struct LayerNormBackwardLaunch {
 };
 cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream);
 // Number of parts the rows are split into to compute the weights' sums together with dx; depends
-// only on sizes and alignment. 0: not possible, because rows are too long or vectors cannot be
-// moved.
+// only on sizes and alignment. 0: not possible, because rows are too long or elements cannot be
+// moved as vectors.
 std::int64_t layer_norm_backward_parts(const LayerNormBackwardLaunch& args);
 
 // Number of parts of the rows; it depends only on the sizes, so sums are the same on every device.
