@@ -35,7 +35,7 @@ struct CommunicatorOptions {
   // Decision 6: results are bit-identical whatever the algorithm, slicing or ranks per host.
   bool fixed_order = false;
   // The default stream of calls (Kernels::stream()). Buffers are in the memory of its device. On a
-  // host stream, buffers are in host memory, and an operation is done when its Work is.
+  // host stream, buffers are in host memory, and an operation is done when its Work is done.
   Stream stream{};
   // Set only by make_communicator, for the host communicator of a device group: the device whose
   // memory the transport should reach too.

@@ -36,7 +36,7 @@ class WatchedStore final : public ForwardingStore {
   void set(std::string_view key, std::string_view value) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override;
 
-  // Reports progress of this rank's long work. Ends the work too: throws peer_lost once a rank is
+  // Reports progress of this rank's long work. Also ends the work: throws peer_lost once a rank is
   // gone, and timeout once a rank has been silent for a whole deadline. Costs one load; informs the
   // other ranks about once a second.
   void progressed();

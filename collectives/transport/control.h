@@ -92,8 +92,8 @@ struct alignas(kApart) ControlSlot {
 };
 
 // For copies between processes (process_memory.h). A peer that finds `secret` at `address` of
-// process `pid` has permission and the right process. All three are written before any peer sees
-// the page.
+// process `pid` has found the right process and may read its memory. All three are written before
+// any peer sees the page.
 struct alignas(64) MemoryAccess {
   std::int64_t pid = 0;
   std::uint64_t address = 0, secret = 0;

@@ -19,9 +19,9 @@ class DeviceFamily {
     std::erase_if(members_, [](const auto& one) { return one.expired(); });
     members_.push_back(member);
   }
-  // Call when an operation has failed while a stream waited for it. Possibly no thread reads its
-  // Work. Aborts all members: every later call or wait on them throws, on the other ranks too. Acts
-  // only once.
+  // Call when an operation has failed while a stream waited for it. Its Work may never be read.
+  // Aborts all members: every later call or wait on them throws, on the other ranks too. Acts only
+  // once.
   void give_up(const Error& why) noexcept {
     if (given_up_.exchange(true)) return;
     const std::lock_guard lock(mutex_);

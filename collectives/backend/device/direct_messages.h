@@ -1,5 +1,5 @@
 // Messages between ranks of one host that reach each other's memory. The sender announces where its
-// buffer lies. The receiver copies from it and reports that it has.
+// buffer lies. The receiver copies the data from there and reports that it has done so.
 //
 // Each pair of ranks exchanges notices in both directions over the host's Communicator: where data
 // is, and that it was taken. If peers cannot reach a buffer, its data follows the notice through

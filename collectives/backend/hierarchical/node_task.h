@@ -8,7 +8,7 @@
 // There are two lanes, each with its own Communicator: one for the steps before the rails and one
 // for those after them. The next Task may therefore reduce in the node while the rails still carry
 // the end of this one. So the network stays busy even if each rank calls the next operation only
-// after this one is done there.
+// after it has finished this one.
 #pragma once
 
 #include <array>
