@@ -75,14 +75,13 @@ class BackwardContext {
     weight_gradient(parameters, std::move(work), false);
   }
 
-  // For a matrix product whose `input` has no other reader and was produced by an operation that
-  // ends in an activation; otherwise returns nothing. If a gate is returned, the caller must
-  // multiply the input's gradient by the activation's derivative, typically in the product's
-  // epilogue. Call once.
+  // For matrix products. Returns a gate if `input` has no other reader and was produced by an
+  // operation that ends in an activation. The caller must then multiply the input's gradient by the
+  // activation's derivative, typically in the product's epilogue. Call once.
   std::optional<ActivationGate> take_gate(int input);
-  // The gradient accumulated so far by the other readers of `input`, if the tape holds its only
-  // reference; otherwise undefined. The caller adds to it in place and returns it as the input's
-  // gradient. Call once, and not together with a taken gate.
+  // Returns the gradient that the other readers of `input` have accumulated so far, if the tape
+  // holds the only reference to it; otherwise an undefined tensor. The caller adds to it in place
+  // and returns it as the input's gradient. Call once, and not together with a taken gate.
   Tensor take_sum(int input);
 
  private:

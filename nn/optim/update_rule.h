@@ -47,7 +47,7 @@ class UpdateGroup {
   virtual void sum_squares_in_place(const Tensor& mine, Stream stream);
   // True if ranks hold parts of parameters; every rank returns the same. Rules that need whole
   // parameters (LAMB) then call sum_over_parts() once per update, even on a rank without segments.
-  // sum_over_parts() replaces each segment's sums, in order, by those of its whole parameter. It
+  // sum_over_parts() replaces each segment's sums, in order, by the sums of its whole parameter. It
   // blocks.
   virtual bool has_parts() const;
   virtual void sum_over_parts(std::span<SquareSums> sums);
