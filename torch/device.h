@@ -41,9 +41,9 @@ class DeviceStreams {
   void current_follows_calls() const;
   void current_follows(const c10::Event& reached) const;
 
-  // Runs `copy_out` (may be null) on copies(), after the calls if `behind_calls`. Keeps it and the
-  // tensors that it holds until drop_ended() finds that the stream has run the copies. The returned
-  // event marks this point.
+  // Runs `copy_out` (may be null) on copies(), after the calls if `behind_calls`. Keeps `copy_out`
+  // and its tensors until drop_ended() finds that the stream has run the copies. The returned event
+  // marks this point.
   Reached queue(std::function<void()> copy_out, bool behind_calls);
   bool keeps_copies() const;
   // Destroys tensors: call it without a lock.
