@@ -80,7 +80,7 @@ void plan_parts(LevelPlan& plan, const Call& call, int rank, const hierarchical:
   }
   plan.from = {own};
   plan.to = parts;
-  plan.to[at(node)].moves = false;  // neighbours copy it from each other
+  plan.to[at(node)].moves = false;  // the ranks of a host copy its parts from each other
   plan.sources = {local};
   plan.destinations = neighbours;
   for (const int neighbour : neighbours) {
