@@ -33,7 +33,7 @@ struct Item final : OffloadedTensor {
   State state = State::leaving;
   int error = 0;  // errno of the failed transfer
   bool failed_out = false;
-  bool ahead = false;  // back, or on its way, before backward asked for it
+  bool ahead = false;  // its read began before backward asked for it
 };
 
 // Allocates ranges of the file, first fit.

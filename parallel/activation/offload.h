@@ -1,11 +1,11 @@
 // Activation offloading (SMP's offload_activations): a tape's saved tensors leave memory between
-// forward and backward. They return `activation_loading_horizon` tasks before their backward. It is
-// meant for the tensors that checkpointing keeps: the inputs of blocks.
+// forward and backward. They return `activation_loading_horizon` tasks before their backward.
+// Offloading is meant for the tensors that checkpointing keeps: the inputs of blocks.
 //
 // A separate thread writes host tensors to a file. The file has no name and disappears with the
-// process, however that ends. Device tensors are copied to pinned host memory on two
-// streams of its own.
-// The computing stream waits for the copies through events; the host does not wait.
+// process, however the process ends. The Offloader copies device tensors to pinned host memory on
+// two streams of its own. The computing stream waits for the copies through events; the host does
+// not wait.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@ namespace shoal::parallel {
 
 struct OffloadOptions {
   std::string directory = {};  // directory of the file; empty: TMPDIR, else /tmp
-  std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors stay
-  // Saved tensors that may still hold memory while they leave; saving another waits for the oldest.
+  std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors are not offloaded
+  // Maximum number of saved tensors that still hold memory while they are copied out. Saving one
+  // more waits for the oldest.
   int max_leaving = 2;
-  // Maximum number of tensors read back ahead of backward; when backward takes one, the next is
-  // read.
+  // Maximum number of tensors that are brought back ahead of backward. When backward takes one, the
+  // next one follows.
   int max_returning = 2;
-  // Pinned host memory for device tensors; it must outlive the Offloader, which keeps what it
-  // allocated. Null: the Offloader's own memory, which no statistics count.
+  // Pinned host memory for device tensors; must outlive the Offloader. Null: the Offloader's own
+  // memory, which no statistics count.
   MemoryResource* pinned = nullptr;
 };
 
 struct OffloadStatistics {
   std::int64_t tensors = 0, bytes = 0;  // offloaded
   std::int64_t early = 0;       // offloaded tensors that were back before backward asked for them
-  double waited_seconds = 0;    // computing thread blocked on the file, in either direction
+  double waited_seconds = 0;    // time that the computing thread waited for reads and writes
   std::int64_t held_bytes = 0;  // peak of the bytes in the file or pinned memory
 };
 

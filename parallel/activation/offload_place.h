@@ -1,8 +1,8 @@
 // Interface between the Offloader and the storage of offloaded tensors. Private to this folder.
 //
-// A saved tensor keeps its memory while it leaves; at most `max_leaving` tensors may do so. Of the
-// expected tensors, the next `max_returning` are brought back. A tensor that has not left by then
-// stays.
+// A saved tensor keeps its memory while it is copied out; at most `max_leaving` tensors may do so.
+// Of the expected tensors, the next `max_returning` are brought back. A tensor that still has its
+// memory when backward asks for it is used in place.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,7 @@
-// Device tensors are offloaded to pinned host memory. Copies out and copies in each have a stream.
-// Events order them, and the host never waits. The calls, not their timing, decide which tensors
-// leave and return. So every run uses the same memory, and a step can be captured.
+// Device tensors are offloaded to pinned host memory. One stream copies tensors out, another copies
+// them in. Events order the copies, and the host never waits. The order of the calls, not their
+// timing, decides which tensors leave and return. So every run uses the same memory, and a step can
+// be captured.
 //
 // - A copy out waits for the work queued on the computing stream when the tensor was saved. The
 //   computing stream waits for the copy before it gets the tensor's memory back.
@@ -72,7 +73,7 @@ class PinnedPlace final : public OffloadPlace {
     // If the tensor has not left, its copy out reads the memory that backward reads.
     wait(*item);
     advance();
-    // Limits the memory of both directions together.
+    // Limits the device memory of leaving and returning tensors together.
     let_leave(std::max(options_.max_leaving, options_.max_returning) - ahead_);
     return item->tensor;
   }

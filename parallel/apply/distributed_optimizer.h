@@ -32,8 +32,8 @@ struct DistributedOptimizerOptions {  // SMP's arguments and defaults
 struct HeldRun {
   const nn::Parameter* parameter = nullptr;
   std::string state;       // "exp_avg", ...; empty: the parameter's values
-  std::int64_t first = 0;  // first element in the parameter, row-major; tensor.count() elements
-                           // follow
+  std::int64_t first = 0;  // the run is elements [first, first + tensor.count()) of the parameter,
+                           // row-major
   // Contiguous f32 memory of the optimizer, to save from or load into. If the parameter is frozen
   // or has no master: its value, in the compute dtype.
   Tensor tensor;
@@ -42,8 +42,8 @@ struct HeldRun {
 
 class DistributedOptimizer {
  public:
-  // Steps `rule` on this rank's elements. `states`: memory of the rule's states, if not that of the
-  // model's context. `model` and `states` must outlive the object.
+  // Steps `rule` on this rank's elements. `states`: memory for the rule's states; null: the memory
+  // of the model's context. `model` and `states` must outlive the object.
   DistributedOptimizer(ParallelModel& model, std::unique_ptr<nn::UpdateRule> rule,
                        const DistributedOptimizerOptions& options = {},
                        MemoryResource* states = nullptr);

@@ -47,7 +47,7 @@ class StageMemory {
   double computing(const Holding& others, bool splits) const {
     double most = 0;
     Holding before = others;
-    double after = weights_.bytes;  // bytes of later pieces, whose input backward is done
+    double after = weights_.bytes;  // kept by the later pieces, whose input backward is done
     for (const Piece& piece : pieces_) {
       after -= weights_of(piece);
       double inside = 0, inside_after = weights_of(piece);

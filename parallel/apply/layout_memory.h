@@ -45,8 +45,8 @@ struct ActivationRequest {
   bool offloads = false;     // offloads the tensors that checkpoints keep
   OffloadOptions offload = {};
 };
-// Peak bytes of activations on pipeline rank `rank`, found by walking through its list of
-// `schedule`. A sent message is assumed to live through one more computation.
+// Peak bytes of activations on pipeline rank `rank`, found by walking through the rank's list in
+// `schedule`. A sent message is assumed to hold memory during one more computation.
 double peak_activations(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
                         const ActivationRequest& request);
 // Peak bytes of offloaded activations of `rank`. On a device every offloaded tensor is copied, even

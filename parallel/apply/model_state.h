@@ -45,8 +45,8 @@ struct OwnedRun {
 // f32 elements rounded up to whole cache lines.
 constexpr std::int64_t whole_lines(std::int64_t elements) { return (elements + 15) / 16 * 16; }
 
-// Elements that a rank keeps between two steps, including the gaps of its layout. `masters` is 0 if
-// values are f32 or rounded stochastically: then values are their own masters.
+// Elements that a rank keeps between two steps, including the gaps of its layout. If values are f32
+// or rounded stochastically, there are no separate masters and `masters` is 0.
 struct KeptElements {
   std::int64_t values = 0, gradients = 0, masters = 0;
 };
@@ -90,16 +90,16 @@ class ModelState {
   ModelState() = default;
 };
 
-// One group per set: all ranks that hold part `part` of `parts` of its gradients, over all copies.
-// Null if this rank holds none. A single group makes one sum. With a sum per replica, three or more
-// summands could be added in different orders, and replicas would drift apart. Collective over the
-// mesh.
+// One group per tied set: all ranks that hold part `part` of `parts` of the set's gradients, over
+// all copies. Null if this rank holds none. A single group makes one sum. With a sum per replica,
+// three or more summands could be added in different orders, and replicas would drift apart.
+// Collective over the mesh.
 std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
     const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);
 
-// Collective over the mesh, as are all calls. `tied` describes the whole model, in the same order
-// on every rank. options.fill must be set. `held` is equal on all ranks of dp except for the sizes
-// of parts. All arguments must outlive the result.
+// Collective over the mesh, as are all calls of the result. `tied` describes the whole model, in
+// the same order on every rank. options.fill must be set. `held` is equal on all ranks of dp except
+// for the sizes of parts. All arguments must outlive the result.
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<HeldParameter> held, bool splits,
                                              const std::vector<TiedSet>& tied,

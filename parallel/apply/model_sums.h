@@ -20,7 +20,7 @@ class ModelSums final : public nn::UpdateGroup {
   double sum_squares(double mine, double* loss) override;
   void sum_squares_in_place(const Tensor& mine, Stream stream) override;
   bool has_parts() const override;
-  // `sums` are those of ParallelModel::owned().
+  // `sums`: one for each run of ParallelModel::owned(), in that order.
   void sum_over_parts(std::span<nn::SquareSums> sums) override;
   void before_reading(Stream stream) override;
 

@@ -60,31 +60,33 @@ class ParallelModel {
   void wait_for_values() { state_->wait(); }  // before reading values in any other way
   void refresh();                             // call after writing into masters; blocks
 
-  // Parts that each microbatch's rows are divided into, and this rank's: with tensor parallelism
-  // and no prescaled_batch, the ranks of a tp group share the group's rows.
+  // Number of parts that each microbatch's rows are divided into, and the index of this rank's
+  // part. With tensor parallelism and no prescaled_batch, the ranks of a tp group share the rows.
   int batch_parts() const { return batch_parts_; }
   int batch_part() const { return batch_part_; }
-  std::int64_t sum_over_samples(std::int64_t value);  // of ranks with different samples; blocks
+  std::int64_t sum_over_samples(std::int64_t value);  // over ranks with different samples; blocks
 
   // Forward and backward of the plan's number of microbatches. Afterwards gradients are sums over
   // all ranks and microbatches. Returns the total loss on every rank. Blocks.
   StageLoss train(std::span<const Microbatch> microbatches);
   // train() on a device without host waits: all work is queued on context.stream. `losses`, f32
   // [microbatches] on the device, receives this rank's contributions to the total loss, not yet
-  // summed. Undefined if adds_losses() is false.
+  // summed. Pass an undefined tensor if adds_losses() is false.
   void queue_train(std::span<const Microbatch> microbatches, const Tensor& losses);
   bool adds_losses() const;
-  // queue_train() in two parts, on the host too. Runs the pipeline once for each plan's number of
-  // microbatches; the last run hands over gradients. Calls `after_forward` in the first.
+  // queue_train() in two parts, also with host kernels. Each run of the pipeline takes
+  // plan.pipeline.microbatches of them; the last run hands gradients over for reduction.
+  // `after_forward` is called once, after the forwards of the first run.
   void forward_backward(std::span<const Microbatch> microbatches, const Tensor& losses,
                         const std::function<void()>& after_forward = {});
   void finish_gradients();
-  // Runs such passes on this rank only, to test whether memory suffices; they must not communicate.
+  // Runs forward and backward on this rank only, to test whether memory suffices. The passes must
+  // not communicate.
   void try_step(std::span<const Microbatch> microbatches);
-  // The Reducer of all gradients; null: there is not exactly one.
+  // The Reducer of all gradients; null if there are several, or if gradients are sharded.
   Reducer* reducer() { return state_->reducer(); }
-  // Discards a step whose capture failed, so that none of its work has begun: after queue_train()
-  // or in the middle of the optimizer's queue_step(). Another step may follow.
+  // Discards a step whose capture failed: none of its work has begun. May be called after
+  // queue_train() or in the middle of the optimizer's queue_step(). Another step may follow.
   void abandon_step();
   // `logits`: receives the scores of each microbatch's rows (Chain::head_logits()) on one of the
   // ranks that read those rows; empty on the others. evaluate_own() returns this rank's part of the

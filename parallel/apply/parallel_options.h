@@ -35,9 +35,9 @@ struct ParallelOptions {
   // random bits depend only on this seed and the element's position in the full model, so they are
   // the same in any layout.
   std::optional<std::uint64_t> rounding_seed = {};
-  // Memory for the f32 masters of 16-bit values, if not the context's: pinned host memory, which
-  // device kernels read and write in place. It must outlive the object. With sharding it holds this
-  // rank's shard of the masters.
+  // Pinned host memory for the f32 masters of 16-bit values; device kernels read and write it in
+  // place. It must outlive the object. With sharding it holds this rank's shard of the masters.
+  // Null: masters are in the context's memory.
   MemoryResource* masters = nullptr;
   Tracer* tracer = nullptr;
   StepClock* clock = nullptr;  // counts the phases of training steps; may be null

@@ -54,7 +54,8 @@ struct BucketTiming {
 
 // The order in which to hand over buckets. Whenever one of `in_flight` slots becomes free, take the
 // ready bucket that the next forward needs first (priority as in ByteScheduler, SOSP 2019, and P3,
-// MLSys 2019). Slots become free as if one wire carried bucket after bucket at `bytes_per_second`.
+// MLSys 2019). The model of time is one link that carries bucket after bucket at
+// `bytes_per_second`.
 std::vector<int> plan_turns(std::span<const BucketTiming> buckets, double bytes_per_second,
                             int in_flight);
 

@@ -32,7 +32,7 @@ class BucketReduction {
 // Sums the squares of gradients over all ranks: `sum`, f64 [1] on a device, in place. The work is
 // queued on `stream`, which waits for it; the host does not. `counts` must be true on exactly one
 // of the ranks that hold the same gradients. If the sum of any rank is not finite, all results are
-// not finite. Null: there is one rank.
+// not finite. Returns null if there is only one rank.
 collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
                                           kernels::ReductionKernels& kernels, const Tensor& sum,
                                           bool counts, Stream stream);

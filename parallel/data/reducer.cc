@@ -11,8 +11,8 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// The plan of turns assumes one bucket at a time. With several at a time, the bucket that is needed
-// first would arrive later.
+// plan_turns() assumes that one bucket is reduced at a time. With several at a time, they would
+// share the link, and the bucket that is needed first would arrive later.
 constexpr int kPlannedInFlight = 1;
 
 std::int64_t bytes_of(const GradientBucket& bucket) {
@@ -98,8 +98,8 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
     parameter.set_ready_hook(
         [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });
   }
-  // Plans from measured times should not use the first step, which touches memory for the first
-  // time.
+  // The plan of turns uses measured times. It leaves out the first step, which is slower because it
+  // touches memory for the first time.
   if (reduction_->ranks() > 1 && buckets > 1)
     agreements_left_ = options.priority == BucketPriority::forward ? 3 : 1;
 }

@@ -172,7 +172,7 @@ Tensor ChainStage::backward(int index, Tensor gradient, bool weights_later) {
   Record& record = found->second;
   const Message shape = message(index);
   const Coordinates coordinates(context_, nullptr);
-  // If the output needs no gradient, everything up to here is frozen and nothing has to be walked.
+  // If the output needs no gradient, everything before it is frozen and backward has no work.
   if (record.output.needs_gradient())
     record.tape->backward(context_, record.output, std::move(gradient), {weights_later});
   record.output = {};

@@ -18,7 +18,7 @@ struct ScheduleOptions {
   int microbatches = 1;
   int chunks = 1;               // stages per rank; virtual_interleaved: any; zero_bubble_v: 2
   int group = 0;                // virtual_interleaved: consecutive microbatches per chunk; 0: ranks
-  int active_microbatches = 0;  // interleaved: limit in flight; 0: ranks + 2; simple ignores it
+  int active_microbatches = 0;  // interleaved: maximum in flight; 0: ranks + 2
   PipelineCosts costs = {};     // used to generate `interleaved`
   bool forward_only = false;
   int receive_ahead = 1;  // number of compute actions by which receives are posted early

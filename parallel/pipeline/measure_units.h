@@ -21,8 +21,8 @@ struct MeasureOptions {
   // memory. Times are measured without offloading, because a pipeline hides the wait for a file.
   std::optional<OffloadOptions> offload = {};
   // Counts the context's memory and the memory of the unit's groups
-  // (CommunicatorOptions::counted_by), so that tensor-parallel exchanges are included. Its peaks
-  // are reset. Null: only the context's memory is counted.
+  // (CommunicatorOptions::counted_by), so that tensor-parallel exchanges are included.
+  // measure_units() resets its peaks. Null: only the context's memory is counted.
   CountingMemory* counted_by = nullptr;
 };
 

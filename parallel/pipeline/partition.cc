@@ -129,7 +129,8 @@ Partition with_costs(std::vector<UnitRange> stages, const Costs& costs) {
 
 // The best cut, assuming that the memory of all stages totals `all_bytes`.
 std::vector<UnitRange> best_cut_at(const Costs& costs, std::size_t stages, double all_bytes) {
-  // best[s][j]: the first j units on the first s stages: largest cost, then sum of squares.
+  // best[s][j] is the best score of a cut of the first j units into s stages. A score is the
+  // largest cost, then the sum of squared costs.
   using Score = std::pair<double, double>;
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const std::size_t n = costs.units();
@@ -156,11 +157,11 @@ std::vector<UnitRange> best_cut_at(const Costs& costs, std::size_t stages, doubl
   return cut;
 }
 
-// The memory of all stages depends on the cut. It grows if early stages, which keep more
-// microbatches, have more units, and tied weights count on each stage. Dividing by each cut's own
-// sum would make waste look cheap. So one sum is used for all cuts, and the search repeats with the
-// sum of the best cut until that cut repeats. If the cuts alternate instead, they differ little,
-// and the one whose largest share of its own sum is smallest is taken.
+// The total memory of all stages depends on the cut: early stages keep more microbatches, and each
+// stage that reads a tied weight holds it. Dividing by each cut's own total would make waste look
+// cheap. So one search uses one total for all cuts. The next search uses the total of the best cut
+// found, until a cut repeats. If several cuts alternate, they differ little. Then the cut whose
+// largest cost, relative to its own total, is smallest is taken.
 std::vector<UnitRange> best_cut(const Costs& costs, std::size_t stages) {
   std::vector<std::vector<UnitRange>> seen;
   double all_bytes = costs.usual_bytes();

@@ -60,11 +60,12 @@ struct Partition {
 };
 
 // Cuts the units into contiguous, non-empty stages so that the largest cost is minimal. Memory
-// shares are relative to the total memory of all stages of the cut. Among such cuts, a
-// stage-by-stage choice evens out the costs. Measured seconds vary a little, and the cut should
-// not: the cut by work instead of seconds is taken if its largest cost is within kSteady of the
-// best. More stages than units, or a memory_weight outside [0, 1], throws invalid_argument with the
-// numbers.
+// shares are relative to the total memory of all stages of the cut. If several cuts have the same
+// largest cost, the sum of squared costs decides, stage by stage.
+//
+// Measured seconds vary from run to run, but the cut should not. So the cut by work is taken if its
+// largest cost in seconds is within kSteady of the best. Throws invalid_argument with the numbers
+// if there are more stages than units, or if memory_weight is outside [0, 1].
 inline constexpr double kSteady = 0.05;
 Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options);
 

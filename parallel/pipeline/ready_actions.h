@@ -20,7 +20,7 @@ class ReadyActions {
   // which they may run. Returns true if all lists ran to their ends.
   bool play(const std::function<void(int rank, std::size_t index)>& visit);
 
-  // After an incomplete play(): each rank's position, and what it waits for.
+  // After an incomplete play(): a rank's position in its list, and the action that it waits for.
   std::size_t position(int rank) const { return next_[static_cast<std::size_t>(rank)]; }
   std::string waits_for(int rank) const;
 

@@ -37,8 +37,8 @@ struct Simulation {
   std::vector<std::vector<SimulatedAction>> actions;  // as in the schedule
   // Idle share of all ranks' time: (p-1)/(m+p-1) for GPipe and 1F1B with equal costs.
   double idle_share() const;
-  // Idle time relative to the busiest rank's computing time: (p-1)/m there, (p-1)/(v m)
-  // interleaved.
+  // Idle time relative to the busiest rank's computing time. With equal costs: (p-1)/m for GPipe
+  // and 1F1B, (p-1)/(v m) with v virtual stages per rank.
   double bubble() const;
 };
 
@@ -47,8 +47,8 @@ struct Simulation {
 // to its end, this throws invalid_argument.
 Simulation simulate(const Schedule& schedule, const PipelineCosts& costs = {});
 
-// For each stage, microbatches whose activations it keeps when its rank's stages together keep the
-// most; at least one. For PartitionOptions::microbatches_kept.
+// For each stage: the number of microbatches whose activations it keeps at the moment when all
+// stages of its rank together keep the most; at least 1. For PartitionOptions::microbatches_kept.
 std::vector<int> microbatches_kept(const Schedule& schedule);
 
 // One line per rank, `width` characters wide: digits are forwards (the last digit of the

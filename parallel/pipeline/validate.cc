@@ -102,7 +102,7 @@ class Inspector {
     }
   }
 
-  // Per microbatch one F, and either one B or I and W.
+  // Each microbatch has one F, and either one B or one I and one W.
   void check_complete(int stage) {
     const int rank = rank_of(stage);
     std::set<Key> has;
@@ -136,7 +136,7 @@ class Inspector {
   // For each pair of ranks: sends and receives match in order.
   void check_wires() {
     struct End {
-      Action action;  // as the receive
+      Action action;  // the receive; for a send, the receive that matches it
       std::size_t index;
     };
     std::map<std::pair<int, int>, std::vector<End>> sent, received;  // (from, to)

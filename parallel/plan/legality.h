@@ -25,8 +25,8 @@ struct LayoutModel {
   // For tensor parallelism: common divisors of the heads and inner widths of all layers. 0: none.
   std::int64_t heads = 0, inner = 0;
 };
-// Reads them from a model whose parameters need no values yet. If layers differ, gives the greatest
-// common divisor. Modules of kinds that a user registered check themselves.
+// Reads these properties from a model whose parameters need no values yet. If layers differ, gives
+// the greatest common divisor. Modules of kinds that a user registered check themselves.
 LayoutModel layout_model(const nn::Chain& chain);
 
 struct LayoutProblem {

@@ -46,7 +46,7 @@ struct PartitionChoice {
   bool measured = true;        // cut by measured unit costs; false: by parameter counts
   std::string counts = {};     // "4,3,2": units of each stage
   std::vector<std::string> first_units = {};  // first unit of each stage, by name
-  bool by_hand = false;                       // `stage_of`; others: default_partition
+  bool by_hand = false;  // cut by `stage_of`; units it does not name go to default_partition
   std::map<std::string, int> stage_of = {};
   int default_partition = 0;
   std::string file = {};  // read if `load` is set, else written by write_partition()
@@ -83,7 +83,7 @@ struct ActivationPlan {
 // Element types.
 struct PrecisionPlan {
   DType dtype = DType::f32;  // dtype of values and activations; the optimizer updates f32 masters
-  std::optional<nn::LossScalerOptions> loss_scaling = {};  // f16; nullopt: GradScaler's
+  std::optional<nn::LossScalerOptions> loss_scaling = {};  // f16; nullopt: GradScaler's defaults
   bool operator==(const PrecisionPlan&) const = default;
 };
 

@@ -77,8 +77,7 @@ struct SmpOnlyFlag {
 struct SmpOnlyNumber {
   std::int64_t value;
 };
-// The key begins with "_", which marks a comment elsewhere. It is refused, so that it is not
-// ignored.
+// A key that begins with "_". OptionSet would ignore it as a comment; the parser refuses it.
 struct SmpInternal {};
 
 enum class SmpOrigin { version1, version2, both, ours };

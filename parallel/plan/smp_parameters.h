@@ -42,15 +42,15 @@ struct SmpParameters {
   std::vector<std::string> notices = {};  // each names a key without effect and the reason
 };
 
-// The object of SMP's keys in `json`, which may have {"enabled": ..., "parameters": {...}} around
-// it. nullopt: it is not enabled, which means no model parallelism. Throws invalid_argument if
-// there is more around it.
+// Returns the object of SMP's keys. `json` is that object, or the wrapper {"enabled": ...,
+// "parameters": {...}}. nullopt: `enabled` is false, which means no model parallelism. Throws
+// invalid_argument if the wrapper has other keys.
 std::optional<nlohmann::json> given_smp_keys(const nlohmann::json& json,
                                              const std::string& source = "mp_parameters");
 
-// `json`: as above; nothing that is not enabled has an effect. Throws
-// invalid_argument with every problem, one per line, each naming its key; for an unknown key also
-// the nearest one. `source` says in messages where the object was found.
+// `json`: as above; parameters that are not enabled have no effect. Throws invalid_argument with
+// every problem, one per line. Each line names its key, and the nearest key if that one is unknown.
+// `source` says in messages where the object was found.
 SmpParameters parse_smp_parameters(const nlohmann::json& json, const RunValues& run = {},
                                    const std::string& source = "mp_parameters");
 

@@ -66,8 +66,8 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
     std::shared_ptr<TwoHops> hops_;
     std::shared_ptr<Entry> entry_;
   };
-  // Starts the second hop of the front entry. Its first hop is done, or ordered before in the
-  // stream (NCCL).
+  // Starts the second hop of the front entry. Its first hop is done, or (NCCL) precedes the second
+  // in the stream.
   void go_on() {
     Entry& entry = *waiting_.front();
     entry.second = groups_.replicas->all_reduce(entry.part, entry.part, entry.count, DType::f32,
@@ -98,8 +98,8 @@ class ShardReduction final : public BucketReduction {
   void agree(std::span<std::int32_t> numbers) override {
     const auto count = static_cast<std::int64_t>(numbers.size());
     groups_.shard->host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
-    // Now each shard group agrees. In each `replicas` group, rank 0 belongs to the first shard
-    // group and broadcasts its numbers.
+    // Now the ranks of each shard group agree. In each `replicas` group, rank 0 belongs to the
+    // first shard group and broadcasts its numbers.
     if (groups_.replicas)
       groups_.replicas->host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
   }

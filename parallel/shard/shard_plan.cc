@@ -77,7 +77,7 @@ void append(BucketPlan& plan, std::span<const int> parameters, std::span<const s
 }  // namespace
 
 BucketOptions ShardPlanOptions::bucket_options() const {
-  // Bytes must fit into 64 bits; no bucket is ever that long.
+  // The cap keeps bytes within 64 bits; no real bucket reaches it.
   const auto bytes = [](std::int64_t elements) {
     return std::min(elements, std::int64_t{1} << 60) * kBytes;
   };

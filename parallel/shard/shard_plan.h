@@ -49,8 +49,9 @@ struct ShardPlan {
   }
 };
 
-// Sets of parameters (indices into `counts`) that share buckets with no others. Ranks that hold the
-// same set cut it alike; other parameters do not matter. A parameter is in at most one set.
+// Sets of parameters (indices into `counts`) that share buckets with no other parameters. Ranks
+// that hold the same set cut it alike, whatever other parameters they hold. A parameter is in at
+// most one set.
 using ShardSets = std::span<const std::vector<int>>;
 
 // Levels 1 and 2. `counts`: elements of each parameter in the order of registration.

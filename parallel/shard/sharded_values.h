@@ -27,9 +27,9 @@ class ShardedValues {
   // parameters become whole copies in the compute dtype.
   //
   // `rounding_seed` (bf16): no masters, as in nn::MasterWeights; a rank updates its part of the
-  // values. `masters`: memory for the masters if not `memory`: pinned host memory, which device
-  // kernels read and write in place. All arguments must outlive the object. The shard group must
-  // also outlive the parameters' values, which lie in its memory.
+  // values. `masters`: pinned host memory for the masters, which device kernels read and write in
+  // place; null: `memory`. All arguments must outlive the object. The shard group must also outlive
+  // the parameters' values, which lie in its memory.
   //
   // If a parameter has no value yet, `fill` sets it just before it is sharded (delayed parameter
   // initialisation: nn::materialize(context, {&parameter}, DType::f32)). Then with level 3 no rank

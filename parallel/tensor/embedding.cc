@@ -19,7 +19,7 @@ using nn::Value;
 // i32 [ids]: the entries of `map`, i32 [V], at the ids. Computed without reading ids on the host.
 Tensor looked_up(Context& context, const Tensor& ids, const Tensor& map) {
   const Tensor found = context.empty(ids.shape(), DType::i32);
-  // Rows of one element, whose bits are copied.
+  // The kernel sees the i32 values as f32 rows of one element and copies their bits.
   const auto of_bits = [](const Tensor& tensor) {
     return View{tensor.view().data, {tensor.count(), 1}, DType::f32, tensor.device()};
   };

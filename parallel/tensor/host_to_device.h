@@ -32,7 +32,7 @@ class HostToDevice {
   std::optional<PinnedStaging> staging_;  // for the device of the first call
 };
 
-// True if both are the same elements, or both are undefined.
+// True if both tensors refer to the same elements in memory, or both are undefined.
 bool same_memory(const Tensor& a, const Tensor& b);
 // An uninitialised tensor that owns its host memory.
 Tensor host_tensor(const Shape& shape, DType dtype);
@@ -41,8 +41,8 @@ Tensor host_tensor(const Shape& shape, DType dtype);
 struct HostTargets {
   Tensor targets, values;
 };
-// The tensor itself if it is in host memory, or its HostTargets::values. Undefined: the host does
-// not know the values.
+// Returns the tensor itself if it is in host memory, else its HostTargets::values. Undefined: the
+// host does not know the values.
 Tensor known_on_host(nn::Context& context, const Tensor& tensor);
 // The same, but copies unknown values to the host and waits for the copy.
 Tensor on_host(nn::Context& context, const Tensor& tensor);

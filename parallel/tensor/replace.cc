@@ -86,7 +86,7 @@ std::unique_ptr<nn::Module> cut_head(std::unique_ptr<nn::Module>& original,
   nn::LmHeadConfig config = head.config();
   config.tied = parameters.part_of(*whole);
   const bool cuts = !config.tied;
-  if (cuts) {  // its own weight, or one that its owner must have replaced before
+  if (cuts) {  // add() below throws if a module that shares the weight was replaced earlier
     config.vocabulary = whole->shape()[0];
     config.channels = whole->shape()[1];
     config.std = whole->initializer().std;

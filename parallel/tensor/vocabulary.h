@@ -44,13 +44,12 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
 //
 // Hidden states are local; targets [B, T] cover all positions of this rank's samples. Rows without
 // a target are skipped in evaluation, where the host reads the targets, and if the host knows the
-// targets (HostTargets). Otherwise every row is computed, rows without a target have loss
-// 0, and the result's `targets` is -1. loss_sum and targets are the group's, the same on each of
-// its ranks.
+// targets (HostTargets). Otherwise every row is computed, rows without a target have loss 0, and
+// the result's `targets` is -1. loss_sum and targets cover the group and are equal on its ranks.
 class VocabularyParallelHead final : public nn::HeadLoss {
  public:
-  // `config` describes the whole layer. Only `config.tied` is this rank's part: that of the same
-  // group's embedding.
+  // `config` describes the whole layer, except for `config.tied`: this is the part that this rank's
+  // embedding holds.
   VocabularyParallelHead(const TensorParallel& group, const nn::LmHeadConfig& config);
   VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,
                          std::int64_t channels, float std);
