@@ -19,7 +19,7 @@ struct ConvertOptions {
   std::string from = {}, to = {};   // directories; `to` must not exist, or be empty
   int shards = 0;                   // at most kMostShards; 0: whole tensors
   std::optional<DType> dtype = {};  // f32, bf16 or f16, for floating weights; nullopt: unchanged
-  bool optimizer = true;            // include optimizer state, if any; unchanged
+  bool optimizer = true;            // include optimizer state, if any; its dtype stays
   std::string setup = {};           // directory of config.json and tokenizer; empty: `from`
   std::int64_t max_file_bytes = 5'000'000'000;  // size limit of each file model-00001-of-...
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // bytes; may be empty

@@ -133,7 +133,7 @@ struct Holder {
     return own;
   }
 
-  // The same length for each beat, because it overwrites the previous text.
+  // The text has the same length for each beat, because it overwrites the previous one.
   std::string text() const {
     nlohmann::ordered_json json;
     json["host"] = host;
@@ -299,8 +299,8 @@ struct RunLock::Impl {
   }
 
   // Measures with this process's own clock, because hosts' clocks may differ. True: the file did
-  // not change during the lease. False: it is gone, or it is another run's lock. Refuses if its
-  // holder lives.
+  // not change during the lease. False: the file is gone, or it is another run's lock. Throws if
+  // the holder beats again.
   bool stands_still(const std::string& seen, const std::optional<Holder>& holder) const {
     tell(fmt::format("note: {} is in use by {}: waiting up to {:g} s to see whether it still lives",
                      output_dir, holder ? holder->name() : "the run that wrote " + path,

@@ -27,7 +27,7 @@ inline constexpr std::string_view kRunLockFile = "run.lock";
 
 struct RunLockTimes {
   double beat = deadlines::kRunBeat;    // seconds between two beats of the holder
-  double lease = deadlines::kRunLease;  // seconds without a beat after which it is dead
+  double lease = deadlines::kRunLease;  // seconds without a beat until the holder counts as dead
 };
 
 class RunLock {

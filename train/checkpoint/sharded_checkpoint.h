@@ -26,7 +26,8 @@ struct HeldData {
 std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetensors"
 // Writes the shard of rank `rank` of `ranks`, replacing one of that name. A rank that holds nothing
 // writes an empty shard. `save` ("step 20") identifies the save: all ranks pass the same name, and
-// every save has another. Readers use it to detect that a save over older shards was interrupted.
+// each save has a different one. Readers use it to detect that a save over older shards was
+// interrupted.
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldData> tensors, const std::string& save);
 // The same without holding all tensors in memory. `data(i)` is called once per tensor, in any
@@ -72,8 +73,8 @@ class ShardedCheckpoint {
   int shards() const { return static_cast<int>(files_.size()); }
 
   // Reads wanted.count() elements in the order of `wanted`, converted to the dtype of `into`.
-  // Throws invalid_argument for another whole shape, not_found with the nearest name for an unknown
-  // one.
+  // Throws invalid_argument if the checkpoint's tensor has another whole shape. Throws not_found,
+  // with the nearest name, if there is no tensor of this name.
   void read(const TensorShard& wanted, const View& into) const;
 
  private:

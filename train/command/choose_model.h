@@ -32,15 +32,14 @@ ChosenModel choose_model(const ModelArguments& arguments);
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
 
 // Returns the padding id. For a decoder with a task head: config.json's, otherwise the tokenizer's
-// padding, otherwise the tokenizer's end of text, as is usual with transformers; stored in
-// config.json. For other models: the tokenizer's. `notices` reports if the tokenizer has no
-// padding.
+// padding, otherwise the tokenizer's end of text, as is usual with transformers. This id is stored
+// in config.json. For other models: the tokenizer's. Adds a notice if the tokenizer has no padding.
 TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
                      std::vector<std::string>& notices);
 
 // A Hugging Face directory: `path` itself or, if it contains only checkpoints, its newest complete
-// one. Verifying that reads every byte, with signs of progress (runtime/base/progress.h). Throws
-// not_found, naming the places searched.
+// one. Verifying a checkpoint reads every byte, with signs of progress (runtime/base/progress.h).
+// Throws not_found, naming the places searched.
 std::string model_directory(const std::string& path);
 // The same for all ranks of a job: one rank per host calls `find` and shares its answer with the
 // others. Collective, even with an empty path, which stays empty. An error on one rank is thrown on

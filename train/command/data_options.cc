@@ -66,11 +66,11 @@ nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup
       data.max_train_samples ? nlohmann::json(*data.max_train_samples) : nlohmann::json();
   const bool takes_off = data.validation_file.empty() && !setup.samples;
   options["validation_split_percentage"] = takes_off ? data.validation_split_percentage : 0.0;
-  if (world.rank == 0) {  // requests of other ranks would return the same
+  if (world.rank == 0) {  // the other ranks would request the same remote file
     const auto file = setup.sources.open(data.train_file);
     options["train_file"] = fmt::format(
         "{}, {} bytes", std::filesystem::path(data.train_file).filename().string(), file->size());
-    // Not for remote files, which would have to be fetched again.
+    // A digest of a remote file would fetch the whole file once more.
     if (is_local(data.train_file)) options["train_file_content"] = content_digest(*file);
   }
   return options;

@@ -7,7 +7,7 @@ namespace shoal::command {
 
 struct TrainNeeds {
   struct Path {
-    std::string option, value;  // for example "train_file"; one of the names in its value
+    std::string option, value;  // "train_file"; the path, or one path of the option's list
     bool is_list = false;       // a file that names others, given as @FILE
   };
   bool bf16 = false, gpu = true;

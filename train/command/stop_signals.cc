@@ -17,7 +17,7 @@ extern "C" void on_stop_signal(int number) { stop_signal = number; }
 StopSignals::StopSignals() {
   for (std::size_t i = 0; i < kNumbers.size(); ++i) {
     ::sigaction(kNumbers[i], nullptr, &before_[i]);
-    // The parent (nohup, a shell's background job) may have it ignored.
+    // The parent (nohup, a shell's background job) may have set this signal to be ignored.
     if (before_[i].sa_handler == SIG_IGN) continue;
     struct sigaction action{};
     action.sa_handler = on_stop_signal;
@@ -29,7 +29,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  // With its flags: Python's handlers interrupt system calls.
+  // sigaction() restores the flags too: Python's handlers interrupt system calls.
   for (std::size_t i = 0; i < kNumbers.size(); ++i) ::sigaction(kNumbers[i], &before_[i], nullptr);
 }
 

@@ -30,7 +30,7 @@ class StopSignals {
   std::array<struct sigaction, kNumbers.size()> before_{};
 };
 
-// Ends the process as this signal does where it has no handler. Call without StopSignals.
+// Ends the process as this signal does without a handler. No StopSignals may exist.
 [[noreturn]] void end_by(int signal);
 
 }  // namespace shoal::command

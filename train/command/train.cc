@@ -264,18 +264,18 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources) 
       print_help();
       return 0;
     }
-  stop_signal = 0;  // of a run before this one
+  stop_signal = 0;  // forget the signal of an earlier run
   return run_stages({.words = words}, add_sources, nullptr);
 }
 
 int train(Guest& guest) {
   int status = 0;
-  stop_signal = 0;  // of a run before this one
+  stop_signal = 0;  // forget the signal of an earlier run
   {
     const StopSignals signals;
     status = run_stages({.json = &guest.options}, [](SourceRegistry&) {}, &guest);
   }
-  // Also if it came too late to stop anything, or if the run failed because of it.
+  // A signal decides the status, even if it came too late to stop the run or made the run fail.
   return stop_signal != 0 ? 128 + stop_signal : status;
 }
 

@@ -257,12 +257,12 @@ class RankRun {
                     unigram_));
   }
 
-  // Adds its results to those of the training run, if that used the same directory.
   void prepare_evaluation() {
     say_notices();  // evaluation sets may have skipped rows, too
     trainer_->take_output_dir();
   }
-  // Like transformers' save_metrics(combined=True), but a training run replaces older results.
+  // Like transformers' save_metrics(combined=True): a run that only evaluates adds its results to
+  // those in output_dir. A training run replaces them.
   nlohmann::ordered_json all_results() const {
     const std::string path = a_.output_dir + "/all_results.json";
     if (a_.do_train || !path_exists(path)) return results_;

@@ -30,7 +30,7 @@ struct RankParts {
   int threads;                             // of this rank
   Tracer* tracer;
   std::vector<std::string> notices;  // for rank 0 to print
-  bool& training_began;              // set once; later failures are not wrong options
+  bool& training_began;              // set when training begins; status 2 is then impossible
   Guest* guest;                      // null: the program `shoal train`
 };
 

@@ -11,8 +11,8 @@
 namespace shoal {
 namespace {
 
-// Word 3 of the Philox counter. Permutations with the same seed use small numbers there, so both
-// draw different random numbers.
+// Word 3 of the Philox counter. Permutations with the same seed use small numbers there, so masking
+// and permutations draw different random numbers.
 constexpr std::uint32_t kSite = 0x6d6c6d00;
 
 std::uint64_t threshold(double probability) {

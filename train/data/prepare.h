@@ -27,7 +27,7 @@ struct PrepareOptions {
   // `first` takes them from the front, as run_clm's validation_split_percentage does.
   double validation_fraction = 0.0;
   enum class Split { first, last, scattered } split = Split::last;
-  std::uint64_t split_seed = 42;  // scattered: hashed with each document's ordinal
+  std::uint64_t split_seed = 42;  // `scattered` hashes it with each document's ordinal
 
   // Wraps each document in the tokenizer's template, as run_clm and run_mlm do: Llama's leading
   // <s>, BERT's [CLS] ... [SEP]. GPT-2's template adds nothing.
@@ -59,8 +59,8 @@ struct PreparedSplit {
 
 struct PreparedData {
   PreparedSplit train, validation;
-  bool reused = false;  // an earlier result for the same bytes, options and tokenizer
-  std::string key;      // SHA-256 over those; part of the file names
+  bool reused = false;  // true: the files existed already
+  std::string key;      // SHA-256 over input bytes, options and tokenizer; part of the file names
   double seconds = 0;
 };
 

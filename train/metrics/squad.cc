@@ -32,8 +32,8 @@ std::string utf8(const icu::UnicodeString& text) {
   return result;
 }
 
-// An article counts between characters that are not part of a word and need not be spaces. Each
-// article becomes a space; words are then split at spaces.
+// Replaces each article by a space and then splits at spaces. An article is a run of word
+// characters; its neighbours may be any other characters, not only spaces.
 std::vector<std::string> words_of(std::string_view text) {
   icu::UnicodeString lower =
       icu::UnicodeString::fromUTF8(

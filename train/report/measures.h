@@ -51,8 +51,8 @@ const Number* find(const std::vector<Number>& numbers, std::string_view key);
 std::vector<std::string> metric_names(const Records& evaluations);
 int better_direction(std::string_view metric);
 
-// Efficiency T(N) / (N * T(1)). If no run has one rank, relative to the fewest ranks N0: N0 * T(N)
-// / (N * T(N0)).
+// The efficiency of N ranks is T(N) / (N * T(1)), where T is throughput. If no run has one rank, it
+// is relative to the smallest number of ranks N0: N0 * T(N) / (N * T(N0)).
 struct ScalingPoint {
   std::int64_t ranks = 1;
   double throughput = 0;  // median of the runs with this number of ranks

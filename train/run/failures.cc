@@ -86,7 +86,7 @@ std::vector<Failure> words_of_all(const World& world, Store& store, const std::s
     return all;
   }
   std::vector<Failure> all(static_cast<std::size_t>(world.size));
-  // Rank 0 may serve the store, so nothing can be exchanged there.
+  // If rank 0 is gone, the store may be gone with it, because rank 0 may serve the store.
   if (world.rank != 0 && is_gone(0))
     throw Error(ErrorCode::peer_lost, "rank 0 has ended, or is stopped");
   store.set(fmt::format("{}/{}", label, world.rank), packed(mine));
@@ -178,7 +178,8 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     all = words_of_all(world, store, label, mine, deadline, is_gone);
     all_heard = std::ranges::none_of(all, &Failure::gone);
   } catch (const Error& gone) {
-    // Also if another rank aborted the job: its reason may be in the log of another host.
+    // The ranks cannot agree on one reporter, so each rank reports. This rank does so even if it
+    // only noticed another's abort, because the reason may be in the log of another host.
     tell(own ? own->what() : gone.what());
     return own ? mine.status : kFailed;
   }

@@ -20,7 +20,7 @@ class Task {
   virtual ~Task() = default;
 
   virtual nn::Module& module() = 0;
-  // The module as a chain of units, which pipelines and sharding need; null: it is not one.
+  // The module as a chain of units, which pipelines and sharding need; null: it is no chain.
   virtual nn::Chain* chain() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
   // The fields of config.json that the model knows, with their values. Null: not known, so a
@@ -40,7 +40,7 @@ class Task {
   // The model's input for a batch, without its LossOptions. `memory` is host memory. Bad ids throw
   // invalid_argument with the numbers.
   virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const = 0;
-  // Empty targets, for `rows` rows of `length` positions that have no targets.
+  // Labels that mean "no target", for `rows` rows of `length` positions.
   virtual Tensor no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const;
   // Runs the forward on chain_input() or a copy of it in the kernels' memory. The loss is
   // loss_scale × sum over valid targets.

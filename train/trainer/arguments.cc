@@ -491,7 +491,7 @@ void check_arguments(const TrainingArguments& a) {
     else if (a.eval_strategy == Interval::steps) {
       const double eval_steps = a.eval_steps.value_or(a.logging_steps);
       const double times = a.save_steps / eval_steps;
-      // Tolerance for 0.3 / 0.1.
+      // Allows rounding errors: in floating point, 0.3 / 0.1 is not exactly 3.
       if (std::abs(times - std::round(times)) > 1e-6 * times || times < 0.5)
         refuse(
             fmt::format("load_best_model_at_end needs save_steps ({}) to be a multiple of "

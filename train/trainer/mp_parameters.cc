@@ -76,7 +76,8 @@ void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.collectives = how.collectives;
 }
 
-// Evaluation computes in the precision of training. Without training, in the precision asked for.
+// Evaluation computes in the precision of training. A run that does not train evaluates in the
+// precision that bf16_full_eval or fp16_full_eval asks for.
 void take_full_eval(TrainingArguments& a) {
   const auto take = [&a](bool asked, const char* name, bool& here, bool other) {
     if (!asked || here || (a.bf16_auto && &here == &a.bf16)) return;
@@ -93,7 +94,7 @@ void take_full_eval(TrainingArguments& a) {
   take(a.fp16_full_eval, "fp16", a.fp16, a.bf16);
 }
 
-// The run is then one without mp_parameters.
+// If "enabled" is false, the run continues as if mp_parameters were not given.
 void drop_if_disabled(nlohmann::json& smp) {
   if (!smp.empty() && !parallel::given_smp_keys(smp)) smp = nlohmann::json::object();
 }

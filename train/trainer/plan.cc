@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-// Converts to an integer the `steps` that `option` asks for. Above kMostSteps, a double cannot
+// Converts the `steps` that `option` asks for to an integer. Above kMostSteps, a double cannot
 // represent every integer.
 std::int64_t whole(double steps, std::string_view option, double value) {
   SHOAL_CHECK(steps <= static_cast<double>(kMostSteps),
@@ -18,8 +18,8 @@ std::int64_t whole(double steps, std::string_view option, double value) {
   return static_cast<std::int64_t>(steps);
 }
 
-// Resolves a count of steps; below 1, a share of all steps. An interval longer than the run is
-// allowed.
+// Resolves a number of steps; a value below 1 is a share of all steps. An interval longer than the
+// run is allowed.
 std::int64_t resolve(double steps, std::int64_t total) {
   const double count = steps < 1 ? std::ceil(steps * static_cast<double>(total)) : steps;
   return static_cast<std::int64_t>(std::clamp(count, 1.0, static_cast<double>(kMostSteps)));

@@ -37,8 +37,8 @@ struct StepWork {
   double targets = 1;              // targets of the step over all ranks
   nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine may multiply its own scale
   // `update`: zero-based index of the update that `learning_rate` belongs to. If results of earlier
-  // steps are not known yet, it assumes that none was skipped; the device then uses the rate, given
-  // earlier, of the update that it actually reached.
+  // steps are not known yet, `update` assumes that none was skipped. If one was, the device uses
+  // the rate that an earlier step gave for the update that it actually reached.
   double learning_rate = 0;
   std::int64_t update = 0;
   // False: the host does not wait for a step on a device; collect() returns its results later. With

@@ -130,8 +130,8 @@ class Trainer {
   ~Trainer();
 
   // Waits for exclusive use of output_dir, and keeps it until the Trainer is destroyed. Throws
-  // invalid_argument if another run uses it. train() calls it too. If it is called before, a signal
-  // ends the wait at once. Collective.
+  // invalid_argument if another run uses it. train() calls it too. If the program calls it before
+  // train(), a signal ends the wait at once. Collective.
   void take_output_dir();
   // Call before replacing a file in output_dir. Throws unavailable if another run has taken the
   // directory.
@@ -163,8 +163,8 @@ class Trainer {
   // Lines that describe the run, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
   std::string describe_capture() const;  // how steps were captured; empty: no step was
-  // Current and peak bytes by tag, pinned memory separately; and offloaded activations, or a note
-  // that there were none.
+  // Current and peak bytes by tag, with pinned memory listed separately. Then the offloaded
+  // activations, or a note that none were offloaded.
   std::vector<std::string> memory_report() const;
   // Statistics of this rank's offloaded activations; nullopt without offloading. Graph replays are
   // not counted.

@@ -71,8 +71,8 @@ std::optional<BpeDefinition> byte_level_of(ComposedDefinition& definition) {
     return std::nullopt;
   const PreTokenizerStep& bytes = cut.back();
   const bool split_is_gpt2 = cut.size() == 2 && cut[0].kind == Kind::gpt2;
-  // Not equivalent if ByteLevel splits again, because it would get the first split's words as its
-  // texts.
+  // If ByteLevel splits too, it gets the words of the first split as its texts. ByteLevelBpe cannot
+  // do that.
   if (split_is_gpt2 && (bytes.use_regex || bytes.add_prefix_space)) return std::nullopt;
   const auto is_split = [](const PreTokenizerStep& step) { return step.kind == Kind::split; };
   if (!split_is_gpt2 && !std::all_of(cut.begin(), cut.end() - 1, is_split)) return std::nullopt;

@@ -17,8 +17,8 @@ class Charsmap {
   // corrupt_data, with `source` prefixed, if the bytes are not such a map.
   Charsmap(std::string_view bytes, const std::string& source);
 
-  // Hugging Face's replacement for the whole of `chunk`: that of its shortest prefix with a
-  // replacement. Valid as long as the map.
+  // Hugging Face's replacement for the whole of `chunk`: the map's replacement for the shortest
+  // prefix of `chunk` that it contains. nullopt: it contains none. Valid as long as the map.
   std::optional<std::string_view> transform(std::string_view chunk) const;
 
  private:

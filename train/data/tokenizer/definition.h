@@ -117,7 +117,7 @@ WordPieceDefinition parse_word_piece(const nlohmann::json& file, const std::stri
 WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::string& source,
                                     const WordPieceFileOptions& options);
 
-// --- composed_definition.cc, components.cc; spiece_proto.h has the other way ---------------------
+// --- composed_definition.cc, components.cc; spiece_proto.h reads SentencePiece's models ----------
 // `file`: a tokenizer.json with a Unigram or BPE model. Throws as tokenizer_from_json() does.
 ComposedDefinition parse_composed(const nlohmann::json& file, const std::string& source);
 // Parses the raw JSON parts of a definition into its steps.

@@ -78,12 +78,12 @@ class PieceNormalizer {
   std::vector<NormalizerStep> steps_;
   bool has_table_ = false, verbatim_ = false;
   std::string prefix_;                 // inserted before text if verbatim_
-  std::array<bool, 256> plain_{};      // has the same replacement everywhere
+  std::array<bool, 256> plain_{};      // by byte: its replacement does not depend on neighbours
   std::array<char, 256> table_{};      // the replacement of a plain byte, if it is one byte
   std::array<std::string, 128> wide_;  // by byte: a replacement of several bytes
   int only_wide_ = kNoWide;            // the byte in wide_ if there is only one
   bool changes_ = false;               // table_ changes some byte
-  std::array<bool, 256> alone_{};      // plain, and in no pattern
+  std::array<bool, 256> alone_{};      // by byte: plain, and part of no pattern
   std::vector<std::string> patterns_;  // ASCII texts that a step replaces
 };
 

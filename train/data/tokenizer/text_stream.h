@@ -27,10 +27,10 @@ class TextStream {
   std::string decoded() const { return tokenizer_.decode(ids_); }
 
   const Tokenizer& tokenizer_;
-  // The tokens that completed the last returned text, followed by all later tokens.
+  // The tokens that completed the text returned last, then all later tokens.
   std::vector<TokenId> ids_;
-  std::size_t known_ids_;  // number of tokens in ids_ that completed it
-  std::string known_;      // their text
+  std::size_t known_ids_;  // how many tokens of ids_ completed that text
+  std::string known_;      // the text of these tokens
 };
 
 }  // namespace shoal

@@ -89,7 +89,7 @@ class Prediction {
            candidate.start_logit, candidate.end_logit, 0});
       scores.push_back(candidate.score);
     }
-    // As in utils_qa, if there is no candidate or only the null answer.
+    // As in utils_qa: "empty" stands in if there is no candidate or only the null answer.
     if (answer.best.empty() || (answer.best.size() == 1 && answer.best[0].text.empty())) {
       answer.best.insert(answer.best.begin(), AnswerCandidate{"empty", 0, 0, 0});
       scores.insert(scores.begin(), 0);

@@ -12,7 +12,7 @@ namespace shoal {
 
 struct TaggedSentence {
   std::vector<std::string> words;
-  std::vector<std::string> tags;  // as many; empty if read without tags
+  std::vector<std::string> tags;  // one per word; empty if read without tags
   std::string place;              // "train.conll, line 7"
 };
 
