@@ -15,7 +15,7 @@ struct TrainCommand {
   std::string script;               // the Python script that runs; empty: `shoal train`
   std::string directory;            // where it is started; empty: here
   std::string rank_name;            // name of a rank's process once it handles signals
-  std::string output_dir;           // checkpoints and, at the end, the model; not of a script
+  std::string output_dir;           // of `shoal train`: checkpoints and, at the end, the model
   std::vector<std::string> notes;   // options that were filled in
   std::vector<PipedChannel> pipes;  // pipes to serve, in this order
   bool on_cpu = false;              // use_cpu is true: GPUs are not used
@@ -37,7 +37,8 @@ struct Programs {
 // Otherwise the command is `shoal train`. The entry point, a JSON file of options, becomes its
 // first word; other entry points are refused. These options are filled in unless the
 // hyperparameters or that file set them:
-//   output_dir              checkpoints/ (replaces model/, too, which gets only the finished model)
+//   output_dir              checkpoints/. It also replaces a given model/ and folders below it,
+//     because model/ gets only the finished model
 //   resume_from_checkpoint  true: an interrupted job continues when it is started again
 //   train_file, validation_file, test_file   from the channels train or training; validation, eval,
 //     dev or (without do_predict) test; and test. Each must hold a single file, of any name; with

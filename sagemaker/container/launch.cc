@@ -163,8 +163,8 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   constexpr std::array<std::string_view, 10> kPrefixes = {"SM_",  "SAGEMAKER_",   "SHOAL_", "NCCL_",
                                                           "FI_",  "OMP_",         "GOMP_",  "CUDA_",
                                                           "AWS_", "TRAINING_JOB_"};
-  // Search paths of programs, modules and libraries, proxies to S3, and what a script is told
-  // (script.h).
+  // Search paths of programs, modules and libraries, proxies to S3, and a script's variables
+  // (script_variables()).
   constexpr std::array<std::string_view, 11> kNames = {"PATH",
                                                        "PYTHONPATH",
                                                        "LD_LIBRARY_PATH",

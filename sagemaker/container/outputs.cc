@@ -24,7 +24,8 @@ struct Line {
   std::string text;  // without the mark and trailing spaces
 };
 
-// The rank in a mark of --tag-output that begins here, such as "[1,3]<stderr>:"; empty: none does.
+// If `text` begins with a mark of --tag-output, such as "[1,3]<stderr>:", returns its rank ("1,3");
+// otherwise an empty text.
 std::string_view rank_of_mark(std::string_view text) {
   const auto end = text.find_first_not_of("0123456789,", 1);
   if (!text.starts_with('[') || end == text.npos || end == 1) return {};
@@ -33,8 +34,9 @@ std::string_view rank_of_mark(std::string_view text) {
                                                                           : std::string_view();
 }
 
-// The lines with content, without mpirun's rules. mpirun marks each piece that a rank writes, so a
-// line may come in pieces, with another rank's between them.
+// The lines with content, without the dashed lines that mpirun prints around its messages. mpirun
+// marks each piece that a rank writes, so a line may come in pieces, with another rank's between
+// them.
 std::vector<Line> lines_of(std::string_view error) {
   std::vector<Line> all;
   std::map<std::string, std::string> begun;  // for each rank, its line so far
@@ -72,7 +74,7 @@ std::string memory_hint(int status) {
 
 constexpr std::string_view kOwnMark = "train: ";
 
-// A progress bar may stand before it.
+// On the same line, a progress bar may precede this text.
 constexpr std::string_view kTraceback = "Traceback (most recent call last):";
 
 // PyTorch writes "[rank1]: " before the lines of a traceback.
@@ -106,7 +108,7 @@ std::string failed_rank(const std::vector<Line>& lines) {
   return first == last.end() ? std::string() : first->first;
 }
 
-// The exception, and before it as many of the traceback's last frames as `most` bytes hold.
+// The exception, preceded by as many of the traceback's last frames as fit into `most` bytes.
 // `begin`: the first frame.
 std::string end_of_traceback(const std::vector<std::string>& texts, std::size_t begin,
                              std::size_t most) {

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kTorchrunPort = "29500";
 constexpr int kNotStarted = 127;  // the shell's status for a missing program
 
-// In the child, before it becomes the command.
+// Called in the child process; replaces it by the command.
 [[noreturn]] void become(const std::vector<char*>& words, const Variables& variables, pid_t parent,
                          const sigset_t& mask) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -46,7 +46,7 @@ Variables torchrun_variables(const VariableReader& variables) {
         {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "1"},
         {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})
     made.emplace_back(name, variables(from).value_or(otherwise));
-  // On several hosts mpirun brings MASTER_ADDR (launch.cc).
+  // On several hosts mpirun passes MASTER_ADDR (launch.cc).
   if (!variables("MASTER_ADDR")) made.emplace_back("MASTER_ADDR", "127.0.0.1");
   if (!variables("MASTER_PORT")) made.emplace_back("MASTER_PORT", kTorchrunPort);
   return made;

@@ -246,7 +246,7 @@ void check_compiler(Draft& draft) {
                     type->name));
 }
 
-// Non-ASCII characters, and of ASCII only letters, digits and these.
+// True for bytes that a tag may contain: any non-ASCII one, and the ASCII characters below.
 bool is_of_tag(char c) {
   return static_cast<unsigned char>(c) >= 0x80 ||
          std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -399,8 +399,8 @@ TrainingJob make_training_job(const Json& json, const JobContext& context, Probl
 
 namespace {
 
-// The service allows at most 100 entries of anything. This limit, a few times that, bounds linear
-// key lookups.
+// The service allows at most 100 entries in any object or list. The limit here is ten times
+// higher; it keeps linear key lookups cheap.
 void check_size(const Json& value, const std::string& path, const std::string& place) {
   constexpr std::size_t kMost = 1'000;
   if (!value.is_structured()) return;

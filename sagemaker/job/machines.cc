@@ -44,7 +44,7 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
   const std::string has = fmt::format("{} has {} GPUs (compute capability {}.{})", name, type->gpu,
                                       type->capability / 10, type->capability % 10);
   const int capability = type->accelerator == Accelerator::cuda ? type->capability : 0;
-  const int oldest = build == ShoalBuild::cuda13 ? 75 : 50;  // oldest that the toolkit compiles for
+  const int oldest = build == ShoalBuild::cuda13 ? 75 : 50;  // lowest capability of the toolkit
   const int first_compiled = build == ShoalBuild::cuda12 ? 70 : 80;
   if (type->accelerator == Accelerator::trainium)
     draft.problems().add(path,

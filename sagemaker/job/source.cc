@@ -41,7 +41,8 @@ std::vector<std::string> git_environment(const GitSource& git) {
   else if (!git.username.empty() && !git.password.empty())
     basic = git.username + ":" + git.password;
   if (basic.empty() || !git.repository.starts_with("https://")) return all;
-  // Limited to this host, so that a redirection to another host does not get the credentials.
+  // The header is limited to this host, so that a redirection to another host does not get the
+  // credentials.
   const auto path = git.repository.find('/', std::string("https://").size());
   all.emplace_back("GIT_CONFIG_COUNT=1");
   all.push_back("GIT_CONFIG_KEY_0=http." + git.repository.substr(0, path) + "/.extraHeader");

@@ -18,9 +18,10 @@ void check_source(const SourceCode& code, const std::string& directory, Problems
 // temporary directory. The bytes depend only on the files: sorted names, no times, no owners, no
 // .git.
 //
-// Runs git, tar and gzip. Throws unavailable if one is missing, and io with its last line if it
-// fails; throws invalid_argument for what check_source() reports. git gets credentials through its
-// environment, so they appear in no command line, message or file.
+// Runs git, tar and gzip. Throws unavailable if one is missing. If one fails, throws io with the
+// last line of its standard error. Throws invalid_argument for problems that check_source() would
+// report. git gets credentials through its environment, so they appear in no command line, message
+// or file.
 void pack_source(const SourceCode& code, const std::string& directory, const std::string& archive);
 
 // Replaces the secrets of git_config in a message.

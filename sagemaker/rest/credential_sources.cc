@@ -68,7 +68,8 @@ Credentials parse_keys(const std::string& text, const char* token, const std::st
   if (credentials.access_key.empty() || credentials.secret_key.empty())
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: no AccessKeyId and SecretAccessKey", source);
-  // An unreadable expiry must be an error; the keys would be used until a service refuses them.
+  // An unreadable expiry must be an error. Otherwise the keys would be used until a service refuses
+  // them.
   if (find_field(object, "Expiration") != nullptr && !credentials.expires)
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: Expiration is no time like 2030-01-31T12:00:00Z", source);

@@ -197,11 +197,11 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
     set(CURLOPT_CONNECTTIMEOUT_MS, std::lround(request.seconds * 1e3));
   }
   if (request.direct) set(CURLOPT_NOPROXY, "*");
-  // Otherwise libcurl would resend the request if a kept connection turns out to be dead.
+  // On a kept connection that turns out to be dead, libcurl would resend the request.
   if (request.once) set(CURLOPT_FRESH_CONNECT, 1L);
   if (!options_.ca_bundle.empty()) {
     set(CURLOPT_CAINFO, options_.ca_bundle.c_str());
-    // Only these: by default libcurl also searches the system's directory.
+    // Use only the bundle's certificates: by default libcurl also searches the system's directory.
     set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
   }
   if (request.method == "HEAD") {
