@@ -11,7 +11,8 @@ namespace shoal::app {
 
 struct StudyOptions {
   std::vector<std::int64_t> ranks = {}, workers = {0, 2}, batches = {};
-  std::int64_t examples = 0;  // per run; 0: 12 of the largest steps, rounded up to suit all
+  // Per run. 0: 12 of the largest steps, rounded up to a whole number of steps in every run.
+  std::int64_t examples = 0;
 };
 
 // One run with `ranks` ranks; workers and batch are per rank.
@@ -41,7 +42,8 @@ struct StudyRow {
   // Gain over the same ranks and batch without workers, as a share (0.5: 50 % faster); NaN if that
   // was not run.
   double gain = 0;
-  // T(N) / (N * T(1)) at the same workers and batch. T(1) is T(M) / M for the smallest ranks M.
+  // T(N) / (N * T(1)) at the same workers and batch, where T is throughput. T(1) stands for
+  // T(M) / M, with M the smallest number of ranks.
   double efficiency = 0;
 };
 std::vector<StudyRow> evaluate_study(const std::vector<StudyResult>& results);
