@@ -72,8 +72,8 @@ class LimitedMemory final : public MemoryResource {
   std::size_t limit_, held_ = 0, peak_ = 0;
 };
 
-// Times each operation on the stream by events around it. Also sums the bytes of its tensors: the
-// traffic if it accessed each once and no other memory.
+// Times each operation on the stream by events around it. Also sums the bytes of the operation's
+// tensors. This is its memory traffic if it accesses each tensor once and no other memory.
 class EventDispatcher final : public nn::Dispatcher {
  public:
   explicit EventDispatcher(Stream stream) : stream_(stream) {}

@@ -24,7 +24,8 @@ struct Ranks {
 
 extern "C" {
 
-// Connects this rank to the others through files in `directory`. Null: it failed, and said why.
+// Connects this rank to the others through files in `directory`. Null: it failed and printed the
+// reason.
 void* shoal_bench_connect(int rank, int size, const char* directory) {
   try {
     shoal::World world;
@@ -41,7 +42,8 @@ void* shoal_bench_connect(int rank, int size, const char* directory) {
   }
 }
 
-// Mean seconds of `calls` sums of `count` floats in ordinary memory; -1: it failed, and said why.
+// Mean seconds of `calls` sums of `count` floats in ordinary memory; -1: it failed and printed the
+// reason.
 double shoal_bench_all_reduce(void* connected, std::int64_t count, int calls) {
   try {
     auto& communicator = *static_cast<Ranks*>(connected)->communicator;

@@ -1,4 +1,5 @@
-// A benchmark server: one training step of a model a round (README.md, bench/peers/README.md).
+// A benchmark server: runs one training step of a model per round (README.md,
+// bench/peers/README.md).
 #include <chrono>
 #include <cstdio>
 #include <fstream>
