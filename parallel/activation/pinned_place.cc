@@ -122,7 +122,7 @@ class PinnedPlace final : public OffloadPlace {
   void stays(const std::shared_ptr<Item>& item) {
     if (std::exchange(item->leaving, false)) std::erase(leaving_, item);
   }
-  // Frees the memory of the oldest leaving tensors until at most `most` are left.
+  // Frees the memory of the oldest leaving tensors until at most `most` of them remain.
   void let_leave(int most) {
     while (static_cast<int>(leaving_.size()) > std::max(most, 0)) {
       Item& oldest = *leaving_.front();

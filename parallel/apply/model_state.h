@@ -38,8 +38,8 @@ struct OwnedRun {
   nn::Parameter* parameter = nullptr;
   int number = 0;          // HeldParameter::number
   std::int64_t first = 0;  // element of the parameter, row-major
-  nn::Segment segment;  // for an Optimizer; for a frozen parameter only name and master (the value)
-  bool writes = false;  // true on exactly one rank of the mesh for each element
+  nn::Segment segment;     // for an Optimizer; frozen: has only a name, and the value as its master
+  bool writes = false;     // true on exactly one rank of the mesh for each element
 };
 
 // f32 elements rounded up to whole cache lines.

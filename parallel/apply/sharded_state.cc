@@ -66,7 +66,7 @@ class ShardedState final : public ModelState {
     drop_tapes();
     values_->abandon_step();
   }
-  // Memory blocks are never empty.
+  // An empty block is allocated with one element.
   KeptElements kept() const override {
     const ShardPlan& plan = layout_.plan;
     const auto some = [](std::int64_t count) { return std::max<std::int64_t>(count, 1); };

@@ -34,7 +34,7 @@ class AllReduction final : public BucketReduction {
   class Lane {
    public:
     explicit Lane(Device device) : stream_(device, StreamPriority::high), written_(device) {}
-    // The stream, for work after everything that is queued on `other` now.
+    // Returns the lane's stream. Work queued on it later follows everything now queued on `other`.
     Stream behind(Stream other) {
       written_.record(other);
       written_.block_stream(stream_.view());

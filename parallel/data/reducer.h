@@ -59,11 +59,11 @@ struct ReducerOptions {
 struct ReducerStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;
-  std::int64_t hidden_bytes = 0;          // bytes seen reduced before backward ended
+  std::int64_t hidden_bytes = 0;          // bytes known to be reduced before backward ended
   double exposed_seconds = 0;             // waiting for communication in finish() and wait_for()
   std::int64_t launched_in_backward = 0;  // buckets handed over before flush() or finish()
   int most_in_flight = 0;
-  // Share of the bytes: 1 if nothing was left to wait for after backward, or nothing was reduced.
+  // hidden_bytes as a share of all bytes, 0 to 1; 1 if nothing was reduced.
   double hidden_share() const;
 };
 ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b);  // between two calls

@@ -70,10 +70,10 @@ ComputeLists zero_bubble_lists(const ScheduleOptions& o) {
   return lists;
 }
 
-// Chunk 0 is on the way down the V, chunk 1 on the way back. The phases are the paper's. First fill
-// the first half of the V, then both halves in turn, then run backwards of the second half while
-// the first half waits for them. In the steady phase, each round has F and I+W of both chunks. At
-// the end, inputs come first and weights last.
+// Chunk 0 is on the way down the V, chunk 1 on the way back. The phases are the paper's. A rank
+// begins with forwards of chunk 0, then does forwards of both chunks in turn, then forwards and
+// backwards of chunk 1. In the steady phase, each round has F and I+W of both chunks. At the end,
+// the remaining I come first and the remaining W last.
 ComputeLists zero_bubble_v_lists(const ScheduleOptions& o) {
   ComputeLists lists;
   const int p = o.ranks;

@@ -12,8 +12,8 @@ namespace {
 
 using enum SmpOrigin;
 
-// The meaning of an implemented key describes its effect; for other keys, the reason why they have
-// none.
+// The `meaning` of an implemented key describes its effect. For any other key, it is the reason why
+// the key is refused or has no effect.
 constexpr std::array kKeys = {
     // --- mesh
     SmpKey{"pipeline_parallel_degree", "partitions", version1,

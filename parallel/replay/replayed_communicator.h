@@ -19,8 +19,8 @@ namespace shoal::parallel {
 // throws. A step that does not wait for everything it begins throws at its second replay. host()
 // and watch() throw during a capture, because a replay could not repeat what the host reads.
 //
-// memory_resource() is planned (PlannedMemory). A split is such a Communicator too. abort() and the
-// destructor also end the operations that a failed replay left running.
+// memory_resource() returns planned memory (PlannedMemory). split() returns a ReplayedCommunicator.
+// abort() and the destructor also end the operations that a failed replay left running.
 class ReplayedCommunicator final : public collectives::BackendCommunicator {
  public:
   // Planned memories of a world and its splits, for StepCaptureOptions::beside. One thread.

@@ -9,10 +9,11 @@
 // last backward, in agreed turns.
 //
 // Levels 2 and 3 hold a bucket's memory only from its first write to its reduction. A bucket is
-// reduced whenever no use of its parameters is left. With one microbatch at a time, that is once
-// per microbatch; with several in flight, after the last of their backwards. Sums accumulate in the
-// f32 shard; shards are summed over replicas once, at the end of the step. The order is that of the
-// program, so every rank must run the same forwards and backwards in the same order.
+// reduced as soon as no microbatch in flight will write it again. With one microbatch at a time,
+// that is once per microbatch; with several in flight, after the last of their backwards. Sums
+// accumulate in the f32 shard; shards are summed over replicas once, at the end of the step.
+// Reductions follow the order of backward, so every rank must run the same forwards and backwards
+// in the same order.
 #pragma once
 
 #include <memory>

@@ -57,7 +57,7 @@ class ShardedValues {
   // value. wait() and wait_for_bucket() wait likewise. Level 3: gathers.
   void wait_for(const nn::Parameter& parameter);
   void wait();  // waits for every started gather
-  // Forgets a step whose capture failed, so that none of its gathers has begun. Nothing is pinned
+  // Forgets a step whose capture failed: none of its gathers has begun. Nothing is pinned
   // afterwards.
   void abandon_step();
 

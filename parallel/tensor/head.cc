@@ -37,7 +37,7 @@ class LossPass {
   Tensor dx(Context& context) { return dx_ ? dx_->wait(context) : Tensor(); }
 
  private:
-  // Rows [first, first + count) of the rows that have a target, between product and gradient.
+  // A slice from start() to finish(): rows [first, first + count) of the rows that have a target.
   struct Slice {
     std::int64_t first = 0, count = 0;
     Tensor logits;  // [count, Vl] f32; finish() turns them into exponentials

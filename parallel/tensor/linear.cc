@@ -36,9 +36,9 @@ void weight_gradient(Context& context, Parameter& weight, bool transposed, const
               [&] { context.kernels().matmul().matmul(args, context.stream); });
 }
 
-// A separate pass, not part of the weight's product (MatmulArgs::bias_gradient). A column layer's
-// bias gradient runs while x is gathered; a row layer's sums this rank's part of dy, not the
-// group's.
+// A separate pass, not part of the weight's product (MatmulArgs::bias_gradient). In a column layer
+// it runs while x is gathered. In a row layer it sums only this rank's part of dy, but the weight's
+// product reads the dy of the whole group.
 void bias_gradient(Context& context, Parameter* bias, const Tensor& dy) {
   if (!bias || !bias->trainable()) return;
   const bool accumulate = bias->accumulate();

@@ -40,7 +40,8 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
 
 // Computes logits and their cross-entropy, one slice of rows at a time. Per slice the ranks
 // exchange four numbers per row, while the next slice's logits are computed. As in
-// nn::linear_cross_entropy, forward computes the gradients, so backward accepts only 1.
+// nn::linear_cross_entropy, forward computes the gradients, so backward accepts only a loss
+// gradient of 1.
 //
 // Hidden states are local; targets [B, T] cover all positions of this rank's samples. Rows without
 // a target are skipped in evaluation, where the host reads the targets, and if the host knows the
