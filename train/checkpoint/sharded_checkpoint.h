@@ -36,8 +36,8 @@ void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const TensorShard> tensors,
                  const std::function<ConstView(std::size_t)>& data, const std::string& save);
 
-// Paths by rank; `ranks` is the number of shards, 0 if there are none. corrupt_data: shards of two
-// saves.
+// Paths by rank; `ranks` is the number of shards, 0 if there are none. find_shards() throws
+// corrupt_data if the directory has shards of two saves.
 struct FoundShards {
   int ranks = 0;
   std::map<int, std::string> paths;

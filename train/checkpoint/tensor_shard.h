@@ -1,8 +1,8 @@
 // Describes the part of a tensor that one rank holds, in any layout (decision 13). Pure.
 //
 // A parameter consists of boxes of the whole tensor (nn::ParameterPiece; a fused qkv shard has
-// three). A sharded optimizer holds a range of the parameter's elements. Both reduce to runs:
-// elements that are consecutive both in the whole tensor and here.
+// three). A sharded optimizer holds a range of the parameter's elements. Both consist of runs:
+// elements that are consecutive in the whole tensor and also in the rank's part.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-// The task of a task_name: run_ner's names, otherwise GLUE's.
+// The task for a task_name. run_ner has three names; any other name is one of GLUE's.
 std::string task_named(const std::string& task_name) {
   for (const char* tags : {"ner", "pos", "chunk"})
     if (task_name == tags) return "token-classification";

@@ -14,7 +14,7 @@
 namespace shoal::command {
 namespace {
 
-// Versions of NCCL's plugin interface, newest first. NCCL uses the newest that both support.
+// Versions of NCCL's plugin interface. NCCL uses the newest version that the plugin supports too.
 constexpr int kNewest = 30, kOldest = 5;
 
 std::string variable(const char* name) {

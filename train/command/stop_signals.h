@@ -18,7 +18,7 @@ class StopSignals {
   static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};
 
   StopSignals();
-  ~StopSignals();  // each signal then does what it did before
+  ~StopSignals();  // restores the previous action of each signal
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 

@@ -86,8 +86,8 @@ void set_labels(nlohmann::json& config, const LabelSet& labels);
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count);
 // The columns that a run takes its texts or words from. Every file and every shard of a stream must
-// have the same, as in `datasets`. Otherwise a column that only a later file has would be silently
-// ignored, or change what the model reads. Thread-safe.
+// have the same columns, as in `datasets`. Otherwise a column that only a later file has would be
+// silently ignored, or change what the model reads. Thread-safe.
 class SameColumns {
  public:
   // Throws invalid_argument with both files if an earlier call had other columns.

@@ -73,7 +73,8 @@ struct Given {
   const nlohmann::json* json = nullptr;  // null: none
 };
 
-// Fills `arguments`, and `values` with those of all options. Returns notices for rank 0 to print.
+// Sets `arguments`, and stores the value of every option in `values`. Returns notices for rank 0 to
+// print.
 std::vector<std::string> parse(const Given& given, RunArguments& arguments,
                                nlohmann::ordered_json& values) {
   RefusedOptions refused;

@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-// Strips from a number in a table what pandas ignores: surrounding blanks and a leading "+".
+// Strips the characters that pandas ignores in a number: surrounding blanks and a leading "+".
 std::string_view bare_number(std::string_view text);
 // The canonical text of a whole number: "1" for 01, +1 and " 1". nullopt for other texts.
 std::optional<std::string> whole_number_text(std::string_view text);

@@ -146,7 +146,7 @@ struct TrainingArguments {
   // given.
   std::shared_ptr<const parallel::SmpParameters> model_parallel;
   // Names of options that overlap with mp_parameters and were set explicitly, even to their default
-  // (take_given()). An option with another value counts as given without being listed.
+  // (take_given()). An option whose value differs from its default counts as given in any case.
   std::set<std::string> given;
 
   bool overlaps_forward(int ranks) const {

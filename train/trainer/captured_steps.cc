@@ -163,10 +163,10 @@ void CapturedSteps::run(std::span<const parallel::Microbatch> microbatches, cons
   in_line_.emplace(last_kind_, capture_->planned().front());
 }
 
-// Captures and runs a step of this kind with weight gradients on branch_'s stream, if in_line_ has
-// the memory of such a step on one stream. False: nothing was queued, and the step must be captured
-// on one stream. A step with branch_ needs more memory. If it does not fit, the step is captured on
-// one stream and branch_ is destroyed.
+// Captures and runs a step with its weight gradients on branch_'s stream. This needs an earlier
+// step of this kind on one stream, whose memory is in in_line_. False: nothing was queued, and the
+// caller must capture the step on one stream. A step with branch_ needs more memory. If it does not
+// fit, branch_ is destroyed and the result is false.
 bool CapturedSteps::run_with_branch(const std::string& kind,
                                     std::span<const parallel::Microbatch> microbatches,
                                     const Step& step, const std::function<void()>& run) {
@@ -194,8 +194,8 @@ bool CapturedSteps::run_with_branch(const std::string& kind,
   return ran;
 }
 
-// The reported room includes the arenas of the mesh's groups. The first steps of a kind run call by
-// call, so the text also gives the largest batch that fits this way.
+// The bytes that the text gives for a step include the arenas of the mesh's groups. The first steps
+// of a kind run call by call, so the text also gives the largest batch that fits this way.
 std::string CapturedSteps::describe() {
   if (!capture_) return {};
   std::string text = capture_->describe();

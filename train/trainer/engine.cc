@@ -95,7 +95,7 @@ void Engine::build() {
   options.rounding_seed = rounding_seed(a);
   options.masters = optimizer_memory_.get();
   options.reducer = reducer_options(parts_);
-  // Not on a device, because the host would wait for the device at each parameter.
+  // On a device, updates do not overlap the forward: the host would wait at each parameter.
   if (whole() && a.overlaps_forward(ranks()) && !on_device()) overlap_forward(options.reducer);
   options.tracer = parts_.trainer.tracer;
   options.clock = &clock_;

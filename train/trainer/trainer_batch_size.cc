@@ -24,7 +24,7 @@ std::int64_t nine_tenths(std::int64_t batch) { return batch * 9 / 10; }
 
 }  // namespace
 
-// Sends one rank's text to all ranks: that of the lowest rank that has one.
+// Returns, on every rank, the text of the lowest rank that has one. Collective.
 std::optional<std::string> Trainer::Impl::first_said(const std::optional<std::string>& own) {
   const int rank = parts.communicator->rank();
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(ranks()), 0);

@@ -1,8 +1,9 @@
 // Finds added tokens in text before it is split into words. Internal to this folder.
 //
-// As in Hugging Face's AddedVocabulary (tokenizer/added_vocabulary.rs). Tokens that are not
-// "normalized" are matched first, the others in the remaining text. At the leftmost position with a
-// match, the longest token wins. If single_word rejects a match, the search continues after it.
+// The rules are those of Hugging Face's AddedVocabulary (tokenizer/added_vocabulary.rs). Tokens
+// that are not "normalized" are matched first, the others in the remaining text. At the leftmost
+// position with a match, the longest token wins. If single_word rejects a match, the search
+// continues after it.
 #pragma once
 
 #include <array>

@@ -31,12 +31,12 @@ inline void append(NormalizedText& result, const Character& character, bool orig
 }
 
 // Decomposes (NFD, or NFKD if `compatible`) and sorts marks into canonical order, with the tables
-// of Unicode 9, as in Hugging Face. As there, origins belong to positions: marks that change places
-// do not take their origins along.
+// of Unicode 9, as in Hugging Face. Origins belong to positions, also as in Hugging Face: marks
+// that are reordered do not take their origins along.
 void decompose(std::vector<Character>& characters, bool compatible);
 
-// Hugging Face's "transformation": a character, and how many characters it inserts (1) or replaces
-// beyond its own (-n).
+// An element of Hugging Face's "transformation": a new character. `change` 1: it is inserted. 0: it
+// replaces one old character. -n: it replaces n + 1 old characters.
 struct Change {
   std::uint32_t value;
   std::int64_t change;

@@ -166,9 +166,9 @@ SideFiles read_side_files(const std::filesystem::path& directory) {
   const bool has_ids = config.fields.has("added_tokens_decoder");
   std::map<std::string, AddedToken> roles;
   read_roles(config, roles);
-  // Reads the extra tokens under both keys; the second is transformers 5's. transformers does not
-  // treat a token as special if only special_tokens_map.json's first list has it, and
-  // added_tokens.json has its id.
+  // Extra tokens are listed under kFurther or, by transformers 5, under kExtra. In
+  // special_tokens_map.json, kFurther is read after added_tokens.json: as in transformers, this
+  // list does not make a token special if added_tokens.json gives its id.
   read_extra(config, {kFurther, kExtra}, files.extra);
   files.stated_flags_win = has_ids;
   if (has_ids) {

@@ -29,7 +29,7 @@ struct SideFiles {
   // BERT options under transformers' names.
   bool do_lower_case = true, tokenize_chinese_chars = true;
   std::optional<bool> strip_accents;  // absent: same as do_lower_case
-  SpieceOptions spiece;               // special, stated and extra tokens not set
+  SpieceOptions spiece;               // without special, stated and extra tokens
 
   bool names_tokens() const { return !stated.empty() || !named.empty() || !extra.empty(); }
 };

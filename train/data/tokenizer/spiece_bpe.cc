@@ -135,8 +135,8 @@ ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& s
                              .ignore_merges = false,
                              .characters = true,
                              .byte_fallback = true}};
-  // With byte fallback for all bytes, no character is unknown. Otherwise transformers would drop
-  // such characters.
+  // If the model has tokens for all bytes, no character is unknown. Otherwise unk_token is set,
+  // because BpeModel drops unknown characters without it.
   if (!spells_all || gemma) definition.bpe->model.unk_token = *token_of("unk_token");
   definition.normalizer = normalizer_of(model, gemma);
   definition.tokens = std::move(model.tokens);

@@ -56,7 +56,7 @@ class Work {
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
-  // Only within the life of a Work on this thread.
+  // Call only while a Work exists on this thread.
   static void spend(std::int64_t units) { current_->left_ -= units; }
   static bool is_done() { return current_->left_ < 0; }
   // Counts the work of a tokenizer's step on a text of `text` bytes. `step`: its name, with the
