@@ -46,7 +46,7 @@ struct Ending {
 std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
                                      const Ending& ending, const HostRules& rules);
 
-// Returns the ending once the first host has told it (tell_ending with this path). Returns nullopt
+// Returns the ending once the first host has sent it (tell_ending with this path). Returns nullopt
 // once orted has run here and stopped without an ending. Throws timeout if orted never starts.
 //
 // After `stop` becomes non-zero, waits at most `grace_seconds` more, while ranks on this host save

@@ -18,8 +18,8 @@ inline constexpr const char* kRankName = "shoal-rank";
 Variables torchrun_variables(const VariableReader& variables);
 
 // Runs the command with these variables until it ends. mpirun forwards SIGUSR1 but not SIGTERM, so
-// each of SIGUSR1, SIGTERM and SIGINT reaches the command as SIGTERM. The command is killed if this
-// process is.
+// each of SIGUSR1, SIGTERM and SIGINT reaches the command as SIGTERM. If this process is killed,
+// the kernel kills the command too.
 //
 // Returns its exit status, or 128 + the signal that ended it, which a line on standard error names.
 // Returns 0 after SIGUSR1, by which mpirun stops all ranks: any other status would make it kill

@@ -86,8 +86,8 @@ bool runs_script(Draft& draft) {
          entry->get_ref<const std::string&>().ends_with(".py");
 }
 
-// Warns early about sharding that Shoal's `train` refuses. Only a notice, since another entry point
-// may support it.
+// Warns early about sharding that Shoal's `train` refuses. This is only a notice, since another
+// entry point may support it.
 void check_sharding(Draft& draft, const Json& channel, const std::string& path) {
   const Json& source = channel.at("DataSource");
   const Json* const s3 = find_field(source, "S3DataSource");

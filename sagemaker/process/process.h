@@ -14,9 +14,9 @@ struct ProcessOptions {
   std::vector<std::string> environment = {};  // NAME=value, overriding this process's variables
   std::string directory = {};                 // working directory; empty: the current one
   bool passes_on_errors = false;              // copies its standard error to ours as it arrives
-  // Once non-zero, the program gets the signal `stop_with`, once; SIGUSR1 every `repeat_seconds`,
-  // because a busy mpirun sometimes forwards it to no rank. After `grace_seconds` its whole process
-  // group is killed. Null: never stopped.
+  // Once non-zero, the program gets the signal `stop_with`. If that is SIGUSR1, it is repeated
+  // every `repeat_seconds`, because a busy mpirun sometimes forwards it to no rank. After
+  // `grace_seconds` the program's whole process group is killed. Null: never stopped.
   const std::atomic<int>* stop = nullptr;
   int stop_with = 15;
   std::function<int()> choose_stop = {};  // chooses the signal to send instead, if set
