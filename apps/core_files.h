@@ -8,7 +8,8 @@ namespace shoal::app {
 // would prevent. This cannot be undone.
 void forbid_core_files();
 
-// The same if the environment contains an AWS secret: key, session token or container token.
+// Calls forbid_core_files() if the environment contains an AWS secret: key, session token or
+// container token.
 void forbid_core_files_of_secrets();
 
 }  // namespace shoal::app

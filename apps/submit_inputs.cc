@@ -287,7 +287,7 @@ class Inputs {
       return;
     }
     if (gives("model_name_or_path") || gives("tokenizer_name") || !needs_.new_model) return;
-    // A new model. Only prepared tokens need no tokenizer.
+    // A new model needs a tokenizer, unless its data are prepared tokens.
     const auto text = std::ranges::find_if(needs_.files, [](const auto& path) {
       return path.option == "train_file" && !path.value.ends_with(".shoaltok");
     });

@@ -127,8 +127,8 @@ std::string text_of(const std::vector<Gain>& gains, const std::vector<std::int64
   return text;
 }
 
-// Ranks choose inlined data before they know each other's kind of memory. A rule about it cannot
-// name a kind of memory, so it must suit both kinds.
+// Ranks choose inlined data before they know each other's kind of memory. A rule about inlined data
+// cannot name a kind of memory, so it must suit both kinds.
 void join_memory(std::vector<Gain>& gains, const Options& options) {
   std::vector<Gain> joined;
   for (const Gain& gain : gains) {
