@@ -26,8 +26,9 @@ struct StepModel {
   std::int64_t layers = 0, channels = 0, vocabulary = 0;
   nn::ChainInput input;      // one microbatch, in host memory
   std::int64_t targets = 0;  // its valid targets
-  // Forward and backward of the microbatch: 6 per weight and row that it multiplies, and 12 L C T
-  // per token for attention. As is customary, includes the half that a causal mask removes.
+  // Operations of forward and backward of the microbatch: 6 for each weight and each row that it
+  // multiplies, and 12 L C T per token for attention. As is customary, attention is counted in full
+  // even if a causal mask removes half of it.
   double flops = 0;
   // Saves config.json and the weights in Hugging Face's format.
   std::function<void(const std::string& directory,

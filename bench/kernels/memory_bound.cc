@@ -154,7 +154,7 @@ void add_embeddings(Bench& bench, DType dtype) {
   bench.add_row(row, Bound::copy, [=, &k] { k.position_backward(batch, dtable, {}); });
 }
 
-// With materialised logits: a small head.
+// Cross-entropy of logits that a small head has written to memory.
 void add_cross_entropy(Bench& bench, DType dtype) {
   auto& k = bench.kernels().loss();
   const Shape shape{kTokens, 1024};

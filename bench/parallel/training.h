@@ -33,8 +33,8 @@ bool listed(const std::vector<Layout>& all, const ParallelArguments& a, int rank
 
 class Training {
  public:
-  // `counted`: memory counter that includes the shared memory of `world` and then also counts this
-  // model's. Null: uses an own counter.
+  // `counted`: a memory counter that already includes the shared memory of `world`; it will count
+  // this model's memory too. Null: the object uses a counter of its own.
   Training(Layout layout, const ParallelArguments& a, collectives::Communicator& world,
            kernels::Kernels& kernels, CountingMemory* counted = nullptr);
 
