@@ -26,7 +26,7 @@ constexpr std::int64_t kAlignment = 4096;  // of offsets in the file
 // While an item is leaving or arriving, only the file thread changes its `state`.
 struct Item final : OffloadedTensor {
   enum class State : std::uint8_t { leaving, away, arriving, here, failed };
-  Tensor tensor;  // defined while it takes memory
+  Tensor tensor;  // defined while the item takes memory
   Shape shape;
   DType dtype = DType::f32;
   std::int64_t offset = 0, bytes = 0;
@@ -205,7 +205,7 @@ struct FilePlace final : OffloadPlace {
 
   void begin_load(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Item>& item) {
     drop_what_left(lock, options.max_leaving);
-    if (item->state == Item::State::leaving) return;  // still in memory: unpack takes it as it is
+    if (item->state == Item::State::leaving) return;  // still in memory: load() uses it in place
     if (item->state != Item::State::away) return;
     item->tensor = Tensor::empty(item->shape, item->dtype, memory, MemoryTag::activations);
     pointers[item.get()] = item->tensor.view().data;

@@ -23,7 +23,7 @@ namespace shoal::parallel {
 namespace {
 
 struct Item final : OffloadedTensor {
-  Tensor tensor;  // defined while it takes memory of the device
+  Tensor tensor;  // defined while the item takes memory of the device
   Shape shape;
   DType dtype = DType::f32;
   Buffer place;

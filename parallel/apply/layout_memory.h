@@ -14,8 +14,8 @@
 namespace shoal::parallel {
 
 struct StateRequest {
-  std::int64_t elements = 0;    // this rank's parameter elements, shared ones once
-  std::int64_t persistent = 0;  // of `elements`, kept whole at level 3
+  std::int64_t elements = 0;    // this rank's parameter elements; shared ones count once
+  std::int64_t persistent = 0;  // how many of `elements` are kept whole at level 3
   DType dtype = DType::f32;     // dtype of values
   int level = 0;                // sharding level
   int shards = 1;               // ranks that share one copy

@@ -29,7 +29,7 @@ struct HeldParameter {
   // This rank's gradient is a partial sum, to be summed over tensor parallelism too.
   bool partial = false;
   int tied = -1;        // index of its TiedSet; -1: none
-  bool counted = true;  // true on one rank of each replica's pp × tp for each element
+  bool counted = true;  // for each element, true on one of the replica's pp × tp ranks
   int number = 0;       // index among the parameters of the whole model, the same on every rank
 };
 

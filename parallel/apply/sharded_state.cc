@@ -42,7 +42,7 @@ class ShardedState final : public ModelState {
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {
-    // The values are in the shard group's memory.
+    // Releases the values, which are in the shard group's memory.
     for (const HeldParameter& entry : held_) entry.parameter->value = {};
   }
 

@@ -82,7 +82,7 @@ StageLoss ChainStage::loss() const {
     for (const Tensor& sum : losses_) loss.sum += context_.read(sum);
     return loss;
   }
-  // A single wait for the device.
+  // Gathers all losses, so that the host waits for the device only once.
   std::vector<float> sums(losses_.size());
   const Tensor all = context_.empty({std::ssize(losses_)}, DType::f32, MemoryTag::workspace);
   copy_losses(all);

@@ -95,7 +95,7 @@ class Costs {
 
  private:
   struct Segment {
-    std::int64_t parameters = 0;  // elements, shared ones once
+    std::int64_t parameters = 0;  // elements; shared ones count once
     double activation_bytes = 0, seconds = 0, time = 0;
   };
   const Segment& segment(UnitRange range) const {

@@ -19,8 +19,8 @@ struct UnitCost {
   std::map<int, std::int64_t> parameters = {};
   // Bytes per microbatch. `activation_bytes`: kept from forward to backward, including the unit's
   // input. `peak_bytes`: peak while the unit computes, including kept bytes and the incoming
-  // gradient. If backward is split: `weight_bytes` are kept from the inputs' to the weights'
-  // backward; `split_peak_bytes` is the peak.
+  // gradient. If backward is split: `weight_bytes` are kept from the backward of inputs until the
+  // backward of weights, and `split_peak_bytes` replaces `peak_bytes`.
   std::int64_t activation_bytes = 0, peak_bytes = 0, weight_bytes = 0, split_peak_bytes = 0;
   double seconds = 0;  // forward and backward of a microbatch; 0: not measured
   double work = 0;     // replaces seconds if no unit has any; in any unit of measure
@@ -43,7 +43,7 @@ struct PartitionOptions {
 bool begins_group(int unit, int first, int units, int checkpoint_group);
 
 struct StageCost {
-  std::int64_t parameters = 0;  // elements, shared ones once
+  std::int64_t parameters = 0;  // elements; shared ones count once
   int microbatches = 1;         // microbatches whose activations the stage keeps
   double memory_bytes = 0;      // bytes of parameters and those activations
   double seconds = 0;           // for one microbatch

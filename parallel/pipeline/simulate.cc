@@ -133,7 +133,8 @@ class Clockwork {
     }
     if (action.kind == ActionKind::backward) held -= stage.activation;
     if (action.kind == ActionKind::input_backward) {
-      held -= stage.activation - stage.weight_activation;  // may rise above the peak so far
+      // If weight_activation is larger than activation, `held` rises.
+      held -= stage.activation - stage.weight_activation;
       result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
     }
     if (action.kind == ActionKind::weight_backward) held -= stage.weight_activation;
@@ -151,7 +152,7 @@ class Clockwork {
   Simulation result_;
   std::vector<double> now_, held_;
   std::vector<int> in_flight_;
-  std::map<std::pair<Key, bool>, double> computed_, arrived_;  // bool: of the backward
+  std::map<std::pair<Key, bool>, double> computed_, arrived_;  // bool: true for backwards
   std::map<std::pair<Key, bool>, Message> messages_;           // by the sender's stage
   std::map<std::pair<int, int>, Wire> wires_;
 };

@@ -17,7 +17,7 @@ struct StageCosts {
 };
 
 struct PipelineCosts {
-  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // for all stages, or per stage
+  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // one for all stages, or one each
   double message = 0;   // from when both sides are ready until the data has arrived
   double overhead = 0;  // added to each action's time on its rank
   const StageCosts& of(int stage) const {
@@ -26,14 +26,14 @@ struct PipelineCosts {
 };
 
 struct SimulatedAction {
-  double begin = 0, end = 0;  // for a message: when it was handed over
+  double begin = 0, end = 0;  // of a send or receive: when the rank posts it
 };
 
 struct Simulation {
   double time = 0;                      // until the last rank is done
   std::vector<double> busy;             // by rank: compute time, overheads included
   std::vector<double> peak_activation;  // by rank, in the unit of StageCosts::activation
-  std::vector<int> peak_microbatches;   // by rank: forwards whose backward is not done
+  std::vector<int> peak_microbatches;   // by rank: most forwards whose backward is not done
   std::vector<std::vector<SimulatedAction>> actions;  // as in the schedule
   // Idle share of all ranks' time: (p-1)/(m+p-1) for GPipe and 1F1B with equal costs.
   double idle_share() const;

@@ -340,7 +340,7 @@ class Reader {
         note("{} has no effect: {} not sharded", name,
              from_level == 1 ? "nothing is" : "parameters are");
     };
-    const int of_parameters = run_.pytorch ? 2 : 3;  // fully_shard() always shards them
+    const int of_parameters = run_.pytorch ? 2 : 3;  // fully_shard() shards parameters at level 2
     size("sdp_reduce_bucket_size", raw_.sdp_reduce_bucket_size, sharding.bucket_elements, 1);
     size("sdp_param_persistence_threshold", raw_.sdp_param_persistence_threshold,
          sharding.persistence_threshold, of_parameters);

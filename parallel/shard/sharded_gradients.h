@@ -27,7 +27,7 @@ namespace shoal::parallel {
 struct ShardedGradientStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;         // full buckets that were handed over
-  std::int64_t hidden_bytes = 0;          // bytes seen reduced before finish()
+  std::int64_t hidden_bytes = 0;          // bytes known to be reduced before finish()
   std::int64_t launched_in_backward = 0;  // buckets handed over before finish()
   std::int64_t most_full_bytes = 0;       // levels 2 and 3: peak of buckets with memory
   double exposed_seconds = 0;             // waiting for communication

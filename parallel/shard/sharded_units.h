@@ -46,7 +46,7 @@ class ShardedUnits final : public nn::UnitObserver {
   }
 
   ShardedValues& values_;
-  std::vector<std::vector<int>> buckets_;  // by unit: whole buckets and its own
+  std::vector<std::vector<int>> buckets_;  // by unit: all buckets that hold its parameters
   ShardedUnitsStatistics statistics_;
 };
 
