@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kProblemsShown = 8;  // for tensors; a missing shard breaks nearly all
+constexpr std::size_t kProblemsShown = 8;  // a missing shard makes nearly every tensor incomplete
 constexpr std::size_t kNameShown = 100, kSizesShown = 8;
 
 // "missing: shard-00000-of-00009.safetensors, ... and 5 more"

@@ -17,7 +17,8 @@
 namespace shoal {
 namespace {
 
-// These do not affect computation. n_inner may default to n_embd; tensors show its value.
+// Fields that need no comparison. Most do not affect computation. The value of n_inner, which may
+// default to n_embd's, shows in the shapes of tensors.
 constexpr std::array<std::string_view, 24> kOfNoNumber = {"architectures",
                                                           "bos_token_id",
                                                           "cls_token_id",

@@ -139,10 +139,10 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Causa
   return ids_tensor(ids, saved.shape()[0], memory);
 }
 
-// The prompt's tokens, as the model's texts begin (Llama: with <s>).
+// The prompt's tokens, after the special tokens that begin a text of this model (Llama: <s>).
 std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<TokenId> ids;
-  // Omit the tokens at the end of a text.
+  // Stop at the text: special tokens after it would end the prompt.
   for (const auto& piece : tokenizer.sequence_template().single) {
     if (piece.text != SequenceTemplate::kSpecial) break;
     ids.push_back(piece.id);

@@ -9,7 +9,7 @@
 
 namespace shoal::command {
 
-// The program's options, by its names.
+// The options of `shoal generate`, under their names.
 struct GenerateOptions {
   std::string model;      // a Hugging Face directory, or a run with checkpoints
   std::string tokenizer;  // empty: the model's

@@ -11,7 +11,7 @@ struct Finding {
   std::string name;   // "AMX bf16"
   std::string value;  // "yes", "2.6.3", "not found"
   bool present = false;
-  std::string matter;  // what it is for, or what is missing without it
+  std::string matter;  // its purpose, or the feature that is missing without it
 };
 
 // Cores, affinity, instruction sets, memory, huge pages, /dev/shm.

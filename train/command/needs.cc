@@ -65,7 +65,7 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   put(needs.files, "validation_mismatched_file", data.validation_mismatched_file);
   put(needs.files, "test_mismatched_file", data.test_mismatched_file);
   put(needs.files, "data", arguments.named.data);
-  if (arguments.named.data.empty())  // with `data`, it is a directory there or not needed
+  if (arguments.named.data.empty())  // with `data`, dataset_name may be a directory in it
     put(needs.files, "dataset_name", arguments.named.dataset_name);
   put(needs.others, "collectives", collectives::rules_file(training.collectives));
   if (training.model_parallel) {

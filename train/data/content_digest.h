@@ -11,7 +11,7 @@ namespace shoal {
 struct ContentDigestOptions {
   std::int64_t whole_bytes = std::int64_t{64} << 20;  // files up to this size are hashed whole
   std::int64_t blocks = 64;                           // evenly spaced samples of a larger file
-  std::int64_t block_bytes = std::int64_t{1} << 20;   // the first at its start, the last at its end
+  std::int64_t block_bytes = std::int64_t{1} << 20;   // first block: file's start; last: its end
 };
 
 // "sha256:<32 hex digits>": the first half of a SHA-256 over size and bytes. A larger file yields

@@ -36,9 +36,10 @@ class ShardSet {
   // return its pieces. A null result ends an epoch; the next call starts the next one. count() is
   // 1.
   virtual bool is_sequential() const { return false; }
-  // Sequential, before the first open(): the samples of the first `pieces` are not needed.
+  // Sequential sets; called before the first open(). The samples of the first `pieces` pieces will
+  // not be needed.
   virtual void pass_over(std::int64_t /*pieces*/) const {}
-  // Sequential, any thread: permanently makes a waiting open() fail soon.
+  // Sequential sets; called on any thread. A waiting open() fails soon, as does every later one.
   virtual void interrupt() const {}
 };
 

@@ -43,7 +43,7 @@ struct DistributedSamplerOptions {
   // With shuffle: groups samples of similar length (group_by_length()). Holds the length of every
   // sample; null: no grouping.
   std::shared_ptr<const std::vector<std::int32_t>> lengths = {};
-  std::int64_t grouped_batch = 1;  // samples padded to one length, over all ranks
+  std::int64_t grouped_batch = 1;  // number of samples, over all ranks, padded to one length
   // true: drop the tail of the list so that R divides its length; false: wrap around to the front.
   bool drop_last = false;
 };

@@ -76,7 +76,7 @@ struct TrainingArguments {
   // Evaluation computes in the training dtype. A request for another dtype is refused.
   bool bf16_full_eval = false, fp16_full_eval = false;
   bool gradient_checkpointing = false;
-  bool activation_offloading = false;     // of the tensors that gradient checkpointing keeps
+  bool activation_offloading = false;     // offloads the tensors that checkpointing keeps
   bool optimizer_offloading = false;      // masters and moments in pinned host memory
   bool use_cpu = false;                   // even if there is a GPU
   std::optional<double> memory_limit_mb;  // MiB of tensors; nullopt: see train/run/compute.h

@@ -14,7 +14,7 @@ namespace shoal {
 struct BatchCut {
   std::int64_t pieces = 1;           // microbatches of a batch
   std::int64_t parts = 1, part = 0;  // parts of each microbatch's rows; this rank's part
-  std::int64_t stride = 1;           // between ordinals of consecutive samples in a batch
+  std::int64_t stride = 1;           // difference of the ordinals of consecutive samples in a batch
   // Minimum number of batches. Rows of `length` positions without targets replace missing batches.
   std::int64_t batches = 1, length = 1;
 

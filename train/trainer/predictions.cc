@@ -10,7 +10,7 @@ namespace {
 
 using collectives::ReduceOp;
 
-// Positions of the row up to its last token.
+// Number of positions of the row up to its last token.
 std::int64_t length_of(const Batch& batch, std::int64_t row) {
   const std::int64_t columns = batch.input_ids.shape()[1];
   if (!batch.attention_mask.defined()) return columns;

@@ -29,7 +29,7 @@ std::u32string characters_of(std::string_view text) {
 }
 
 // {"String": "x"} or {"Regex": "x"}. Recognizes regular expressions that need no engine: a
-// character repeated twice or more, or all of a character at one end.
+// character repeated twice or more, or every copy of a character at one end of the text.
 struct Pattern {
   enum class Kind { text, runs, left_end, right_end, regex };
   Kind kind = Kind::text;

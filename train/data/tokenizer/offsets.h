@@ -42,7 +42,7 @@ class OffsetWriter {
   std::string_view text_;
   Encoding& encoding_;
   bool trim_ = false, prefix_space_ = false;
-  std::int64_t seen_bytes_ = 0, seen_characters_ = 0;  // position of characters_before()
+  std::int64_t seen_bytes_ = 0, seen_characters_ = 0;  // how far characters_before() has counted
 };
 
 }  // namespace shoal

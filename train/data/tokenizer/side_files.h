@@ -18,7 +18,7 @@ struct SideFiles {
   // Tokens with ids, by id: from added_tokens_decoder of tokenizer_config.json or, if that is
   // missing, from added_tokens.json.
   StatedTokens stated;
-  // Flags in `stated` override tokenizer.json's; true for added_tokens_decoder.
+  // True if the flags in `stated`, read from added_tokens_decoder, override tokenizer.json's.
   bool stated_flags_win = false;
   NamedTokens named;
   std::vector<AddedToken> extra;  // further special tokens without id or role

@@ -19,7 +19,8 @@ class UnigramModel {
     TokenId id;
     std::uint32_t begin, end;  // bytes of the word; several tokens may share a range
   };
-  // The best spelling of the bytes up to here. Callers keep nodes as scratch space between calls.
+  // The best spelling of the word's bytes up to this node's position. Callers keep nodes as scratch
+  // space between calls.
   struct Node {
     double score = 0;
     std::uint32_t begin = 0;  // start of the last token

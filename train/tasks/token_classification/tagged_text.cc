@@ -136,8 +136,8 @@ std::vector<std::string> split_at_spaces(std::string_view text) {
   return words;
 }
 
-// `type`: in, the type of all earlier tags; out, including this sentence's. Several types are
-// refused, because run_ner cannot sort them.
+// `type` on entry: the type of all earlier tags; on return: that of all tags so far. Several types
+// are refused, because run_ner cannot sort them.
 TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options,
                            Record::Item& type) {
   const auto split = [&](const std::string& name) {
