@@ -13,7 +13,7 @@ namespace shoal::sagemaker {
 struct TrainCommand {
   std::vector<std::string> words;   // "shoal", "train", "run.json", "--learning_rate", "5e-05" ...
   std::string script;               // the Python script that runs; empty: `shoal train`
-  std::string directory;            // where it is started; empty: here
+  std::string directory;            // the command's directory; empty: the current one
   std::string rank_name;            // name of a rank's process once it handles signals
   std::string output_dir;           // of `shoal train`: checkpoints and, at the end, the model
   std::vector<std::string> notes;   // options that were filled in

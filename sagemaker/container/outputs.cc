@@ -122,7 +122,7 @@ std::string end_of_traceback(const std::vector<std::string>& texts, std::size_t 
   std::string frames, frame;
   for (std::size_t i = exception; i-- > begin;) {
     const std::string& line = texts[i];
-    if (line.find_first_not_of(" ^~") == line.npos) continue;  // marks a part of the line above
+    if (line.find_first_not_of(" ^~") == line.npos) continue;  // only marks a part of a code line
     frame.insert(0, "\n" + line);
     if (text.size() + frame.size() + frames.size() > most) break;
     if (!line.starts_with("  File ")) continue;
@@ -201,7 +201,7 @@ std::string reason_of_script(const std::string& script, std::string_view error, 
   const std::vector<Line> lines = lines_of(error);
   const std::string rank = failed_rank(lines);
   std::vector<std::string> texts;  // that rank's lines
-  std::size_t begin = 0;           // the line after its last traceback's head; 0: none
+  std::size_t begin = 0;           // index of the line after the last traceback's head; 0: none
   std::string ours;                // what `train rank` wrote
   for (const Line& line : lines) {
     if (line.rank != rank) continue;

@@ -46,7 +46,8 @@ class RankPipe {
   RankPipe(const RankPipe&) = delete;
   RankPipe& operator=(const RankPipe&) = delete;
 
-  // Waits for the rank to open its end. Data of a pipe closed before that is lost.
+  // Waits for the rank to open its end. If the pipe were closed before that, its data would be
+  // lost.
   void wait_for_reader(const std::atomic<bool>& stop) {
     while (descriptor_ < 0 && !stop) {
       descriptor_ = ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);

@@ -93,8 +93,8 @@ void check_links(const std::string& clone) {
   }
 }
 
-// Reports a path that is absent, cannot be accessed, or has none of these kinds, such as a pipe or
-// a device.
+// Reports a path that is absent, cannot be accessed, or is of none of these kinds (for example a
+// pipe or a device).
 bool check_path(std::string_view field, const std::string& path,
                 std::initializer_list<FileKind> kinds, Problems& problems) {
   const bool file = std::ranges::find(kinds, FileKind::regular) != kinds.end();

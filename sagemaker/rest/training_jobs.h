@@ -78,7 +78,8 @@ class TrainingJobs {
   // again. If the lookup fails too, the error says so.
   std::string create(const nlohmann::json& request) const;
   DescribedJob describe(const std::string& name) const;  // throws not_found
-  void stop(const std::string& name) const;  // SIGTERM, 120 s, SIGKILL; returns before that
+  // Returns at once. SageMaker sends SIGTERM to the job, and SIGKILL after 120 s.
+  void stop(const std::string& name) const;
   std::vector<JobSummary> list(const JobFilter& filter = {}) const;
   const ServiceClient& client() const { return client_; }
 
