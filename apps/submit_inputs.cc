@@ -114,8 +114,8 @@ class Inputs {
     }
     return std::nullopt;
   }
-  // True if the code contains the path, or files that match it, or if that cannot be checked: for
-  // an archive in S3, which is not read here.
+  // True if the code contains the path, or files that match it. Also true if the code cannot be
+  // checked, because it is in git or is an archive in S3.
   bool in_code(const std::string& path) const {
     if (!job_.code) return !is_whole_;
     if (job_.code->git) return true;  // known only after cloning
