@@ -234,7 +234,7 @@ void attention(Bench& bench) {
   const HeadsView q{part(qkv, 0), sample, row}, k{part(qkv, 1), sample, row},
       v{part(qkv, 2), sample, row};
   const MutableHeadsView o{out.view().data, kLength * kWidth, kWidth};
-  // Causal: half of the scores.
+  // A causal mask leaves half of the scores.
   const double operations = 2.0 * kBatch * kHeads * kLength * kLength * 64;
   const auto bytes = static_cast<double>(qkv.bytes() + out.bytes());
   const auto rows = [&](const std::string& note, AttentionKernels& kernels) {

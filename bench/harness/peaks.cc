@@ -45,7 +45,8 @@ float Read(const float* a, std::int64_t count) {
   return hn::GetLane(hn::SumOfLanes(kFloat, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-// Twelve chains exceed latency times ports on current cores. Returns the number of operations.
+// Runs twelve independent chains: more than latency times ports on current cores, so that no port
+// idles. Returns the number of operations.
 double MultiplyAdds(std::int64_t rounds, float* sink) {
   const auto x = hn::Set(kFloat, 0.999f), y = hn::Set(kFloat, 0.001f);
   // Different initial values keep the compiler from merging the chains.

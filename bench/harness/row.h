@@ -13,7 +13,7 @@ struct Row {
   std::string dtype;            // "bf16"
   std::string shape;            // "[2048, 768]"
   std::int64_t bytes = 0;       // moved to or from memory, once each
-  std::int64_t operations = 0;  // floating-point operations; 0: not the bound
+  std::int64_t operations = 0;  // floating-point operations; 0: they are not the bound
   int threads = 1;
   double p50_us = 0, p99_us = 0;
   std::string bound;          // "copy", "read", "bf16" ...: the peak

@@ -15,7 +15,7 @@ class ServerProcess {
   // Starts the program, which shares this process's standard error. `name` is for rows and
   // messages.
   ServerProcess(std::string name, const std::vector<std::string>& command);
-  ~ServerProcess();  // closes its input, then SIGKILL after 20 s
+  ~ServerProcess();  // closes the server's input; kills the server if it runs on for 20 s
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
