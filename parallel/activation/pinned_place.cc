@@ -99,7 +99,7 @@ class PinnedPlace final : public OffloadPlace {
   OffloadStatistics statistics() const override { return statistics_; }
 
  private:
-  // Copies after the work queued on the computing stream.
+  // Queues the copy on `stream`, after the work now queued on the computing stream.
   void move(Item& item, void* to, const void* from, Stream stream) {
     computed_.record(compute_);
     computed_.block_stream(stream);

@@ -1,9 +1,9 @@
 // parallelize(model, mesh, options): applies a parallel plan to a model.
 //
-// A ParallelModel builds this rank's part of a model (its pipeline stages, its tensor-parallel
-// parts, its shard of both). It runs training steps and sums gradients over the ranks. On any mesh,
-// a step computes what one rank would compute from the whole batch. DistributedOptimizer updates
-// the parameters.
+// A ParallelModel builds this rank's part of a model: its pipeline stages, its tensor-parallel part
+// of them, and its shard of their state. It runs training steps and sums gradients over the ranks.
+// On any mesh, a step computes what one rank would compute from the whole batch.
+// DistributedOptimizer updates the parameters.
 #pragma once
 
 #include <functional>
@@ -74,8 +74,8 @@ class ParallelModel {
   // summed. Pass an undefined tensor if adds_losses() is false.
   void queue_train(std::span<const Microbatch> microbatches, const Tensor& losses);
   bool adds_losses() const;
-  // queue_train() in two parts, also with host kernels. Each run of the pipeline takes
-  // plan.pipeline.microbatches of them; the last run hands gradients over for reduction.
+  // queue_train() in two parts, also with host kernels. Each run of the pipeline takes as many
+  // microbatches as plan.pipeline.microbatches; the last run hands gradients over for reduction.
   // `after_forward` is called once, after the forwards of the first run.
   void forward_backward(std::span<const Microbatch> microbatches, const Tensor& losses,
                         const std::function<void()>& after_forward = {});

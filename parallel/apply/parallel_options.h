@@ -27,9 +27,10 @@ struct ParallelOptions {
   // (measure_units(), one unit at a time). None: parameters are counted instead.
   std::optional<Microbatch> trace = {};
   ReducerOptions reducer = {};  // used without sharding
-  // Sets the f32 value of one of this rank's parameters (of a part: Parameter::pieces()). It is
-  // called once per parameter, just before it is sharded and rounded. None: nn::materialize(). No
-  // rank ever holds more f32 values than its masters and one parameter.
+  // Sets the f32 value of one of this rank's parameters. If that is a part of a whole parameter,
+  // Parameter::pieces() describes which. The function is called once per parameter, just before the
+  // parameter is sharded and rounded. None: nn::materialize(). No rank ever holds more f32 values
+  // than its masters and one parameter.
   std::function<void(nn::Parameter&)> fill = {};
   // With bf16 parameters: no f32 masters; AdamW and LAMB round their updates stochastically. The
   // random bits depend only on this seed and the element's position in the full model, so they are

@@ -42,7 +42,7 @@ struct SmpRaw {
   std::map<std::string, Flag> only_flags;
 };
 
-// Kinds of values.
+// The kinds of values that keys take.
 inline constexpr std::int64_t kAnySize = std::numeric_limits<std::int64_t>::max();
 struct SmpInteger {
   SmpRaw::Number SmpRaw::* field;

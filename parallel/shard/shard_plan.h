@@ -27,8 +27,8 @@ struct ShardPlanOptions {
 
 struct ShardPlan {
   int shards = 1;
-  // Lengths are multiples of shards × a cache line of f32. The parameters that backward completes
-  // first come first.
+  // The length of each bucket is a multiple of `shards` cache lines. The parameters that backward
+  // completes first come first.
   BucketPlan flat;
   // The first `unit_buckets` buckets belong to units and are whole only while those units compute
   // (level 3).

@@ -2,8 +2,8 @@
 // al., VLDB 2023). At levels 1 and 2 it only waits for the last step's gathers.
 //
 // A unit's values are dropped when the next unit begins. So the last unit's forward and backward
-// share one gather, as do a recomputation and the backward after it. Meanwhile the next unit's
-// values are gathered, up to a total of sdp_max_live_parameters whole elements.
+// share one gather, as do a recomputation and the backward after it. While a unit computes, the
+// next unit's values are gathered, up to a total of sdp_max_live_parameters whole elements.
 #pragma once
 
 #include <vector>
