@@ -2,8 +2,9 @@
 // run. It holds JSON with the host, its boot, the process and its start time, a token of this
 // launch, and a beat counter. A thread of the holder raises the counter every few seconds.
 //
-// It works on network disks, where operating system locks are unreliable: O_EXCL creates the file.
-// A holder counts as dead if its beat does not change during the lease, by the waiter's own clock.
+// The lock works on network disks, where operating system locks are unreliable: the file is created
+// with O_EXCL. A holder counts as dead if its beat does not change during the lease, by the
+// waiter's own clock.
 //
 //   auto lock = std::make_shared<RunLock>(output_dir, say);  // or throws and names the holder
 //   ... write a checkpoint ...

@@ -28,9 +28,10 @@ struct SharedGpu {
   std::int64_t free = 0;
 };
 
-// Limit for a rank's tensors in device memory: `limit_mb` MiB if given. On a CPU, an equal share
-// of nearly all free memory among the host's ranks (runtime/base/free_memory.h). On a shared GPU,
-// an equal share of its free memory. On an exclusive GPU no limit, since the driver enforces one.
+// Limit for a rank's tensors in device memory: `limit_mb` MiB if given. Otherwise, on a CPU: nearly
+// all free memory (runtime/base/free_memory.h), divided equally among the host's ranks. On a shared
+// GPU: an equal share of its free memory. On an exclusive GPU there is no limit, since the driver
+// enforces one.
 std::optional<MemoryLimit> memory_limit(std::optional<double> limit_mb, const World& world,
                                         Device device, const SharedGpu& shared = {});
 

@@ -9,8 +9,8 @@
 // skip is reported.
 //
 // Not thread-safe. Between begin_updates() and settle(), only a forward pass may run: the updates
-// still use the gradients and write the values. The forward may write a gradient only after it has
-// read that parameter.
+// still use the gradients and write the values. The forward may write a parameter's gradient only
+// after it has read that parameter.
 #pragma once
 
 #include <functional>

@@ -5,7 +5,7 @@
 //   nlohmann::ordered_json m = trainer.evaluate();
 //
 // Every rank creates one and calls the same methods in the same order. Results do not depend on the
-// number of loader workers or on interruptions (decisions 10, 19): a run that was stopped and
+// number of loader workers or on interruptions (decisions 10, 19). A run that was stopped and
 // resumed from a checkpoint gives bitwise the same results as one that was not.
 #pragma once
 

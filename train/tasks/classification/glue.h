@@ -23,10 +23,10 @@ struct GlueFile {
   std::string part, path;
 };
 
-// Finds train.tsv, dev.tsv, test.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv, likewise for
-// test) in `directory` or in its folder of the task (CoLA, SST-2, ...). Also finds .jsonl and .csv,
-// and MRPC's msr_paraphrase_train.txt and msr_paraphrase_test.txt. Throws not_found with the names
-// it tried.
+// Finds train.tsv, dev.tsv and test.tsv in `directory` or in the task's folder below it (CoLA,
+// SST-2, ...). MNLI has dev_matched.tsv and dev_mismatched.tsv, and the same for test. Also finds
+// .jsonl and .csv, and MRPC's msr_paraphrase_train.txt and msr_paraphrase_test.txt. Throws
+// not_found with the names it tried.
 std::vector<GlueFile> glue_files(const std::string& directory, const GlueTask& task,
                                  GlueSplit split);
 

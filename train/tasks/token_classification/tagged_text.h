@@ -33,9 +33,10 @@ struct TaggedText {
 // Other endings: one word per line, the first column is the word and the last its tag, separated by
 // a tab or spaces. A blank line or -DOCSTART- ends a sentence. Blanks after a tag are ignored.
 //
-// A sentence is bad if a line has no tag or an empty one, the lists differ in length or hold a
-// value of another type (words are texts; tags are texts or numbers, all of one type), or the text
-// is not UTF-8. Bad sentences throw corrupt_data with file and line, or are skipped and counted.
+// A sentence is bad if a line has no tag or an empty one, if the lists differ in length, or if the
+// text is not UTF-8. It is also bad if a value has another type: words must be texts, and tags must
+// be texts or numbers, all of one type. Bad sentences throw corrupt_data with file and line, or are
+// skipped and counted.
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options = {});
 // The same for rows that are already open. Also counts the rows that they skipped.
 TaggedText read_tagged_rows(const RecordFile& rows, const TaggedTextOptions& options = {});
