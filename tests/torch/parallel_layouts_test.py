@@ -264,7 +264,7 @@ class Layouts(unittest.TestCase):
     def check(self, size, layouts):
         for layout in layouts:
             expected(*layout.model)  # once, and not in each rank
-        by_rank = ranks.run(size, run_layouts, layouts, timeout=60)
+        by_rank = ranks.run(size, run_layouts, layouts, timeout=600 if FULL else 60)
         for layout, results in zip(layouts, zip(*by_rank, strict=True), strict=True):
             with self.subTest(layout=layout):
                 for loss, (gradient, name), norm, _, _, kind in results:
