@@ -29,6 +29,7 @@ void add_diagnose(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_submit(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
+void add_token(CLI::App& app, Action& action);
 
 // Reports each SHOAL_ variable with an invalid value. Returns the exit status: 1 if there is one.
 int report_environment(const std::string& command);

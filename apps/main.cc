@@ -1,5 +1,5 @@
 // shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
-// submit, plan, version.
+// submit, plan, token, version.
 #include <csignal>
 #include <cstdio>
 
@@ -57,6 +57,7 @@ int run(int argc, char** argv) {
   add_doctor(app, action);
   add_submit(app, action);
   add_plan(app, action);
+  add_token(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {
     action = [] {
       terminal::print("shoal " SHOAL_VERSION "\n");

@@ -123,19 +123,21 @@ bool Connection::split(std::deque<Message>& messages) {
   return true;
 }
 
-bool Connection::receive(std::deque<Message>& messages) {
+bool Connection::receive(std::deque<Message>& messages, std::size_t most) {
   std::array<char, 4096> chunk;
   if (!split(messages)) return false;  // messages that await() left in `in`
-  for (;;) {
-    const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+  while (most > 0) {
+    const ssize_t n = ::recv(fd.get(), chunk.data(), std::min(most, chunk.size()), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (n < 0) unreachable = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
     if (n <= 0) return false;
+    most -= static_cast<std::size_t>(n);
     in.append(chunk.data(), static_cast<std::size_t>(n));
     heard = Clock::now();
     if (!split(messages)) return false;
   }
+  return true;
 }
 
 void send(Connection& connection, const Message& message) {

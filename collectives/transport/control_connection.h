@@ -49,9 +49,9 @@ struct Connection {
   // Updates `out_of_reach`, the time for which the peer's kernel has been silent. Adds at most
   // `most` seconds per call, so that time in which this process was stopped does not count.
   void look(double most);
-  // Appends the messages that have arrived. False if the connection has ended or carries data that
-  // is no Message.
-  bool receive(std::deque<Message>& messages);
+  // Appends the messages that have arrived, of at most `most` bytes. False if the connection has
+  // ended or carries data that is no Message.
+  bool receive(std::deque<Message>& messages, std::size_t most = std::size_t{1} << 20);
 
  private:
   bool split(std::deque<Message>& messages);

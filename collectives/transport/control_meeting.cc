@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <iterator>
+#include <list>
 #include <random>
 #include <thread>
 
@@ -16,11 +19,14 @@
 #include "shoal/runtime/base/error_code.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/cards.h"
+#include "shoal/runtime/rendezvous/job_token.h"
 
 namespace shoal::collectives::transport::control {
 namespace {
 
-constexpr const char *kHub = "/hub", *kUnreached = "/unreached";
+constexpr const char *kHub = "/hub", *kUnreached = "/unreached", *kPurpose = "control";
+// Most connections that have not shown the job's token yet, and bytes that each may send at once.
+constexpr std::size_t kMaxStrangers = 64, kMostOfStranger = 256;
 
 // Tells the other ranks how to reach rank 0.
 struct HubCard {
@@ -75,37 +81,29 @@ void await_all(const Meeting& of) {
   if (!missing.empty()) throw missing_ranks(of.rank, missing);
 }
 
-// Rank 0's side.
+// Rank 0's side. Answers several strangers at once, so that a silent one delays nobody.
 class Hub {
  public:
-  explicit Hub(const Meeting& of) : of_(of), peers_(static_cast<std::size_t>(of.size)) {}
+  Hub(const Meeting& of, const JobToken& token)
+      : of_(of), token_(token), peers_(static_cast<std::size_t>(of.size)) {}
 
   std::vector<Connection> form() {
     HubCard own{own_identity(), 0, {}, own_addresses()};
-    const FileDescriptor listener = listen_anywhere(of_.size, own.port);
+    const FileDescriptor listener = listen_anywhere(SOMAXCONN, own.port);
     std::random_device random;
-    own.secret = fmt::format("{:08x}{:08x}", random(), random());
+    own.secret = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+    token_ = token_.with(own.secret);
     of_.store.set(of_.prefix + kHub, to_card(own));
     auto next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
     while (!absent().empty()) {
-      pollfd entry{listener.get(), POLLIN, 0};
-      (void)poll(&entry, 1,
-                 static_cast<int>(std::clamp(of_.deadline.seconds_left() * 1000, 0.0, 100.0)));
-      Connection connection;
-      connection.fd =
-          FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!connection.fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-        throw Error(ErrorCode::io,
-                    fmt::format("cannot accept the control connections of {} ranks: {}",
-                                of_.size - 1, std::strerror(errno)),
-                    "raise `ulimit -n`")
-            .at_rank(0)
-            .in_operation("make_communicator");
-      if (connection.fd && is_met(connection, own.secret)) continue;
+      await_data(listener.get());
+      accept_strangers(listener.get());
+      for (auto stranger = strangers_.begin(); stranger != strangers_.end();)
+        stranger = advance(*stranger) ? std::next(stranger) : strangers_.erase(stranger);
       if (of_.deadline.passed()) give_up(missing_ranks(0, absent()));
-      if (connection.fd || !next_look.passed()) continue;
+      if (!next_look.passed()) continue;
       next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
-      if (const auto told = of_.store.try_get(of_.prefix + kUnreached))
+      if (const auto told = of_.store.try_get(of_.prefix + kUnreached); told && !absent().empty())
         give_up(Error(ErrorCode::unavailable, *told, "look at that rank's own output")
                     .at_rank(0)
                     .with_peer(absent().front())
@@ -116,20 +114,64 @@ class Hub {
   }
 
  private:
+  // A connection whose process has not shown the job's token yet.
+  struct Stranger {
+    Connection connection;
+    handshake::Server handshake;
+    bool challenged = false;
+    Clock::time_point accepted = Clock::now();
+  };
+
   Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  // If the connection comes from a rank of this job, answers it and returns true.
-  bool is_met(Connection& connection, const std::string& secret) {
-    Message hello;
-    const auto patience = Deadline::in_seconds(std::clamp(
-        of_.deadline.seconds_left(), deadlines::kShortestHelloAnswer, deadlines::kHelloAnswer));
-    if (!await(connection, hello, patience) || hello.kind != Kind::hello || hello.text != secret ||
-        hello.rank <= 0 || hello.rank >= of_.size)
+  void await_data(int listener) {
+    std::vector<pollfd> entries{{listener, POLLIN, 0}};
+    for (const Stranger& stranger : strangers_)
+      entries.push_back({stranger.connection.fd.get(), POLLIN, 0});
+    (void)poll(entries.data(), entries.size(),
+               static_cast<int>(std::clamp(of_.deadline.seconds_left() * 1000, 0.0, 100.0)));
+  }
+
+  void accept_strangers(int listener) {
+    for (;;) {
+      if (strangers_.size() == kMaxStrangers) {
+        // The oldest goes, but not before a rank's handshake could have ended; a rank tries again.
+        if (seconds_since(strangers_.front().accepted) < deadlines::kShortestGreeting) return;
+        strangers_.pop_front();
+      }
+      FileDescriptor fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        throw Error(ErrorCode::io,
+                    fmt::format("cannot accept the control connections of {} ranks: {}",
+                                of_.size - 1, std::strerror(errno)),
+                    "raise `ulimit -n`")
+            .at_rank(0)
+            .in_operation("make_communicator");
+      if (!fd) return;
+      prepare(fd.get());
+      strangers_.push_back({{}, handshake::Server(token_, kPurpose)});
+      strangers_.back().connection.fd = std::move(fd);
+    }
+  }
+
+  // Takes the stranger's next step. Returns false once it is met or turned away.
+  bool advance(Stranger& stranger) {
+    std::deque<Message> messages;
+    const bool alive = stranger.connection.receive(messages, kMostOfStranger);
+    if (messages.empty())
+      return alive && seconds_since(stranger.accepted) < deadlines::kHelloAnswer;
+    const Message& message = messages.front();
+    if (messages.size() > 1 || message.kind != Kind::hello || message.rank <= 0 ||
+        message.rank >= of_.size)
       return false;
-    prepare(connection.fd.get());
-    send(connection, {Kind::hello, 0, secret, 0});
-    peer(hello.rank) = std::move(connection);  // replaces a connection that the rank gave up
-    return true;
+    if (!stranger.challenged) {
+      if (message.text.size() != handshake::kHello) return false;
+      send(stranger.connection, {Kind::hello, 0, stranger.handshake.challenge(message.text), 0});
+      return stranger.challenged = true;
+    }
+    if (stranger.handshake.admits(message.text) && stranger.handshake.rank() == message.rank)
+      peer(message.rank) = std::move(stranger.connection);  // replaces one that the rank gave up
+    return false;
   }
 
   std::vector<int> absent() {
@@ -147,16 +189,19 @@ class Hub {
   }
 
   const Meeting& of_;
+  JobToken token_;
   std::vector<Connection> peers_;
+  std::list<Stranger> strangers_;
 };
 
 // Every other rank's side.
 class Guest {
  public:
-  explicit Guest(const Meeting& of) : of_(of), own_(own_identity()) {}
+  Guest(const Meeting& of, const JobToken& token) : of_(of), token_(token), own_(own_identity()) {}
 
   std::vector<Connection> join() {
     card_ = read_card(0, "control links", hub_card(), parse_hub);
+    token_ = token_.with(card_.secret);
     // A loopback address reaches rank 0 only from its own machine and network namespace: there it
     // is tried first, elsewhere never.
     auto& addresses = card_.addresses;
@@ -216,8 +261,8 @@ class Guest {
   }
 
   // Tries one address after another. Another machine may listen at the same address (behind a
-  // bridge, for example), but only rank 0 answers with the job's secret. Rank 0 answers one rank
-  // after another, so each round gives it more time.
+  // bridge, for example), but only rank 0 has the secret of its card and the job's token. Rank 0
+  // answers many ranks, so each round gives it more time.
   void meet_hub() {
     const std::size_t ways = card_.addresses.size();
     std::vector<std::string> whys(ways, "no time left");
@@ -228,7 +273,10 @@ class Guest {
       hub_ = Connection{};
       hub_.fd = connect_to(card_.addresses[attempt % ways], card_.port, of_.deadline, &why);
       if (hub_.fd && is_answered(attempt / ways)) return;
-      if (hub_.fd) why = "connected, but what listens there does not answer as rank 0";
+      if (hub_.fd)
+        why =
+            "connected, but what listens there does not answer as rank 0; "
+            "SHOAL_JOB_TOKEN_FILE must hold the same token on every host";
       reached = reached || hub_.fd;
       const bool unreachable = !reached && attempt + 1 >= ways && out_of_reach.passed();
       if (of_.deadline.passed() || unreachable) throw did_not_answer(whys);
@@ -237,12 +285,16 @@ class Guest {
   }
 
   bool is_answered(std::size_t round) {
-    send(hub_, {Kind::hello, of_.rank, card_.secret, 0});
-    Message answer;
+    const handshake::Client client(token_, kPurpose, of_.rank);
+    send(hub_, {Kind::hello, of_.rank, client.hello(), 0});
+    Message challenge;
     const double seconds = std::clamp(of_.deadline.seconds_left(), 0.0,
                                       deadlines::kHelloAnswer * static_cast<double>(1 + round));
-    return await(hub_, answer, Deadline::in_seconds(seconds)) && answer.kind == Kind::hello &&
-           answer.text == card_.secret;
+    if (!await(hub_, challenge, Deadline::in_seconds(seconds)) || challenge.kind != Kind::hello)
+      return false;
+    const auto proof = client.answer(challenge.text);
+    if (proof) send(hub_, {Kind::hello, of_.rank, *proof, 0});
+    return proof.has_value();
   }
 
   Error did_not_answer(const std::vector<std::string>& whys) const {
@@ -274,6 +326,7 @@ class Guest {
   }
 
   const Meeting& of_;
+  JobToken token_;
   const HostIdentity own_;
   HubCard card_;
   Connection hub_;
@@ -283,7 +336,8 @@ class Guest {
 
 std::vector<Connection> meet(const Meeting& meeting) {
   await_all(meeting);
-  return meeting.rank == 0 ? Hub(meeting).form() : Guest(meeting).join();
+  const JobToken token = JobToken::of_environment();
+  return meeting.rank == 0 ? Hub(meeting, token).form() : Guest(meeting, token).join();
 }
 
 }  // namespace shoal::collectives::transport::control

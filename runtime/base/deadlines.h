@@ -37,6 +37,10 @@ inline constexpr double kStoreCourtesy = 1;
 inline constexpr double kSilentStore = 2;
 // The server closes a connection that sends nothing for this long in the middle of a request.
 inline constexpr double kStoreStall = 60;
+// The server closes a connection that has not shown the job's token within this time. It is short,
+// since strangers may open many; a rank's own proof takes one round trip. If too many wait, the
+// oldest has at least kShortestGreeting.
+inline constexpr double kStoreGreeting = 5, kShortestGreeting = 0.1;
 // Waits without a limit are split into slices, since time_point::max() overflows in some
 // implementations.
 inline constexpr std::chrono::hours kLongestSlice{1};

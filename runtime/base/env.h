@@ -60,6 +60,15 @@ inline constexpr Variable kStorePort{
     0,
     65535};
 
+inline constexpr Variable kJobToken{
+    "SHOAL_JOB_TOKEN_FILE", Kind::string, "",
+    "file with the job's secret (`shoal token FILE` writes one), by which its ranks admit each "
+    "other over the network; the same secret on every host"};
+inline constexpr Variable kInsecure{
+    "SHOAL_INSECURE", Kind::boolean, "0",
+    "1: ranks on several hosts meet without a job token, so whoever reaches rank 0's port can join "
+    "or stop the job; 0: refused"};
+
 inline constexpr Variable kFabricProvider{
     "SHOAL_FABRIC_PROVIDER", Kind::string, "",
     "libfabric provider between hosts: efa, tcp, udp or its own name; empty: the best there is"};

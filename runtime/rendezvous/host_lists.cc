@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -122,19 +125,45 @@ std::vector<int> expand_tasks_per_node(std::string_view text) {
   }
 }
 
-bool is_local_address(const std::string& host) {
+namespace {
+
+// True if `holds(address)` for one of the addresses that `host` resolves to.
+template <typename Condition>
+bool has_address(const std::string& host, Condition holds) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   if (::getaddrinfo(host.c_str(), "0", &hints, &found) != 0) return false;
-  bool local = false;
-  for (const addrinfo* a = found; a && !local; a = a->ai_next) {
-    const int fd = ::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    local = ::bind(fd, a->ai_addr, a->ai_addrlen) == 0;
-    ::close(fd);
-  }
+  bool held = false;
+  for (const addrinfo* a = found; a && !held; a = a->ai_next) held = holds(*a);
   ::freeaddrinfo(found);
-  return local;
+  return held;
+}
+
+bool is_on_loopback(const addrinfo& address) {
+  if (address.ai_family == AF_INET6) {
+    sockaddr_in6 six{};
+    std::memcpy(&six, address.ai_addr, sizeof six);
+    return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+  }
+  sockaddr_in four{};
+  std::memcpy(&four, address.ai_addr, sizeof four);
+  return ntohl(four.sin_addr.s_addr) >> 24U == IN_LOOPBACKNET;
+}
+
+}  // namespace
+
+bool is_local_address(const std::string& host) {
+  return has_address(host, [](const addrinfo& address) {
+    const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    const bool local = ::bind(fd, address.ai_addr, address.ai_addrlen) == 0;
+    ::close(fd);
+    return local;
+  });
+}
+
+bool is_own_on_network(const std::string& host) {
+  return is_local_address(host) && !has_address(host, is_on_loopback);
 }
 
 }  // namespace shoal

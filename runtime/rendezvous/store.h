@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/rendezvous/job_token.h"
 
 namespace shoal {
 
@@ -66,9 +67,12 @@ std::shared_ptr<Store> make_temporary_file_store(const std::string& directory,
 // `world_size` > 0, the call returns once that many stores have joined; the timeout error reports
 // how many did, and which ranks are missing if each gives its `rank`. The server's rank must keep
 // its store until the other ranks are done, so end with a barrier. `host`: name or address, IPv4 or
-// IPv6. Each request waits at most SHOAL_DEADLINE_S for its answer.
+// IPv6. The server listens on that address alone if it is one of its host's own, else on every
+// address. Each request waits at most SHOAL_DEADLINE_S for its answer. A process without the
+// `token` can neither read nor write.
 std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is_server,
-                                      int world_size, Deadline deadline, int rank = -1);
+                                      int world_size, Deadline deadline, int rank = -1,
+                                      const JobToken& token = {});
 
 // The same store, with `prefix` + "/" in front of every key.
 std::shared_ptr<Store> make_prefix_store(std::string prefix, std::shared_ptr<Store> store);

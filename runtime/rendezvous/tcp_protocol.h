@@ -12,10 +12,12 @@
 
 namespace shoal::store {
 
-inline constexpr std::string_view kClientGreeting = "SHOALST1";
+// Both ends then show each other the job's token (job_token.h) for this purpose.
+inline constexpr std::string_view kClientGreeting = "SHOALST2";
 // Differs from the client's greeting: a socket that connected to itself by accident must not look
 // like a server.
-inline constexpr std::string_view kServerGreeting = "SHOALOK1";
+inline constexpr std::string_view kServerGreeting = "SHOALOK2";
+inline constexpr std::string_view kPurpose = "store";
 
 enum class Operation : std::uint8_t { set = 1, try_get, get, add, compare_set, remove };
 enum class Status : std::uint8_t { ok, none, not_a_counter, full };

@@ -23,6 +23,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 #include "shoal/runtime/rendezvous/tcp_protocol.h"
 
@@ -35,15 +36,27 @@ using store::Status;
 
 // Limit on the total size of all values, so that foreign clients cannot exhaust rank 0's memory.
 constexpr std::size_t kMaxStoredBytes = std::size_t{1} << 30;
+// Most clients that have not shown the job's token yet.
+constexpr std::size_t kMaxStrangers = 64;
 
 struct Connection {
+  explicit Connection(const JobToken& token) : handshake(token, store::kPurpose) {}
   int fd = -1;
-  bool greeted = false;
+  enum class Step : std::uint8_t { hello, proof, admitted } step = Step::hello;
   bool closed = false;
+  handshake::Server handshake;
   std::string in, out;
   std::size_t sent = 0;
   std::string waits_for;  // key of an unanswered get; empty: none
-  Clock::time_point last_heard = Clock::now();
+  Clock::time_point accepted = Clock::now(), last_heard = accepted;
+
+  bool is_stranger() const { return step != Step::admitted; }
+  // Bytes of the handshake that are still to come, so that a stranger's cost no more memory.
+  std::size_t still_to_come() const {
+    const std::size_t all =
+        step == Step::hello ? store::kClientGreeting.size() + handshake::kHello : handshake::kProof;
+    return all - in.size();
+  }
 };
 
 std::string answer(Status status, std::string_view value = {}) {
@@ -90,7 +103,7 @@ int port_of(int fd) {
 // lock is needed.
 class TcpStoreServer::Impl {
  public:
-  Impl(int port, const std::string& bind_address) {
+  Impl(int port, const std::string& bind_address, const JobToken& token) : token_(token) {
     SHOAL_CHECK(port >= 0 && port <= 65535, "a TCP port is 0 to 65535, not {}", port);
     open_listeners(port, bind_address);
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -175,7 +188,8 @@ class TcpStoreServer::Impl {
       polled.clear();
       who.clear();
       polled.push_back({wake_, POLLIN, 0});
-      // Without free descriptors accept() keeps failing, so the queue is not polled for a while.
+      // Without free descriptors accept() keeps failing, and strangers may fill all places, so the
+      // queue is not polled for a while.
       const bool accepting = Clock::now() >= accept_again_;
       for (const int fd : listeners_)
         polled.push_back({fd, static_cast<short>(accepting ? POLLIN : 0), 0});
@@ -185,14 +199,19 @@ class TcpStoreServer::Impl {
             {connection.fd, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
         who.push_back(&connection);
       }
-      if (::poll(polled.data(), static_cast<nfds_t>(polled.size()), accepting ? 1000 : 100) < 0 &&
+      if (::poll(polled.data(), static_cast<nfds_t>(polled.size()), accepting ? 1000 : 10) < 0 &&
           errno != EINTR)
         return;
       const std::size_t first = 1 + listeners_.size();
       for (std::size_t i = 0; i < who.size(); ++i) {
         const short events = polled[first + i].revents;
-        if (events & POLLOUT) flush(*who[i]);
-        if (events & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) receive(*who[i]);
+        try {
+          if (events & POLLOUT) flush(*who[i]);
+          if (events & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) receive(*who[i]);
+        } catch (const std::exception& problem) {  // memory ran out, for example
+          log::warn("tcp store: a request failed ({}); its connection is closed", problem.what());
+          refuse(*who[i]);
+        }
       }
       for (std::size_t i = 0; i < listeners_.size(); ++i)
         if (polled[1 + i].revents & POLLIN) accept_all(listeners_[i]);
@@ -207,6 +226,10 @@ class TcpStoreServer::Impl {
 
   void accept_all(int listener) {
     for (;;) {
+      if (!make_room_for_stranger()) {
+        accept_again_ = Clock::now() + std::chrono::milliseconds(10);
+        return;
+      }
       const int fd = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -216,8 +239,22 @@ class TcpStoreServer::Impl {
       const int yes = 1;
       ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
       ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-      connections_.emplace_back().fd = fd;
+      connections_.emplace_back(token_).fd = fd;
     }
+  }
+
+  // Returns true if one more stranger can stay. The oldest goes first, but not before a rank's
+  // handshake could have ended; a rank that is turned away connects again.
+  bool make_room_for_stranger() {
+    const auto waits = [](const Connection& connection) {
+      return connection.is_stranger() && !connection.closed;
+    };
+    if (static_cast<std::size_t>(std::ranges::count_if(connections_, waits)) < kMaxStrangers)
+      return true;
+    Connection& oldest = *std::ranges::find_if(connections_, waits);
+    if (seconds_since(oldest.accepted) < deadlines::kShortestGreeting) return false;
+    refuse(oldest);
+    return true;
   }
 
   void refuse(Connection& connection) {
@@ -227,9 +264,11 @@ class TcpStoreServer::Impl {
 
   void drop_stalled() {
     for (Connection& connection : connections_) {
-      const bool owes = !connection.greeted || !connection.in.empty();
-      if (!connection.closed && owes &&
-          seconds_since(connection.last_heard) > deadlines::kStoreStall)
+      if (connection.closed) continue;
+      if (connection.is_stranger()
+              ? seconds_since(connection.accepted) > deadlines::kStoreGreeting
+              : !connection.in.empty() &&
+                    seconds_since(connection.last_heard) > deadlines::kStoreStall)
         refuse(connection);
     }
   }
@@ -238,7 +277,8 @@ class TcpStoreServer::Impl {
     std::array<char, 65536> block;
     // Reads a bounded number of blocks a turn, so that a busy client does not starve the others.
     for (int turn = 0; turn < 16 && !connection.closed; ++turn) {
-      const ssize_t count = ::recv(connection.fd, block.data(), block.size(), 0);
+      const std::size_t most = connection.is_stranger() ? connection.still_to_come() : block.size();
+      const ssize_t count = ::recv(connection.fd, block.data(), most, 0);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) {  // the client is gone; its unfinished request is dropped
@@ -251,18 +291,30 @@ class TcpStoreServer::Impl {
     }
   }
 
+  // A client's side of the handshake.
+  void greet(Connection& connection) {
+    std::string& in = connection.in;
+    if (connection.step == Connection::Step::hello) {
+      const std::string_view greeting = store::kClientGreeting;
+      const std::size_t have = std::min(in.size(), greeting.size());
+      if (in.compare(0, have, greeting.substr(0, have)) != 0) return refuse(connection);
+      if (connection.still_to_come() > 0) return;
+      send(connection,
+           std::string(store::kServerGreeting) +
+               connection.handshake.challenge(std::string_view(in).substr(greeting.size())));
+      connection.step = Connection::Step::proof;
+    } else {
+      if (connection.still_to_come() > 0) return;
+      if (!connection.handshake.admits(in)) return refuse(connection);
+      connection.step = Connection::Step::admitted;
+    }
+    in.clear();
+  }
+
   // Handles every complete request in the input.
   void digest(Connection& connection) {
+    if (connection.is_stranger()) return greet(connection);
     std::string& in = connection.in;
-    if (!connection.greeted) {
-      const std::size_t have = std::min(in.size(), store::kClientGreeting.size());
-      if (in.compare(0, have, store::kClientGreeting.substr(0, have)) != 0)
-        return refuse(connection);
-      if (have < store::kClientGreeting.size()) return;
-      in.erase(0, have);
-      connection.greeted = true;
-      send(connection, std::string(store::kServerGreeting));
-    }
     std::size_t used = 0;
     while (!connection.closed && in.size() - used >= 4) {
       // One request at a time: a client that sends another one while waiting breaks the protocol.
@@ -378,6 +430,7 @@ class TcpStoreServer::Impl {
     connection.sent = 0;
   }
 
+  const JobToken token_;
   std::vector<int> listeners_;
   int wake_ = -1, port_ = 0;
   std::atomic<bool> stop_{false};
@@ -390,8 +443,8 @@ class TcpStoreServer::Impl {
   std::thread thread_;
 };
 
-TcpStoreServer::TcpStoreServer(int port, const std::string& bind_address)
-    : impl_(std::make_unique<Impl>(port, bind_address)) {}
+TcpStoreServer::TcpStoreServer(int port, const std::string& bind_address, const JobToken& token)
+    : impl_(std::make_unique<Impl>(port, bind_address, token)) {}
 TcpStoreServer::~TcpStoreServer() = default;
 
 bool TcpStoreServer::wait_for_clients_to_leave(Deadline deadline) const {

@@ -19,6 +19,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/host_lists.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 #include "shoal/runtime/rendezvous/tcp_protocol.h"
@@ -103,9 +104,29 @@ struct Unreached {
   bool refused = false;  // no process listens there
 };
 
+// What a client shows the server on each of its connections.
+struct Credentials {
+  const JobToken token;
+  const int rank;
+};
+
+// Returns an empty text once the server has shown that it has the job's token, or the reason.
+std::string why_not_met(const Socket& socket, const Credentials& credentials, Deadline deadline) {
+  const handshake::Client client(credentials.token, store::kPurpose, credentials.rank);
+  socket.send_all(std::string(store::kClientGreeting) + client.hello(), deadline);
+  if (socket.receive_exactly(store::kServerGreeting.size(), deadline) != store::kServerGreeting)
+    return "something answers there that is not a Shoal store";
+  const auto proof = client.answer(socket.receive_exactly(handshake::kChallenge, deadline));
+  if (!proof)
+    return "the store there has another job token: SHOAL_JOB_TOKEN_FILE must hold the same on "
+           "every host";
+  socket.send_all(*proof, deadline);
+  return {};
+}
+
 // Tries one address once. If the result is empty, `unreached` holds the reason.
-std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline,
-                                  Unreached& unreached) {
+std::optional<Socket> try_connect(const addrinfo& address, const Credentials& credentials,
+                                  Deadline deadline, Unreached& unreached) {
   std::string& why = unreached.why;
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.fd() < 0) {
@@ -132,10 +153,8 @@ std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline,
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   try {
-    socket.send_all(store::kClientGreeting, deadline);
-    const std::string greeting = socket.receive_exactly(store::kServerGreeting.size(), deadline);
-    if (greeting == store::kServerGreeting) return socket;
-    why = "something answers there that is not a Shoal store";
+    why = why_not_met(socket, credentials, deadline);
+    if (why.empty()) return socket;
   } catch (const TimedOut&) {
     why = "connected, but got no greeting of a Shoal store";
   } catch (const Error& problem) {
@@ -146,8 +165,8 @@ std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline,
 
 // `served`: the server was reached before, so a refused connection means that it has ended.
 // Otherwise it may not have started yet.
-Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline deadline,
-                     bool served = false) {
+Socket connect_until(const std::vector<std::string>& hosts, int port,
+                     const Credentials& credentials, Deadline deadline, bool served = false) {
   const auto start = Clock::now();
   auto pause = std::chrono::milliseconds(10);
   Unreached unreached;
@@ -167,7 +186,7 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
         const double attempt =
             std::clamp(deadline.seconds_left(), deadlines::kShortestConnectAttempt,
                        deadlines::kConnectAttempt);
-        socket = try_connect(*a, Deadline::in_seconds(attempt), unreached);
+        socket = try_connect(*a, credentials, Deadline::in_seconds(attempt), unreached);
       }
       ::freeaddrinfo(found);
       if (socket) return *std::move(socket);
@@ -191,15 +210,17 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
 
 class TcpStore final : public Store {
  public:
-  TcpStore(std::string host, int port, std::unique_ptr<TcpStoreServer> server, Deadline deadline)
+  // `hosts`: names or addresses to try, the one to show last.
+  TcpStore(std::vector<std::string> hosts, int port, Credentials credentials,
+           std::unique_ptr<TcpStoreServer> server, Deadline deadline)
       : server_(std::move(server)),
+        hosts_(std::move(hosts)),
+        credentials_(std::move(credentials)),
         port_(server_ ? server_->port() : port),
-        shown_(host.find(':') == host.npos ? fmt::format("{}:{}", host, port_)
-                                           : fmt::format("[{}]:{}", host, port_)) {
-    hosts_.push_back(std::move(host));
-    if (server_)  // a host may not be reachable under its own name
-      hosts_.insert(hosts_.begin(), {"127.0.0.1", "::1"});
-    idle_.push_back(connect_until(hosts_, port_, deadline));
+        shown_(hosts_.back().find(':') == std::string::npos
+                   ? fmt::format("{}:{}", hosts_.back(), port_)
+                   : fmt::format("[{}]:{}", hosts_.back(), port_)) {
+    idle_.push_back(connect_until(hosts_, port_, credentials_, deadline));
   }
   // The serving rank often leaves the last barrier first, before other ranks have received their
   // answers. It waits for them, unless an Error unwinds the stack and must be reported without
@@ -330,7 +351,7 @@ class TcpStore final : public Store {
     }
     try {
       return connect_until(
-          hosts_, port_,
+          hosts_, port_, credentials_,
           Deadline::in_seconds(std::min(deadlines::kConnectAttempt, deadline.seconds_left())),
           /*served=*/true);
     } catch (const Error& problem) {
@@ -339,7 +360,8 @@ class TcpStore final : public Store {
   }
 
   std::unique_ptr<TcpStoreServer> server_;
-  std::vector<std::string> hosts_;
+  const std::vector<std::string> hosts_;
+  const Credentials credentials_;
   int port_;
   std::string shown_;
   std::atomic<double> answer_seconds_ = deadlines::seconds();
@@ -385,7 +407,8 @@ void wait_for_all(Store& store, int world_size, int rank, Deadline deadline) {
 }  // namespace
 
 std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is_server,
-                                      int world_size, Deadline deadline, int rank) {
+                                      int world_size, Deadline deadline, int rank,
+                                      const JobToken& token) {
   std::string name = host;
   if (name.size() > 2 && name.front() == '[' && name.back() == ']')
     name = name.substr(1, name.size() - 2);
@@ -393,10 +416,18 @@ std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is
   SHOAL_CHECK(port <= 65535 && port >= (is_server ? 0 : 1),
               "the tcp store needs a port from 1 to 65535 (MASTER_PORT), not {}", port);
   std::unique_ptr<TcpStoreServer> server;
-  // If all ranks are on one host, the port is not opened to the network.
-  if (is_server)
-    server = std::make_unique<TcpStoreServer>(port, is_loopback(name) ? name : std::string());
-  auto store = std::make_shared<TcpStore>(name, port, std::move(server), deadline);
+  std::vector<std::string> hosts{name};
+  if (is_server && (is_loopback(name) || is_own_on_network(name))) {
+    server = std::make_unique<TcpStoreServer>(port, name, token);
+  } else if (is_server) {
+    // The name is that of a forwarder in front of this host, or this host resolves it to its
+    // loopback, where other hosts do not reach it.
+    log::info("rank 0 serves the store on every address: {} is none of this host's own", name);
+    server = std::make_unique<TcpStoreServer>(port, std::string(), token);
+    hosts.insert(hosts.begin(), {"127.0.0.1", "::1"});
+  }
+  auto store = std::make_shared<TcpStore>(std::move(hosts), port, Credentials{token, rank},
+                                          std::move(server), deadline);
   if (world_size > 0) wait_for_all(*store, world_size, rank, deadline);
   return store;
 }

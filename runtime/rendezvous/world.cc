@@ -12,12 +12,14 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/host_name.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/rendezvous/cards.h"
 #include "shoal/runtime/rendezvous/host_lists.h"
+#include "shoal/runtime/rendezvous/job_token.h"
 
 namespace shoal {
 namespace {
@@ -369,6 +371,21 @@ void check_torchrun_against_slurm(const World& world, const Variables& variables
                 "unset RANK and WORLD_SIZE under srun");
 }
 
+// Ranks are about to meet over the network without a job token.
+void warn_of_open_door(const World& world) {
+  if (!env::get_boolean(env::kInsecure))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} ranks would meet at {}, port {}, without a job token: whoever "
+                            "reaches that port could read, join or stop the job",
+                            world.size, world.master_addr, world.master_port),
+                "write a token with `shoal token FILE`, copy it to every host, and set "
+                "SHOAL_JOB_TOKEN_FILE=FILE for every rank (mpirun -x SHOAL_JOB_TOKEN_FILE); on a "
+                "network of your own, SHOAL_INSECURE=1 goes without");
+  if (world.rank == 0)
+    log::warn("SHOAL_INSECURE=1: whoever reaches {}, port {}, can read, join or stop this job",
+              world.master_addr, world.master_port);
+}
+
 std::string scratch_directory() {
   const char* directory = std::getenv("TMPDIR");
   return directory && *directory ? directory : "/tmp";
@@ -453,8 +470,13 @@ std::shared_ptr<Store> make_store(const World& world, Deadline deadline) {
                 fmt::format("rank 0 runs on {}, but mpirun on {}, where the others look for it",
                             world.host, world.master_addr),
                 remedy);
-  return make_tcp_store(world.master_addr, world.master_port, world.rank == 0, world.size, deadline,
-                        world.rank);
+  // Ranks that share a host need no network, so none of it can reach them.
+  const bool shares_host = world.is_single_host() && is_local_address(world.master_addr);
+  const std::string address = shares_host ? "127.0.0.1" : world.master_addr;
+  const JobToken token = JobToken::of_environment();
+  if (!is_loopback(address) && !token.is_secret()) warn_of_open_door(world);
+  return make_tcp_store(address, world.master_port, world.rank == 0, world.size, deadline,
+                        world.rank, token);
 }
 
 void settle_nodes(World& world, Store& store, Deadline deadline) {

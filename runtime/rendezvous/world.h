@@ -63,8 +63,9 @@ World discover_world(const EnvironmentReader& environment = process_environment(
 // Makes the store for this launcher, without MPI calls. A single rank gets a hash store. Otherwise
 // the store is a file store with SHOAL_STORE_DIR, a TCP store if rank 0's address is known, or a
 // file store in TMPDIR for Open MPI on one host. Throws unavailable, with the remedy, for Open MPI
-// on several hosts if rank 0's address is unknown or the assumed one is wrong. Waits for all ranks
-// until `deadline`.
+// on several hosts if rank 0's address is unknown or the assumed one is wrong. Throws it for ranks
+// that would meet over the network without a job token (SHOAL_JOB_TOKEN_FILE), unless
+// SHOAL_INSECURE=1. Waits for all ranks until `deadline`.
 std::shared_ptr<Store> make_store(const World& world, Deadline deadline);
 
 // Exchanges host names through the store and sets local_rank, local_size, node (hosts in order of

@@ -23,6 +23,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/process/process.h"
 
@@ -125,18 +126,19 @@ bool process_runs(const std::string& name) {
   return false;
 }
 
-std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
-                                     const Ending& ending, const HostRules& rules) {
-  // Renamed at the end, so that a waiting host reads the complete file.
+std::vector<std::string> send_file(const std::vector<std::string>& hosts, const std::string& from,
+                                   const std::string& to, const HostRules& rules) {
+  // Renamed at the end, so that a waiting host reads the complete file. The file goes through ssh's
+  // standard input, since other processes can read a command line.
   const std::string command =
-      fmt::format("printf '%s\\n%s' {} {} > {}.new && mv {}.new {}", ending.status,
-                  quoted(ending.reason), quoted(path), quoted(path), quoted(path));
-  std::vector<std::future<bool>> told;
+      fmt::format("umask 077 && cat > {0}.new && mv {0}.new {0}", quoted(to));
+  std::vector<std::future<bool>> sent;
   for (const std::string& host : hosts)
-    told.push_back(std::async(std::launch::async, [&] {
+    sent.push_back(std::async(std::launch::async, [&] {
       try {
         std::vector<std::string> words = ssh_options(rules);
-        words.insert(words.begin(), {rules.ssh, "-x", "-p", std::to_string(rules.ssh_port)});
+        words.insert(words.begin(), {"/bin/sh", "-c", "exec \"$@\" < \"$0\"", from, rules.ssh, "-x",
+                                     "-p", std::to_string(rules.ssh_port)});
         words.insert(words.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
                                    "ServerAliveInterval=5", host, command});
         return run_process(words).status == 0;
@@ -146,8 +148,15 @@ std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, cons
     }));
   std::vector<std::string> missed;
   for (std::size_t i = 0; i < hosts.size(); ++i)
-    if (!told[i].get()) missed.push_back(hosts[i]);
+    if (!sent[i].get()) missed.push_back(hosts[i]);
   return missed;
+}
+
+std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
+                                     const Ending& ending, const HostRules& rules) {
+  const ScratchDirectory own;
+  write_file(own / "ending", fmt::format("{}\n{}", ending.status, ending.reason));
+  return send_file(hosts, own / "ending", path, rules);
 }
 
 std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,

@@ -1,8 +1,10 @@
 #include "shoal/sagemaker/container/run.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,12 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
+
+#include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/runtime/io/scratch_directory.h"
+#include "shoal/runtime/rendezvous/job_token.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
 #include "shoal/sagemaker/container/script.h"
@@ -128,6 +134,23 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
 
 // File through which the first host reports the ending to the others.
 std::string ending_file(const Contract& c) { return c.path("output/first-host-ended"); }
+
+// The secret by which the job's ranks admit each other (docs/security.md), on every host.
+std::string token_file(const ContainerOptions& options) {
+  return options.hosts.keys + "/job-token";
+}
+
+void share_job_token(const std::vector<std::string>& workers, const ContainerOptions& options) {
+  const std::string path = token_file(options);
+  write_file(path, JobToken::make());
+  if (::chmod(path.c_str(), 0600) != 0)
+    throw_error(ErrorCode::io, "cannot change the mode of {}: {}", path, std::strerror(errno));
+  const auto missed = send_file(workers, path, path, options.hosts);
+  if (!missed.empty())
+    throw Error(ErrorCode::unavailable,
+                fmt::format("host {} could not be given the job's token by ssh", missed.front()),
+                "look at the log of that host");
+}
 
 void tell_workers(const Contract& c, const Launch& launch, const ContainerOptions& options,
                   const Ending& ending) {
@@ -280,6 +303,8 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   if (!command.script.empty())
     for (auto& variable : script_variables(c, is_aside ? c.path("code") : code, environment))
       variables.push_back(std::move(variable));
+  if (has_distribution(c) && c.hosts.size() > 1)
+    variables.emplace_back(env::kJobToken.name, token_file(options));
   const Launch launch = plan_launch(c, command,
                                     {.mpirun = options.mpirun,
                                      .forwarded = names_to_forward(names_of(variables)),
@@ -309,6 +334,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     start_sshd(options.hosts);
     std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
     wait_for_hosts(workers, options.hosts, stop);
+    if (stop == 0) share_job_token(workers, options);
   }
   if (stop != 0) return stopped_by(stop, fan_outs);  // stopped before training began
   return run_command(c, launch, command, variables, fan_outs, options, stop);

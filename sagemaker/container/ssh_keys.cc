@@ -65,7 +65,7 @@ void make_ssh_key(const HostRules& rules) {
   };
   // Removes files of an earlier job on this machine. A folder with other contents is kept and
   // refused.
-  for (const char* name : {"key", "key.pub", "authorized_keys", "answer"})
+  for (const char* name : {"key", "key.pub", "authorized_keys", "answer", "job-token"})
     remove_file(fmt::format("{}/{}", rules.keys, name));
   if (path_exists(rules.keys) && (!is_directory(rules.keys) || !list_directory(rules.keys).empty()))
     refuse("it is there, with other things in it");

@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 
 #include "shoal/runtime/base/error.h"
 
@@ -127,16 +126,6 @@ std::string sha256(std::string_view bytes) {
 }
 
 std::string sha256_hex(std::string_view bytes) { return hex(sha256(bytes)); }
-
-std::string hmac_sha256(std::string_view key, std::string_view text) {
-  std::array<char, 32> digest{};
-  unsigned length = 0;
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(digest.data()), &length) == nullptr)
-    throw Error(ErrorCode::unavailable, "OpenSSL does not compute HMAC-SHA-256");
-  return {digest.data(), digest.size()};
-}
 
 std::string basic_time(Moment moment) {
   const Fields f = fields_of(moment);

@@ -21,7 +21,6 @@ std::string_view trim(std::string_view text);
 
 std::string sha256(std::string_view bytes);  // 32 bytes, not hexadecimal
 std::string sha256_hex(std::string_view bytes);
-std::string hmac_sha256(std::string_view key, std::string_view text);  // 32 bytes
 
 std::string basic_time(Moment moment);     // 20150830T123600Z
 std::string extended_time(Moment moment);  // 2015-08-30T12:36:00Z

@@ -8,6 +8,7 @@
 #include <openssl/crypto.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/digest.h"
 
 namespace shoal::sagemaker {
 namespace {

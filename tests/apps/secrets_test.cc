@@ -201,5 +201,22 @@ TEST_F(Secrets, LieInNoCoreFile) {
   }
 }
 
+TEST_F(Shoal, WritesAJobTokenThatOnlyItsOwnerReads) {
+  const testing::TemporaryDirectory mine;
+  const std::string path = mine / "token";
+  const ProgramResult made = shoal({"token", path});
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("SHOAL_JOB_TOKEN_FILE=" + path));
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(fs::file_size(path), 65u);
+  std::string token;
+  std::getline(std::ifstream(path), token);
+  EXPECT_THAT(made.out + made.err, Not(HasSubstr(token.substr(0, 16))));
+  const ProgramResult again = shoal({"token", path});  // a running job may use the first
+  EXPECT_EQ(again.status, 1);
+  EXPECT_TRUE(is_one_line(again.err)) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("exists"));
+}
+
 }  // namespace
 }  // namespace shoal

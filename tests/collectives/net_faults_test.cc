@@ -21,6 +21,7 @@
 #include "shoal/collectives/transport/control_connection.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/forwarding_store.h"
+#include "shoal/runtime/rendezvous/job_token.h"
 
 namespace shoal::collectives {
 namespace {
@@ -505,14 +506,14 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
       int port = 0;
       const transport::FileDescriptor stranger = listen_at(0x7f000002, port);
       const transport::FileDescriptor hub = listen_at(0x7f000003, port);
-      const auto answer = [](const transport::FileDescriptor& at, const std::string& words) {
+      // Sends what `words` makes of the hello.
+      const auto answer = [](const transport::FileDescriptor& at, const auto& words) {
         transport::control::Connection connection;
         connection.fd =
             transport::FileDescriptor(accept4(at.get(), nullptr, nullptr, SOCK_NONBLOCK));
         transport::control::Message hello;
         EXPECT_TRUE(transport::control::await(connection, hello, Deadline::in_seconds(20)));
-        EXPECT_EQ(hello.text, "secret");
-        connection.out = words;
+        connection.out = words(hello.text);
         connection.flush();
         return connection;
       };
@@ -522,11 +523,18 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
                       port));
       store.set("c/came/0", "1");
       using transport::control::Kind;
-      const transport::control::Message wrong{Kind::hello, 0, "another", 0};
-      const auto turned_from = answer(stranger, speaks ? wrong.bytes() : "");
-      const transport::control::Message right{Kind::hello, 0, "secret", 0},
-          welcome{Kind::welcome, 0, "", 0};
-      const auto met = answer(hub, right.bytes() + welcome.bytes());
+      using transport::control::Message;
+      // Rank 0 has the secret of its card and the job's token; here the token is none.
+      const auto challenge = [](const std::string& secret, const std::string& hello) {
+        handshake::Server server(JobToken().with(secret), "control");
+        return Message{Kind::hello, 0, server.challenge(hello), 0}.bytes();
+      };
+      const auto turned_from = answer(stranger, [&](const std::string& hello) {
+        return speaks ? challenge("another", hello) : std::string();
+      });
+      const auto met = answer(hub, [&](const std::string& hello) {
+        return challenge("secret", hello) + Message{Kind::welcome, 0, "", 0}.bytes();
+      });
       EXPECT_NO_THROW(store.get("joined", deadline));
     });
 }

@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "raw_client.h"
 #include "support/free_port.h"
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -22,6 +23,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::RawClient;
+using testing::u32;
 
 Deadline soon() { return Deadline::in_seconds(20); }
 
@@ -36,66 +39,28 @@ Error error_of(Body body) {
   return {ErrorCode::internal, "nothing was thrown"};
 }
 
-class RawSocket {
- public:
-  explicit RawSocket(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-    timeval limit{5, 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  }
-  ~RawSocket() { ::close(fd_); }
-  RawSocket(const RawSocket&) = delete;
-  RawSocket& operator=(const RawSocket&) = delete;
-  bool connected() const { return connected_; }
-  void send(std::string_view bytes) const {
-    (void)!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
-  // Reads until the server closes (true), or says nothing for 5 s (false).
-  bool closed_by_server() const {
-    char block[4096];
-    for (;;) {
-      const ssize_t count = ::recv(fd_, block, sizeof block, 0);
-      if (count == 0) return true;
-      if (count < 0) return errno == ECONNRESET;
-    }
-  }
-
- private:
-  int fd_;
-  bool connected_ = false;
-};
-
-std::string u32(std::uint32_t value) {
-  std::string text;
-  for (int i = 0; i < 4; ++i) text += static_cast<char>((value >> (8 * i)) & 0xff);
-  return text;
-}
-
 TEST(TcpStore, HostileBytesCostOnlyTheirOwnConnection) {
   TcpStoreServer server(0, "127.0.0.1");
   const auto store = make_tcp_store("127.0.0.1", server.port(), false, 0, soon());
   store->set("key", "value");
-  const std::string hello = "SHOALST1";
   const std::vector<std::string> attacks = {
-      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",  // these two do not greet
       std::string(100, '\0'),
-      hello + u32(0),                                    // an empty frame
-      hello + u32(0xffffffff),                           // 4 GiB announced
-      hello + u32(1) + "\x63",                           // no such operation
-      hello + u32(5) + "\x01" + u32(0),                  // an empty key
-      hello + u32(5) + "\x01" + u32(0xfffffff0),         // a key beyond the frame
-      hello + u32(10) + "\x01" + u32(1) + "k" + u32(9),  // a value beyond the frame
-      hello + u32(7) + "\x02" + u32(1) + "kx",           // bytes too many
-      hello + u32(6) + "\x03" + u32(1) + "z" + u32(6) + "\x03" + u32(1) +
-          "z",  // asks while waiting
+      u32(0),                                                           // an empty frame
+      u32(0xffffffff),                                                  // 4 GiB announced
+      u32(1) + "\x63",                                                  // no such operation
+      u32(5) + "\x01" + u32(0),                                         // an empty key
+      u32(5) + "\x01" + u32(0xfffffff0),                                // a key beyond the frame
+      u32(10) + "\x01" + u32(1) + "k" + u32(9),                         // a value beyond the frame
+      u32(7) + "\x02" + u32(1) + "kx",                                  // bytes too many
+      u32(6) + "\x03" + u32(1) + "z" + u32(6) + "\x03" + u32(1) + "z",  // asks while waiting
   };
   for (std::size_t i = 0; i < attacks.size(); ++i) {
-    const RawSocket attacker(server.port());
+    const RawClient attacker(server.port());
     ASSERT_TRUE(attacker.connected());
+    if (i >= 2) {
+      ASSERT_TRUE(attacker.greet());
+    }
     attacker.send(attacks[i]);
     EXPECT_TRUE(attacker.closed_by_server()) << "attack " << i;
     EXPECT_EQ(store->get("key", soon()), "value") << "attack " << i;
@@ -107,10 +72,13 @@ TEST(TcpStore, TruncatedAndRandomBytesDoNotHarm) {
   TcpStoreServer server(0, "127.0.0.1");
   const auto store = make_tcp_store("127.0.0.1", server.port(), false, 0, soon());
   std::mt19937 random(7);
-  std::vector<std::unique_ptr<RawSocket>> hanging;
+  std::vector<std::unique_ptr<RawClient>> hanging;
   for (int i = 0; i < 200; ++i) {
-    auto attacker = std::make_unique<RawSocket>(server.port());
-    std::string bytes = i % 2 ? "SHOALST1" : "";
+    auto attacker = std::make_unique<RawClient>(server.port());
+    if (i % 2) {
+      ASSERT_TRUE(attacker->greet());
+    }
+    std::string bytes;
     if (i % 4 == 1) bytes += u32(static_cast<std::uint32_t>(random() % 64));
     for (std::size_t n = random() % 80; n > 0; --n) bytes += static_cast<char>(random());
     attacker->send(bytes);

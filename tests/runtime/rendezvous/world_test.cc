@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/host_name.h"
 
 namespace shoal {
 namespace {
@@ -115,6 +116,29 @@ TEST(World, OpenMpiRefusals) {
   EXPECT_EQ(refusal(with(kMpi, {{"RANK", "5"}, {"WORLD_SIZE", "8"}})), "accepted");
   EXPECT_THAT(refusal(with(kMpi, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "70000"}})),
               HasSubstr("MASTER_PORT=70000"));
+}
+
+TEST(World, RanksOnSeveralHostsDoNotMeetWithoutAJobToken) {
+  World world = discover(kTorchrun);
+  ASSERT_FALSE(world.is_single_host());
+  world.master_addr = "192.0.2.1";
+  const auto why = [&world] {
+    try {
+      (void)make_store(world, Deadline::in_seconds(0.1));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("a store");
+  };
+  EXPECT_THAT(why(), HasSubstr("without a job token"));
+  EXPECT_THAT(why(), HasSubstr("shoal token FILE"));
+  ::setenv("SHOAL_INSECURE", "1", 1);
+  EXPECT_THAT(why(), HasSubstr("no Shoal store at"));
+  ::unsetenv("SHOAL_INSECURE");
+  world.nodes = 1;  // ranks of one host
+  world.master_addr = host_name();
+  world.master_port = 1;
+  EXPECT_THAT(why(), HasSubstr("no Shoal store at 127.0.0.1:1"));
 }
 
 TEST(World, OpenMpiOnSeveralHostsFallsBackToMpirunsAddress) {
