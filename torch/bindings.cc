@@ -41,6 +41,8 @@ PYBIND11_MODULE(_torch, module) {
   const py::object backend = py::module_::import("torch._C._distributed_c10d").attr("Backend");
   py::class_<ProcessGroupShoal, c10::intrusive_ptr<ProcessGroupShoal>>(module, "ProcessGroupShoal",
                                                                        backend)
+      // Up to 2.13 PyTorch lacks this property, but split_group() reads it.
+      .def_property_readonly("options", &ProcessGroupShoal::getBackendOptions)
       .def(
           "perform_nocolor_split", [](ProcessGroupShoal&, const py::object&) {},
           "Nothing: a group is split by its new members only.");

@@ -287,7 +287,8 @@ def split(rank, size):
     if ranks.PYTORCH >= (2, 15):
         half = dist.split_group(split_ranks=halves)
     else:  # the function is for ranks that have a GPU; it calls this method
-        half = dist.group.WORLD.split_group(halves[rank // 2])
+        options = dist.group.WORLD._get_backend(torch.device("cpu")).options
+        half = dist.group.WORLD.split_group(halves[rank // 2], opts=options)
     tensor = torch.full((2,), float(rank))
     dist.all_reduce(tensor, group=half)
     check(tensor, torch.full((2,), 1.0 if rank < 2 else 5.0), "split")
