@@ -11,18 +11,33 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
 import shoal.torch
 import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401  sets torchrun's variables
 
 
+class _InGloosPlace(type):
+    """The class ProcessGroupGloo for PyTorch up to 2.13, which makes gloo's groups itself, without a plug-in."""
+
+    def __call__(cls, store, rank, size, timeout=c10d.default_pg_timeout):
+        group = c10d._DistributedBackendOptions()
+        group.store, group.group_rank, group.group_size, group.timeout = store, rank, size, timeout
+        return shoal.torch._create(group, None)
+
+    def __instancecheck__(cls, value):
+        return isinstance(value, (dist.ProcessGroupGloo, shoal.torch.ProcessGroupShoal))
+
+
 def replace_gloo() -> None:
     """From now on, process groups that ask for gloo get Shoal's backend under gloo's name."""
-    if not hasattr(dist.Backend, "_ensure_backend_registered"):  # PyTorch 2.14 added it: gloo is then a plug-in like
-                                                                 # other backends
-        raise RuntimeError(f"PyTorch {torch.__version__} makes gloo's groups itself: use 2.14 or newer, or "
+    if hasattr(dist.Backend, "_ensure_backend_registered"):  # 2.14: gloo is a plug-in like others
+        dist.Backend.register_backend("gloo", shoal.torch._create, extended_api=True, devices=["cpu", "cuda"])
+    elif hasattr(torch._C._distributed_c10d.Backend.Options, "group_name"):  # PyTorch sets it in gloo's options
+        c10d.ProcessGroupGloo = _InGloosPlace("ProcessGroupGloo", (), {})
+    else:
+        raise RuntimeError(f"PyTorch {torch.__version__} cannot put Shoal in gloo's place: use 2.9 or newer, or "
                            'name the backend "shoal" in the script')
-    dist.Backend.register_backend(dist.Backend.GLOO, shoal.torch._create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def main() -> None:
