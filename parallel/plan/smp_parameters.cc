@@ -337,8 +337,8 @@ class Reader {
       if (!given) return;
       into = *given;
       if (sharding.level < from_level)
-        note("{} has no effect: {} not sharded", name,
-             from_level == 1 ? "nothing is" : "parameters are");
+        note("{} has no effect: {} sharded", name,
+             from_level == 1 ? "nothing is" : "parameters are not");
     };
     const int of_parameters = run_.pytorch ? 2 : 3;  // fully_shard() shards parameters at level 2
     size("sdp_reduce_bucket_size", raw_.sdp_reduce_bucket_size, sharding.bucket_elements, 1);
