@@ -182,7 +182,7 @@ def run_split(rank, size, config):
                 "seldom": torch.ones(4) / mesh.batches}
     norms = {}
     for kind in (1.0, 2.0, 3.0, float("inf")):
-        found = gradients.grad_norm(model.parameters(), kind)
+        found = gradients.clip_grad_norm_(model.parameters(), float("inf"), kind)
         flat = torch.cat([g.reshape(-1) for g in expected.values()])
         torch.testing.assert_close(found, torch.linalg.vector_norm(flat, kind), rtol=1e-6, atol=0)
         norms[kind] = found.item()
@@ -516,6 +516,10 @@ def run_refusals(rank, size):
     except RuntimeError as problem:
         assert "DistributedModel first" in str(problem)
     model = smp.DistributedModel(model_of())
+    with unittest.TestCase().assertLogs("shoal.torch.parallel", "WARNING") as logs:
+        train_step(model, *batch(0))
+        train_step(model, *batch(0))
+    assert len(logs.output) == 1 and "shard_optimizer_state: no effect" in logs.output[0], logs.output
     texts = []
     for wrong in (torch.optim.Adafactor(model.parameters()), torch.optim.SGD([nn.Parameter(torch.zeros(7))], lr=1.0)):
         try:

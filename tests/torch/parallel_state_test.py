@@ -290,10 +290,10 @@ def run_example(rank, size, text, folder):
     """The script twice: the second time it goes on. Returns the losses after each."""
     os.chdir(folder)
     losses = []
-    for until in (20, 40):
+    for begin in (0, 20):
         names = {}
-        exec(text.replace("range(begin, 20)", f"range(begin, {until})"), names)
-        assert names["begin"] == until - 20 and "range(begin, 20)" in text
+        exec(text, names)
+        assert names["begin"] == begin
         losses.append(names["loss"].item())
         smp.shutdown()
     return losses

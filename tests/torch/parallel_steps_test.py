@@ -111,6 +111,22 @@ class Scaled(nn.Module):
         return self.factor * self.net(x)
 
 
+def clipped(models, is_sharded=False):
+    """Norms of the first model and of both, before and after clipping."""
+    first, both = list(models[0].parameters()), [p for model in models for p in model.parameters()]
+    norms = [nn.utils.clip_grad_norm_(first, 0.01)]
+    gradients = [p.grad for p in both if p.grad is not None]
+    if is_sharded:
+        refused(ValueError, "does not see the gradients of a sharded optimizer state",
+                lambda: nn.utils.get_total_norm(gradients))
+        norms.append(nn.utils.clip_grad_norm_(both, float("inf")))
+    else:
+        norms.append(nn.utils.get_total_norm(gradients))
+    norms += [nn.utils.clip_grad_norm_(both, 0.02), nn.utils.clip_grad_norm_(both, float("inf"), 1.0)]
+    nn.utils.clip_grad_value_(both, 0.002)
+    return norms
+
+
 def two_models(rank, size, config):
     """One loss through two models with optimizers, then a step of the first model by itself."""
     smp.init(config)
@@ -125,9 +141,10 @@ def two_models(rank, size, config):
         second.backward(loss)
         return loss
 
-    losses = []
+    losses, norms = [], []
     for number in range(2):
         losses.append(both(first, second, rows(number)[part]).reduce_mean())
+        norms += clipped((first, second), "shard_optimizer_state" in config)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -136,26 +153,32 @@ def two_models(rank, size, config):
     for loss in losses:
         dist.all_reduce(loss, dist.ReduceOp.AVG, group=mesh.group("dp"))
     weights = [{name: value.tolist() for name, value in model.state_dict().items()} for model in (first, second)]
-    return [float(loss) for loss in losses], weights
+    return [float(value) for value in [*losses, *norms]], weights
 
 
 def two_plain_models():
     first, second = Scaled(1.0), Scaled(2.0)
     optimizers = [torch.optim.SGD(model.parameters(), 0.5) for model in (first, second)]
-    losses = []
+    losses, norms = [], []
     for number in range(3):
         loss = (second(first(rows(number))) if number < 2 else first(rows(number))).square().mean()
         loss.backward()
+        if number < 2:
+            norms += clipped((first, second))
         for optimizer in optimizers[:2 if number < 2 else 1]:
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())
-    return losses, [model.state_dict() for model in (first, second)]
+    return [float(value) for value in [*losses, *norms]], [model.state_dict() for model in (first, second)]
 
 
-def wrong_backward(rank, size):
-    smp.init({"partitions": size, "microbatches": 2, "ddp": True})
+def wrong_backward(rank, size, config):
+    smp.init({"microbatches": 2, "ddp": True, **config})
     model = smp.DistributedModel(net())
+    if smp.dp_size() > 1:
+        refused(RuntimeError, "call model.backward(loss) in a function with @smp.step",
+                lambda: model(rows(0)).square().mean().backward())
+        model.zero_grad()
     for call in (lambda loss: loss.backward(), lambda loss: torch.autograd.backward(loss)):
         refused(RuntimeError, "call model.backward(loss) instead of loss.backward()",
                 lambda: smp.step(lambda model, x: call(model(x).square().mean()))(model, rows(0)))
@@ -302,8 +325,10 @@ class Steps(unittest.TestCase):
                             self.close(value, other[name])
 
     def test_wrong_backward(self):
-        for size in (1, 2):
-            ranks.run(size, wrong_backward)
+        sharded = {"sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 0}
+        for size, config in ((1, {}), (2, {"partitions": 2}), (2, {}), (2, sharded)):
+            with self.subTest(config):
+                ranks.run(size, wrong_backward, config)
 
     def test_step_that_raises(self):
         for size in (1, 2):

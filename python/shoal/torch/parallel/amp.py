@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.torch.parallel import gradients
+from shoal.torch.parallel.optimizer import model_of
 from shoal.torch.parallel.state import state
 
 
@@ -42,7 +43,7 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor,
                         allow_fp16: bool) -> dict[torch.device, torch.Tensor]:
         _refuse_masters()
-        gradients.reduce_pending(state.require().model)
+        gradients.reduce_pending(model_of(optimizer))
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         everywhere = found.setdefault(found_inf.device, found_inf)
         for other in found.values():

@@ -1,5 +1,6 @@
 """Gradients over the mesh: averaging over distinct batches, the norm, and clipping."""
 import functools
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from torch.nn.utils import clip_grad
 from shoal.torch.parallel.parts import is_part, local
 from shoal.torch.parallel.state import state
 
+log = logging.getLogger("shoal.torch.parallel")
 BUCKET_BYTES = 25 << 20
 _IN_FLIGHT = 2  # buckets summed concurrently
 
@@ -51,12 +53,29 @@ def reduce(model: Any) -> None:
     parameters = [parameter for _, parameter in named]
     if state.mesh.size("dp") > 1:
         _agree_on_presence(parameters)
-    if model.distributed_optimizer is not None:
+    if model.distributed_optimizer is None:
+        _warn_of_plain_optimizer()
+    else:
         model.distributed_optimizer.take_gradients()
     all_reduce([p for p in parameters if p.grad is not None])
     for parameter, before in model.reduced:
         parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
     model.reduced = []
+
+
+def _warn_of_plain_optimizer() -> None:
+    """Logs which of init()'s parameters are without effect because only a DistributedOptimizer obeys them."""
+    given = [key for key in ("shard_optimizer_state", "fp16", "bf16") if getattr(state.cfg, key)]
+    if state.cfg.sharding_level >= 2 and state.cfg.sdp_gradient_clipping:
+        given.append("sdp_gradient_clipping")
+    if given:
+        _warn_once(", ".join(given))
+
+
+@functools.cache
+def _warn_once(keys: str) -> None:
+    log.warning("%s: no effect, because the model has no optimizer of smp: make an smp.DistributedOptimizer of its "
+                "optimizer", keys)
 
 
 def set_aside(model: Any) -> None:
@@ -139,33 +158,37 @@ def all_reduce(parameters: list[nn.Parameter]) -> None:
         finish()
 
 
-# The norm.
+# The norm. A model's parameter comes with the model, whose optimizer may have its gradients.
+
+_Owned = tuple[nn.Parameter, Any]
 
 
-def _segments(parameter: nn.Parameter) -> list[torch.Tensor] | None:
+def _segments(parameter: nn.Parameter, model: Any) -> list[torch.Tensor] | None:
     """The gradients of the parameter's f32 master or of its segments on this rank; None if it has neither."""
-    return None if state.optimizer is None else state.optimizer.gradients_of(parameter)
+    optimizer = model.distributed_optimizer
+    return None if optimizer is None else optimizer.gradients_of(parameter)
 
 
-def pieces(parameter: nn.Parameter) -> list[torch.Tensor]:
+def _pieces(parameter: nn.Parameter, model: Any) -> list[torch.Tensor]:
     """The gradients on this rank that the optimizer sees of `parameter`: of itself, its f32 master or its segments."""
-    found = _segments(parameter)
+    found = _segments(parameter, model)
     if found is not None:
         return found
     return [] if parameter.grad is None else [local(parameter.grad)]
 
 
-def _unscaled(parameter: nn.Parameter) -> list[torch.Tensor]:
-    """pieces() without the loss scale, which a gradient that the optimizer does not see still has."""
-    scale = 1.0 if state.optimizer is None or state.optimizer.has(parameter) else state.optimizer.loss_scale
-    return pieces(parameter) if scale == 1.0 else [g.float() / scale for g in pieces(parameter)]
+def _unscaled(parameter: nn.Parameter, model: Any) -> list[torch.Tensor]:
+    """_pieces() without the loss scale, which a gradient that the optimizer does not see still has."""
+    optimizer, found = model.distributed_optimizer, _pieces(parameter, model)
+    scale = 1.0 if optimizer is None or optimizer.has(parameter) else optimizer.loss_scale
+    return found if scale == 1.0 else [g.float() / scale for g in found]
 
 
-def _is_counted(parameter: nn.Parameter) -> bool:
+def _is_counted(parameter: nn.Parameter, model: Any) -> bool:
     """False where another rank along _axes() counts the same values."""
     mesh = state.mesh
     if _axes() == ("world",):
-        is_own = _segments(parameter) is not None or mesh.rank("rdp") == 0
+        is_own = _segments(parameter, model) is not None or mesh.rank("rdp") == 0
     else:
         is_own = is_part(parameter) or mesh.rank("shard") == 0
     return is_own and (hasattr(parameter, "tp_split") or mesh.rank("tp") == 0)
@@ -179,8 +202,7 @@ def device_of_rank() -> torch.device:
 
 def _axes() -> tuple[str, ...]:
     """Axes of the ranks that together have each gradient."""
-    shards = None if state.optimizer is None else state.optimizer.shards
-    return ("shard", "mp") if shards is None else shards.axes
+    return ("world",) if state.cfg.sharding_level == 1 and state.mesh.size("rdp") > 1 else ("shard", "mp")
 
 
 def over_parts(total: torch.Tensor, operation: Any) -> None:
@@ -191,17 +213,14 @@ def over_parts(total: torch.Tensor, operation: Any) -> None:
 
 
 @torch.no_grad()
-def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> torch.Tensor:
-    """The norm of the gradients of these parameters over the whole model: an f32 scalar, the same on each rank.
+def _norm(owned: list[_Owned], norm_type: float) -> torch.Tensor:
+    """The norm of the gradients of these parameters over all ranks: an f32 scalar, the same on each rank.
 
-        gradients.grad_norm(model.parameters())
-
-    Every rank of the job calls it for the same parameters, with its own Parameter objects. Parameters of other pipeline
-    ranks and parameters without a gradient add nothing. Each part of a split parameter and each segment counts.
-    Identical copies count once.
+    Parameters of other pipeline ranks and parameters without a gradient add nothing. Each part of a split parameter and
+    each segment counts. Identical copies count once.
     """
     norm_type = float(norm_type)
-    counted = [g for p in parameters if not p.is_meta and _is_counted(p) for g in _unscaled(p)]
+    counted = [g for p, model in owned if not p.is_meta and _is_counted(p, model) for g in _unscaled(p, model)]
     counted = [g for g in counted if g.numel()]
     device = counted[0].device if counted else device_of_rank()
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -215,8 +234,8 @@ def grad_norm(parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> tor
 
 
 @torch.no_grad()
-def _scale(parameters: Iterable[nn.Parameter], max_norm: float, norm: torch.Tensor) -> None:
-    scaled = [g for p in parameters if not p.is_meta for g in pieces(p)]
+def _scale(owned: list[_Owned], max_norm: float, norm: torch.Tensor) -> None:
+    scaled = [g for p, model in owned if not p.is_meta for g in _pieces(p, model)]
     if scaled:
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # as PyTorch computes it
         by_device: dict[torch.device, list[torch.Tensor]] = {}
@@ -228,37 +247,45 @@ def _scale(parameters: Iterable[nn.Parameter], max_norm: float, norm: torch.Tens
 
 def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm: float,
                     norm_type: float = 2.0) -> torch.Tensor:
-    """Scales the gradients so that their norm over the whole model is max_norm at most; returns the norm before.
+    """Scales the gradients so that their norm over all ranks is max_norm at most; returns the norm before.
 
         norm = gradients.clip_grad_norm_(model.parameters(), 1.0)
 
-    Like torch.nn.utils.clip_grad_norm_, but with the norm of grad_norm(). max_norm may be inf.
+    Like torch.nn.utils.clip_grad_norm_, for parameters of one or several models. Every rank of the job calls it for the
+    same ones, with its own Parameter objects. max_norm may be inf.
     """
     install()
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
-def _prepare() -> None:
-    if state.optimizer is None:
-        reduce_pending(state.model)
-    else:
-        state.optimizer.update_master_grads()
+def _prepare(owned: list[_Owned]) -> None:
+    """Makes the gradients of these parameters' models ready. An empty list may be of a rank that has none of the
+    parameters that others clip; the newest model is taken for theirs."""
+    numbers = {model.number for _, model in owned} or {state.model.number}
+    for model in state.models():
+        if model.number in numbers:
+            if model.distributed_optimizer is None:
+                reduce_pending(model)
+            else:
+                model.distributed_optimizer.update_master_grads()
 
 
 # torch.nn.utils for a DistributedModel.
 
+_MIXED = "these gradients are of a DistributedModel and of other modules: clip each by itself"
 
-def _known() -> dict[int, nn.Parameter]:
-    """The model's parameters, by the ids of these and of those that were there before the model was cut."""
+
+def _known() -> dict[int, _Owned]:
+    """All models' parameters, by the ids of these and of those that were there before the model was cut."""
     found = {}
-    for parameter in state.model.parameters():
-        found[id(parameter)] = found[id(getattr(parameter, "_shoal_was", parameter))] = parameter
+    for model in state.models():
+        for parameter in model.parameters():
+            found[id(parameter)] = found[id(getattr(parameter, "_shoal_was", parameter))] = parameter, model
     return found
 
 
-def _own(parameters: list[nn.Parameter]) -> list[nn.Parameter] | None:
-    """Those parameters as the DistributedModel has them; None if all are of other modules. An empty list may be of a
-    rank that has none of the parameters which others clip."""
+def _own(parameters: list[nn.Parameter]) -> list[_Owned] | None:
+    """Those parameters as their models have them; None if all are of other modules."""
     if state.model is None:
         return None
     known = _known()
@@ -267,7 +294,7 @@ def _own(parameters: list[nn.Parameter]) -> list[nn.Parameter] | None:
     if parameters and not own:
         return None
     if any(p.grad is not None for p in parameters if id(p) not in known):
-        raise ValueError("these gradients are of a DistributedModel and of other modules: clip each by itself")
+        raise ValueError(_MIXED)
     return own
 
 
@@ -286,8 +313,8 @@ def install() -> None:
         own = _own(parameters)
         if own is None:
             return clip(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-        _prepare()
-        norm = _checked(grad_norm(own, norm_type), error_if_nonfinite)
+        _prepare(own)
+        norm = _checked(_norm(own, norm_type), error_if_nonfinite)
         _scale(own, float(max_norm), norm)
         return norm
 
@@ -297,24 +324,26 @@ def install() -> None:
         own = _own(parameters)
         if own is None:
             return clamp(parameters, clip_value, foreach)
-        _prepare()
-        for gradient in (g for p in own for g in pieces(p)):
+        _prepare(own)
+        for gradient in (g for p, model in own for g in _pieces(p, model)):
             gradient.clamp_(-float(clip_value), float(clip_value))
 
     @functools.wraps(total_norm)
     def _get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False,
                         foreach: bool | None = None) -> torch.Tensor:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        found = {} if state.model is None else {id(p.grad): p for p in state.model.local_parameters()}
+        found = {id(p.grad): (p, model) for model in state.models() for p in model.local_parameters()
+                 if p.grad is not None}
         if state.model is None or tensors and not any(id(t) in found for t in tensors):
             return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
         if not all(id(t) in found for t in tensors):
-            raise ValueError("these gradients are of a DistributedModel and of other modules: clip each by itself")
-        if _has_segments():
-            raise ValueError("get_total_norm() does not see gradients that shard_optimizer_state keeps in segments: "
-                             "call torch.nn.utils.clip_grad_norm_() with the parameters; max_norm may be inf")
-        _prepare()
-        return _checked(grad_norm([found[id(t)] for t in tensors], norm_type), error_if_nonfinite)
+            raise ValueError(_MIXED)
+        if any(getattr(model.distributed_optimizer, "shards", None) for model in state.models()):
+            raise ValueError("get_total_norm() does not see the gradients of a sharded optimizer state: call "
+                             "torch.nn.utils.clip_grad_norm_() with the parameters; max_norm may be inf")
+        own = [found[id(t)] for t in tensors]
+        _prepare(own)
+        return _checked(_norm(own, norm_type), error_if_nonfinite)
 
     @functools.wraps(scale)
     def _clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: torch.Tensor,

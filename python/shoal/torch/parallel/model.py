@@ -44,9 +44,8 @@ class Engine:
     def run(self, count: int) -> pipeline.Run:
         if self._channel is None:
             self._channel = Channel(self.mesh.group("pp"))
-            axis = "dp" if state.cfg.sharded_data_parallel_degree > 1 else "tp"
-            if self.mesh.size(axis) > 1:
-                self._peers = Peers(self.mesh.group(axis))
+            if self.mesh.size("tp") > 1:
+                self._peers = Peers(self.mesh.group("tp"))
         cfg = state.cfg
         active = self.mesh.size("pp") if cfg.pipeline == "1f1b" else cfg.active_microbatches
         return pipeline.Run(self._channel, self.modules, count, cfg.pipeline, active, self._peers)
@@ -58,11 +57,6 @@ def engine() -> Engine:
     if made is None or made.mesh is not state.require().mesh:
         made = state.engine = Engine()
     return made
-
-
-def alive() -> list["DistributedModel"]:
-    """The live models of this process, in the order in which they were made."""
-    return [model for one in engine().models if (model := one()) is not None]
 
 
 class DistributedModel(nn.Module):
@@ -88,7 +82,7 @@ class DistributedModel(nn.Module):
     """
 
     def __new__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> "DistributedModel":
-        for model in alive():
+        for model in state.require().models():
             if model.module is module:
                 return model
         return super().__new__(cls)
@@ -147,6 +141,8 @@ class DistributedModel(nn.Module):
             raise RuntimeError("a DistributedModel was called outside of a step function: with "
                                "pipeline_parallel_degree > 1, call it in a function with @smp.step, on every rank")
         output = self.module(*args, **kwargs)
+        if self.sharded_units:
+            sums.hook_outputs(output)
         if not torch.is_grad_enabled():
             self.reshard()
         return output
@@ -266,7 +262,7 @@ class DistributedModel(nn.Module):
         try:
             if any(p.is_meta for p in self.module.parameters()):
                 raise Untraceable("its parameters have no values yet")
-            if any(model.partitioned for model in alive()):
+            if any(model.partitioned for model in state.models()):
                 raise Untraceable("another model has been cut before")
             body(0)
             raise Untraceable("the step function does not call it")
@@ -308,13 +304,17 @@ class DistributedModel(nn.Module):
             for number, module in enumerate(tree.modules):
                 if homes.modules[number] == here and not tree.children[number]:
                     module.register_forward_pre_hook(pipeline.pause_hook)
+        self._hook_parameters()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
 
     def prepare_step(self) -> None:
-        """Hooks parameters that need gradients; they may have been frozen before."""
+        """Puts gradients of earlier steps away, and hooks parameters that were frozen before."""
         gradients.set_aside(self)
+        self._hook_parameters()
+
+    def _hook_parameters(self) -> None:
         for parameter in self.local_parameters():
             if parameter.requires_grad and not hasattr(parameter, "_shoal_hooked"):
                 parameter._shoal_hooked = True

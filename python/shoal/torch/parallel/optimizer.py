@@ -290,7 +290,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             norm = optimizer.clip_master_grads(1.0)
             optimizer.step()
         """
-        return gradients.clip_grad_norm_(self._model.local_parameters(), max_norm, norm_type)
+        return gradients.clip_grad_norm_(self._model.parameters(), max_norm, norm_type)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -348,7 +348,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     # State dicts.
 
-    def _records(self) -> dict[str, list[records.Record]]:
+    def own_records(self) -> dict[str, list[records.Record]]:
+        """What this rank updates: state and f32 masters, by parameter name."""
         found: dict[str, list[records.Record]] = {}
         for piece in self._require_pieces():
             record = records.describe(piece.parameter, piece.start, piece.end)

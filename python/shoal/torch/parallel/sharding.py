@@ -117,8 +117,6 @@ class _Bucket:
 class Shards:
     """The buckets of a DistributedOptimizer with shard_optimizer_state."""
 
-    axes = ("world",)  # over which each gradient is once
-
     def __init__(self) -> None:
         self._buckets: list[_Bucket] = []
 
@@ -179,8 +177,6 @@ class Shards:
 
 class Parts:
     """The pieces of a DistributedOptimizer of sharded parameters: what this rank has of each."""
-
-    axes = ("shard", "mp")
 
     def __init__(self) -> None:
         self._taken: list[nn.Parameter] = []  # parameters whose gradients pieces get

@@ -58,6 +58,10 @@ class State:
     def optimizer(self, optimizer: Any) -> None:
         self._optimizer = optimizer if optimizer is None else weakref.ref(optimizer)
 
+    def models(self) -> list[Any]:
+        """The live DistributedModels of this process, in the order in which they were made."""
+        return [] if self.engine is None else [model for one in self.engine.models if (model := one()) is not None]
+
     @property
     def initialized(self) -> bool:
         """True from init() to shutdown()."""

@@ -209,7 +209,7 @@ def step(function: Callable | None = None, *, non_split_inputs: Sequence[str] = 
 
 
 def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
-    alive = models.alive()
+    alive = state.models()
     for model in alive:
         model.partition(body, state.cfg.microbatches)
         model.prepare_step()

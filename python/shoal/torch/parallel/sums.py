@@ -46,6 +46,26 @@ NO_BACKWARD = ("a backward that is not model.backward() ran inside a step functi
                "instead of loss.backward()")
 
 
+def check_alone() -> None:
+    """RuntimeError unless gradients that come without a pipeline's visit are of model.backward(). The gradients of
+    another backward would not be summed over ranks."""
+    if alone.in_backward:
+        return
+    if alone.in_step:
+        raise RuntimeError(NO_BACKWARD)
+    if state.initialized and state.mesh.size("world") > 1:
+        raise RuntimeError("a backward ran outside of a step function, so its gradients are this rank's only: call "
+                           "model.backward(loss) in a function with @smp.step")
+
+
+def hook_outputs(outputs: Any) -> None:
+    """Hooks a model's outputs as hook_gradients() its parameters. Hooks of sharded parameters do not run, because
+    fully_shard() sets their gradients itself."""
+    for value in torch.utils._pytree.tree_leaves(outputs):
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            value.register_hook(lambda gradient: check_alone())
+
+
 class VisitSums:
     """Gradients of parameters that several visits of a microbatch reach, such as a tied embedding.
 
@@ -77,12 +97,11 @@ class VisitSums:
 
 
 def hook_gradients(parameter: nn.Parameter) -> None:
-    """Hooks a parameter whose gradients come in step functions."""
+    """Hooks a parameter whose gradients must come in step functions."""
     def before(gradient: torch.Tensor) -> None:
         visit = current()
         if visit is None:
-            if alone.in_step and not alone.in_backward:
-                raise RuntimeError(NO_BACKWARD)
+            check_alone()
             return
         if visit.microbatch.phase % 2 == 0:
             raise RuntimeError(NO_BACKWARD)
