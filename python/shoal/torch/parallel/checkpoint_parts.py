@@ -38,20 +38,15 @@ _LOOKS, _BETWEEN_LOOKS = 10, 0.02  # a network's file system may show files late
 _T = TypeVar("_T")
 
 
-def agreed(what: str, work: Callable[[], _T]) -> list[_T]:
-    """Does each rank's work and returns the results of all. If one rank fails, every rank raises OSError."""
-    problem, mine = None, None
-    try:
-        mine = work()
-    except Exception as found:  # the other ranks must hear of it
-        problem = found
-    everywhere: list[Any] = [None] * state.mesh.size("world")
-    dist.all_gather_object(everywhere, (mine, None if problem is None else f"{type(problem).__name__}: {problem}"),
-                           group=state.mesh.group("world"))
-    failed = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(everywhere) if text]
-    if failed:
-        raise OSError(f"{what}: {failed[0]}") from problem
-    return [value for value, _ in everywhere]
+def _gather(what: str, work: Callable[[], _T]) -> list[_T]:
+    """As files.gather(). Every problem is an OSError that begins with `what`."""
+    def attempt() -> _T:
+        try:
+            return work()
+        except Exception as problem:
+            raise OSError(f"{what}: {problem}") from problem
+
+    return files.gather(attempt)
 
 
 def _description(name: str, record: records.Record, dtype: torch.dtype) -> dict[str, Any]:
@@ -163,8 +158,8 @@ def _owner(path: str, token: str) -> int:
             time.sleep(_BETWEEN_LOOKS)
         return next(rank for rank in range(ranks) if os.path.exists(probe(rank)))
 
-    agreed(f"{path} takes no files", touch)
-    owner = agreed(f"{path} cannot be read", look)[state.mesh.rank("world")]
+    _gather(f"{path} takes no files", touch)
+    owner = _gather(f"{path} cannot be read", look)[state.mesh.rank("world")]
     os.remove(probe(state.mesh.rank("world")))
     return owner
 
@@ -202,7 +197,7 @@ def write(final: str, model: Any, optimizer: Any, user_content: Any, trainer_sta
         held = _Held(model, optimizer)
         return held.steps(), held.keys()
 
-    collected = agreed(what, collect)
+    collected = _gather(what, collect)
     held.keep_own([keys for _, keys in collected])
     fields = _run_fields(optimizer, max(steps for steps, _ in collected), trainer_state)
     text = _native.trainer_state(json.dumps(fields))
@@ -243,9 +238,9 @@ def write(final: str, model: Any, optimizer: Any, user_content: Any, trainer_sta
         transaction.commit([one for part in everywhere if not part[0] for one in part[1]], elsewhere)
 
     try:
-        folder = os.path.join(path, agreed(what, begin)[0][1])
-        everywhere = agreed(what, write_own)
-        agreed(what, finish)
+        folder = os.path.join(path, _gather(what, begin)[0][1])
+        everywhere = _gather(what, write_own)
+        _gather(what, finish)
     finally:
         transaction = None  # removes what is not complete
 
@@ -299,7 +294,7 @@ class Checkpoint(Tensors):
                 return MARKER
             return _native.checkpoint_problem(folder, True, mesh.rank("world"), mesh.size("world"))
 
-        problems = [one for one in agreed(f"{folder} cannot be read", problem) if one is not None]
+        problems = [one for one in _gather(f"{folder} cannot be read", problem) if one is not None]
         if MARKER in problems:
             raise FileNotFoundError(f"{folder} is no checkpoint: it has no {MARKER}")
         if problems:

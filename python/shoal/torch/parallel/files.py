@@ -22,20 +22,27 @@ def together(work: Callable[[], _T]) -> _T:
     A rank where it failed raises its own exception, the others that of the first such rank: OSError with the path,
     ValueError, else RuntimeError. `work` must not wait for other ranks.
     """
-    problem, result = None, None
+    result: list[_T] = []
+    gather(lambda: result.append(work()))
+    return result[0]
+
+
+def gather(work: Callable[[], _T]) -> list[_T]:
+    """Does as together(), and returns the results of all ranks."""
+    problem, mine = None, None
     try:
-        result = work()
+        mine = work()
     except Exception as found:  # the other ranks must hear of it
         problem = found
     everywhere: list[Any] = [None] * state.mesh.size("world")
     told = None if problem is None else _of_rank(problem, state.mesh.rank("world"))
-    dist.all_gather_object(everywhere, told, group=state.mesh.group("world"))
+    dist.all_gather_object(everywhere, (told, mine), group=state.mesh.group("world"))
     if problem is not None:
         raise problem
-    first = next((one for one in everywhere if one is not None), None)
+    first = next((told for told, _ in everywhere if told is not None), None)
     if first is not None:
         raise first
-    return result
+    return [value for _, value in everywhere]
 
 
 def _of_rank(problem: Exception, rank: int) -> Exception:
