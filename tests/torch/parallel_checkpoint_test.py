@@ -36,9 +36,9 @@ def run_write(rank, size, config, folder, dtype=torch.float32):
     train(model, optimizer, range(2))
     smp.save_checkpoint(folder, tag="two", model=model, optimizer=optimizer, user_content={"step": 2})
     smp.save_checkpoint(folder, tag="two.bin", partial=False, model=model, optimizer=optimizer, user_content=[2])
-    if state.mesh.rank("rdp") == 0 or optimizer.shards:
-        smp.save(optimizer.local_state_dict(gather_if_shard=False), os.path.join(folder, "optimizer.pt"),
-                 v3=optimizer.shards is not None)
+    own = optimizer.local_state_dict(gather_if_shard=False)  # as Hugging Face's Trainer does it
+    if smp.rdp_rank() == 0 or smp.state.cfg.shard_optimizer_state:
+        smp.save(own, os.path.join(folder, "optimizer.pt"), v3=smp.state.cfg.shard_optimizer_state)
     smp.barrier()
     train(model, optimizer, range(2, 4))
     return packed((values(model), optimizer.state_dict()))
@@ -52,7 +52,6 @@ def run_continue(rank, size, config, folder, kind, dtype=torch.float32):
         assert smp.resume_from_checkpoint(folder, tag="two.bin", partial=False) == [2]
     else:
         smp.resume_from_checkpoint(folder, tag="two", load_optimizer=False)
-        # as Hugging Face's Trainer does it
         model.register_post_step_hook(
             lambda model, optimizer: optimizer.load_state_dict(smp.load(os.path.join(folder, "optimizer.pt"))))
     train(model, optimizer, range(2, 4))

@@ -25,6 +25,7 @@ LAYOUTS = (
     (8, {"partitions": 4, "placement_strategy": "spread", "pipeline": "interleaved"}),
     (8, {"partitions": 2, "placement_strategy": "cluster", "pipeline": "simple"}),
 )
+SHARDED = 2, {"partitions": 1, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 64}
 BATCH = 16  # of a step, over all replicas
 COMMAND = ["run_glue.py", "--model_name_or_path", "roberta", "--max_seq_length", "48",
            "--train_file", "mnli-train.json", "--validation_file", "mnli-validation.json",
@@ -95,10 +96,11 @@ class Seeds(unittest.TestCase):
                 self.same(self.run_glue(name.replace(", ", "-").replace(" ", "-"), ranks, parameters), name)
 
     def test_a_run_goes_on_from_its_checkpoint(self):
-        ranks, parameters = LAYOUTS[1]
-        self.same(self.run_glue("whole", ranks, parameters), "before")
-        again = self.run_glue("again", ranks, parameters, ["--resume_from_checkpoint", "whole/checkpoint-3"])
-        self.same(again, "resumed")
+        for name, (ranks, parameters) in {"pipeline": LAYOUTS[1], "sharded": SHARDED}.items():
+            with self.subTest(name):
+                self.same(self.run_glue(name, ranks, parameters), f"{name}, before")
+                more = ["--resume_from_checkpoint", f"{name}/checkpoint-3"]
+                self.same(self.run_glue(f"{name}-again", ranks, parameters, more), f"{name}, resumed")
 
 
 if __name__ == "__main__":

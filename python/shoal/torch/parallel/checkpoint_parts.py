@@ -78,9 +78,8 @@ class _Held:
         if model is not None:
             self._take_model(model, optimizer)
         if optimizer is not None:
-            saved = optimizer.local_state_dict(gather_if_shard=False)
-            self.groups = saved["param_groups"]
-            self._take_optimizer(saved["records"])
+            self.groups = optimizer.named_groups()
+            self._take_optimizer(optimizer.own_records())
 
     def _take_model(self, model: Any, optimizer: Any) -> None:
         parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -366,11 +365,10 @@ class Checkpoint(Tensors):
 
     def _optimizer_records(self, optimizer: Any) -> dict[str, list[records.Record]]:
         """The elements that this rank updates."""
-        own = optimizer.local_state_dict(gather_if_shard=False)
         saved = (self.extra or {}).get("optimizer") or {}
         steps = self.run["shoal"]["optimizer_steps"]
         found: dict[str, list[records.Record]] = {}
-        for name, each in own["records"].items():
+        for name, each in optimizer.own_records().items():
             for record in each:
                 values = {kind: self.read(f"{kind}/{name}", record) for kind in self.kinds
                           if f"{kind}/{name}" in self.tensors}

@@ -74,7 +74,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, optimizer: torch.optim.Optimizer, static_loss_scale: float | None = None,
                  dynamic_loss_scale: bool = True, dynamic_loss_args: Mapping[str, Any] | None = None) -> None:
-        model = _model_of(optimizer)
+        model = model_of(optimizer)
         if model is None:
             raise RuntimeError("smp.DistributedOptimizer needs the model: make the smp.DistributedModel first")
         if isinstance(optimizer, DistributedOptimizer):
@@ -360,7 +360,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             found.setdefault(piece.name, []).append(record)
         return found
 
-    def _groups(self) -> list[dict[str, Any]]:
+    def named_groups(self) -> list[dict[str, Any]]:
+        """The groups' options, with parameter names."""
         return [{**{key: value for key, value in group.items() if key != "params"}, "param_names": list(names)}
                 for group, names in zip(self.optimizer.param_groups, self._names)]
 
@@ -368,14 +369,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Returns this rank's part of the state, keyed by parameter name. load_state_dict() accepts it in any layout.
 
         gather_if_shard: with shard_optimizer_state, include the segments of all replicas. Every rank of the rdp group
-            must then call this. False: only this rank's segments.
+            must then call this. False: only this rank's segments. With sharded parameters the parts of all replicas are
+            always included, since scripts then save one replica's state, as the Trainer does.
         """
-        own = self._records()
-        if self.shards and gather_if_shard:
+        own = self.own_records()
+        has_own = bool(self.shards) and state.cfg.sharding_level == 1 and not gather_if_shard
+        if self.shards and not has_own:
             own = records.merge(_gathered(own, "rdp"))
-        shape = state.mesh.shape
-        return {LOCAL: 1, "layout": list(shape), "sharded": bool(self.shards and not gather_if_shard), "records": own,
-                "param_groups": self._groups(), "loss_scale": self.scaler and self.scaler.state_dict()}
+        return {LOCAL: 1, "layout": list(state.mesh.shape), "sharded": has_own, "records": own,
+                "param_groups": self.named_groups(), "loss_scale": self.scaler and self.scaler.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole model's state in torch.optim's form, which the plain optimizer in a single process can
@@ -384,12 +386,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Every rank of the job calls it. Indices count the parameters in the order in which the optimizer was given them.
         A group's "param_names" lists their names. With fp16 and bf16, a parameter's state includes its f32 master.
         """
-        own = self._records()
+        own = self.own_records()
         if state.mesh.rank("tp"):  # tp rank 0 alone contributes parameters that are not split
             own = {name: found for name, found in own.items() if found[0]["split"]}
         merged = records.merge(_gathered(own, "world" if self.shards else "mp"))
         whole: dict[int, dict[str, Any]] = {}
-        groups, index = self._groups(), 0
+        groups, index = self.named_groups(), 0
         for group in groups:
             group["params"] = list(range(index, index + len(group["param_names"])))
             for index, name in zip(group["params"], group["param_names"]):
@@ -488,12 +490,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.optimizer.state[piece.value] = state_of
 
 
-def _model_of(optimizer: torch.optim.Optimizer) -> Any:
+def model_of(optimizer: torch.optim.Optimizer) -> Any:
     """The DistributedModel that has one of its parameters; without such a one the newest."""
-    from shoal.torch.parallel import model as models  # it needs this module's siblings
-
+    if isinstance(optimizer, DistributedOptimizer):
+        return optimizer._model
     given = {id(getattr(p, "tp_part", p)) for group in optimizer.param_groups for p in group["params"]}
-    for model in models.alive() if state.require().model is not None else ():
+    for model in state.require().models():
         if any(id(p) in given or id(getattr(p, "_shoal_was", p)) in given for p in model.parameters()):
             return model
     return state.model
