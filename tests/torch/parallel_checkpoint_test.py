@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 import ranks
 import torch
@@ -42,6 +43,24 @@ def run_write(rank, size, config, folder, dtype=torch.float32):
     smp.barrier()
     train(model, optimizer, range(2, 4))
     return packed((values(model), optimizer.state_dict()))
+
+
+def run_shared_folder(rank, size, folder):
+    """The first ranks of two hosts write the file `newest` of one folder at the same time."""
+    model, optimizer = begin({"ddp": True})
+    train(model, optimizer, range(1))
+    state.mesh._ranks["local"] = [rank]
+    replace = os.replace
+
+    def at_once(source, target):
+        if target.endswith("newest"):
+            smp.barrier()
+        replace(source, target)
+
+    with unittest.mock.patch("os.replace", at_once):
+        smp.save_checkpoint(folder, tag="one", model=model, optimizer=optimizer)
+    assert smp.resume_from_checkpoint(folder) is None
+    assert not [name for name in os.listdir(folder) if name.endswith(".part")]
 
 
 def run_continue(rank, size, config, folder, kind, dtype=torch.float32):
@@ -124,6 +143,10 @@ class Checkpoints(unittest.TestCase):
             damage()
             with self.subTest(message), self.assertRaisesRegex(ranks.Failed, message):
                 ranks.run(2, run_continue, {"ddp": True}, folder, "partial")
+
+    def test_hosts_share_a_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(2, run_shared_folder, folder)
 
     def test_kept_checkpoints(self):
         folder = os.path.join(self.folder, "kept")

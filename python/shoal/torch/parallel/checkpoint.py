@@ -32,7 +32,7 @@ def _sync_folder(folder: str) -> None:
 def _write_beside(path: str, write: Callable[[Any], None]) -> str:
     """Writes a temporary file beside `path` and returns its name. OSError names `path`; no file is left then."""
     folder, name = os.path.split(os.path.abspath(path))
-    beside = os.path.join(folder, f".{name}.part")
+    beside = os.path.join(folder, f".{name}.{state.require().mesh.rank('world')}.part")  # hosts may share the folder
     writer = None
     try:
         with open(beside, "wb") as file:
