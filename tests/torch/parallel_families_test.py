@@ -173,7 +173,9 @@ def partly(rank, size, mode):
         tensor.set_tensor_parallelism(model.transformer.h[0], False)
         return model
     begin(mode)
-    blocks = tensor.distribute(marked(hf_model("gpt2"))).transformer.h
+    transformer = tensor.distribute(marked(hf_model("gpt2"))).transformer
+    blocks = transformer.h
+    assert transformer.seq_layers is blocks and not any("seq_layers" in name for name in transformer.state_dict())
     assert [hasattr(block.mlp.c_fc.weight, "tp_split") for block in blocks] == [False, True]
     return compare(lambda: hf_model("gpt2"), [hf_batch("gpt2", i) for i in range(size)], hf_loss, mode, marked)
 

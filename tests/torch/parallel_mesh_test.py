@@ -159,7 +159,14 @@ class Ranks(unittest.TestCase):
                   "assert smp.state.module_manager.translate_functions == [] and not smp.is_tracing()\n"
                   "assert tuple(map(int, smdistributed.modelparallel.__version__.split('.')[:2])) >= (1, 10)\n"
                   "smp.shutdown()\n"
-                  "assert not smp.is_initialized()\n")
+                  "assert not smp.is_initialized()\n"
+                  "smp.init({'enabled': True, 'parameters': {'microbatches': 2, 'optimize': 'speed'}})\n"
+                  "assert (smp.state.cfg.microbatches, smp.state.cfg.optimize) == (4, 'speed'), smp.state.cfg\n"
+                  "from smdistributed.modelparallel.torch.nn.huggingface.gpt2 import (\n"
+                  "    translate_hf_state_dict_to_smdistributed_gpt2, translate_state_dict_to_hf_gpt2)\n"
+                  "assert translate_state_dict_to_hf_gpt2({'h.0': 1}, max_seq_len=8) == {'h.0': 1}\n"
+                  "try:\n    translate_state_dict_to_hf_gpt2({'transformer.seq_layers.0': 1})\n    assert False\n"
+                  "except ValueError as problem:\n    assert 'DistributedTransformer' in str(problem)\n")
         environment = {**os.environ, "SM_HP_MP_PARAMETERS": json.dumps({"partitions": 1, "microbatches": 4})}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
             environment.pop(name, None)

@@ -353,8 +353,11 @@ def by_hand(rank, size, file):
     assert smp.DistributedModel(net) is model and not model.partitioned
     before = {name: value.clone() for name, value in model.state_dict().items()}
     seen = []
+    assert model.get_module() is net
+    for register in (model.register_post_partition_hook, model.register_post_step_hook):
+        register(lambda model, optimizer: seen.append("removed")).remove()
     model.register_post_step_hook(lambda model, optimizer: seen.append("step"))
-    model.on_partition(lambda model: seen.append("partition"))
+    model.register_post_partition_hook(lambda model, optimizer: seen.append("partition"))
     parameters_before = list(model.parameters())
 
     @smp.step

@@ -12,24 +12,32 @@ _VARIABLE = "SM_HP_MP_PARAMETERS"
 _log = logging.getLogger("shoal.torch.parallel")
 
 
+def _keys(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys alone, without {"enabled": true, "parameters": {...}} around them."""
+    if str(given.get("enabled", True)).lower() in ("false", "0"):
+        return {}
+    return given.get("parameters", {}) if {"enabled", "parameters"} & given.keys() else given
+
+
 class Config:
     """The resolved SMP parameters. Every key and every alias is an attribute that holds the given value or the default.
 
         config = Config({"partitions": 2, "microbatches": 4})
         config.pipeline_parallel_degree, config.partitions, config.pipeline   # 2, 2, "interleaved"
 
-    parameters: the keys, or {"enabled": true, "parameters": {...}} around them; None reads the variable
-        SM_HP_MP_PARAMETERS, which SageMaker sets, and without it every key has its default.
+    parameters: the keys, or {"enabled": true, "parameters": {...}} around them. The keys of the variable
+        SM_HP_MP_PARAMETERS, which SageMaker sets from the job's own, take the place of these.
     sharding_level: 0, 1 (optimizer state), 2 (gradients too) or 3 (parameters too).
 
     ValueError lists every invalid key and every key that PyTorch models do not support, one a line.
     """
 
     def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
-        if parameters is None:
-            text, source = os.environ.get(_VARIABLE) or "{}", _VARIABLE
-        else:
-            text, source = json.dumps(dict(parameters)), "config"
+        text, source = os.environ.get(_VARIABLE) or "{}", _VARIABLE
+        if parameters:
+            of_job = _keys(json.loads(text))
+            text = json.dumps({**_keys(parameters), **of_job} if of_job else dict(parameters))
+            source = f"config and {_VARIABLE}" if of_job else "config"
         self._parsed = json.loads(_native.parse_smp_parameters(text, source))
         self.sharding_level: int = self._parsed["sharding_level"]
 

@@ -4,12 +4,14 @@ import functools
 import logging
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from shoal.torch.parallel import gradients, parts, pipeline, sums, tensor
 from shoal.torch.parallel.messages import Channel, Modules
@@ -110,7 +112,7 @@ class DistributedModel(nn.Module):
         self._tree: Tree | None = None
         self._trace: Trace | None = None
         self._callbacks: list[Callable[["DistributedModel"], None]] = []
-        self._post_step: list[Callable[[Any, Any], None]] = []
+        self._post_step: OrderedDict[int, Callable[[Any, Any], None]] = OrderedDict()
         self.distributed_optimizer: Any = None  # its DistributedOptimizer
         self.sharded_units: list[Any] = []  # of sharded parameters (parts.py)
         self.number = len(engine().models)
@@ -128,6 +130,10 @@ class DistributedModel(nn.Module):
             if name == "module":
                 raise
             return getattr(self.module, name)
+
+    def get_module(self) -> nn.Module:
+        """The model's own module, as `module`."""
+        return self.module
 
     # Running.
 
@@ -185,13 +191,13 @@ class DistributedModel(nn.Module):
         self._was_called = self._has_backward = False
         return use
 
-    def register_post_step_hook(self, hook: Callable[[Any, Any], None]) -> None:
-        """hook(model, optimizer) runs once, after the next step's backward."""
-        self._post_step.append(hook)
+    def register_post_step_hook(self, hook: Callable[[Any, Any], None]) -> RemovableHandle:
+        """hook(model, optimizer) runs once, after the next step's backward. Returns a handle with remove()."""
+        return _added(self._post_step, hook)
 
     def run_post_step_hooks(self) -> None:
-        hooks, self._post_step = self._post_step, []
-        for hook in hooks:
+        hooks, self._post_step = self._post_step, OrderedDict()
+        for hook in hooks.values():
             hook(self, self.distributed_optimizer)
 
     def __deepcopy__(self, memo: dict) -> "DistributedModel":
@@ -228,7 +234,12 @@ class DistributedModel(nn.Module):
         else:
             self._callbacks.append(callback)
 
-    register_post_partition_hook = on_partition
+    def register_post_partition_hook(self, hook: Callable[[Any, Any], None]) -> RemovableHandle:
+        """hook(model, optimizer) runs once each parameter has moved to its rank. Returns a handle with remove()."""
+        hooks: OrderedDict[int, Callable[[Any, Any], None]] = OrderedDict()
+        handle = _added(hooks, hook)
+        self.on_partition(lambda model: [one(model, model.distributed_optimizer) for one in hooks.values()])
+        return handle
 
     def stage_of(self, name: str) -> int:
         """The pipeline rank of the parameter, buffer or module called `name`."""
@@ -434,6 +445,12 @@ class DistributedModel(nn.Module):
                                "dict of this model, or strict=False")
         found.missing_keys[:], found.unexpected_keys[:] = missing, unexpected
         return found
+
+
+def _added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
 
 
 def _recordable(value: torch.Tensor) -> torch.Tensor:

@@ -9,5 +9,7 @@ _ours = {name.removeprefix(f"{parallel.__name__}."): module for name, module in 
          if name.startswith(f"{parallel.__name__}.")}
 _ours |= {name: value for name, value in vars(parallel).items()
           if isinstance(value, types.ModuleType) and value.__name__.startswith(parallel.__name__)}
+_ours["nn.huggingface"] = parallel.nn.huggingface
+_ours |= {f"nn.huggingface.{family}": module for family, module in parallel.nn.huggingface.modules.items()}
 sys.modules.update({f"{__name__}.{name}": module for name, module in _ours.items()})
 sys.modules[__name__] = parallel

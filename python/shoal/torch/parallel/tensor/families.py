@@ -118,6 +118,11 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# The blocks' list by its class. Scripts for SMP find it as `seq_layers`, since there a DistributedTransformer takes the
+# place of the class.
+_LISTS = {"GPT2Model": "h", "BertEncoder": "layer", "RobertaEncoder": "layer"}
+
+
 def family_of(module: nn.Module) -> Family | None:
     """Returns the family of the module's class or of a base class."""
     for cls in type(module).__mro__:
@@ -130,6 +135,12 @@ def family_of(module: nn.Module) -> Family | None:
 def _named_in(module: nn.Module, names: Collection[str]) -> str | None:
     """Returns the name of the module's class or of a base class, if it is in `names`."""
     return next((cls.__name__ for cls in type(module).__mro__ if cls.__name__ in names), None)
+
+
+def name_blocks(module: nn.Module) -> None:
+    """Gives the module's list of blocks the name that it has in SMP."""
+    if (found := _named_in(module, _LISTS)) is not None:
+        module.__dict__["seq_layers"] = getattr(module, _LISTS[found])
 
 
 def _albert_forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs):

@@ -1,4 +1,7 @@
 """`smp.nn`: distributed modules for building models."""
+import torch
+
+from shoal.torch.parallel.tensor import huggingface
 from shoal.torch.parallel.tensor.layers import (DistributedEmbedding, DistributedLayerNorm, DistributedLinear,
                                                 DistributedModule)
 from shoal.torch.parallel.tensor.transformer import (DistributedAttentionLayer, DistributedTransformer,
@@ -7,4 +10,6 @@ from shoal.torch.parallel.tensor.transformer import (DistributedAttentionLayer, 
 
 __all__ = ["DistributedAttentionLayer", "DistributedEmbedding", "DistributedLayerNorm", "DistributedLinear",
            "DistributedModule", "DistributedTransformer", "DistributedTransformerLMHead", "DistributedTransformerLayer",
-           "DistributedTransformerOutputLayer"]
+           "DistributedTransformerOutputLayer", "FusedLayerNorm", "huggingface"]
+
+FusedLayerNorm = torch.nn.LayerNorm

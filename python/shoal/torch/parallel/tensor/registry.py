@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shoal.torch.parallel.state import state
-from shoal.torch.parallel.tensor.families import distribute_family, family_of
+from shoal.torch.parallel.tensor.families import distribute_family, family_of, name_blocks
 from shoal.torch.parallel.tensor.functions import TensorParallel, TensorSplit
 from shoal.torch.parallel.tensor.layers import (DistributedEmbedding, DistributedLinear, DistributedModule,
                                                 VocabularyHead, split_parameter)
@@ -256,6 +256,9 @@ def distribute(model: nn.Module) -> nn.Module:
     nn.Embedding is replaced. Raises ValueError if the tensor-parallel degree does not divide a model's sizes.
     """
     tp = TensorParallel.current()
+    for module in model.modules():
+        if _mark(module)[0]:
+            name_blocks(module)
     if tp.size == 1:
         return model
     model = _Replacement(model, tp, state.cfg.optimize).visit(model, "")
