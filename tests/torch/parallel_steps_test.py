@@ -132,6 +132,7 @@ def two_models(rank, size, config):
     smp.init(config)
     first, second = smp.DistributedModel(Scaled(1.0)), smp.DistributedModel(Scaled(2.0))
     optimizers = [smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.5)) for model in (first, second)]
+    smp.set_activation_checkpointing(first.module)
     mesh = smp.state.mesh
     part = slice(mesh.rank("dp") * ROWS // mesh.size("dp"), (mesh.rank("dp") + 1) * ROWS // mesh.size("dp"))
 

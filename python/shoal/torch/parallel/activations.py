@@ -103,9 +103,10 @@ def set_activation_checkpointing(module: nn.Module, preserve_rng_state: bool = T
     if state.require().mesh.size("pp") == 1:
         _Setter(None, preserve_rng_state, pack_args_as_tuple, strategy).visit(module)
         return
-    if state.model is None:
-        raise RuntimeError("set_activation_checkpointing: make the smp.DistributedModel first")
-    state.model.on_partition(
+    owner = next((model for model in state.models() if any(one is module for one in model.module.modules())), None)
+    if owner is None:
+        raise RuntimeError("set_activation_checkpointing: the module is of no smp.DistributedModel: make that first")
+    owner.on_partition(
         lambda model: _Setter(model, preserve_rng_state, pack_args_as_tuple, strategy).visit(module))
 
 
