@@ -203,7 +203,8 @@ class _Replacement:
             if family is not None:
                 unknown = [key for key in config if key not in _FUSIONS]
                 if unknown:
-                    _log.warning("%s: %s: no effect on Hugging Face's models", name, ", ".join(unknown))
+                    _log.warning("%s: %s: no effect on Hugging Face's models", name or type(module).__name__,
+                                 ", ".join(unknown))
                 distribute_family(module, family, name, self.tp, self.optimize, self.whole)
                 return module
             if type(module) in (nn.Linear, nn.Embedding):
