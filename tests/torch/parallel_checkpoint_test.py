@@ -176,7 +176,6 @@ def run_full(rank, size, folder):
         smp.save_checkpoint(folder, tag="large", model=model, user_content=torch.zeros(100_000))
     except OSError as problem:
         assert "large_partial is not written: " in str(problem), problem
-        assert rank == 0 or str(problem).endswith("(on rank 0)"), problem
     else:
         raise AssertionError("a checkpoint was written on a full disk")
     smp.barrier()
