@@ -234,7 +234,26 @@ def pipelined(case, partitions, microbatches, **more):
 
 
 def alone(case, microbatches):
-    return merged(ranks.run(1, trained, case, config(1, microbatches)))
+    """One process of PyTorch alone. With dropout, one of smp, whose microbatches have random numbers of their own."""
+    if case == "dropout":
+        return merged(ranks.run(1, trained, case, config(1, microbatches)))
+    make, loss_of, batch_of = CASES[case]
+    torch.manual_seed(1)
+    model, losses = make(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        parts = {name: value.tensor_split(microbatches) for name, value in batch_of(number).items()}
+        for index in range(microbatches):
+            batch = {name: part[index] for name, part in parts.items()}
+            loss = loss_of(model, batch)
+            (loss * (len(next(iter(batch.values()))) / ROWS)).backward()
+            losses.append(loss.item())
+        optimizer.step()
+    found = {"losses": losses, **{f"buffer {name}": buffer.tolist() for name, buffer in model.named_buffers()}}
+    for name, parameter in model.named_parameters():
+        found |= {name: parameter.tolist(), f"gradient of {name}": parameter.grad.tolist()}
+    return found
 
 
 class Failing(nn.Linear):
