@@ -130,6 +130,11 @@ def pack(value: Any, modules: Modules) -> Packed:
     return Packed(file.getvalue(), packer.tensors)
 
 
+def unpack(structure: bytes, tensors: list[torch.Tensor], modules: Modules) -> Any:
+    """The value of a Packed structure with these tensors."""
+    return _Unpacker(structure, tensors, modules).load()
+
+
 class Parcel:
     """A received message. `tensors` are without a graph; `requires_grad` tells which of them require gradients on the
     sender."""
@@ -139,7 +144,7 @@ class Parcel:
 
     def open(self, modules: Modules, tensors: list[torch.Tensor] | None = None) -> Any:
         """Returns the value, with `tensors` in place of the received ones."""
-        return _Unpacker(self.structure, self.tensors if tensors is None else tensors, modules).load()
+        return unpack(self.structure, self.tensors if tensors is None else tensors, modules)
 
 
 class Channel:

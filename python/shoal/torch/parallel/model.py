@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from shoal.torch.parallel import gradients, parts, pipeline, sums, tensor
 from shoal.torch.parallel.messages import Channel, Modules
 from shoal.torch.parallel.partition import Homes, Trace, Traced, Tree, Untraceable, agree, decide
+from shoal.torch.parallel.runs import Runs
 from shoal.torch.parallel.state import state
 from shoal.torch.parallel.turns import Peers, RandomState
 
@@ -39,6 +40,7 @@ class Engine:
     def __init__(self) -> None:
         self.mesh = state.require().mesh
         self.modules = Modules()
+        self._runs = Runs()
         self.models: list[weakref.ref] = []
         self._channel: Channel | None = None
         self._peers: Peers | None = None
@@ -50,7 +52,7 @@ class Engine:
                 self._peers = Peers(self.mesh.group("tp"))
         cfg = state.cfg
         active = self.mesh.size("pp") if cfg.pipeline == "1f1b" else cfg.active_microbatches
-        return pipeline.Run(self._channel, self.modules, count, cfg.pipeline, active, self._peers)
+        return pipeline.Run(self._channel, self.modules, self._runs, count, cfg.pipeline, active, self._peers)
 
 
 def engine() -> Engine:

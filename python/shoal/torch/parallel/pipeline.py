@@ -3,7 +3,7 @@
 Pipeline rank 0 runs the step function in one thread for each microbatch. The other ranks serve requests. A call of a
 module on another rank is a request to that rank. A microbatch is one logical thread: only one rank computes for it at a
 time. While a rank waits for an answer, it serves requests that arrive for the same microbatch, so modules may nest in
-any way.
+any way. One request calls consecutive modules of one rank, where their arguments allow it (runs.py).
 """
 import contextlib
 import functools
@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from shoal.torch.parallel.messages import Channel, Modules, Packed, Parcel, pack
+from shoal.torch.parallel.messages import Channel, Modules, Packed, Parcel, pack, unpack
+from shoal.torch.parallel.runs import Call, Course, Runs, buffers_of
 from shoal.torch.parallel.sums import NO_BACKWARD, VisitSums, current, here
 from shoal.torch.parallel.turns import Ended, Microbatch, Peers, RandomState, Turns
 
 log = logging.getLogger("shoal.torch.parallel")
 CALL, FETCH, BACKWARD, ANSWER, PHASE, DONE, LEAVE = range(7)
+_POSTPONED = "postponed"  # in a call: raise the error that ended a run
 
 
 class _Head(NamedTuple):
@@ -131,6 +133,8 @@ class Visit:
         self.inbox: list[Parcel] = []
         self.kept: dict[tuple[int, int], _Kept] = {}
         self.calls = 0
+        self.course: Course | None = None  # consecutive calls of modules on one other rank
+        self.postponed: Exception | None = None  # the error of a module that the caller has not called yet
         self.known: dict[int, int] = {}  # the version of the random state that each rank has
 
     # Requests, made in the thread.
@@ -142,21 +146,52 @@ class Visit:
         except TypeError as problem:
             raise TypeError(f"an argument of {type(module).__name__}, which lives on pipeline rank {to}: {problem}"
                             ) from problem
-        return self._request(to, CALL, self.run.modules.name(module), value)
+        name, settings = self.run.modules.name(module), caller_settings()
+        course = self.course
+        call = course and course.next(to, name, settings, value)
+        if course is not None and course.matches(call):
+            return course.take(self.run.pack)
+        if course is not None and course.has_failed(call):
+            self._request(to, CALL, (*name, _POSTPONED), value)
+        if call is None or not course.is_recorded:
+            self.end_course()
+            first, call = (name, value.structure, settings[0], module.training), None
+            # Inference mode does not count changes of tensors; backward phases compute activations again.
+            expected = [] if settings[1] or self.microbatch.phase % 2 else self.run.runs.after(first)
+            course = Course(self.run.runs, to, first, settings, value.tensors, expected)
+        self.course = None
+        outputs, (states, changed) = self._request(to, CALL, (*name, course.expected), value)
+        if call is not None and changed:  # such a module can only be the first one
+            course.end()
+            return outputs[0]
+        if call is not None:
+            course.extend(call)
+        self.course = course
+        course.answered(outputs, states)
+        return course.take(self.run.pack)
+
+    def end_course(self) -> None:
+        if self.course is not None:
+            self.course.end()
+            self.course = None
 
     def fetch(self, to: int, module: nn.Module, name: str) -> torch.Tensor:
         """Reads a parameter or buffer of a module that lives on pipeline rank `to`."""
-        return self._request(to, FETCH, (*self.run.modules.name(module), name), Packed(b"", []))
+        self.end_course()
+        return self._request(to, FETCH, (*self.run.modules.name(module), name), Packed(b"", []))[0][0]
 
-    def _request(self, to: int, kind: int, what: tuple, value: Packed) -> Any:
+    def _request(self, to: int, kind: int, what: tuple, value: Packed) -> tuple[list, tuple]:
+        """The outputs, and what the other rank tells of them."""
         self.calls += 1
         name = (self.run.channel.rank, self.calls)
         detail = (name, caller_settings(), what)
         if not torch.is_grad_enabled():
-            return self.exchange(to, kind, detail, value).open(self.run.modules)
+            parcel = self.exchange(to, kind, detail, value)
+            return parcel.open(self.run.modules), parcel.head.detail
         call = {"visit": self, "to": to, "kind": kind, "name": name, "detail": detail, "value": value}
         outputs = _Request.apply(call, torch.empty(0, requires_grad=True), *value.tensors)
-        return call.pop("parcel").open(self.run.modules, list(outputs))
+        parcel = call.pop("parcel")
+        return parcel.open(self.run.modules, list(outputs)), parcel.head.detail
 
     def exchange(self, to: int, kind: int, detail: Any, value: Packed) -> Parcel:
         """Sends a request to rank `to` and serves other requests until the answer arrives."""
@@ -210,14 +245,19 @@ class Visit:
         self.kept.clear()
 
     def _serve(self, parcel: Parcel) -> None:
+        self.end_course()
         if parcel.head.kind == BACKWARD:
-            value = self._backward(parcel)
+            value, detail = self._backward(parcel), None
         else:
-            value = self._forward(parcel)
-        self._depart(parcel.head.source, ANSWER, None, value)
+            value, detail = self._forward(parcel)
+        self.end_course()
+        self._depart(parcel.head.source, ANSWER, detail, value)
 
-    def _forward(self, parcel: Parcel) -> Packed:
+    def _forward(self, parcel: Parcel) -> tuple[Packed, tuple]:
         name, settings, what = parcel.head.detail
+        if parcel.head.kind == CALL and what[2] == _POSTPONED:
+            raise self.postponed
+        states, changed = None, False
         module = self.run.modules.find(what[:2])
         with applied(settings):
             tensors = list(parcel.tensors)
@@ -228,12 +268,16 @@ class Visit:
                 for i, tensor in zip(places, _Inputs.apply(inputs, torch.empty(0, requires_grad=True))):
                     tensors[i] = tensor
             if parcel.head.kind == FETCH:
-                output = getattr(module, what[2])
+                outputs = [getattr(module, what[2])]
             else:
                 args, kwargs = parcel.open(self.run.modules, tensors)
                 versions = [tensor._version for tensor in tensors]
-                output = module(*args, **kwargs)
-            packed = self.run.pack(output)
+                before = buffers_of(module) if what[2] is None else None
+                outputs = [module(*args, **kwargs)]
+                changed = before is not None and buffers_of(module) != before
+                if what[2]:
+                    states = self._follow(tensors, outputs, what[2])
+            packed = self.run.pack(outputs)
             if parcel.head.kind == CALL:
                 returned = {id(tensor) for tensor in packed.tensors}
                 if any(t._version != v and id(t) not in returned for t, v in zip(tensors, versions)):
@@ -243,7 +287,24 @@ class Visit:
                          for t in packed.tensors]
                 if any(edges):
                     self.kept[name] = _Kept(edges, inputs, places, len(tensors))
-        return packed
+        return packed, (states, changed)
+
+    def _follow(self, inputs: list[torch.Tensor], outputs: list, calls: list[Call]) -> list | None:
+        """Computes the rest of a run. Returns the random states after each module, None if they are the same."""
+        seen, states = [inputs], [RandomState.of_process()]
+        for call in calls:
+            seen.append(self.run.pack(outputs[-1]).tensors)
+            try:
+                tensors = [seen[step][place] for step, place in call.sources]
+                args, kwargs = unpack(call.structure, tensors, self.run.modules)
+                outputs.append(self.run.modules.find(call.module)(*args, **kwargs))
+            except Exception as problem:  # the step fails if the caller comes to this call
+                self.postponed = problem
+                RandomState.set_process(states[-1])
+                break
+            states.append(RandomState.of_process())
+        same = all(torch.equal(a, b) for state in states[1:] for a, b in zip(state, states[0]))
+        return None if same else [[bytes(one.numpy()) for one in state] for state in states]
 
     def _backward(self, parcel: Parcel) -> Packed:
         name, settings = parcel.head.detail
@@ -265,6 +326,7 @@ class Visit:
 
     def backward(self, tensors: Any, gradients: Any) -> None:
         """torch.autograd.backward(), as a phase of its own (turns.py)."""
+        self.end_course()
         self._enter_phase()
         torch.autograd.backward(tensors, gradients)
         self._enter_phase()
@@ -284,9 +346,9 @@ class Visit:
 class Run:
     """One step on this rank."""
 
-    def __init__(self, channel: Channel, modules: Modules, count: int, pipeline: str, active: int,
+    def __init__(self, channel: Channel, modules: Modules, runs: Runs, count: int, pipeline: str, active: int,
                  peers: Peers | None) -> None:
-        self.channel, self.modules, self._peers = channel, modules, peers
+        self.channel, self.modules, self.runs, self._peers = channel, modules, runs, peers
         self.simple = pipeline == "simple"
         first = channel.rank == 0
         self.turns = Turns(count, (count if self.simple else active) if first else None, peers)
@@ -333,6 +395,7 @@ class Run:
         def one(visit: Visit) -> None:
             self.turns.arrive(visit.microbatch)
             results[visit.microbatch.index] = body(visit.microbatch.index)
+            visit.end_course()
             visit.microbatch.random.save()
             self.turns.leave(visit.microbatch)
             visit.kept.clear()
@@ -369,6 +432,7 @@ class Run:
         for thread in self._threads:
             thread.join()
         self.visits.clear()  # each has the Run
+        self.runs.commit()
         if self._peers is not None and self._peers.leads:
             self._peers.end(self.turns.failed)
         elif self._following is not None and not self.turns.failed:
