@@ -154,7 +154,9 @@ class Channel:
         self.group, self.rank, self.size = group, group.rank(), group.size()
         self._order = [threading.Lock() for _ in range(self.size)]
         self._sent: deque = deque()
-        self._frames: queue.SimpleQueue = queue.SimpleQueue()
+        # One for each source. The group's thread may still hold a tensor after it has reported its arrival.
+        self._frames = [torch.empty(FRAME_BYTES, dtype=torch.uint8) for _ in range(self.size)]
+        self._arrived: queue.SimpleQueue = queue.SimpleQueue()
 
     def send(self, to: int, head: Any, value: Packed = Packed(b"", [])) -> None:
         """Starts to send. The tensors must not change until the other rank has answered or flush() has returned."""
@@ -191,15 +193,15 @@ class Channel:
                 work.wait()
 
     def expect(self, source: int) -> None:
-        """Posts a receive for one message from `source`. receive() returns the message."""
-        frame = torch.empty(FRAME_BYTES, dtype=torch.uint8)
-        future = self.group.recv([frame], source, FRAME_TAG).get_future()
-        future.add_done_callback(lambda done: self._frames.put((source, frame, done)))
+        """Posts a receive for one message from `source`, after receive() has returned the one before."""
+        future = self.group.recv([self._frames[source]], source, FRAME_TAG).get_future()
+        future.add_done_callback(lambda done: self._arrived.put((source, done)))
 
     def receive(self) -> Parcel:
         """Waits for the next message from any rank that expect() named."""
-        source, frame, done = self._frames.get()
+        source, done = self._arrived.get()
         done.value()  # raises if the receive failed
+        frame = self._frames[source]
         length = int.from_bytes(bytes(frame[:8].numpy()), "little")
         if length + 8 <= FRAME_BYTES:
             data = bytes(frame[8:8 + length].numpy())

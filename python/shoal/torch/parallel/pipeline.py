@@ -24,7 +24,7 @@ from shoal.torch.parallel.sums import NO_BACKWARD, VisitSums, current, here
 from shoal.torch.parallel.turns import Ended, Microbatch, Peers, RandomState, Turns
 
 log = logging.getLogger("shoal.torch.parallel")
-CALL, FETCH, BACKWARD, ANSWER, PHASE, DONE, LEAVE = range(7)
+CALL, FETCH, BACKWARD, ANSWER, PHASE, DONE, RESULT, LEAVE = range(8)
 _POSTPONED = "postponed"  # in a call: raise the error that ended a run
 
 
@@ -492,13 +492,15 @@ class Run:
             self._failures.append(failure)
             self.turns.fail()
         try:
-            head = _Head(LEAVE, self.channel.rank, detail=failure)
-            value = self.pack(outputs)
-            for to in range(self.channel.size):
-                if to != self.channel.rank:
-                    self.channel.send(to, head, value)
+            others = [to for to in range(self.channel.size) if to != self.channel.rank]
             if outputs is not None:
+                value = self.pack(outputs)
+                for to in others:
+                    self.channel.send(to, _Head(RESULT, self.channel.rank), value)
                 self._outputs = outputs
+            # Without tensors: when this message has arrived, the group's thread has dropped those of the step.
+            for to in others:
+                self.channel.send(to, _Head(LEAVE, self.channel.rank, detail=failure))
         except BaseException as problem:
             self._lose(problem)
 
@@ -530,10 +532,11 @@ class Run:
             if head.detail is not None:
                 self._failures.append(head.detail)
                 self.turns.fail()
-            elif head.source == 0:
-                self._outputs = parcel.open(self.modules)
             if head.detail is not None or head.source == 0:
                 self._leave(None, None)
+            return
+        if head.kind == RESULT:
+            self._outputs = parcel.open(self.modules)
             return
         visit = self.visits[head.microbatch]
         if head.kind == PHASE:
