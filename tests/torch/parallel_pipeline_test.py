@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import ranks
 from shoal.torch import parallel as smp
 from shoal.torch.parallel import pipeline
+from shoal.torch.parallel.partition import Trace
 
 try:
     import transformers
@@ -571,6 +572,23 @@ class Pipelines(unittest.TestCase):
         wanted, = ranks.run(1, evaluated)
         for found in ranks.run(2, evaluated):
             torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted))
+
+    def test_trace(self):
+        """A trace keeps the time of a module's fastest forward, and the bytes of one."""
+        class Delayed(nn.Linear):
+            calls = 0
+
+            def forward(self, x):
+                self.calls += 1
+                time.sleep(0.2 if self.calls % 2 == 0 else 0)
+                return super().forward(x).relu()
+
+        model = nn.Sequential(Delayed(8, 8), nn.Linear(8, 8))
+        trace = Trace()
+        trace.run(list(model.modules()), lambda: model(torch.ones(4, 8)))
+        self.assertLess(trace.seconds[1], 0.1)
+        self.assertEqual(trace.bytes[1], 2 * 4 * 8 * 4)  # input and output
+        self.assertEqual(trace.order, {0: 0, 1: 1, 2: 2})
 
     @unittest.skipIf(transformers is None, "this Python has no transformers")
     def test_hugging_face(self):
