@@ -1,6 +1,7 @@
 #include "shoal/parallel/apply/layout_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ class StageMemory {
       kept_ = kept_ + kept_of(piece);
       weights_.bytes += weights_of(piece);
     }
+    alone_ = {walk({}, false), walk({}, true)};
   }
   Holding kept() const { return kept_; }        // from the forward until the backward
   Holding weights() const { return weights_; }  // from the input backward until the weight backward
@@ -45,6 +47,15 @@ class StageMemory {
   // Peak of this stage's memory while it computes; `others` are held too. `splits`: this is a
   // backward of inputs only.
   double computing(const Holding& others, bool splits) const {
+    return request_.offloads ? walk(others, splits) : others.bytes + alone_[splits ? 1 : 0];
+  }
+  double bytes_of(const Holding& holding) const {
+    const double most = std::max(request_.offload.max_leaving, request_.offload.max_returning);
+    return holding.bytes + std::min(holding.leaving, most) * request_.stream_bytes;
+  }
+
+ private:
+  double walk(const Holding& others, bool splits) const {
     double most = 0;
     Holding before = others;
     double after = weights_.bytes;  // kept by the later pieces, whose input backward is done
@@ -63,12 +74,6 @@ class StageMemory {
     }
     return most;
   }
-  double bytes_of(const Holding& holding) const {
-    const double most = std::max(request_.offload.max_leaving, request_.offload.max_returning);
-    return holding.bytes + std::min(holding.leaving, most) * request_.stream_bytes;
-  }
-
- private:
   struct Piece {
     int first, last;
     bool again;  // recomputed in backward: keeps only its input
@@ -92,6 +97,7 @@ class StageMemory {
   const ActivationRequest& request_;
   std::vector<Piece> pieces_;
   Holding kept_, weights_;
+  std::array<double, 2> alone_{};  // computing() without others; where backward splits
 };
 
 std::vector<StageMemory> stage_memories(const Schedule& schedule, std::span<const UnitRange> stages,

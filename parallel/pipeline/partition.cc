@@ -39,13 +39,20 @@ class Costs {
   enum class Time { seconds, work };
   Costs(std::span<const UnitCost> units, const PartitionOptions& options, Time time)
       : options_(options), count_(units.size()), segments_(units.size() * units.size()) {
+    // Of each parameter its elements, and one more than the last unit before that has it (0: none).
+    std::vector<std::vector<std::pair<std::size_t, std::int64_t>>> parameters(count_);
+    std::map<int, std::size_t> last;
+    for (std::size_t unit = 0; unit < count_; ++unit)
+      for (const auto& [number, elements] : units[unit].parameters) {
+        parameters[unit].emplace_back(last[number], elements);
+        last[number] = unit + 1;
+      }
     for (std::size_t first = 0; first < count_; ++first) {
-      std::map<int, std::int64_t> parameters;
       Segment all;
       for (std::size_t unit = first; unit < count_; ++unit) {
         const UnitCost& one = units[unit];
-        for (const auto& [number, elements] : one.parameters)
-          if (parameters.emplace(number, elements).second) all.parameters += elements;
+        for (const auto& [before, elements] : parameters[unit])
+          if (before <= first) all.parameters += elements;
         if (begins_group(static_cast<int>(unit), static_cast<int>(first), static_cast<int>(count_),
                          options.checkpoint_group))
           all.activation_bytes += static_cast<double>(one.activation_bytes);

@@ -1,16 +1,29 @@
 #include "shoal/parallel/pipeline/ready_actions.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace shoal::parallel {
 namespace {
 
-constexpr unsigned bit(ActionKind kind) { return 1U << static_cast<unsigned>(kind); }
+constexpr std::uint16_t bit(ActionKind kind) {
+  return static_cast<std::uint16_t>(1U << static_cast<unsigned>(kind));
+}
 
 }  // namespace
 
 ReadyActions::ReadyActions(const Schedule& schedule)
-    : schedule_(schedule), next_(static_cast<std::size_t>(schedule.ranks()), 0) {}
+    : schedule_(schedule), next_(static_cast<std::size_t>(schedule.ranks()), 0) {
+  int stages = schedule.stages(), microbatches = schedule.microbatches;
+  for (const auto& actions : schedule.actions)
+    for (const Action& action : actions) {
+      stages = std::max(stages, action.stage + 1);
+      microbatches = std::max(microbatches, action.microbatch + 1);
+    }
+  microbatches_ = static_cast<std::size_t>(microbatches) + 1;
+  done_.resize(static_cast<std::size_t>(stages) * microbatches_);
+}
 
 // If the neighbour stage is on another rank, the dependency is a message; otherwise it is that
 // stage's action.
@@ -43,12 +56,10 @@ ReadyActions::Need ReadyActions::need_of(const Action& action) const {
 bool ReadyActions::ready(const Action& action) const {
   const Need need = need_of(action);
   if (need.action.stage < 0) return true;
-  const auto found = done_.find({need.action.stage, need.action.microbatch});
-  if (found == done_.end()) return false;
   unsigned accepted = bit(need.action.kind);
   // Both kinds of backward give the input's gradient.
   if (need.action.kind == ActionKind::backward) accepted |= bit(ActionKind::input_backward);
-  return (found->second & accepted) != 0;
+  return (done_[place(need.action.stage, need.action.microbatch)] & accepted) != 0;
 }
 
 bool ReadyActions::play(const std::function<void(int, std::size_t)>& visit) {
@@ -60,7 +71,7 @@ bool ReadyActions::play(const std::function<void(int, std::size_t)>& visit) {
       for (; next < actions.size() && ready(actions[next]); ++next, moved = true) {
         const Action& action = actions[next];
         visit(rank, next);
-        done_[{action.stage, action.microbatch}] |= bit(action.kind);
+        done_[place(action.stage, action.microbatch)] |= bit(action.kind);
       }
     }
   }

@@ -2,10 +2,9 @@
 // waits for. Used only by the validator and the simulator.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shoal/parallel/pipeline/schedule.h"
@@ -32,11 +31,19 @@ class ReadyActions {
   };
   Need need_of(const Action& action) const;
 
+  // A number for each stage and microbatch of the schedule's actions, below places().
+  std::size_t place(int stage, int microbatch) const {
+    return static_cast<std::size_t>(stage) * microbatches_ +
+           static_cast<std::size_t>(microbatch + 1);
+  }
+  std::size_t places() const { return done_.size(); }
+
  private:
   bool ready(const Action& action) const;
   const Schedule& schedule_;
   std::vector<std::size_t> next_;
-  std::map<std::pair<int, int>, unsigned> done_;  // by (stage, microbatch): bits of ActionKind
+  std::size_t microbatches_ = 1;     // and one more, for actions without a microbatch
+  std::vector<std::uint16_t> done_;  // by place(): bits of ActionKind
 };
 
 }  // namespace shoal::parallel

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
 #include "shoal/parallel/pipeline/ready_actions.h"
@@ -10,8 +9,6 @@
 
 namespace shoal::parallel {
 namespace {
-
-using Key = std::pair<int, int>;  // stage, microbatch
 
 // Times at which each side reached a message. ReadyActions::play() may visit the receive after the
 // send.
@@ -33,6 +30,9 @@ class Clockwork {
     result_.peak_microbatches.resize(ranks);
     held_.resize(ranks);
     in_flight_.resize(ranks);
+    wires_.resize(ranks * ranks);
+    for (auto* const times : {&computed_, &arrived_}) times->resize(2 * ready_.places());
+    messages_.resize(2 * ready_.places());
     for (const auto& actions : schedule.actions) result_.actions.emplace_back(actions.size());
   }
 
@@ -49,6 +49,11 @@ class Clockwork {
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  // Where a forward or backward and its message are kept.
+  std::size_t slot(int stage, int microbatch, bool backward) const {
+    return 2 * ready_.place(stage, microbatch) + (backward ? 1 : 0);
+  }
+  auto& wire(int from, int to) { return wires_[at(from) * now_.size() + at(to)]; }
 
   double duration(const Action& action) const {
     const StageCosts& stage = costs_.of(action.stage);
@@ -71,33 +76,33 @@ class Clockwork {
   double arrival(int rank, const Action& action) {
     const ReadyActions::Need need = ready_.need_of(action);
     if (need.action.stage < 0) return 0;
-    const Key key{need.action.stage, need.action.microbatch};
-    if (!need.message) return computed_[{key, need.action.kind != ActionKind::forward}];
-    const bool backward = need.action.kind == ActionKind::send_backward;
-    const int from = schedule_.rank_of_stage[at(need.action.stage)];
-    auto& wire = wires_[{from, rank}];
+    const auto slot_of = [&](bool backward) {
+      return slot(need.action.stage, need.action.microbatch, backward);
+    };
+    if (!need.message) return computed_[slot_of(need.action.kind != ActionKind::forward)];
+    const std::size_t wanted = slot_of(need.action.kind == ActionKind::send_backward);
+    Wire& wire = this->wire(schedule_.rank_of_stage[at(need.action.stage)], rank);
     for (; wire.settled < wire.order.size(); ++wire.settled) {
-      const auto& one = wire.order[wire.settled];
+      const std::size_t one = wire.order[wire.settled];
       const Message& message = messages_[one];
       wire.free_at = std::max({wire.free_at, message.sent, message.posted}) + costs_.message;
       arrived_[one] = wire.free_at;
-      if (one == std::pair{key, backward}) {
+      if (one == wanted) {
         ++wire.settled;
         break;
       }
     }
-    return arrived_[{key, backward}];
+    return arrived_[wanted];
   }
 
   void step(int rank, std::size_t index) {
     const Action& action = schedule_.actions[at(rank)][index];
     SimulatedAction& times = result_.actions[at(rank)][index];
     double& now = now_[at(rank)];
-    const Key key{action.stage, action.microbatch};
     if (receives(action.kind)) {
       const bool backward = action.kind == ActionKind::recv_backward;
-      const Key sender{action.stage + (backward ? 1 : -1), action.microbatch};
-      messages_[{sender, backward}].posted = now;
+      const int sender = action.stage + (backward ? 1 : -1);
+      messages_[slot(sender, action.microbatch, backward)].posted = now;
       times = {now, now};
       return;
     }
@@ -109,12 +114,12 @@ class Clockwork {
     result_.busy[at(rank)] += length;
     if (sends(action.kind)) {
       const bool backward = action.kind == ActionKind::send_backward;
-      messages_[{key, backward}].sent = now;
-      const int to = peer_of(schedule_, action).rank;
-      wires_[{rank, to}].order.emplace_back(key, backward);
+      const std::size_t message = slot(action.stage, action.microbatch, backward);
+      messages_[message].sent = now;
+      wire(rank, peer_of(schedule_, action).rank).order.push_back(message);
     } else if (computes(action.kind)) {
       if (action.kind != ActionKind::weight_backward)
-        computed_[{key, action.kind != ActionKind::forward}] = now;
+        computed_[slot(action.stage, action.microbatch, action.kind != ActionKind::forward)] = now;
       count(rank, action);
     }
   }
@@ -142,7 +147,7 @@ class Clockwork {
   }
 
   struct Wire {
-    std::vector<std::pair<Key, bool>> order;
+    std::vector<std::size_t> order;  // slots
     std::size_t settled = 0;
     double free_at = 0;
   };
@@ -152,9 +157,9 @@ class Clockwork {
   Simulation result_;
   std::vector<double> now_, held_;
   std::vector<int> in_flight_;
-  std::map<std::pair<Key, bool>, double> computed_, arrived_;  // bool: true for backwards
-  std::map<std::pair<Key, bool>, Message> messages_;           // by the sender's stage
-  std::map<std::pair<int, int>, Wire> wires_;
+  std::vector<double> computed_, arrived_;  // by slot()
+  std::vector<Message> messages_;           // by slot() of the sender's stage
+  std::vector<Wire> wires_;                 // by sender, then receiver
 };
 
 char symbol(const Action& action) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <utility>
 
 #include "shoal/parallel/pipeline/ready_actions.h"
 #include "shoal/runtime/base/error.h"
@@ -13,7 +13,9 @@ namespace {
 class Inspector {
  public:
   Inspector(const Schedule& schedule, const ValidationOptions& options)
-      : schedule_(schedule), options_(options) {}
+      : schedule_(schedule),
+        options_(options),
+        at_(kKinds * static_cast<std::size_t>(schedule.stages()) * microbatches(), kNowhere) {}
 
   std::vector<ScheduleFault> faults() && {
     check_places();
@@ -26,8 +28,19 @@ class Inspector {
   }
 
  private:
-  using Key = std::tuple<ActionKind, int, int>;
-  static Key key(const Action& a) { return {a.kind, a.stage, a.microbatch}; }
+  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+  static constexpr auto kKinds = static_cast<std::size_t>(ActionKind::unshard);  // of a microbatch
+
+  std::size_t microbatches() const {
+    return static_cast<std::size_t>(std::max(schedule_.microbatches, 0));
+  }
+  // Index of an action of a known stage and microbatch on its rank; kNowhere: it is not there.
+  std::size_t& at(const Action& a) {
+    const std::size_t stage =
+        static_cast<std::size_t>(a.kind) * static_cast<std::size_t>(schedule_.stages()) +
+        static_cast<std::size_t>(a.stage);
+    return at_[stage * microbatches() + static_cast<std::size_t>(a.microbatch)];
+  }
 
   template <typename... Args>
   void fault(int rank, std::size_t index, fmt::format_string<Args...> format, Args&&... args) {
@@ -50,7 +63,6 @@ class Inspector {
         missing(0, "stage {} lies on rank {} of {}", s, rank, schedule_.ranks());
     if (!faults_.empty()) return;
     for (int rank = 0; rank < schedule_.ranks(); ++rank) {
-      std::map<Key, std::size_t> seen;
       for (std::size_t i = 0; i < list(rank).size(); ++i) {
         const Action& a = list(rank)[i];
         if (a.stage < 0 || a.stage >= schedule_.stages()) {
@@ -60,24 +72,26 @@ class Inspector {
         if (rank_of(a.stage) != rank)
           fault(rank, i, "{}: stage {} lies on rank {}", to_string(a), a.stage, rank_of(a.stage));
         if (concerns_stage(a.kind)) continue;
-        if (a.microbatch < 0 || a.microbatch >= schedule_.microbatches)
+        if (a.microbatch < 0 || a.microbatch >= schedule_.microbatches) {
           fault(rank, i, "{}: there are {} microbatches", to_string(a), schedule_.microbatches);
-        const auto [first, fresh] = seen.emplace(key(a), i);
-        if (!fresh) fault(rank, i, "{} was done before, at {}", to_string(a), first->second);
+          continue;
+        }
+        if (at(a) != kNowhere)
+          fault(rank, i, "{} was done before, at {}", to_string(a), at(a));
+        else
+          at(a) = i;
       }
     }
   }
 
   // F before B or I, I before W, a send after its computation, a receive before its use.
   void check_order(int rank) {
-    std::map<Key, std::size_t> at;
-    for (std::size_t i = 0; i < list(rank).size(); ++i) at.emplace(key(list(rank)[i]), i);
     const auto before = [&](std::size_t i, const Action& a, std::initializer_list<ActionKind> kinds,
                             std::string_view why) {
       for (const ActionKind kind : kinds) {
-        const auto found = at.find(Key{kind, a.stage, a.microbatch});
-        if (found == at.end()) continue;
-        if (found->second > i)
+        const std::size_t found = at({kind, a.stage, a.microbatch});
+        if (found == kNowhere) continue;
+        if (found > i)
           fault(rank, i, "{} comes before {}, {}", to_string(a),
                 to_string({kind, a.stage, a.microbatch}), why);
         return;
@@ -105,11 +119,9 @@ class Inspector {
   // Each microbatch has one F, and either one B or one I and one W.
   void check_complete(int stage) {
     const int rank = rank_of(stage);
-    std::set<Key> has;
-    for (const Action& a : list(rank)) has.insert(key(a));
     using enum ActionKind;
     for (int m = 0; m < schedule_.microbatches; ++m) {
-      const auto done = [&](ActionKind kind) { return has.contains(Key{kind, stage, m}); };
+      const auto done = [&](ActionKind kind) { return at({kind, stage, m}) != kNowhere; };
       if (!done(forward)) missing(rank, "{}F{} is missing", stage, m);
       const bool whole = done(backward), input = done(input_backward),
                  weight = done(weight_backward);
@@ -199,6 +211,7 @@ class Inspector {
 
   const Schedule& schedule_;
   const ValidationOptions& options_;
+  std::vector<std::size_t> at_;  // by at()
   std::vector<ScheduleFault> faults_;
 };
 
