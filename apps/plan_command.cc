@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/encoder/model.h"
 #include "shoal/parallel/predict/predict.h"
 #include "shoal/parallel/predict/search.h"
 #include "shoal/runtime/base/clock.h"
@@ -157,6 +158,9 @@ int validate(const ValidateWords& words) {
   return 0;
 }
 
+constexpr double kGigabyte = 1e9;
+constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
+
 struct PlanWords {
   std::string model, overrides, machine, dtype = "bf16";
   int nodes = 1, keep = 10;
@@ -176,6 +180,45 @@ nlohmann::json config_of(const PlanWords& words) {
   else
     config = config_of_type(model);
   return overridden_config(completed_config(config, model), words.overrides, model);
+}
+
+struct ReadModel {
+  parallel::ModelShape shape;
+  std::int64_t positions = 0;
+};
+// Encoders have the head of a masked language model.
+ReadModel read_model(const nlohmann::json& config, const std::string& source) {
+  if (is_decoder_config(config)) {
+    const auto model = nn::make_causal_lm(config, source);
+    return {parallel::model_shape(*model), model->positions()};
+  }
+  const nn::EncoderConfig encoder = nn::EncoderConfig::from_json(config, source);
+  const bool after_padding = nn::encoder_family(encoder.model_type).positions_from_ids;
+  return {
+      parallel::model_shape(nn::Encoder(encoder, nn::EncoderTask::masked_lm)),
+      encoder.max_position_embeddings - (after_padding ? encoder.pad_token_id.value_or(0) + 1 : 0)};
+}
+
+// Throws with what the smallest layout lacks, and the nodes that would do.
+[[noreturn]] void refuse(parallel::SearchRequest request, const PlanWords& words, double limit,
+                         const parallel::SearchResult& result) {
+  SHOAL_CHECK(result.layouts > 0, "a batch of {} has no legal layout on {} ranks", request.batch,
+              request.ranks);
+  std::string remedy = "use a machine with more memory or a smaller batch";
+  request.keep = 1;
+  for (int nodes = 2 * words.nodes; nodes * request.machine.devices <= kMostRanks; nodes *= 2) {
+    request.ranks = nodes * request.machine.devices;
+    if (parallel::search(request).fastest.empty()) continue;
+    remedy = fmt::format("use {} nodes, {}", nodes, remedy);
+    break;
+  }
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("no layout of {} fits {} ranks of {}: the smallest needs {:.1f} GB a "
+                  "rank, {:.1f} GB too much",
+                  words.model, words.nodes * request.machine.devices, words.machine,
+                  result.least_memory / kGigabyte, (result.least_memory - limit) / kGigabyte),
+      remedy);
 }
 
 ordered_json json_of(const parallel::Candidate& one, const Machine& machine) {
@@ -208,8 +251,6 @@ ordered_json json_of(const parallel::Candidate& one, const Machine& machine) {
             {"fixed", parts.fixed * 1e3}}}};
 }
 
-constexpr double kGigabyte = 1e9;
-
 void print_table(const parallel::SearchResult& result, const PlanWords& words) {
   terminal::print("{:>5} {:>4} {:>4} {:>5} {:>6}  {:<20} {:>5} {:>9} {:>11} {:>6} {:>8}{}  {}\n",
                   "data", "pipe", "tens", "zero", "micro", "schedule", "ckpt", "step ms",
@@ -240,32 +281,24 @@ int plan_layouts(PlanWords words) {
   Machine machine = parallel::find_machine(words.machine);
   if (words.price >= 0) machine.price.dollars_per_hour = words.price;
   const nlohmann::json config = config_of(words);
-  SHOAL_CHECK(is_decoder_config(config),
-              "{} is not a decoder: shoal plan knows gpt2 and llama so far", words.model);
-  const auto model = nn::make_causal_lm(config, words.model);
-  if (words.length == 0) words.length = model->positions();
-  SHOAL_CHECK(words.length <= model->positions(), "--length {} exceeds the model's {} positions",
-              words.length, model->positions());
-  const parallel::ModelShape shape = parallel::model_shape(*model);
+  const auto [shape, positions] = read_model(config, words.model);
+  if (words.length == 0) words.length = positions;
+  SHOAL_CHECK(words.length <= positions, "--length {} exceeds the model's {} positions",
+              words.length, positions);
   const int ranks = words.nodes * machine.devices;
   if (words.batch == 0) words.batch = ranks;
   const auto start = Clock::now();
-  const parallel::SearchResult result = parallel::search({.model = shape,
-                                                          .machine = machine,
-                                                          .ranks = ranks,
-                                                          .batch = words.batch,
-                                                          .length = words.length,
-                                                          .dtype = parse_dtype(words.dtype),
-                                                          .memory = words.memory_gb * kGigabyte,
-                                                          .keep = words.keep});
+  const parallel::SearchRequest request{.model = shape,
+                                        .machine = machine,
+                                        .ranks = ranks,
+                                        .batch = words.batch,
+                                        .length = words.length,
+                                        .dtype = parse_dtype(words.dtype),
+                                        .memory = words.memory_gb * kGigabyte,
+                                        .keep = words.keep};
+  const parallel::SearchResult result = parallel::search(request);
   const double limit = words.memory_gb > 0 ? words.memory_gb * kGigabyte : 0.94 * machine.memory;
-  if (result.fastest.empty())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("no layout of {} fits {} ranks of {}: the smallest needs {:.1f} GB a "
-                            "rank, {:.1f} GB too much",
-                            words.model, ranks, words.machine, result.least_memory / kGigabyte,
-                            (result.least_memory - limit) / kGigabyte),
-                "use more nodes, a machine with more memory, or a smaller batch");
+  if (result.fastest.empty()) refuse(request, words, limit, result);
   if (words.json) {
     ordered_json layouts = ordered_json::array();
     for (const parallel::Candidate& one : result.fastest) layouts.push_back(json_of(one, machine));
@@ -302,7 +335,8 @@ void add_plan(CLI::App& app, Action& action) {
       "plan", "Predict the time, memory and cost of a training step before it is paid for");
   plan->require_subcommand(0, 1);
   const auto wanted = std::make_shared<PlanWords>();
-  plan->add_option("model", wanted->model, "gpt2 or llama, a model's directory, or a config.json");
+  plan->add_option("model", wanted->model,
+                   "gpt2, llama, bert, albert, ..., a model's directory, or a config.json");
   plan->add_option("--config_overrides", wanted->overrides, "n_layer=48,n_embd=1600");
   plan->add_option("--machine", wanted->machine, "a machine's name, or its .json");
   plan->add_option("--nodes", wanted->nodes, "machines")->check(CLI::Range(1, 100'000));

@@ -81,13 +81,14 @@ ScheduleOptions schedule_options(const ParallelPlan& plan, bool forward_only) {
 }
 
 Partition choose_partition(const ParallelPlan& plan, std::span<const UnitCost> units,
-                           double bytes_per_parameter) {
+                           double bytes_per_parameter, const Schedule* schedule) {
   const PartitionChoice& choice = plan.pipeline.partition;
-  const ScheduleOptions schedule = schedule_options(plan);
-  const PartitionOptions options{.stages = schedule.stages(),
+  const ScheduleOptions wanted = schedule_options(plan);
+  const PartitionOptions options{.stages = wanted.stages(),
                                  .memory_weight = choice.memory_weight,
                                  .bytes_per_parameter = bytes_per_parameter,
-                                 .microbatches_kept = microbatches_kept(make_schedule(schedule)),
+                                 .microbatches_kept = microbatches_kept(
+                                     schedule != nullptr ? *schedule : make_schedule(wanted)),
                                  .checkpoint_group = plan.activations.checkpoint_group};
   if (choice.load) return partition_by_counts(units, counts_from_file(choice.file, units), options);
   if (!choice.counts.empty()) return partition_by_counts(units, choice.counts, options);

@@ -26,8 +26,10 @@ void collect(const nn::Module& module, UnitShape& unit) {
   };
   if (const auto* const a = dynamic_cast<const nn::CausalSelfAttention*>(&module))
     attention(a->config().heads, a->config().heads, a->config().channels / a->config().heads);
-  if (const auto* const a = dynamic_cast<const nn::SelfAttention*>(&module))
+  if (const auto* const a = dynamic_cast<const nn::SelfAttention*>(&module)) {
     attention(a->config().heads, a->config().heads, a->config().channels / a->config().heads);
+    unit.causal = false;
+  }
   if (const auto* const a = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
     attention(a->config().heads, a->config().key_heads, a->config().head_dim);
   if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module)) {
@@ -63,20 +65,25 @@ ModelShape model_shape(const nn::Chain& chain) {
     // Unit 0 looks rows up and multiplies nothing.
     if (index > 0)
       for (const nn::Module* module : chain.unit_modules(index)) collect(*module, unit);
+    // Masked language models have targets at 15 % of the positions, which are padded to sixteenths.
+    if (chain.reads_target_rows() && index == chain.units() - 1) unit.share = 3.0 / 16;
     model.units.push_back(std::move(unit));
   }
   return model;
 }
 
+double unit_flops(const UnitShape& unit, std::int64_t rows, std::int64_t length) {
+  const double tokens = unit.share * static_cast<double>(rows) * static_cast<double>(length);
+  double flops =
+      4 * tokens * static_cast<double>(length) * static_cast<double>(unit.heads * unit.head_width);
+  for (const ProductShape& product : unit.products)
+    flops += 2 * tokens * static_cast<double>(product.in) * static_cast<double>(product.out);
+  return flops;
+}
+
 double forward_flops(const ModelShape& model, std::int64_t rows, std::int64_t length) {
-  const auto tokens = static_cast<double>(rows) * static_cast<double>(length);
   double flops = 0;
-  for (const UnitShape& unit : model.units) {
-    for (const ProductShape& product : unit.products)
-      flops += 2 * tokens * static_cast<double>(product.in) * static_cast<double>(product.out);
-    flops += 4 * tokens * static_cast<double>(length) *
-             static_cast<double>(unit.heads * unit.head_width);
-  }
+  for (const UnitShape& unit : model.units) flops += unit_flops(unit, rows, length);
   return flops;
 }
 

@@ -23,6 +23,8 @@ struct UnitShape {
   std::vector<ProductShape> products;  // of every position
   // Attention: heads of `head_width` elements; `key_heads` of them have keys and values. 0: none.
   std::int64_t heads = 0, key_heads = 0, head_width = 0;
+  bool causal = true;  // attention hides later positions
+  double share = 1;    // of the positions that the unit computes
   std::int64_t norms = 0;
   std::int64_t inner = 0;       // width at which activations are computed; 0: none
   std::int64_t branches = 1;    // tensors of that width: 2 in a gated MLP
@@ -42,6 +44,7 @@ ModelShape model_shape(const nn::Chain& chain);
 
 // Multiplications and additions of one forward pass over `rows` samples of `length` positions, in
 // FLOP. Scores of hidden positions count, as in the published formulas.
+double unit_flops(const UnitShape& unit, std::int64_t rows, std::int64_t length);
 double forward_flops(const ModelShape& model, std::int64_t rows, std::int64_t length);
 
 }  // namespace shoal::parallel

@@ -47,16 +47,52 @@ class StepModel::Impl {
         .tensor = mesh_.tp,
         .nodes = nodes_of(kTp),
         .sequence = plan_.tensor.prescaled_batch && !plan_.tensor.speed};
+    stream_ = stream_bytes(model_.channels, batch_);
+    ScheduleOptions options = schedule_options(plan_);
+    options.microbatches *= run_.accumulated;
+    microbatches_ = options.microbatches;
     time_units();
-    cut();
-    pipeline(schedule);
+    if (schedule == nullptr && plan_.pipeline.schedule != ScheduleKind::interleaved)
+      made_ = make_schedule(options);
+    cut(schedule);
+    time_stages();
+    if (schedule == nullptr && plan_.pipeline.schedule == ScheduleKind::interleaved) {
+      options.costs = costs_;
+      made_ = make_schedule(options);
+    }
+    schedule_ = schedule == nullptr ? &made_ : schedule;
+    count_activations();
+    count_state();
   }
 
-  Prediction predict(const ShardingOptions& sharding) const {
+  double memory() const { return result_.memory; }
+
+  // Each rank waits for the first forwards of the stages before its first one, then does all its
+  // work. If its last action is a whole backward, the stages before it follow with theirs.
+  double least_seconds() const {
+    const bool splits = plan_.pipeline.schedule >= ScheduleKind::zero_bubble;
+    double before = 0, most = 0;
+    for (int rank = 0; rank < mesh_.pp; ++rank) {
+      double work = 0;
+      for (std::size_t stage = 0; stage < costs_.stages.size(); ++stage)
+        if (schedule_->rank_of_stage[stage] == rank) work += seconds_of(stage);
+      most = std::max(most, before + microbatches_ * work);
+      const StageCosts& first = costs_.stages[static_cast<std::size_t>(rank)];
+      before += first.forward + (splits ? 0 : first.input_backward + first.weight_backward);
+    }
+    return most + result_.parts.optimizer + machine_.software.step_fixed;
+  }
+
+  Prediction predict() const {
     Prediction result = result_;
-    add_gradients(sharding, result);
-    add_state(sharding, result);
-    finish(result);
+    const Simulation simulation = simulate(*schedule_, costs_);
+    const auto slowest = std::ranges::max_element(simulation.busy);
+    const int rank = static_cast<int>(slowest - simulation.busy.begin());
+    count_parts(rank, result.parts);
+    result.parts.bubble = simulation.time - *slowest;
+    result.block_seconds = simulation.time * block_share();
+    add_gradients(rank, result.parts);
+    finish(simulation.time, result);
     return result;
   }
 
@@ -90,21 +126,25 @@ class StepModel::Impl {
     }
   }
 
-  void cut() {
-    std::vector<UnitCost> costs;
+  void cut(const Schedule* schedule) {
     for (std::size_t i = 0; i < units_.size(); ++i) {
       UnitCost cost{.name = model_.units[i].name, .parameters = model_.units[i].parameters};
       cost.seconds = units_[i].forward + units_[i].recomputed + units_[i].backward;
-      cost.work = cost.seconds;
-      costs.push_back(std::move(cost));
+      cost.activation_bytes =
+          static_cast<std::int64_t>(kept_bytes(model_.units[i], model_.channels, batch_));
+      cost.peak_bytes = cost.activation_bytes + static_cast<std::int64_t>(stream_);
+      cost.weight_bytes = cost.activation_bytes;
+      cost.split_peak_bytes = cost.peak_bytes;
+      unit_costs_.push_back(std::move(cost));
     }
-    partition_ = choose_partition(plan_, costs);
+    const StateMemory one = state_of(1);
+    partition_ = choose_partition(plan_, unit_costs_,
+                                  one.parameters + one.gradients + one.optimizer, schedule);
   }
 
-  void pipeline(const Schedule* given) {
+  void time_stages() {
     const double fixed = machine_.software.microbatch_fixed;
-    PipelineCosts costs;
-    costs.stages.clear();
+    costs_.stages.clear();
     for (const UnitRange& range : partition_.stages) {
       StageCosts stage{.forward = fixed / 2, .input_backward = fixed / 2, .weight_backward = 0};
       for (int unit = range.first; unit < range.last; ++unit) {
@@ -115,38 +155,20 @@ class StepModel::Impl {
         stage.input_backward += timed.recomputed + timed.backward - weights;
         stage.weight_backward += weights;
       }
-      costs.stages.push_back(stage);
-      StagePrediction prediction{
-          .units = range.last - range.first == 1
-                       ? model_.units[static_cast<std::size_t>(range.first)].name
-                       : fmt::format("{} to {}",
-                                     model_.units[static_cast<std::size_t>(range.first)].name,
-                                     model_.units[static_cast<std::size_t>(range.last - 1)].name),
-          .forward = stage.forward,
-          .backward = stage.input_backward + stage.weight_backward,
-          .state = {}};
-      result_.stages.push_back(std::move(prediction));
+      costs_.stages.push_back(stage);
+      const std::string& first = model_.units[static_cast<std::size_t>(range.first)].name;
+      const std::string& last = model_.units[static_cast<std::size_t>(range.last - 1)].name;
+      result_.stages.push_back(
+          {.units = range.last - range.first == 1 ? first : fmt::format("{} to {}", first, last),
+           .forward = stage.forward,
+           .backward = stage.input_backward + stage.weight_backward,
+           .state = {}});
     }
-    const double stream = stream_bytes(model_.channels, batch_);
     // The slowest message of the pipeline counts: the one that leaves a node.
-    costs.message = message_seconds(machine_, stream, nodes_of(kPp) == 1);
-    ScheduleOptions options = schedule_options(plan_);
-    options.microbatches *= run_.accumulated;
-    options.costs = costs;
-    const Schedule made = given == nullptr ? make_schedule(options) : Schedule{};
-    const Schedule& schedule = given == nullptr ? made : *given;
-    const Simulation simulation = simulate(schedule, costs);
-    pipeline_seconds_ = simulation.time;
-    const auto slowest = std::ranges::max_element(simulation.busy);
-    slowest_ = static_cast<int>(slowest - simulation.busy.begin());
-    microbatches_ = options.microbatches;
-    for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage)
-      if (schedule.rank_of_stage[stage] == slowest_)
-        last_backward_ = result_.stages[stage].backward;
-    count_parts(schedule);
-    count_activations(schedule, stream);
-    result_.parts.bubble = simulation.time - *slowest;
-    result_.block_seconds = simulation.time * block_share();
+    costs_.message = message_seconds(machine_, stream_, nodes_of(kPp) == 1);
+  }
+  double seconds_of(std::size_t stage) const {
+    return result_.stages[stage].forward + result_.stages[stage].backward;
   }
 
   // The share of a pipeline's time that the blocks of its slowest rank take.
@@ -164,11 +186,10 @@ class StepModel::Impl {
     return all > 0 ? blocks / all : 0;
   }
 
-  // What the slowest rank computes, by part.
-  void count_parts(const Schedule& schedule) {
-    StepParts& parts = result_.parts;
+  // What a pipeline rank computes, by part.
+  void count_parts(int rank, StepParts& parts) const {
     for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
-      if (schedule.rank_of_stage[stage] != slowest_) continue;
+      if (schedule_->rank_of_stage[stage] != rank) continue;
       const UnitRange& range = partition_.stages[stage];
       for (int index = range.first; index < range.last; ++index) {
         const TimedUnit& unit = units_[static_cast<std::size_t>(index)];
@@ -187,24 +208,14 @@ class StepModel::Impl {
     }
   }
 
-  void count_activations(const Schedule& schedule, double stream) {
-    std::vector<UnitCost> costs;
-    for (const UnitShape& unit : model_.units) {
-      UnitCost cost{.name = unit.name};
-      cost.activation_bytes = static_cast<std::int64_t>(kept_bytes(unit, model_.channels, batch_));
-      cost.peak_bytes = cost.activation_bytes + static_cast<std::int64_t>(stream);
-      cost.weight_bytes = cost.activation_bytes;
-      cost.split_peak_bytes = cost.peak_bytes;
-      costs.push_back(std::move(cost));
-    }
-    const ActivationRequest request{.units = costs,
-                                    .stream_bytes = stream,
+  void count_activations() {
+    const ActivationRequest request{.units = unit_costs_,
+                                    .stream_bytes = stream_,
                                     .checkpoint_group = plan_.activations.checkpoint_group,
                                     .offloads = plan_.activations.offload,
                                     .offload = {}};
-    for (int rank = 0; rank < schedule.ranks(); ++rank)
-      activations_.push_back(peak_activations(schedule, partition_.stages, rank, request));
-    rank_of_stage_ = schedule.rank_of_stage;
+    for (int rank = 0; rank < schedule_->ranks(); ++rank)
+      activations_.push_back(peak_activations(*schedule_, partition_.stages, rank, request));
   }
 
   // Elements of the parameters of one stage on one of its ranks. Blocks, embeddings and head are
@@ -220,24 +231,44 @@ class StepModel::Impl {
     return sum / mesh_.tp;
   }
 
-  void add_gradients(const ShardingOptions& sharding, Prediction& result) const {
-    const double width = machine_.software.gradient_bytes;
+  // Gradients are summed in `gradient_bytes` an element. Sharding gathers values in place of the
+  // second half of that: once a step, at level 3 in each forward and backward. Levels 2 and 3 sum
+  // the gradients of each microbatch.
+  void add_gradients(int slowest, StepParts& parts) const {
+    const int level = plan_.sharding.level;
+    const double sum_width = machine_.software.gradient_bytes;
     if (mesh_.rdp > 1) {
       const int nodes = nodes_of(kRdp);
       const int inside = std::max(mesh_.rdp / nodes, 1);
-      const double whole =
-          all_reduce_seconds(machine_, most_elements() * width, mesh_.rdp, nodes,
-                             std::max(machine_.devices / inside, 1), machine_.network_efficiency);
-      // Level 3 gathers the parameters for forward and backward as well: 1.5 times the bytes.
-      const double seconds = sharding.level == 3 ? 1.5 * whole : whole;
-      // Sums begin while the last microbatch's backward runs; the last bucket is always exposed.
-      const double backward = machine_.software.overlaps_gradients ? last_backward_ : 0;
-      result.parts.gradients = std::max(seconds - backward, seconds * 0.05);
+      const auto half = [&](double width) {
+        return all_reduce_seconds(machine_, most_elements() * width, mesh_.rdp, nodes,
+                                  std::max(machine_.devices / inside, 1),
+                                  machine_.network_efficiency) /
+               2;
+      };
+      const double sums = level >= 2 ? microbatches_ : 1;
+      const double gathers = level == 3 ? 2 * microbatches_ : 1;
+      const double values =
+          level == 0 ? sum_width : static_cast<double>(size_of(plan_.precision.dtype));
+      const double seconds = sums * half(sum_width) + gathers * half(values);
+      // Sums begin while the last microbatch's backward runs; gathers while forwards do. The last
+      // bucket is always exposed.
+      double forward = 0, backward = 0;
+      for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage)
+        if (schedule_->rank_of_stage[stage] == slowest) {
+          forward += result_.stages[stage].forward;
+          backward += result_.stages[stage].backward;
+        }
+      const double hides = sums * backward + (level == 0   ? 0
+                                              : level == 3 ? sums * forward
+                                                           : forward);
+      parts.gradients =
+          std::max(seconds - (machine_.software.overlaps_gradients ? hides : 0), seconds * 0.05);
     }
-    if (mesh_.pp > 1) result.parts.gradients += tied_seconds(width);
+    if (mesh_.pp > 1) parts.gradients += tied_seconds(sum_width);
   }
 
-  // A parameter on two stages: their gradients are summed at the end.
+  // A parameter on several stages: their gradients are summed at the end.
   double tied_seconds(double width) const {
     std::map<int, std::pair<int, std::int64_t>> seen;  // parameter: stages, elements
     for (const UnitRange& range : partition_.stages) {
@@ -251,10 +282,9 @@ class StepModel::Impl {
     }
     double seconds = 0;
     for (const auto& [id, what] : seen)
-      if (what.first > 1)
-        seconds +=
-            2 * message_seconds(machine_, static_cast<double>(what.second) / mesh_.tp * width,
-                                nodes_of(kPp) == 1);
+      seconds += all_reduce_seconds(machine_, static_cast<double>(what.second) / mesh_.tp * width,
+                                    what.first, nodes_of(kPp) == 1 ? 1 : what.first,
+                                    machine_.devices, machine_.network_efficiency);
     return seconds;
   }
 
@@ -265,33 +295,40 @@ class StepModel::Impl {
     return most * plan_.pipeline.chunks;
   }
 
-  void add_state(const ShardingOptions& sharding, Prediction& result) const {
-    const int shards = sharding.level == 0 ? 1 : sharding.degree == 0 ? mesh_.rdp : sharding.degree;
-    std::vector<double> state_of_rank(activations_.size());
-    for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
-      StateMemory& state = result.stages[stage].state;
-      state = state_memory(
-          {.elements = static_cast<std::int64_t>(std::ceil(elements(partition_.stages[stage]))),
-           .dtype = plan_.precision.dtype,
-           .level = sharding.level,
-           .shards = shards});
-      state_of_rank[static_cast<std::size_t>(rank_of_stage_[stage])] +=
-          state.parameters + state.gradients + state.optimizer;
-    }
-    for (std::size_t rank = 0; rank < activations_.size(); ++rank)
-      if (const double all = state_of_rank[rank] + activations_[rank]; all > result.memory) {
-        result.memory = all;
-        result.activations = activations_[rank];
-      }
-    // AdamW reads gradient, master and two moments, and writes all but the gradient.
-    const double bytes = most_elements() / shards * (7 * 4.0 + 2);
-    result.parts.optimizer = bytes / (machine_.bandwidth * machine_.software.optimizer_efficiency);
-    result.parts.fixed += machine_.software.step_fixed;
+  StateMemory state_of(double elements) const {
+    return state_memory({.elements = static_cast<std::int64_t>(std::ceil(elements)),
+                         .dtype = plan_.precision.dtype,
+                         .level = plan_.sharding.level,
+                         .shards = shards()});
+  }
+  int shards() const {
+    const ShardingOptions& sharding = plan_.sharding;
+    return sharding.level == 0 ? 1 : sharding.degree == 0 ? mesh_.rdp : sharding.degree;
   }
 
-  void finish(Prediction& result) const {
+  void count_state() {
+    std::vector<double> all = activations_;
+    for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
+      StateMemory& state = result_.stages[stage].state;
+      state = state_of(elements(partition_.stages[stage]));
+      all[static_cast<std::size_t>(schedule_->rank_of_stage[stage])] +=
+          state.parameters + state.gradients + state.optimizer;
+    }
+    const auto fullest = std::ranges::max_element(all);
+    result_.memory = *fullest;
+    result_.activations = activations_[static_cast<std::size_t>(fullest - all.begin())];
+    // AdamW reads gradient, master and two moments, and writes all but the gradient; 16-bit values
+    // beside their masters too.
+    const DType dtype = plan_.precision.dtype;
+    const double bytes = 7 * 4.0 + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
+    result_.parts.optimizer = most_elements() / shards() * bytes /
+                              (machine_.bandwidth * machine_.software.optimizer_efficiency);
+    result_.parts.fixed = machine_.software.step_fixed;
+  }
+
+  void finish(double pipeline_seconds, Prediction& result) const {
     const StepParts& p = result.parts;
-    result.seconds = pipeline_seconds_ + p.gradients + p.optimizer + machine_.software.step_fixed;
+    result.seconds = pipeline_seconds + p.gradients + p.optimizer + machine_.software.step_fixed;
     const double samples = static_cast<double>(run_.batch * run_.accumulated) * mesh_.rdp *
                            (plan_.tensor.prescaled_batch ? 1 : mesh_.tp);
     result.samples_per_second = samples / result.seconds;
@@ -299,7 +336,11 @@ class StepModel::Impl {
     const double forward = forward_flops(model_, 1, run_.length) * samples;
     const double peak = machine_.products.flops.at(plan_.precision.dtype) * run_.ranks;
     result.mfu = 3 * forward / result.seconds / peak;
-    result.hfu = (plan_.activations.checkpoint_group > 0 ? 4 : 3) * forward / result.seconds / peak;
+    double again = 0;  // blocks are recomputed, the head is not
+    if (plan_.activations.checkpoint_group > 0)
+      for (const UnitShape& unit : model_.units)
+        if (unit.heads > 0) again += unit_flops(unit, 1, run_.length) * samples;
+    result.hfu = (3 * forward + again) / result.seconds / peak;
     const double nodes = std::ceil(static_cast<double>(run_.ranks) / machine_.devices);
     result.dollars_per_step = result.seconds / 3600 * machine_.price.dollars_per_hour * nodes;
     const std::vector<std::pair<const char*, double>> named = {
@@ -328,17 +369,20 @@ class StepModel::Impl {
   Partition partition_;
   Prediction result_;
   std::vector<double> activations_;  // by pipeline rank
-  std::vector<int> rank_of_stage_;
-  double pipeline_seconds_ = 0, last_backward_ = 0;
-  int slowest_ = 0, microbatches_ = 1;
+  Schedule made_;
+  const Schedule* schedule_ = nullptr;
+  PipelineCosts costs_;
+  std::vector<UnitCost> unit_costs_;
+  double stream_ = 0;  // bytes between two units
+  int microbatches_ = 1;
 };
 
 StepModel::StepModel(const PredictionRequest& request, const Schedule* schedule)
     : impl_(std::make_unique<Impl>(request, schedule)) {}
 StepModel::~StepModel() = default;
-Prediction StepModel::predict(const ShardingOptions& sharding) const {
-  return impl_->predict(sharding);
-}
+double StepModel::memory() const { return impl_->memory(); }
+double StepModel::least_seconds() const { return impl_->least_seconds(); }
+Prediction StepModel::predict() const { return impl_->predict(); }
 
 bool is_legal(const ModelShape& model, const ParallelPlan& plan, const RunShape& run) {
   return find_problems(plan, run, layout_of(model)).empty();
@@ -347,7 +391,7 @@ bool is_legal(const ModelShape& model, const ParallelPlan& plan, const RunShape&
 Prediction predict(const PredictionRequest& request) {
   SHOAL_CHECK(request.run.length > 0, "a prediction needs the length of a sample");
   check_layout(request.plan, request.run, layout_of(request.model));
-  return StepModel(request).predict(request.plan.sharding);
+  return StepModel(request).predict();
 }
 
 }  // namespace shoal::parallel

@@ -62,7 +62,7 @@ bool is_legal(const ModelShape& model, const ParallelPlan& plan, const RunShape&
 // Throws invalid_argument with every problem if the plan is not legal (find_problems()).
 Prediction predict(const PredictionRequest& request);
 
-// A step up to its sharding, for callers that compare many layouts.
+// A step in three costs of looking at it, for callers that compare many layouts.
 class StepModel {
  public:
   // The plan must be legal. `schedule`: what make_schedule() gives for it; null: it is made here.
@@ -70,8 +70,9 @@ class StepModel {
   // references must outlive the StepModel.
   explicit StepModel(const PredictionRequest& request, const Schedule* schedule = nullptr);
   ~StepModel();
-  // With this sharding in place of the plan's.
-  Prediction predict(const ShardingOptions& sharding) const;
+  double memory() const;         // Prediction::memory
+  double least_seconds() const;  // a bound below Prediction::seconds, without simulate()
+  Prediction predict() const;
 
  private:
   class Impl;

@@ -1,6 +1,7 @@
 #include "shoal/parallel/predict/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -15,6 +16,7 @@ namespace {
 // Seconds of all units for one microbatch on one tensor-parallel group.
 struct WholeModel {
   double forward = 0, backward = 0, blocks_forward = 0;
+  double kept = 0, kept_again = 0;  // bytes of the blocks, without and with checkpoints
 };
 
 class Search {
@@ -27,6 +29,12 @@ class Search {
  public:
   explicit Search(const SearchRequest& request) : request_(request) {
     limit_ = request.memory > 0 ? request.memory : 0.94 * request.machine.memory;
+    std::map<int, int> uses;
+    for (const UnitShape& unit : request.model.units)
+      for (const auto& [id, count] : unit.parameters) ++uses[id];
+    for (const UnitShape& unit : request.model.units)
+      for (const auto& [id, count] : unit.parameters)
+        if (unit.heads > 0 && uses[id] == 1) block_elements_ += static_cast<double>(count);
   }
 
   std::vector<Layout> layouts() {
@@ -49,11 +57,10 @@ class Search {
     std::ranges::stable_sort(bounded, {}, [](const auto& one) { return one.first; });
     for (auto& [seconds, one] : bounded) {
       result.layouts += static_cast<std::int64_t>(one.levels.size());
-      const auto full = static_cast<std::size_t>(request_.keep);
-      if (result.fastest.size() >= full && seconds > result.fastest.back().prediction.seconds)
-        continue;
+      if (is_slow(seconds, result)) continue;
       std::erase_if(one.levels, [&](int level) {
-        const double least = least_state(one.plan, level);
+        one.plan.sharding.level = level;
+        const double least = least_memory(one.plan, one.run);
         if (least > limit_) note_too_large(least, result);
         return least > limit_;
       });
@@ -76,17 +83,18 @@ class Search {
   void predict_all(Layout& one, SearchResult& result) {
     const Schedule* const schedule = schedule_of(one.plan);
     if (schedule == nullptr) return;
-    const StepModel model(
-        {.model = request_.model, .machine = request_.machine, .plan = one.plan, .run = one.run},
-        schedule);
     for (const int level : one.levels) {
       one.plan.sharding.level = level;
-      Candidate candidate{one.plan, one.run, model.predict(one.plan.sharding)};
-      ++result.predicted;
-      if (candidate.prediction.memory > limit_) {
-        note_too_large(candidate.prediction.memory, result);
+      const StepModel model(
+          {.model = request_.model, .machine = request_.machine, .plan = one.plan, .run = one.run},
+          schedule);
+      if (model.memory() > limit_) {
+        note_too_large(model.memory(), result);
         continue;
       }
+      if (is_slow(model.least_seconds(), result)) continue;
+      Candidate candidate{one.plan, one.run, model.predict()};
+      ++result.predicted;
       const auto place =
           std::ranges::upper_bound(result.fastest, candidate.prediction.seconds, {},
                                    [](const Candidate& other) { return other.prediction.seconds; });
@@ -94,6 +102,11 @@ class Search {
       if (result.fastest.size() > static_cast<std::size_t>(request_.keep))
         result.fastest.pop_back();
     }
+  }
+
+  bool is_slow(double seconds, const SearchResult& result) const {
+    return result.fastest.size() >= static_cast<std::size_t>(request_.keep) &&
+           seconds > result.fastest.back().prediction.seconds;
   }
 
   // Null: there is no such schedule.
@@ -115,14 +128,28 @@ class Search {
     ++result.too_large;
     if (result.least_memory == 0 || bytes < result.least_memory) result.least_memory = bytes;
   }
-  // Bytes of the state of a rank whose stage is no larger than the mean one.
-  double least_state(const ParallelPlan& plan, int level) const {
-    const int split = plan.mesh.tensor * plan.mesh.pipeline;
-    const StateMemory state = state_memory({.elements = request_.model.elements() / split,
+  // Bytes that the fullest rank of any cut has at least: its share of the state, and of the blocks'
+  // activations for as many microbatches as its schedule keeps.
+  double least_memory(const ParallelPlan& plan, const RunShape& run) {
+    const int pipeline = plan.mesh.pipeline, split = plan.mesh.tensor * pipeline;
+    const auto elements = request_.model.elements();
+    const StateMemory state = state_memory({.elements = elements,
                                             .dtype = plan.precision.dtype,
-                                            .level = level,
-                                            .shards = level > 0 ? request_.ranks / split : 1});
-    return state.parameters + state.gradients + state.optimizer;
+                                            .level = plan.sharding.level,
+                                            .shards = request_.ranks / split});
+    const double all = (state.parameters + state.gradients + state.optimizer) / plan.mesh.tensor;
+    const WholeModel& model = whole(plan.mesh.tensor, run.batch / plan.pipeline.microbatches);
+    const double kept = plan.activations.checkpoint_group > 0 ? model.kept_again : model.kept;
+    // Rank r with a share s of the blocks needs s (blocks + microbatches x kept); the shares add up
+    // to 1, and the largest need is least where all are equal.
+    const double blocks = all * block_elements_ / static_cast<double>(elements);
+    double shares = 0;
+    for (int rank = 0; rank < pipeline; ++rank) {
+      // Warmup of 1F1B and zero bubble. Several stages a rank keep one microbatch or more.
+      const int microbatches = plan.pipeline.chunks > 1 ? 1 : pipeline - rank;
+      shares += 1 / (blocks + std::min(microbatches, plan.pipeline.microbatches) * kept);
+    }
+    return std::max(all / pipeline, 1 / shares);
   }
 
   void microbatches(int tensor, int pipeline) {
@@ -193,23 +220,30 @@ class Search {
       const double forward = factor * std::max(times.forward.sum(), times.launch);
       found->second.forward += forward;
       found->second.backward += factor * std::max(times.backward.sum(), 2 * times.launch);
-      if (unit.heads > 0) found->second.blocks_forward += forward;
+      if (unit.heads == 0) continue;
+      found->second.blocks_forward += forward;
+      found->second.kept += kept_bytes(unit, request_.model.channels, batch);
+      found->second.kept_again += stream_bytes(request_.model.channels, batch);
     }
     return found->second;
   }
 
-  // Seconds that no cut and no schedule of the layout can be below: as if the stages were equal and
-  // nothing but their units took time.
+  // Seconds that no cut of the layout can be below: as if nothing but its units took time. In a
+  // cut that takes X, let a stage before which the stages take P take t. Then m t <= X - P, so what
+  // is left of X shrinks by 1 - 1/m at most with each stage, and all of them take no more than
+  // X (1 - (1 - 1/m)^p). Where backward splits, only forwards are known to go before.
   double bound(const ParallelPlan& plan, const RunShape& run) {
     const int microbatches = plan.pipeline.microbatches;
     const WholeModel& model = whole(plan.mesh.tensor, run.batch / microbatches);
     const double recomputed = plan.activations.checkpoint_group > 0 ? model.blocks_forward : 0;
-    const double each = (model.forward + model.backward + recomputed) / plan.mesh.pipeline;
-    return microbatches * each;
+    const double all = model.forward + model.backward + recomputed;
+    if (plan.pipeline.chunks > 1 || plan.pipeline.schedule == ScheduleKind::zero_bubble)
+      return microbatches * all / plan.mesh.pipeline;
+    return all / (1 - std::pow(1 - 1.0 / microbatches, plan.mesh.pipeline));
   }
 
   const SearchRequest& request_;
-  double limit_ = 0;
+  double limit_ = 0, block_elements_ = 0;  // of the blocks' own parameters
   std::vector<Layout> all_;
   std::map<std::tuple<ScheduleKind, int, int, int>, std::unique_ptr<Schedule>> schedules_;
   std::map<std::pair<int, std::int64_t>, WholeModel> wholes_;

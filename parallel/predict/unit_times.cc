@@ -22,7 +22,7 @@ class UnitClock {
       : machine_(machine),
         unit_(unit),
         batch_(batch),
-        tokens_(static_cast<double>(batch.rows) * static_cast<double>(batch.length)),
+        tokens_(unit.share * static_cast<double>(batch.rows) * static_cast<double>(batch.length)),
         channels_(static_cast<double>(channels)),
         tensor_(batch.tensor),
         bytes_(static_cast<double>(size_of(batch.dtype))) {}
@@ -63,7 +63,8 @@ class UnitClock {
         static_cast<double>(batch_.rows) * static_cast<double>(unit_.heads) / tensor_;
     const double one = 2 * heads * length * length * static_cast<double>(unit_.head_width) /
                        (flops_of(machine_, batch_.dtype) * machine_.products.attention_efficiency);
-    const double share = software.fused_attention && software.skips_masked_scores ? 0.5 : 1;
+    const bool skips = software.fused_attention && software.skips_masked_scores && unit_.causal;
+    const double share = skips ? 0.5 : 1;
     times.forward.attention = 2 * share * one;
     times.backward.attention = (software.fused_attention ? 5 : 4) * share * one;
     if (software.fused_attention) return;

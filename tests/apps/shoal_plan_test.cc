@@ -65,6 +65,34 @@ TEST_F(ShoalPlan, NamesTheNearestMachine) {
   EXPECT_THAT(result.err, HasSubstr("a100-megatron-deepspeed"));
 }
 
+TEST_F(ShoalPlan, NamesTheNodesThatFit) {
+  const auto plan = [](const char* nodes) {
+    return shoal({"plan", "gpt2", "--config_overrides", "n_layer=24,n_embd=2048,n_head=16",
+                  "--machine", "p4d.24xlarge", "--memory_gb", "2", "--batch", "64", "--nodes",
+                  nodes});
+  };
+  const auto refused = plan("1");
+  EXPECT_NE(refused.status, 0);
+  EXPECT_TRUE(is_one_line(refused.err)) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("GB too much"));
+  const auto at = refused.err.find("use ");
+  ASSERT_NE(at, std::string::npos) << refused.err;
+  const std::string nodes = refused.err.substr(at + 4, refused.err.find(' ', at + 4) - at - 4);
+  EXPECT_EQ(plan(nodes.c_str()).status, 0) << nodes;
+  EXPECT_NE(plan(std::to_string(std::stoi(nodes) / 2).c_str()).status, 0) << nodes;
+}
+
+TEST_F(ShoalPlan, PlansEncoders) {
+  for (const char* model : {"bert", "roberta", "distilbert", "albert"}) {
+    const auto result = shoal({"plan", model, "--machine", "p4d.24xlarge", "--batch", "64",
+                               "--length", "128", "--json", "--top", "1"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    const auto answer = nlohmann::json::parse(result.out);
+    EXPECT_GT(answer["layouts"][0]["predicted_ms"], 0) << model;
+    EXPECT_LT(answer["layouts"][0]["mfu"], 1) << model;
+  }
+}
+
 // tools/fit_machine.py fits the rows whose hash divides by 4; these are not judged.
 bool is_fitted(const std::string& row) {
   std::uint64_t value = 0xCBF29CE484222325;

@@ -2,12 +2,14 @@
 #include "shoal/parallel/predict/predict.h"
 
 #include <cmath>
+#include <map>
 
 #include "support/error_text.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/encoder/model.h"
 #include "shoal/parallel/predict/search.h"
 #include "shoal/parallel/predict/unit_times.h"
 
@@ -67,6 +69,24 @@ TEST(ModelShape, LlamaHasGatedAndGroupedSizes) {
   EXPECT_EQ(block.key_heads, 2);
   EXPECT_EQ(block.inner, 384);
   EXPECT_EQ(block.branches, 2);
+}
+
+TEST(ModelShape, EncodersSeeLaterPositionsAndScoreFewOfThem) {
+  nn::EncoderConfig config = nn::EncoderConfig::of("bert");
+  config.num_hidden_layers = 2;
+  const ModelShape shape = model_shape(nn::Encoder(config, nn::EncoderTask::masked_lm));
+  ASSERT_EQ(shape.units.size(), 4U);
+  EXPECT_FALSE(shape.units[1].causal);
+  EXPECT_EQ(shape.units[1].products.size(), 6U);
+  EXPECT_EQ(shape.units[1].inner, 3072);
+  EXPECT_EQ(shape.units[3].vocabulary, 30522);
+  EXPECT_EQ(shape.units[3].share, 3.0 / 16);
+  // Attention over all positions takes twice the time of causal attention.
+  const Machine machine = read_machine(plain_machine(), "test");
+  UnitShape block = shape.units[1];
+  const double all = unit_times(machine, block, 768, {.length = 128}).forward.attention;
+  block.causal = true;
+  EXPECT_DOUBLE_EQ(all, 2 * unit_times(machine, block, 768, {.length = 128}).forward.attention);
 }
 
 // Megatron's formula (Narayanan et al., 2021) without recomputation: 72·B·s·l·h² (1 + s/6h +
@@ -142,7 +162,9 @@ TEST(Predict, PartsAddUpToTheStep) {
                  s.recomputation + s.launches + s.bubble + s.gradients + s.optimizer + s.fixed;
     EXPECT_NEAR(sum / p.seconds, 1, 1e-9) << w.ranks << " ranks";
     EXPECT_GT(p.mfu, 0);
-    EXPECT_NEAR(p.hfu / p.mfu, 4.0 / 3, 1e-12);
+    // Narayanan et al.: 96·B·s·l·h² (1 + s/6h + V/16lh) with recomputation, which the head lacks.
+    const double s_6h = 128 / (6.0 * 256), v_lh = 1000 / (4.0 * 256);
+    EXPECT_NEAR(p.hfu / p.mfu, 96 * (1 + s_6h + v_lh / 16) / (72 * (1 + s_6h + v_lh / 12)), 1e-12);
   }
 }
 
@@ -198,6 +220,49 @@ TEST(Predict, GradientsAreSummedInTheSoftwaresWidth) {
   file["software"]["gradient_bytes"] = 2;
   EXPECT_NEAR(predicted({.ranks = 2}, read_machine(file, "test"), plan).parts.gradients,
               elements * 2 / 1e9, 1e-12);
+}
+
+// 16-bit values travel in 16 bits, their gradients are summed in f32.
+TEST(Predict, ShardingMovesGradientsInF32AndValuesInTheirDtype) {
+  json file = plain_machine();
+  file["products"]["flops"]["bf16"] = 1e12;
+  file["software"]["overlaps_gradients"] = false;
+  const Machine machine = read_machine(file, "test");
+  const double half = static_cast<double>(gpt2_shape().elements()) / 1e9 / 2;  // a byte an element
+  ParallelPlan plan;
+  plan.precision.dtype = DType::bf16;
+  plan.pipeline.schedule = ScheduleKind::one_f_one_b;
+  const auto seconds = [&](int level) {
+    plan.sharding.level = level;
+    return predicted({.ranks = 2, .microbatches = 2}, machine, plan).parts.gradients / half;
+  };
+  EXPECT_NEAR(seconds(0), 4 + 4, 1e-9);
+  EXPECT_NEAR(seconds(1), 4 + 2, 1e-9);
+  EXPECT_NEAR(seconds(2), 2 * 4 + 2, 1e-9);      // each microbatch's gradients
+  EXPECT_NEAR(seconds(3), 2 * 4 + 4 * 2, 1e-9);  // values for two forwards and two backwards
+}
+
+TEST(Predict, TheBoundOfTimeIsBelowTheTime) {
+  const ModelShape shape = gpt2_shape(6);
+  const Machine machine = read_machine(plain_machine(), "test");
+  ParallelPlan plan;
+  plan.mesh.pipeline = 2;
+  plan.pipeline.microbatches = 4;
+  for (const ScheduleKind kind : {ScheduleKind::simple, ScheduleKind::interleaved,
+                                  ScheduleKind::one_f_one_b, ScheduleKind::virtual_interleaved,
+                                  ScheduleKind::zero_bubble, ScheduleKind::zero_bubble_v}) {
+    plan.pipeline.schedule = kind;
+    plan.pipeline.chunks =
+        kind == ScheduleKind::virtual_interleaved || kind == ScheduleKind::zero_bubble_v ? 2 : 1;
+    const StepModel model({.model = shape,
+                           .machine = machine,
+                           .plan = plan,
+                           .run = {.ranks = 2, .batch = 8, .length = 128}});
+    const Prediction p = model.predict();
+    EXPECT_LE(model.least_seconds(), p.seconds) << static_cast<int>(kind);
+    EXPECT_GT(model.least_seconds(), 0.8 * p.seconds) << static_cast<int>(kind);
+    EXPECT_EQ(model.memory(), p.memory);
+  }
 }
 
 TEST(Predict, SayWhatAPriceMakesOfAStep) {
