@@ -9,6 +9,7 @@ import argparse
 import csv
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ import numpy
 from scipy.optimize import least_squares
 
 FIELDS = [("products", "efficiency"), ("products", "half_depth"), ("products", "attention_efficiency"),
-          ("copy_efficiency",), ("network_efficiency",), ("network_tensor_efficiency",),
+          ("copy_efficiency",), ("network_efficiency",), ("network_rail_efficiency",), ("network_tensor_efficiency",),
           ("software", "pass_factor"), ("software", "head_factor"), ("software", "block_launch"),
           ("software", "launch_per_rank"), ("software", "sharpness"), ("software", "microbatch_fixed"),
           ("software", "step_fixed"), ("software", "optimizer_efficiency")]
@@ -87,6 +88,16 @@ def block_factors(points, lengths):
             for (c, t, n), found in sorted(kinds.items())]
 
 
+def text_of(machine):
+    """The machine as JSON, with each innermost list or object on one line if it is short."""
+    def joined(match):
+        line = re.sub(r"\s*\n\s*", " ", match[0])
+        line = re.sub(r"([\[{]) | ([\]}])", r"\1\2", line)
+        return line if len(line) <= 100 else match[0]
+
+    return re.sub(r"[\[{][^\[\]{}]*[\]}]", joined, json.dumps(machine, indent=2)) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("machine", type=pathlib.Path)
@@ -112,7 +123,7 @@ def main():
         machine = with_values(machine, numpy.exp(found.x))
         lengths = [int(row["sequence length"]) for path in fitted for row in csv.DictReader(open(path, newline=""))]
         machine["blocks"] = block_factors(validate(arguments.shoal, machine, fitted, folder), lengths)
-        arguments.machine.write_text(json.dumps(machine, indent=2) + "\n")
+        arguments.machine.write_text(text_of(machine))
         for title, files in (("fitted", fitted), ("not fitted", others)):
             points = validate(arguments.shoal, machine, files, folder)
             errors = numpy.abs([p["predicted_ms"] / p["measured_ms"] - 1 for p in points])

@@ -53,6 +53,23 @@ Links read_links(const json& value, const std::string& file) {
   return links;
 }
 
+ProductTable read_product_table(const json& value, const char* name, const std::string& file) {
+  ProductTable table;
+  for (const auto& [key, axis] :
+       {std::pair{"rows", &table.rows}, {"in", &table.in}, {"out", &table.out}}) {
+    *axis = need_field<std::vector<double>>(value, key, file);
+    SHOAL_CHECK(!axis->empty() && axis->front() > 0 &&
+                    std::ranges::adjacent_find(*axis, std::greater_equal<>()) == axis->end(),
+                "{} has {} that do not ascend from above 0", file, key);
+  }
+  table.seconds = need_field<std::vector<double>>(value, name, file);
+  const std::size_t all = table.rows.size() * table.in.size() * table.out.size();
+  SHOAL_CHECK(table.seconds.size() == all &&
+                  std::ranges::all_of(table.seconds, [](double s) { return s > 0; }),
+              "{} has {} of other than {} times above 0", file, name, all);
+  return table;
+}
+
 void read_products(const json& value, const std::string& file, ProductRates& rates) {
   const JsonFields fields(value, file);
   if (const json* const flops = fields.find("flops")) {
@@ -60,6 +77,15 @@ void read_products(const json& value, const std::string& file, ProductRates& rat
     const JsonFields by_dtype(*flops, file);
     for (const auto& [dtype, rate] : flops->items())
       positive(by_dtype, dtype, rates.flops[parse_dtype(dtype)]);
+  }
+  if (const json* const measured = fields.find("measured")) {
+    if (!measured->is_object()) fields.wrong("measured", *measured, "an object by dtype");
+    const std::string source = file + ".measured";
+    for (const auto& [dtype, tables] : measured->items())
+      rates.measured[parse_dtype(dtype)] = {
+          .forward = read_product_table(tables, "forward", source),
+          .input_gradient = read_product_table(tables, "input_gradient", source),
+          .weight_gradient = read_product_table(tables, "weight_gradient", source)};
   }
   positive(fields, "efficiency", rates.efficiency);
   positive(fields, "half_depth", rates.half_depth, true);
@@ -74,6 +100,8 @@ void read_software(const json& value, const std::string& file, Software& softwar
   fields.text("name", software.name);
   fields.boolean("fused_attention", software.fused_attention);
   fields.boolean("overlaps_gradients", software.overlaps_gradients);
+  fields.boolean("overlaps_messages", software.overlaps_messages);
+  fields.boolean("splits_messages", software.splits_messages);
   fields.boolean("skips_masked_scores", software.skips_masked_scores);
   positive(fields, "gradient_bytes", software.gradient_bytes);
   positive(fields, "pass_factor", software.pass_factor);
@@ -115,6 +143,34 @@ double TimeTable::at(double bytes) const {
   return std::max(y0 + (bytes - x0) * (y1 - y0) / (x1 - x0), 0.0);
 }
 
+double ProductTable::at(double rows_wanted, double in_wanted, double out_wanted) const {
+  struct Place {
+    std::size_t index;
+    double next;  // share of index + 1
+  };
+  const auto place = [](const std::vector<double>& axis, double wanted) {
+    const auto above = std::ranges::upper_bound(axis, wanted);
+    if (above == axis.begin()) return Place{0, 0};
+    if (above == axis.end()) return Place{axis.size() - 1, 0};
+    return Place{static_cast<std::size_t>(above - axis.begin()) - 1,
+                 std::log(wanted / above[-1]) / std::log(*above / above[-1])};
+  };
+  const Place r = place(rows, rows_wanted), i = place(in, in_wanted), o = place(out, out_wanted);
+  double rate = 0;  // logarithm of rows x in x out in a second
+  for (std::size_t corner = 0; corner < 8; ++corner) {
+    double share = 1;
+    const auto at = [&](const Place& of, std::size_t bit) {
+      const bool next = (corner & bit) != 0;
+      share *= next ? of.next : 1 - of.next;
+      return of.index + (next && of.next > 0 ? 1 : 0);
+    };
+    const std::size_t a = at(r, 1), b = at(i, 2), c = at(o, 4);
+    rate +=
+        share * std::log(rows[a] * in[b] * out[c] / seconds[(a * in.size() + b) * out.size() + c]);
+  }
+  return rows_wanted * in_wanted * out_wanted / std::exp(rate);
+}
+
 double Machine::block_factor(std::int64_t channels, int tensor, std::int64_t tokens) const {
   const BlockFactor* below = nullptr;
   const BlockFactor* above = nullptr;
@@ -144,6 +200,8 @@ Machine read_machine(const json& value, std::string_view source) {
   positive(fields, "bandwidth", machine.bandwidth);
   positive(fields, "copy_efficiency", machine.copy_efficiency);
   positive(fields, "network_efficiency", machine.network_efficiency);
+  machine.network_rail_efficiency = machine.network_efficiency;
+  positive(fields, "network_rail_efficiency", machine.network_rail_efficiency);
   positive(fields, "network_tensor_efficiency", machine.network_tensor_efficiency);
   read_products(need_field<json>(value, "products", source), file + ": products", machine.products);
   SHOAL_CHECK(!machine.products.flops.empty(), "{} lacks products.flops", source);

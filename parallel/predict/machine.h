@@ -18,8 +18,20 @@
 
 namespace shoal::parallel {
 
+// Measured seconds of products of x [rows, in] and W [in, out]: rates are interpolated over the
+// logarithms of the sizes, and kept beyond them.
+struct ProductTable {
+  std::vector<double> rows, in, out;  // ascending
+  std::vector<double> seconds;        // by rows, then in, then out
+  double at(double rows_wanted, double in_wanted, double out_wanted) const;
+};
+struct MeasuredProducts {
+  ProductTable forward, input_gradient, weight_gradient;
+};
+
 // Matrix products. One of m x n x k takes 2·m·n·k / (rate · efficiency · k / (k + half_depth)).
-// With a tile, the mean of that and of the time for whole waves of tiles over all processors.
+// With a tile, the mean of that and of the time for whole waves of tiles over all processors. With
+// measured products of the dtype, their time / efficiency instead.
 struct ProductRates {
   std::map<DType, double> flops = {};  // FLOP/s of a device by dtype, as its maker states
   double efficiency = 1;               // the share of it that large products reach
@@ -27,6 +39,7 @@ struct ProductRates {
   double attention_efficiency = 1;     // the same for attention's products
   std::int64_t tile = 0;               // edge of an output tile; 0: no waves
   std::int64_t processors = 1;         // tiles that are computed at once
+  std::map<DType, MeasuredProducts> measured = {};
 };
 
 // Seconds by bytes: points in ascending order. Linear between them, and along the last two beyond.
@@ -47,6 +60,8 @@ struct Software {
   std::string name = "Shoal";
   bool fused_attention = true;      // the scores are never written to memory
   bool overlaps_gradients = true;   // gradients are summed while backward runs
+  bool overlaps_messages = true;    // a pipeline's messages travel while stages compute
+  bool splits_messages = false;     // each tensor-parallel rank sends its share, and gathers
   bool skips_masked_scores = true;  // causal attention computes half of the scores
   double gradient_bytes = 4;        // of an element while gradients are summed
   double pass_factor = 1;           // bytes of element-wise passes beside those of unit_times.cc
@@ -86,6 +101,7 @@ struct Machine {
   Links node = {}, network = {};
   double network_tensor_efficiency = 1;  // share of the network that a group over nodes reaches
   double network_efficiency = 1;         // the same for gradients
+  double network_rail_efficiency = 1;    // the same where a group has one rank on each node
   Software software = {};
   std::vector<BlockFactor> blocks = {};
   Price price = {};

@@ -89,7 +89,7 @@ class StepModel::Impl {
     const auto slowest = std::ranges::max_element(simulation.busy);
     const int rank = static_cast<int>(slowest - simulation.busy.begin());
     count_parts(rank, result.parts);
-    result.parts.bubble = simulation.time - *slowest;
+    result.parts.bubble += simulation.time - *slowest;
     result.block_seconds = simulation.time * block_share();
     add_gradients(rank, result.parts);
     finish(simulation.time, result);
@@ -142,11 +142,27 @@ class StepModel::Impl {
                                   one.parameters + one.gradients + one.optimizer, schedule);
   }
 
+  // The slowest message of the pipeline counts: the one that leaves a node.
+  double message() const {
+    const bool splits = machine_.software.splits_messages && !batch_.sequence;
+    const double bytes = stream_ / (splits ? mesh_.tp : 1);
+    double seconds = message_seconds(machine_, bytes, nodes_of(kPp) == 1);
+    if (splits)  // half of an all_reduce
+      seconds += all_reduce_seconds(machine_, stream_, mesh_.tp, batch_.nodes, 1,
+                                    machine_.network_tensor_efficiency) /
+                 2;
+    return seconds;
+  }
+
   void time_stages() {
     const double fixed = machine_.software.microbatch_fixed;
+    const bool overlaps = machine_.software.overlaps_messages || mesh_.pp == 1;
+    sent_ = overlaps ? 0 : message();
+    costs_.message = overlaps ? message() : 0;
     costs_.stages.clear();
     for (const UnitRange& range : partition_.stages) {
-      StageCosts stage{.forward = fixed / 2, .input_backward = fixed / 2, .weight_backward = 0};
+      StageCosts stage{
+          .forward = fixed / 2 + sent_, .input_backward = fixed / 2 + sent_, .weight_backward = 0};
       for (int unit = range.first; unit < range.last; ++unit) {
         const TimedUnit& timed = units_[static_cast<std::size_t>(unit)];
         stage.forward += timed.forward;
@@ -164,8 +180,6 @@ class StepModel::Impl {
            .backward = stage.input_backward + stage.weight_backward,
            .state = {}});
     }
-    // The slowest message of the pipeline counts: the one that leaves a node.
-    costs_.message = message_seconds(machine_, stream_, nodes_of(kPp) == 1);
   }
   double seconds_of(std::size_t stage) const {
     return result_.stages[stage].forward + result_.stages[stage].backward;
@@ -205,6 +219,7 @@ class StepModel::Impl {
         parts.launches += n * (unit.forward + unit.backward - f.sum() - b.sum());
       }
       parts.fixed += microbatches_ * machine_.software.microbatch_fixed;
+      parts.bubble += microbatches_ * 2 * sent_;
     }
   }
 
@@ -241,9 +256,10 @@ class StepModel::Impl {
       const int nodes = nodes_of(kRdp);
       const int inside = std::max(mesh_.rdp / nodes, 1);
       const auto half = [&](double width) {
-        return all_reduce_seconds(machine_, most_elements() * width, mesh_.rdp, nodes,
-                                  std::max(machine_.devices / inside, 1),
-                                  machine_.network_efficiency) /
+        return all_reduce_seconds(
+                   machine_, most_elements() * width, mesh_.rdp, nodes,
+                   std::max(machine_.devices / inside, 1),
+                   inside > 1 ? machine_.network_efficiency : machine_.network_rail_efficiency) /
                2;
       };
       const double sums = level >= 2 ? microbatches_ : 1;
@@ -317,11 +333,7 @@ class StepModel::Impl {
     const auto fullest = std::ranges::max_element(all);
     result_.memory = *fullest;
     result_.activations = activations_[static_cast<std::size_t>(fullest - all.begin())];
-    // AdamW reads gradient, master and two moments, and writes all but the gradient; 16-bit values
-    // beside their masters too.
-    const DType dtype = plan_.precision.dtype;
-    const double bytes = 7 * 4.0 + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
-    result_.parts.optimizer = most_elements() / shards() * bytes /
+    result_.parts.optimizer = most_elements() / shards() * optimizer_bytes(plan_.precision.dtype) /
                               (machine_.bandwidth * machine_.software.optimizer_efficiency);
     result_.parts.fixed = machine_.software.step_fixed;
   }
@@ -374,6 +386,7 @@ class StepModel::Impl {
   PipelineCosts costs_;
   std::vector<UnitCost> unit_costs_;
   double stream_ = 0;  // bytes between two units
+  double sent_ = 0;    // seconds of a message during which its stage computes nothing
   int microbatches_ = 1;
 };
 

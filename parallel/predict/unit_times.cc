@@ -46,6 +46,15 @@ class UnitClock {
     for (const ProductShape& shape : unit_.products) {
       double in = static_cast<double>(shape.in), out = static_cast<double>(shape.out);
       (out > in ? out : in) /= tensor_;
+      const auto measured = machine_.products.measured.find(batch_.dtype);
+      if (measured != machine_.products.measured.end()) {
+        const auto& [forward, input, weight] = measured->second;
+        const double efficiency = machine_.products.efficiency;
+        times.forward.products += forward.at(tokens_, in, out) / efficiency;
+        times.backward.products +=
+            (input.at(tokens_, in, out) + weight.at(tokens_, in, out)) / efficiency;
+        continue;
+      }
       const auto seconds = [&](double m, double n, double k) {
         return product_seconds(machine_, batch_.dtype, m, n, k);
       };
@@ -69,9 +78,11 @@ class UnitClock {
     times.backward.attention = (software.fused_attention ? 5 : 4) * share * one;
     if (software.fused_attention) return;
     const double scores = heads * length * length * bytes_;
-    // Products write or read them; mask, softmax and dropout pass over them.
-    times.forward.attention += move(4.5 * scores * software.pass_factor);
-    times.backward.attention += move(5.5 * scores * software.pass_factor);
+    // Forward a product writes them, softmax and dropout read and write them, dropout writes a mask
+    // of bytes, and a product reads them. Backward three products read and one writes them, dropout
+    // passes over two and its mask, softmax over three.
+    times.forward.attention += move(software.pass_factor * scores * (6 + 1 / bytes_));
+    times.backward.attention += move(software.pass_factor * scores * (9 + 1 / bytes_));
   }
 
   void passes(UnitTimes& times) const {
@@ -129,6 +140,10 @@ double product_seconds(const Machine& machine, DType dtype, double m, double n, 
 UnitTimes unit_times(const Machine& machine, const UnitShape& unit, std::int64_t channels,
                      const RankBatch& batch) {
   return UnitClock(machine, unit, channels, batch).times();
+}
+
+double optimizer_bytes(DType dtype) {
+  return 7 * 4.0 + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
 }
 
 double stream_bytes(std::int64_t channels, const RankBatch& batch) {

@@ -36,6 +36,9 @@ UnitTimes unit_times(const Machine& machine, const UnitShape& unit, std::int64_t
 // and results of its norms and products, and attention's row sums. Masks of dropout are not
 // included.
 double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch);
+// Bytes of an element that AdamW's update reads and writes: gradient, master and two moments, all
+// but the gradient written too, and values of 16 bits beside their masters.
+double optimizer_bytes(DType dtype);
 // Bytes of the residual stream between two units.
 double stream_bytes(std::int64_t channels, const RankBatch& batch);
 

@@ -1,6 +1,7 @@
 // shoal plan: predictions beside measured steps.
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "apps/shoal_fixture.h"
@@ -60,7 +61,7 @@ TEST_F(ShoalPlan, RefusesRowsThatDescribeNoLayout) {
 }
 
 TEST_F(ShoalPlan, NamesTheNearestMachine) {
-  const auto result = validate(*data_ / "none.csv", "a100-megatron");
+  const auto result = validate(*data_ / "none.csv", "a100-megatron-deepsped");
   EXPECT_NE(result.status, 0);
   EXPECT_THAT(result.err, HasSubstr("a100-megatron-deepspeed"));
 }
@@ -90,6 +91,32 @@ TEST_F(ShoalPlan, PlansEncoders) {
     const auto answer = nlohmann::json::parse(result.out);
     EXPECT_GT(answer["layouts"][0]["predicted_ms"], 0) << model;
     EXPECT_LT(answer["layouts"][0]["mfu"], 1) << model;
+  }
+}
+
+// The layout that is predicted to be the fastest of those measured, for each model, number of GPUs
+// and batch: its measured step beside the best one.
+TEST_F(ShoalPlan, PicksTheFastestMeasuredLayout) {
+  SHOAL_SHARED_DATA_OR_SKIP(points, "planner/megatron-deepspeed-a100-multi.csv");
+  const auto result = validate(points);
+  ASSERT_EQ(result.status, 0) << result.err;
+  struct Group {
+    double predicted = 1e30, taken = 0, best = 1e30;
+  };
+  std::map<std::string, Group> groups;
+  for (const auto& point : nlohmann::json::parse(result.out)["points"]) {
+    const double predicted = point["predicted_ms"], measured = point["measured_ms"];
+    Group& group = groups[fmt::format("{} wide on {} GPUs", point["hidden"].get<int>(),
+                                      point["gpus"].get<int>())];
+    group.best = std::min(group.best, measured);
+    if (predicted >= group.predicted) continue;
+    group.predicted = predicted;
+    group.taken = measured;
+  }
+  ASSERT_EQ(groups.size(), 4U);
+  for (const auto& [name, group] : groups) {
+    fmt::print("{}: {:.1f} % above the best\n", name, 100 * (group.taken / group.best - 1));
+    EXPECT_LE(group.taken, 1.03 * group.best) << name;
   }
 }
 

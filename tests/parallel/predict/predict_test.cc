@@ -265,6 +265,50 @@ TEST(Predict, TheBoundOfTimeIsBelowTheTime) {
   }
 }
 
+// Stages that wait for their messages pay two a microbatch, and send a share of each where their
+// ranks split them.
+TEST(Predict, MessagesThatStagesWaitForCostTheirTime) {
+  json file = plain_machine();
+  const auto bubble = [&](double bandwidth, bool overlaps, bool splits, int tensor = 1) {
+    file["node"]["bandwidth"] = bandwidth;
+    file["software"]["overlaps_messages"] = overlaps;
+    file["software"]["splits_messages"] = splits;
+    ParallelPlan plan;
+    plan.pipeline.schedule = ScheduleKind::one_f_one_b;
+    return predicted({.ranks = 2 * tensor,
+                      .pipeline = 2,
+                      .tensor = tensor,
+                      .microbatches = 8,
+                      .batch = 8},
+                     read_machine(file, "test"), plan)
+        .parts.bubble;
+  };
+  const double message = 4.0 * 128 * 256 / 1e9;  // one sample
+  const double none = bubble(1e18, true, false), waited = bubble(1e9, false, false);
+  // Of eight microbatches on one stage, and of one on the other.
+  EXPECT_NEAR(waited - none, 2 * 9 * message, 1e-3 * message);
+  EXPECT_LT(bubble(1e9, true, false), waited - 4 * message);
+  // Half of a message and an all_gather of two ranks: as long as the whole, without a network.
+  EXPECT_NEAR(bubble(1e9, false, true, 2), bubble(1e9, false, false, 2), 1e-3 * message);
+}
+
+// Groups with one rank on each node have a share of the network of their own.
+TEST(Predict, RailsHaveTheirOwnShareOfTheNetwork) {
+  json file = plain_machine();
+  file["software"]["overlaps_gradients"] = false;
+  file["network_efficiency"] = 0.5;
+  const auto gradients = [&](int tensor) {
+    ParallelPlan plan;
+    plan.tensor.prescaled_batch = true;
+    return predicted({.ranks = 8, .tensor = tensor, .batch = 8}, read_machine(file, "test"), plan)
+        .parts.gradients;
+  };
+  const double rails = gradients(4), rings = gradients(1);
+  file["network_rail_efficiency"] = 0.25;
+  EXPECT_NEAR(gradients(4), 2 * rails, 1e-12);
+  EXPECT_NEAR(gradients(1), rings, 1e-12);
+}
+
 TEST(Predict, SayWhatAPriceMakesOfAStep) {
   json file = plain_machine();
   file["price"] = {{"dollars_per_hour", 36}, {"date", "2026-11-01"}, {"region", "nowhere"}};
@@ -356,6 +400,31 @@ TEST(Machines, BlockFactorsAreInterpolatedOverTheLogarithmOfTokens) {
   EXPECT_EQ(machine.block_factor(512, 1, 2048), 1.0);
 }
 
+json product_tables() {
+  const json axes = {{"rows", {10, 1000}}, {"in", {100, 200}}, {"out", {100}}};
+  json tables = axes;
+  // 1e9 and 4e9 products of elements a second for 10 and 1000 rows.
+  for (const char* kind : {"forward", "input_gradient", "weight_gradient"})
+    tables[kind] = {1e-4, 2e-4, 2.5e-3, 5e-3};
+  return tables;
+}
+
+TEST(Machines, MeasuredProductsAreInterpolatedOverTheLogarithmsOfTheirSizes) {
+  json file = plain_machine();
+  file["products"]["measured"]["f32"] = product_tables();
+  file["products"]["efficiency"] = 0.5;
+  const Machine machine = read_machine(file, "test");
+  const ProductTable& table = machine.products.measured.at(DType::f32).forward;
+  EXPECT_NEAR(table.at(10, 100, 100), 1e-4, 1e-12);
+  EXPECT_NEAR(table.at(1000, 200, 100), 5e-3, 1e-12);
+  EXPECT_NEAR(table.at(100, 150, 100), 100 * 150 * 100 / 2e9, 1e-12);  // the rates' geometric mean
+  EXPECT_NEAR(table.at(4000, 400, 300), 4000.0 * 400 * 300 / 4e9, 1e-12);
+  const UnitShape unit{.name = "one", .products = {{.in = 100, .out = 100}}, .parameters = {}};
+  const UnitTimes times = unit_times(machine, unit, 100, {.rows = 1, .length = 10});
+  EXPECT_NEAR(times.forward.products, 2e-4, 1e-12);
+  EXPECT_NEAR(times.backward.products, 4e-4, 1e-12);
+}
+
 TEST(Machines, EachBuiltInFileIsRead) {
   EXPECT_THAT(machine_names(), Contains("a100-megatron-deepspeed"));
   for (const std::string& name : machine_names()) EXPECT_EQ(find_machine(name).name, name);
@@ -381,6 +450,12 @@ TEST(Machines, AWrongFieldIsNamed) {
               HasSubstr("\"x\" ranks"));
   EXPECT_THAT(text_of({{"blocks", {{{"channels", 1}}}}}), HasSubstr("without channels, tensor"));
   EXPECT_THAT(text_of({{"products", nullptr}}), HasSubstr("lacks products"));
+  json tables = product_tables();
+  tables["forward"].erase(0);
+  EXPECT_THAT(text_of({{"products", {{"measured", {{"f32", tables}}}}}}), HasSubstr("4 times"));
+  tables = product_tables();
+  tables["in"] = {200, 100};
+  EXPECT_THAT(text_of({{"products", {{"measured", {{"f32", tables}}}}}}), HasSubstr("in that"));
 }
 
 }  // namespace
