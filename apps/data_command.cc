@@ -22,7 +22,7 @@ namespace {
 using Document = PrepareOptions::Document;
 using Split = PrepareOptions::Split;
 
-struct Options {
+struct PrepareArguments {
   PrepareOptions prepare;
   std::string tokenizer;
   std::string document = "line", split = "last";
@@ -41,7 +41,7 @@ void expand(std::vector<std::string>& names, const SourceRegistry& sources) {
   names = std::move(files);
 }
 
-int prepare(Options options) {
+int prepare(PrepareArguments options) {
   add_sources(options.prepare.sources);
   expand(options.prepare.inputs, options.prepare.sources);
   expand(options.prepare.validation_inputs, options.prepare.sources);
@@ -81,7 +81,7 @@ void add_data(CLI::App& app, Action& action) {
   auto* group = app.add_subcommand("data", "Prepare data");
   group->require_subcommand(1);
   auto* command = group->add_subcommand("prepare", "Text to token files, once");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PrepareArguments>();
   o->prepare.threads = 0;
   command
       ->add_option("inputs", o->prepare.inputs,

@@ -33,7 +33,7 @@
 namespace shoal::app {
 namespace {
 
-struct Options {
+struct ScaleArguments {
   StudyOptions study;
   std::string output = "scale_output", launch, title = "Scaling study";
   int rounds = 1;
@@ -73,7 +73,7 @@ std::vector<std::string> split_words(const std::string& text) {
   return words;
 }
 
-std::vector<std::string> command_of(const Options& o, const StudyCell& cell,
+std::vector<std::string> command_of(const ScaleArguments& o, const StudyCell& cell,
                                     const std::string& directory) {
   std::vector<std::string> words;
   if (cell.ranks > 1 || o.launch != kLaunch) {
@@ -175,7 +175,7 @@ StudyResult measured(const StudyCell& cell, const std::string& directory) {
   return result;
 }
 
-StudyResult run_cell(const Options& o, const StudyCell& cell) {
+StudyResult run_cell(const ScaleArguments& o, const StudyCell& cell) {
   const std::string directory = fmt::format("{}/runs/{}", o.output, cell.name());
   make_directories(directory);
   const std::string err = directory + "/stderr.txt";
@@ -198,7 +198,7 @@ StudyResult median_of(std::vector<StudyResult> rounds) {
   return rounds[(rounds.size() - 1) / 2];
 }
 
-int scale(Options o) {
+int scale(ScaleArguments o) {
   check_words(o.train);
   const int cores = available_cores();
   if (o.study.ranks.empty())
@@ -260,7 +260,7 @@ void add_scale(CLI::App& app, Action& action) {
       "trains on the\nsame number of examples. Ranks of this host share its cores equally in every "
       "run; SHOAL_THREADS changes that.\nOn several hosts: --launch 'mpirun -n {ranks} --hostfile "
       "HOSTS -x SHOAL_THREADS'.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ScaleArguments>();
   // A list is a single argument, so that a configuration file may follow it.
   command->add_option("--ranks", o->study.ranks, "numbers of ranks; default 1, 2, 4 .. cores")
       ->delimiter(',')

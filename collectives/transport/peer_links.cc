@@ -23,7 +23,7 @@ namespace {
 
 enum class MessageKind : std::uint32_t { hello = 1, segment = 2, goodbye = 3 };
 
-struct Message {
+struct PeerMessage {
   MessageKind kind = MessageKind::hello;
   std::int32_t rank = -1;
   std::int64_t number = 0;  // hello: the secret
@@ -82,8 +82,8 @@ bool wait_for(int fd, short events, Deadline deadline) {
 enum class Sent { yes, full, gone };
 
 // Does not block.
-Sent try_send(int socket, const Message& message, int fd) {
-  iovec part{const_cast<Message*>(&message), sizeof message};
+Sent try_send(int socket, const PeerMessage& message, int fd) {
+  iovec part{const_cast<PeerMessage*>(&message), sizeof message};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
@@ -107,7 +107,7 @@ Sent try_send(int socket, const Message& message, int fd) {
 }
 
 // Sends a message without a descriptor. False if the peer is gone or the deadline passed.
-bool send_message(int socket, const Message& message, Deadline deadline) {
+bool send_message(int socket, const PeerMessage& message, Deadline deadline) {
   for (;;) {
     const Sent sent = try_send(socket, message, -1);
     if (sent != Sent::full) return sent == Sent::yes;
@@ -117,7 +117,7 @@ bool send_message(int socket, const Message& message, Deadline deadline) {
 
 enum class Received { message, nothing, end };
 
-Received receive_message(int socket, Message& message, FileDescriptor& fd) {
+Received receive_message(int socket, PeerMessage& message, FileDescriptor& fd) {
   iovec part{&message, sizeof message};
   msghdr header{};
   header.msg_iov = &part;
@@ -229,7 +229,7 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
     FileDescriptor fd = new_socket();
     socklen_t length = 0;
     const sockaddr_un address = address_of(card.socket_name, length);
-    const Message hello{MessageKind::hello, rank, card.secret, 0};
+    const PeerMessage hello{MessageKind::hello, rank, card.secret, 0};
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
         !send_message(fd.get(), hello, deadline))
       throw Error(ErrorCode::peer_lost,
@@ -243,7 +243,7 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
   for (int arrived = rank + 1; arrived < size;) {
     const bool ready = wait_for(listener.get(), POLLIN, deadline);
     FileDescriptor fd(ready ? accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC) : -1);
-    Message hello;
+    PeerMessage hello;
     FileDescriptor unexpected;
     const bool heard = fd && same_user(fd.get()) && wait_for(fd.get(), POLLIN, deadline) &&
                        receive_message(fd.get(), hello, unexpected) == Received::message;
@@ -264,7 +264,7 @@ PeerLinks::~PeerLinks() {
   for (int peer = 0; peer < size_; ++peer) {
     const FileDescriptor& socket = sockets_[static_cast<std::size_t>(peer)];
     if (!socket) continue;
-    const Message goodbye{MessageKind::goodbye, rank_, 0, 0};
+    const PeerMessage goodbye{MessageKind::goodbye, rank_, 0, 0};
     try {
       send_message(socket.get(), goodbye, deadlines::at_once());
     } catch (const Error& problem) {
@@ -288,7 +288,7 @@ void PeerLinks::send_announcements() {
     bool open = socket && state(peer) == LinkState::open;
     while (open && next < announcements_.size()) {
       const Announcement& a = announcements_[next];
-      const Message message{MessageKind::segment, rank_, a.number, a.segment->size()};
+      const PeerMessage message{MessageKind::segment, rank_, a.number, a.segment->size()};
       const Sent sent = try_send(socket.get(), message, a.segment->fd());
       if (sent == Sent::full) break;
       if (sent == Sent::gone) open = false;  // drain() reports it
@@ -320,7 +320,7 @@ void PeerLinks::drain(const OnSegment& on_segment) {
 void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
   LinkState& state = states_[static_cast<std::size_t>(peer)];
   while (state == LinkState::open) {
-    Message message;
+    PeerMessage message;
     FileDescriptor fd;
     switch (receive_message(sockets_[static_cast<std::size_t>(peer)].get(), message, fd)) {
       case Received::nothing:

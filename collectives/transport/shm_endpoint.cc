@@ -20,7 +20,7 @@
 namespace shoal::collectives::transport {
 namespace {
 
-enum class Kind : std::uint32_t {
+enum class PacketKind : std::uint32_t {
   eager,    // the whole message
   offer,    // announces a large message: `location` of its data, `sender`: the id of the send
   accept,   // answers an offer: `location` to write to, `receiver`: the id of the receive
@@ -41,7 +41,7 @@ std::size_t mix(std::size_t hash, std::uint64_t value) {
 }
 
 struct Packet {
-  Kind kind = Kind::eager;
+  PacketKind kind = PacketKind::eager;
   std::uint32_t sender = 0, receiver = 0;
   MessageTag tag;
   Signature signature;
@@ -211,7 +211,7 @@ void PacketEndpoint::post_send(int peer, MessageTag tag, const void* data, std::
     return;
   }
   ++statistics_.rendezvous_messages;
-  packet.kind = Kind::offer;
+  packet.kind = PacketKind::offer;
   packet.sender = next_id_++;
   packet.location = host_->locate(data, bytes);
   sends_[packet.sender] = {
@@ -295,17 +295,17 @@ bool PacketEndpoint::drain(int peer) {
 
 void PacketEndpoint::arrive(int peer, const Packet& packet, const std::byte* payload) {
   switch (packet.kind) {
-    case Kind::eager:
-    case Kind::offer:
+    case PacketKind::eager:
+    case PacketKind::offer:
       return arrive_message(peer, packet, payload);
-    case Kind::accept: {
+    case PacketKind::accept: {
       Send& send = sends_.at(packet.sender);
       send.receiver = packet.receiver;
       send.target_location = packet.location;
       peers_[at(peer)].accepted.push_back(packet.sender);
       return;
     }
-    case Kind::data: {
+    case PacketKind::data: {
       Receive& receive = accepted_.at(packet.receiver);
       if (packet.offset < 0 || packet.offset + packet.bytes > receive.bytes)
         throw_error(ErrorCode::corrupt_data, "shm: bytes {} to {} of a message of {} from rank {}",
@@ -315,9 +315,9 @@ void PacketEndpoint::arrive(int peer, const Packet& packet, const std::byte* pay
       if (receive.done == receive.bytes) finish_receive(packet.receiver);
       return;
     }
-    case Kind::written:
+    case PacketKind::written:
       return finish_receive(packet.receiver);
-    case Kind::taken: {
+    case PacketKind::taken: {
       const auto found = sends_.find(packet.sender);
       --found->second.completion->pending;
       --peers_[at(peer)].pending;
@@ -371,7 +371,7 @@ void PacketEndpoint::deliver(int peer, const Packet& packet, const std::byte* pa
         .at_rank(host_->member(rank()))
         .with_peer(host_->member(peer))
         .in_operation(describe(packet.signature));
-  if (packet.kind == Kind::eager) {
+  if (packet.kind == PacketKind::eager) {
     if (packet.bytes > 0)
       std::memcpy(receive.data, payload, static_cast<std::size_t>(packet.bytes));
     --receive.completion->pending;
@@ -383,7 +383,7 @@ void PacketEndpoint::deliver(int peer, const Packet& packet, const std::byte* pa
     return;
   }
   Packet accept;
-  accept.kind = Kind::accept;
+  accept.kind = PacketKind::accept;
   accept.sender = packet.sender;
   accept.receiver = next_id_++;
   accept.location = host_->locate(receive.data, receive.bytes);
@@ -445,7 +445,7 @@ bool PacketEndpoint::stream(int peer) {
     if (!write(peer, send)) return false;
   } else {
     Packet packet;
-    packet.kind = Kind::data;
+    packet.kind = PacketKind::data;
     packet.receiver = send.receiver;
     while (send.done < send.bytes) {
       packet.offset = send.done;
@@ -472,7 +472,7 @@ bool PacketEndpoint::write(int peer, Send& send) {
   send.done += bytes;
   if (send.done < send.bytes) return true;
   Packet packet;
-  packet.kind = Kind::written;
+  packet.kind = PacketKind::written;
   packet.receiver = send.receiver;
   enqueue(peer, packet, nullptr, nullptr);
   return true;
@@ -491,7 +491,7 @@ bool PacketEndpoint::pull() {
     moved = true;
     if (r.done < r.bytes) continue;
     Packet taken;
-    taken.kind = Kind::taken;
+    taken.kind = PacketKind::taken;
     taken.sender = p.sender;
     enqueue(r.peer, taken, nullptr, nullptr);
     --r.completion->pending;

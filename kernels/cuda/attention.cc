@@ -44,8 +44,6 @@ struct Tensors {
   bool backward = false;
 };
 
-HeadsView view_of(MutableHeadsView view) { return {view.data, view.batch_stride, view.row_stride}; }
-
 bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
 // True if 16-byte loads and stores reach every element of every tensor.

@@ -5,8 +5,6 @@
 namespace shoal::kernels {
 namespace {
 
-HeadsView view_of(MutableHeadsView view) { return {view.data, view.batch_stride, view.row_stride}; }
-
 std::size_t whole_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace

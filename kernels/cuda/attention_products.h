@@ -14,6 +14,10 @@
 
 namespace shoal::kernels {
 
+inline HeadsView view_of(MutableHeadsView view) {
+  return {view.data, view.batch_stride, view.row_stride};
+}
+
 class AttentionProducts {
  public:
   // Both must outlive it. `workspace`: bytes; 0: unlimited.

@@ -9,12 +9,15 @@
 namespace shoal::nn {
 namespace {
 
-struct Family {
+struct FamilyPrefix {
   std::string_view class_prefix, model_type;
 };
-constexpr std::array kFamilies = {
-    Family{"GPT2", "gpt2"},       Family{"Llama", "llama"},           Family{"Bert", "bert"},
-    Family{"Roberta", "roberta"}, Family{"DistilBert", "distilbert"}, Family{"Albert", "albert"}};
+constexpr std::array kFamilies = {FamilyPrefix{"GPT2", "gpt2"},
+                                  FamilyPrefix{"Llama", "llama"},
+                                  FamilyPrefix{"Bert", "bert"},
+                                  FamilyPrefix{"Roberta", "roberta"},
+                                  FamilyPrefix{"DistilBert", "distilbert"},
+                                  FamilyPrefix{"Albert", "albert"}};
 // A prefix does not suffice: BertGenerationEncoder is another family's.
 constexpr std::array kEndings = {"Model",
                                  "LMHeadModel",
@@ -54,7 +57,7 @@ std::string model_type_of(const nlohmann::json& config) {
 }
 
 bool is_known_type(std::string_view model_type) {
-  return std::ranges::find(kFamilies, model_type, &Family::model_type) != kFamilies.end();
+  return std::ranges::find(kFamilies, model_type, &FamilyPrefix::model_type) != kFamilies.end();
 }
 
 std::string model_type_of(const nlohmann::json& config, std::string_view source) {

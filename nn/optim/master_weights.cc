@@ -6,7 +6,7 @@
 namespace shoal::nn {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // in f32 elements: one cache line
+constexpr std::int64_t kMasterAlignment = 16;  // in f32 elements: one cache line
 
 }  // namespace
 
@@ -20,7 +20,8 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
   std::int64_t total = 0;
   for (const Parameter* parameter : parameters)
     if (parameter->trainable())
-      total += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
+      total +=
+          (parameter->shape().count() + kMasterAlignment - 1) / kMasterAlignment * kMasterAlignment;
   Tensor block;
   if (has_masters())
     block = Tensor::empty({total}, DType::f32, masters != nullptr ? *masters : memory,
@@ -40,7 +41,8 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
             block.narrowed(0, offset, parameter->shape().count()).reshaped(parameter->shape());
         kernels.elementwise().cast(master, slot.view(), {});
         master = slot;
-        offset += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
+        offset += (parameter->shape().count() + kMasterAlignment - 1) / kMasterAlignment *
+                  kMasterAlignment;
       } else {
         master = value;
       }

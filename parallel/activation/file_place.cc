@@ -24,7 +24,7 @@ namespace {
 constexpr std::int64_t kAlignment = 4096;  // of offsets in the file
 
 // While an item is leaving or arriving, only the file thread changes its `state`.
-struct Item final : OffloadedTensor {
+struct FileItem final : OffloadedTensor {
   enum class State : std::uint8_t { leaving, away, arriving, here, failed };
   Tensor tensor;  // defined while the item takes memory
   Shape shape;
@@ -141,7 +141,7 @@ struct FilePlace final : OffloadPlace {
       if (arriving.empty() && leaving.empty()) return;
       auto& queue = arriving.empty() ? leaving : arriving;
       const bool out = &queue == &leaving;
-      const std::shared_ptr<Item> item = queue.front();
+      const std::shared_ptr<FileItem> item = queue.front();
       queue.pop_front();
       std::byte* const data = static_cast<std::byte*>(pointers.at(item.get()));
       pointers.erase(item.get());
@@ -150,12 +150,14 @@ struct FilePlace final : OffloadPlace {
       lock.lock();
       item->error = error;
       item->failed_out = out;
-      item->state = error != 0 ? Item::State::failed : out ? Item::State::away : Item::State::here;
+      item->state = error != 0 ? FileItem::State::failed
+                    : out      ? FileItem::State::away
+                               : FileItem::State::here;
       done.notify_all();
     }
   }
 
-  [[noreturn]] void fail(const Item& item) const {
+  [[noreturn]] void fail(const FileItem& item) const {
     throw Error(ErrorCode::io,
                 fmt::format("activations cannot be {} {}: {}",
                             item.failed_out ? "written to" : "read from", directory,
@@ -164,7 +166,7 @@ struct FilePlace final : OffloadPlace {
   }
 
   // Waits until `item` leaves `state`. The caller holds `lock`.
-  void wait_while(std::unique_lock<std::mutex>& lock, const Item& item, Item::State state) {
+  void wait_while(std::unique_lock<std::mutex>& lock, const FileItem& item, FileItem::State state) {
     if (item.state != state) return;
     const Clock::time_point began = Clock::now();
     done.wait(lock, [&] { return item.state != state; });
@@ -174,17 +176,18 @@ struct FilePlace final : OffloadPlace {
   // Frees the memory of tensors that have left, on the computing thread.
   void drop_what_left(std::unique_lock<std::mutex>& lock, int most) {
     while (!outgoing.empty()) {
-      Item& oldest = *outgoing.front();
-      if (static_cast<int>(outgoing.size()) > most) wait_while(lock, oldest, Item::State::leaving);
-      if (oldest.state == Item::State::leaving) return;
-      if (oldest.state == Item::State::failed) fail(oldest);
-      if (oldest.state == Item::State::away) oldest.tensor = {};
+      FileItem& oldest = *outgoing.front();
+      if (static_cast<int>(outgoing.size()) > most)
+        wait_while(lock, oldest, FileItem::State::leaving);
+      if (oldest.state == FileItem::State::leaving) return;
+      if (oldest.state == FileItem::State::failed) fail(oldest);
+      if (oldest.state == FileItem::State::away) oldest.tensor = {};
       outgoing.pop_front();
     }
   }
 
   std::shared_ptr<OffloadedTensor> save(const Tensor& tensor) override {
-    auto item = std::make_shared<Item>();
+    auto item = std::make_shared<FileItem>();
     item->tensor = tensor;
     item->shape = tensor.shape();
     item->dtype = tensor.dtype();
@@ -203,13 +206,14 @@ struct FilePlace final : OffloadPlace {
     return item;
   }
 
-  void begin_load(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Item>& item) {
+  void begin_load(std::unique_lock<std::mutex>& lock, const std::shared_ptr<FileItem>& item) {
     drop_what_left(lock, options.max_leaving);
-    if (item->state == Item::State::leaving) return;  // still in memory: load() uses it in place
-    if (item->state != Item::State::away) return;
+    if (item->state == FileItem::State::leaving)
+      return;  // still in memory: load() uses it in place
+    if (item->state != FileItem::State::away) return;
     item->tensor = Tensor::empty(item->shape, item->dtype, memory, MemoryTag::activations);
     pointers[item.get()] = item->tensor.view().data;
-    item->state = Item::State::arriving;
+    item->state = FileItem::State::arriving;
     arriving.push_back(item);
     wake.notify_one();
   }
@@ -218,8 +222,8 @@ struct FilePlace final : OffloadPlace {
   void advance(std::unique_lock<std::mutex>& lock) {
     while (!expected.empty() && ahead < options.max_returning) {
       if (const auto item = expected.front().lock()) {
-        if (item->state == Item::State::leaving) return;  // its write must finish first
-        if (item->state == Item::State::away) {
+        if (item->state == FileItem::State::leaving) return;  // its write must finish first
+        if (item->state == FileItem::State::away) {
           begin_load(lock, item);
           item->ahead = true;
           ++ahead;
@@ -228,31 +232,32 @@ struct FilePlace final : OffloadPlace {
       expected.pop_front();
     }
   }
-  void no_longer_ahead(Item& item) {
+  void no_longer_ahead(FileItem& item) {
     if (std::exchange(item.ahead, false)) --ahead;
   }
 
   Tensor load(const std::shared_ptr<OffloadedTensor>& tensor) override {
-    const auto item = std::static_pointer_cast<Item>(tensor);
+    const auto item = std::static_pointer_cast<FileItem>(tensor);
     std::unique_lock lock(mutex);
-    wait_while(lock, *item, Item::State::leaving);
-    if (item->state == Item::State::failed) fail(*item);
-    if (item->state == Item::State::here) ++taken.early;
+    wait_while(lock, *item, FileItem::State::leaving);
+    if (item->state == FileItem::State::failed) fail(*item);
+    if (item->state == FileItem::State::here) ++taken.early;
     // An item whose memory was not freed yet need not be read.
-    if (item->state == Item::State::away && item->tensor.defined()) item->state = Item::State::here;
+    if (item->state == FileItem::State::away && item->tensor.defined())
+      item->state = FileItem::State::here;
     begin_load(lock, item);
-    wait_while(lock, *item, Item::State::arriving);
-    if (item->state == Item::State::failed) fail(*item);
+    wait_while(lock, *item, FileItem::State::arriving);
+    if (item->state == FileItem::State::failed) fail(*item);
     no_longer_ahead(*item);
     advance(lock);
     return item->tensor;
   }
 
   void forget(const std::shared_ptr<OffloadedTensor>& tensor) noexcept override {
-    const auto item = std::static_pointer_cast<Item>(tensor);
+    const auto item = std::static_pointer_cast<FileItem>(tensor);
     std::unique_lock lock(mutex);
-    wait_while(lock, *item, Item::State::leaving);
-    wait_while(lock, *item, Item::State::arriving);
+    wait_while(lock, *item, FileItem::State::leaving);
+    wait_while(lock, *item, FileItem::State::arriving);
     no_longer_ahead(*item);
     std::erase(outgoing, item);
     places.give_back(item->offset, item->bytes);
@@ -261,7 +266,8 @@ struct FilePlace final : OffloadPlace {
 
   void expect(std::span<const std::shared_ptr<OffloadedTensor>> tensors) override {
     std::unique_lock lock(mutex);
-    for (const auto& tensor : tensors) expected.push_back(std::static_pointer_cast<Item>(tensor));
+    for (const auto& tensor : tensors)
+      expected.push_back(std::static_pointer_cast<FileItem>(tensor));
     advance(lock);
   }
 
@@ -276,11 +282,11 @@ struct FilePlace final : OffloadPlace {
   int file = -1;
   mutable std::mutex mutex;
   std::condition_variable wake, done;
-  std::deque<std::shared_ptr<Item>> leaving, arriving;  // for the file thread
-  std::deque<std::shared_ptr<Item>> outgoing;           // memory not freed yet
-  std::deque<std::weak_ptr<Item>> expected;             // in the order in which backward needs them
-  int ahead = 0;                                        // items whose `ahead` is true
-  std::map<const Item*, void*> pointers;
+  std::deque<std::shared_ptr<FileItem>> leaving, arriving;  // for the file thread
+  std::deque<std::shared_ptr<FileItem>> outgoing;           // memory not freed yet
+  std::deque<std::weak_ptr<FileItem>> expected;  // in the order in which backward needs them
+  int ahead = 0;                                 // items whose `ahead` is true
+  std::map<const FileItem*, void*> pointers;
   Places places;
   OffloadStatistics taken;
   bool stop = false;

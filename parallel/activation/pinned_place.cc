@@ -22,7 +22,7 @@
 namespace shoal::parallel {
 namespace {
 
-struct Item final : OffloadedTensor {
+struct PinnedItem final : OffloadedTensor {
   Tensor tensor;  // defined while the item takes memory of the device
   Shape shape;
   DType dtype = DType::f32;
@@ -46,7 +46,7 @@ class PinnedPlace final : public OffloadPlace {
         computed_(compute.device) {}
 
   std::shared_ptr<OffloadedTensor> save(const Tensor& tensor) override {
-    auto item = std::make_shared<Item>();
+    auto item = std::make_shared<PinnedItem>();
     item->tensor = tensor;
     item->shape = tensor.shape();
     item->dtype = tensor.dtype();
@@ -63,7 +63,7 @@ class PinnedPlace final : public OffloadPlace {
   }
 
   Tensor load(const std::shared_ptr<OffloadedTensor>& tensor) override {
-    const auto item = std::static_pointer_cast<Item>(tensor);
+    const auto item = std::static_pointer_cast<PinnedItem>(tensor);
     stays(item);
     if (std::exchange(item->ahead, false)) {
       --ahead_;
@@ -79,7 +79,7 @@ class PinnedPlace final : public OffloadPlace {
   }
 
   void forget(const std::shared_ptr<OffloadedTensor>& tensor) noexcept override {
-    const auto item = std::static_pointer_cast<Item>(tensor);
+    const auto item = std::static_pointer_cast<PinnedItem>(tensor);
     stays(item);
     if (std::exchange(item->ahead, false)) --ahead_;
     held_ -= static_cast<std::int64_t>(item->place.size());
@@ -92,7 +92,8 @@ class PinnedPlace final : public OffloadPlace {
   }
 
   void expect(std::span<const std::shared_ptr<OffloadedTensor>> tensors) override {
-    for (const auto& tensor : tensors) expected_.push_back(std::static_pointer_cast<Item>(tensor));
+    for (const auto& tensor : tensors)
+      expected_.push_back(std::static_pointer_cast<PinnedItem>(tensor));
     advance();
   }
 
@@ -100,7 +101,7 @@ class PinnedPlace final : public OffloadPlace {
 
  private:
   // Queues the copy on `stream`, after the work now queued on the computing stream.
-  void move(Item& item, void* to, const void* from, Stream stream) {
+  void move(PinnedItem& item, void* to, const void* from, Stream stream) {
     computed_.record(compute_);
     computed_.block_stream(stream);
     backend_.copy(to, from, item.place.size(), stream);
@@ -110,22 +111,22 @@ class PinnedPlace final : public OffloadPlace {
     item.moved->record(stream);
   }
   // Makes the computing stream wait for the item's copy.
-  void wait(Item& item) {
+  void wait(PinnedItem& item) {
     if (!item.moved) return;
     item.moved->block_stream(compute_);
     events_.push_back(std::move(item.moved));
   }
-  void bring_back(Item& item) {
+  void bring_back(PinnedItem& item) {
     item.tensor = Tensor::empty(item.shape, item.dtype, memory_, MemoryTag::activations, compute_);
     move(item, item.tensor.view().data, item.place.data(), in_.view());
   }
-  void stays(const std::shared_ptr<Item>& item) {
+  void stays(const std::shared_ptr<PinnedItem>& item) {
     if (std::exchange(item->leaving, false)) std::erase(leaving_, item);
   }
   // Frees the memory of the oldest leaving tensors until at most `most` of them remain.
   void let_leave(int most) {
     while (static_cast<int>(leaving_.size()) > std::max(most, 0)) {
-      Item& oldest = *leaving_.front();
+      PinnedItem& oldest = *leaving_.front();
       wait(oldest);
       oldest.tensor = {};
       oldest.leaving = false;
@@ -152,8 +153,8 @@ class PinnedPlace final : public OffloadPlace {
   // copies.
   std::unique_ptr<MemoryResource> own_;
   PoolMemory pinned_;
-  std::deque<std::shared_ptr<Item>> leaving_;
-  std::deque<std::weak_ptr<Item>> expected_;
+  std::deque<std::shared_ptr<PinnedItem>> leaving_;
+  std::deque<std::weak_ptr<PinnedItem>> expected_;
   int ahead_ = 0;  // items whose `ahead` is true
   std::int64_t held_ = 0;
   OffloadStatistics statistics_;

@@ -9,13 +9,13 @@
 namespace shoal::parallel {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 class Writer {
  public:
   explicit Writer(const ParallelPlan& plan) : plan_(plan) {}
 
-  Json write() {
+  OrderedJson write() {
     mesh();
     const std::size_t before = json_.size();
     pipeline();
@@ -112,7 +112,7 @@ class Writer {
   }
 
   const ParallelPlan& plan_;
-  Json json_ = Json::object();
+  OrderedJson json_ = OrderedJson::object();
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace shoal::parallel {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+std::size_t unsigned_of(int index) { return static_cast<std::size_t>(index); }
 
 std::int64_t bytes_of(const GradientBucket& bucket) {
   return (bucket.end - bucket.begin) * static_cast<std::int64_t>(sizeof(float));
@@ -85,7 +85,7 @@ class PassingGradients final : public ShardedGradients {
   void wait_for_oldest();
   void progress();
   void give_up() noexcept;
-  Bucket& at_bucket(int bucket) { return buckets_[at(bucket)]; }
+  Bucket& at_bucket(int bucket) { return buckets_[unsigned_of(bucket)]; }
 
   const ShardLayout& layout_;
   kernels::Kernels& kernels_;
@@ -116,7 +116,7 @@ PassingGradients::PassingGradients(const ShardLayout& layout, kernels::Kernels& 
     storage->release();
     buckets_.push_back({.storage = storage});
     for (const GradientBucket::Entry& entry : bucket.entries) {
-      nn::Parameter& parameter = *layout.parameters[at(entry.parameter)];
+      nn::Parameter& parameter = *layout.parameters[unsigned_of(entry.parameter)];
       parameter.gradient = Tensor::over(
           storage, static_cast<std::size_t>(entry.offset - bucket.begin) * sizeof(float),
           parameter.shape(), DType::f32);
@@ -163,7 +163,7 @@ void PassingGradients::abandon_step() {
     if (bucket.state != State::absent) bucket.storage->release();
     bucket.state = State::absent;
     for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries)
-      layout_.parameters[at(entry.parameter)]->clear_gradient();
+      layout_.parameters[unsigned_of(entry.parameter)]->clear_gradient();
   }
   full_bytes_ = 0;
   finishing_ = false;
@@ -201,11 +201,11 @@ void PassingGradients::prepare(int index) {
 }
 
 void PassingGradients::on_uses_ended(int index) {
-  layout_.parameters[at(index)]->arm();  // the hook must run for the next microbatch too
-  const int b = layout_.buckets_of[at(index)].front();
+  layout_.parameters[unsigned_of(index)]->arm();  // the hook must run for the next microbatch too
+  const int b = layout_.buckets_of[unsigned_of(index)].front();
   if (at_bucket(b).state != State::written) return;
   for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries)
-    if (layout_.parameters[at(entry.parameter)]->uses() > 0) return;
+    if (layout_.parameters[unsigned_of(entry.parameter)]->uses() > 0) return;
   ++statistics_.launched_in_backward;
   hand_over(b);
 }
@@ -219,7 +219,7 @@ void PassingGradients::zero_gaps(int index) {
   DeviceBackend& backend = device_backend(stream.device.type);
   for (std::size_t i = 0; i < bucket.entries.size(); ++i) {
     const GradientBucket::Entry& entry = bucket.entries[i];
-    nn::Parameter& parameter = *layout_.parameters[at(entry.parameter)];
+    nn::Parameter& parameter = *layout_.parameters[unsigned_of(entry.parameter)];
     const std::int64_t end =
         i + 1 < bucket.entries.size() ? bucket.entries[i + 1].offset : bucket.end;
     const std::int64_t from = entry.offset + (parameter.has_gradient() ? entry.count : 0);
@@ -313,7 +313,7 @@ void PassingGradients::finish() {
   for (int b = 0; b < layout_.plan.buckets(); ++b) {
     if (at_bucket(b).state != State::written) continue;
     for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries) {
-      const nn::Parameter& parameter = *layout_.parameters[at(entry.parameter)];
+      const nn::Parameter& parameter = *layout_.parameters[unsigned_of(entry.parameter)];
       SHOAL_CHECK(parameter.uses() == 0,
                   "sharded gradients: finish() while {} uses of {} have not been walked back",
                   parameter.uses(), parameter.name());

@@ -23,7 +23,7 @@ std::optional<std::int64_t> whole_number(const std::string& text) {
   return number;
 }
 
-std::vector<std::string> words_of(const std::string& text) {
+std::vector<std::string> fields_of(const std::string& text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::string>(words), {}};
 }
@@ -33,13 +33,13 @@ std::vector<std::string> words_of(const std::string& text) {
 std::optional<double> cores_of(const ControlGroup& group, const std::string& file) {
   const auto text = read_kernel_file(file);
   if (!text) return std::nullopt;
-  std::vector<std::string> words = words_of(*text);
+  std::vector<std::string> words = fields_of(*text);
   std::string said = "'" + *text + "'";
   if (group.version == 1) {
     if (words == std::vector<std::string>{"-1"}) return std::nullopt;
     const std::string period =
         read_kernel_file(group.directory + "/cpu.cfs_period_us").value_or("");
-    for (std::string& word : words_of(period)) words.push_back(std::move(word));
+    for (std::string& word : fields_of(period)) words.push_back(std::move(word));
     said += " and cpu.cfs_period_us '" + period + "'";
   } else if (!words.empty() && words.front() == "max") {
     return std::nullopt;

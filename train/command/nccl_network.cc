@@ -17,7 +17,7 @@ namespace {
 // Versions of NCCL's plugin interface. NCCL uses the newest version that the plugin supports too.
 constexpr int kNewest = 30, kOldest = 5;
 
-std::string variable(const char* name) {
+std::string value_of(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
@@ -60,7 +60,7 @@ Plugin look_into(void* library) {
 Finding nccl_network_finding() {
   constexpr const char* kRow = "NCCL network";
   constexpr const char* kSockets = "between hosts NCCL would use sockets, not EFA";
-  const std::string plugins = variable("NCCL_NET_PLUGIN"), network = variable("NCCL_NET");
+  const std::string plugins = value_of("NCCL_NET_PLUGIN"), network = value_of("NCCL_NET");
   if (::strcasecmp(plugins.c_str(), "none") == 0)
     return {kRow, "NCCL_NET_PLUGIN is none", false, kSockets};
   std::string problems;

@@ -21,7 +21,7 @@ constexpr std::string_view kScheme = "pipe://";
 constexpr std::string_view kLocalRank = "{local_rank}";
 
 // Formats that can be split between any two lines or quoted rows.
-std::vector<std::string_view> endings_of(TaskKind kind) {
+std::vector<std::string_view> piped_endings(TaskKind kind) {
   switch (kind) {
     case TaskKind::causal_lm:
     case TaskKind::masked_lm:
@@ -46,7 +46,7 @@ PipeOptions pipe_options(const std::string& train_file, const RunSetup& setup, c
                             train_file, world.local_size),
                 "give each its own, with {local_rank} in the name");
   const std::string ending = fs::path(name).extension().string();
-  const auto possible = endings_of(setup.kind);
+  const auto possible = piped_endings(setup.kind);
   if (std::ranges::find(possible, ending) == possible.end())
     throw Error(ErrorCode::invalid_argument,
                 possible.empty()

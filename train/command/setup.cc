@@ -164,7 +164,7 @@ void check_is_possible(const RunArguments& a) {
                 "to evaluate a checkpoint, give it as --model_name_or_path");
 }
 
-struct Given {
+struct GivenOption {
   const char* name;
   bool is_given;
   std::vector<TaskKind> tasks;  // the tasks that have the option
@@ -202,8 +202,8 @@ void check_data(const RunArguments& a, TaskKind kind) {
   const std::vector<TaskKind> rows = {text_classification};
   const std::vector<TaskKind> rows_or_tags = {text_classification, token_classification};
   const DataArguments& data = a.data;
-  for (const Given& given :
-       {Given{"test_file", !data.test_file.empty(), samples},
+  for (const GivenOption& given :
+       {GivenOption{"test_file", !data.test_file.empty(), samples},
         {"validation_mismatched_file", !data.validation_mismatched_file.empty(), rows},
         {"test_mismatched_file", !data.test_mismatched_file.empty(), rows},
         {"label_list", !data.label_list.empty(), rows_or_tags},

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string_view> endings_of(TaskKind kind) {
+std::vector<std::string_view> shard_endings(TaskKind kind) {
   switch (kind) {
     case TaskKind::text_classification:
       return {".tsv", ".csv", ".jsonl", ".json"};
@@ -226,7 +226,7 @@ std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup&
                                           const World& world) {
   if (is_pipe(a.data.train_file)) return stream_of_pipes(a, setup, world);
   std::vector<std::string> names =
-      expand_shards(names_of_shards(a.data.train_file), setup.sources, endings_of(setup.kind));
+      expand_shards(names_of_shards(a.data.train_file), setup.sources, shard_endings(setup.kind));
   if (setup.samples) {
     PrepareOptions where;
     set_preparation(where, a, setup, 1);

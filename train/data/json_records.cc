@@ -8,7 +8,6 @@
 namespace shoal {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlanks = " \t\r\n";
 
 std::string_view without_mark(std::string_view text) {

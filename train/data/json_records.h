@@ -10,6 +10,8 @@
 
 namespace shoal {
 
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // in UTF-8
+
 bool is_json_path(std::string_view path);  // .jsonl or .json
 
 // A file has one record per line; an object may also span lines, and objects may share a line. A

@@ -25,8 +25,6 @@
 namespace shoal {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
 RecordFormat format_of(const std::string& path) {
   const std::string ending = std::filesystem::path(path).extension();
   if (ending == ".tsv" || ending == ".txt") return RecordFormat::tsv;

@@ -42,12 +42,6 @@ std::vector<T> gather_all(Communicator& communicator, const T& own, double secon
   return all;
 }
 
-std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
-  return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
-}
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 }  // namespace
 
 void DeviceEngine::meet() {

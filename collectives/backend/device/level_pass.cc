@@ -9,8 +9,6 @@
 namespace shoal::collectives::device {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 std::int64_t staged_count(const std::vector<LevelPlan::Part>& parts, const Slicing& slicing,
                           std::int64_t slice) {
   std::int64_t sum = 0;

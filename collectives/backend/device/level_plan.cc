@@ -4,13 +4,12 @@
 #include <numeric>
 
 #include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/device/parts.h"
 
 namespace shoal::collectives::device {
 namespace {
 
 constexpr std::int64_t kGranule = 32;  // elements, as in hierarchical/
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 bool is_scatter(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::reduce_scatter_v;

@@ -13,8 +13,6 @@ namespace {
 constexpr int kFoldedAlike = 3;  // up to this many sources, the canonical tree is the left fold
 constexpr int kSources = 64;     // limit of the device's kernels
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 int largest_host(const hierarchical::Placement& where) {
   int largest = 0;
   for (int node = 0; node < where.nodes(); ++node)

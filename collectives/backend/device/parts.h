@@ -1,11 +1,18 @@
 // The parts of an operation's buffers, and the slices in which they pass through host memory.
 #pragma once
 
+#include <numeric>
 #include <vector>
 
 #include "shoal/collectives/call.h"
 
 namespace shoal::collectives::device {
+
+inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
+// The sum of the counts of the ranks before `rank`.
+inline std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+}
 
 // Elements of each part of a rank's send and recv buffers, packed in order. No parts: no buffer.
 struct Parts {

@@ -10,8 +10,6 @@
 namespace shoal::collectives::device {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
 bool is_gather(Operation operation) {
   return operation == Operation::all_gather || operation == Operation::all_gather_v;
 }

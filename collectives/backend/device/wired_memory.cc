@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "shoal/collectives/algorithm/programs.h"
+#include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/call.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -15,10 +16,6 @@ std::vector<std::int64_t> counts_of(const Call& call, int size) {
   return has_counts(call.operation)
              ? call.counts
              : std::vector<std::int64_t>(static_cast<std::size_t>(size), call.count);
-}
-
-std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
-  return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
 }
 
 // Returns the program without its copies, which the device makes. An instruction that waited for a

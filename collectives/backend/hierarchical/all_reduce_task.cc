@@ -10,20 +10,9 @@
 namespace shoal::collectives::hierarchical {
 namespace {
 
-constexpr std::int64_t kGranule = 32;             // elements
-constexpr std::int64_t kOneRailBytes = 16 << 10;  // up to this, one rail only
-constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 4 << 20;  // bytes
-constexpr std::int64_t kWantedSlices = 16;
 // Slices on a rail at a time, over all calls: enough to keep the network busy, but few enough that
 // earlier calls finish first.
 constexpr int kOnRail = 6;
-
-algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
-  const std::int64_t bytes =
-      slice > 0 ? slice
-                : std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
-  return {count, std::max<std::int64_t>(1, bytes / element)};
-}
 
 class AllReduceTask final : public NodeTask {
  public:
@@ -31,7 +20,7 @@ class AllReduceTask final : public NodeTask {
       : NodeTask(std::move(levels), std::move(call)),
         element_(static_cast<std::int64_t>(size_of(call_.dtype))),
         wide_(call_.dtype == DType::bf16 || call_.dtype == DType::f16),
-        slices_(cut(call_.count, wide_ ? 4 : element_, slice)),
+        slices_(cut(call_.count, wide_ ? 4 : element_, slice, 16, 4 << 20)),
         parts_(static_cast<std::size_t>(slices_.number())) {}
 
  private:

@@ -1,5 +1,7 @@
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "shoal/collectives/backend/node_face.h"
@@ -7,6 +9,13 @@
 #include "shoal/runtime/base/deadlines.h"
 
 namespace shoal::collectives::hierarchical {
+
+algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice,
+                      std::int64_t wanted, std::int64_t largest) {
+  const std::int64_t bytes =
+      slice > 0 ? slice : std::clamp<std::int64_t>(count * element / wanted, 1 << 20, largest);
+  return {count, std::max<std::int64_t>(1, bytes / element)};
+}
 
 NodeTask::NodeTask(std::shared_ptr<Levels> levels, Call call)
     : levels_(std::move(levels)), call_(std::move(call)), ticket_(levels_->next_ticket++) {}

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 
+#include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend/net/scratch_memory.h"
@@ -96,6 +97,15 @@ class NodeTask : public net::Task {
   const std::uint64_t ticket_;
   std::array<State, 2> states_;  // by lane
 };
+
+// Tasks divide a slice among rails in multiples of kGranule elements.
+inline constexpr std::int64_t kGranule = 32;
+inline constexpr std::int64_t kOneRailBytes = 16 << 10;  // up to this, one rail only
+
+// Cuts `count` elements of `element` bytes into slices of `slice` bytes. 0: into about `wanted`
+// slices, each of 1 MiB to `largest` bytes.
+algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice,
+                      std::int64_t wanted, std::int64_t largest);
 
 // Make Tasks of whole operations. The calls must have been checked. `slice`: bytes of a slice; 0:
 // chosen by the call's length.

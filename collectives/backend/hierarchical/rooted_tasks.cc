@@ -14,18 +14,7 @@
 namespace shoal::collectives::hierarchical {
 namespace {
 
-constexpr std::int64_t kGranule = 32;             // elements
-constexpr std::int64_t kOneRailBytes = 16 << 10;  // up to this, one rail only
-constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 8 << 20;  // bytes
-constexpr std::int64_t kWantedSlices = 8;
-constexpr int kOnRail = 3;  // slices on a rail at a time, over all calls
-
-algorithm::Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
-  const std::int64_t bytes =
-      slice > 0 ? slice
-                : std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
-  return {count, std::max<std::int64_t>(1, bytes / element)};
-}
+constexpr int kRootedOnRail = 3;  // slices on a rail at a time, over all calls
 
 // A slice's shards by local rank. Ranks without a rail have none. All hosts cut alike.
 struct Shares {
@@ -52,7 +41,7 @@ class RootedTask : public NodeTask {
              std::int64_t slice)
       : NodeTask(std::move(levels), call),
         element_(static_cast<std::int64_t>(size_of(call_.dtype))),
-        slices_(cut(call_.count, element, slice)),
+        slices_(cut(call_.count, element, slice, 8, 8 << 20)),
         rails_(static_cast<std::size_t>(slices_.number())) {
     for (std::int64_t s = 0; s < slices_.number(); ++s)
       shares_.push_back(share(*levels_, slices_.at(s).size(), element));
@@ -77,7 +66,7 @@ class RootedTask : public NodeTask {
     rail.operation = levels_->rail->submit_locked(std::move(call));
     ++levels_->on_rail;
   }
-  bool room_on_rail() const { return levels_->on_rail < kOnRail; }
+  bool room_on_rail() const { return levels_->on_rail < kRootedOnRail; }
   bool railed(int slice) const { return slice < railed_; }
 
   bool advance_rail() final {

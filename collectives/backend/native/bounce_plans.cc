@@ -18,13 +18,6 @@
 namespace shoal::collectives::native {
 namespace {
 
-// A slice this long has moved from its writer's L2 cache to the shared cache when another rank
-// reads it. Between two cores of a Zen 4, slices of 256 KiB took twice as long, and so did stores
-// past the caches.
-constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
-
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
 class BouncePlan : public Plan {
  public:
   // `length`: elements per slice.

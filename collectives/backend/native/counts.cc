@@ -9,8 +9,6 @@
 namespace shoal::collectives::native {
 namespace {
 
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
 const transport::ControlSlot& slot_of(const Group& group, std::uint32_t sequence, int peer) {
   return group.slot(peer, sequence);
 }

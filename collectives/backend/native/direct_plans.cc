@@ -16,8 +16,6 @@
 namespace shoal::collectives::native {
 namespace {
 
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
 class DirectPlan : public Plan {
  public:
   // `mapped`: whether every buffer that peers access is mapped.

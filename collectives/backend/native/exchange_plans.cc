@@ -19,10 +19,6 @@
 namespace shoal::collectives::native {
 namespace {
 
-constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
-
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
 algorithm::Exchange exchange_of(const PlanContext& c) {
   const Call& call = c.call;
   switch (call.operation) {

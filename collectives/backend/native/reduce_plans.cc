@@ -21,10 +21,6 @@
 namespace shoal::collectives::native {
 namespace {
 
-constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
-
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
 // The range of the send buffers that a rank reduces.
 algorithm::Range part_of(const Call& call, int rank) {
   std::int64_t begin = 0;

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "shoal/collectives/backend/net/scratch_memory.h"
+
 namespace shoal::collectives::net {
-namespace {
-
-// Every transport copies smaller messages.
-constexpr std::size_t kRegisterBytes = 4 << 10;
-
-}  // namespace
 
 void* RegisteredMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   void* pointer = upstream_.allocate(bytes, tag, stream);

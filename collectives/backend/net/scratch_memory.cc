@@ -3,11 +3,6 @@
 #include "shoal/collectives/backend/net/net_engine.h"
 
 namespace shoal::collectives::net {
-namespace {
-
-constexpr std::size_t kRegisterBytes = 4096;  // every transport copies smaller messages
-
-}  // namespace
 
 void* ScratchMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   void* pointer = upstream_.allocate(bytes, tag, stream);

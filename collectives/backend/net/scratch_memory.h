@@ -13,6 +13,9 @@ namespace shoal::collectives::net {
 
 class NetEngine;
 
+// Smaller buffers are not registered: every transport copies messages of this size.
+inline constexpr std::size_t kRegisterBytes = 4096;
+
 class ScratchMemory final : public MemoryResource {
  public:
   // Both arguments must outlive this object.

@@ -9,7 +9,7 @@
 namespace shoal::nn {
 namespace {
 
-void read_fields(const ConfigReader& read, EncoderConfig& config) {
+void read_albert_fields(const ConfigReader& read, EncoderConfig& config) {
   read_bert_fields(read, config);
   read.integer("embedding_size", config.embedding_size);
   read.integer("num_hidden_groups", config.num_hidden_groups);
@@ -19,7 +19,7 @@ void read_fields(const ConfigReader& read, EncoderConfig& config) {
   config.token_dropout = config.sequence_dropout;
 }
 
-void write_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
+void write_albert_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
   write_bert_fields(config, json);
   json.erase("classifier_dropout");
   json["embedding_size"] = config.embedding_size;
@@ -28,7 +28,7 @@ void write_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
   json["classifier_dropout_prob"] = config.sequence_dropout;
 }
 
-EncoderConfig defaults() {
+EncoderConfig albert_defaults() {
   EncoderConfig config;
   config.model_type = "albert";
   config.vocab_size = 30000;
@@ -68,9 +68,9 @@ const EncoderFamily& albert_family() {
       .classifier = "classifier",
       .ffn_drops = false,
       .aliases = {{"predictions.bias", "predictions.decoder.bias"}},
-      .defaults = defaults(),
-      .read = read_fields,
-      .write = write_fields,
+      .defaults = albert_defaults(),
+      .read = read_albert_fields,
+      .write = write_albert_fields,
       .layer = [](std::int64_t group, std::int64_t inner) {
         return fmt::format("encoder.albert_layer_groups.{}.albert_layers.{}", group, inner);
       }};

@@ -9,7 +9,7 @@
 namespace shoal::nn {
 namespace {
 
-void read_fields(const ConfigReader& read, EncoderConfig& config) {
+void read_distilbert_fields(const ConfigReader& read, EncoderConfig& config) {
   read.integer("dim", config.hidden_size);
   read.integer("n_layers", config.num_hidden_layers);
   read.integer("n_heads", config.num_attention_heads);
@@ -23,7 +23,7 @@ void read_fields(const ConfigReader& read, EncoderConfig& config) {
   read.refuse_true("sinusoidal_pos_embds");
 }
 
-void write_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
+void write_distilbert_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
   json["dim"] = config.hidden_size;
   json["n_layers"] = config.num_hidden_layers;
   json["n_heads"] = config.num_attention_heads;
@@ -36,7 +36,7 @@ void write_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
   json["sinusoidal_pos_embds"] = false;
 }
 
-EncoderConfig defaults() {
+EncoderConfig distilbert_defaults() {
   EncoderConfig config;
   config.model_type = "distilbert";
   config.num_hidden_layers = 6;
@@ -69,9 +69,9 @@ const EncoderFamily& distilbert_family() {
                                     .classifier = "classifier",
                                     .pooling = kernels::Activation::relu,
                                     .aliases = {},
-                                    .defaults = defaults(),
-                                    .read = read_fields,
-                                    .write = write_fields,
+                                    .defaults = distilbert_defaults(),
+                                    .read = read_distilbert_fields,
+                                    .write = write_distilbert_fields,
                                     .layer = [](std::int64_t layer, std::int64_t) {
                                       return fmt::format("transformer.layer.{}", layer);
                                     }};

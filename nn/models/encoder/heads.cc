@@ -10,8 +10,6 @@
 namespace shoal::nn {
 namespace {
 
-float std_of(const EncoderConfig& config) { return static_cast<float>(config.initializer_range); }
-
 class MaskedLmHead final : public TaskHead {
  public:
   MaskedLmHead(const EncoderConfig& config, std::shared_ptr<Parameter> words)

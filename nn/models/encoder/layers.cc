@@ -11,7 +11,6 @@ namespace {
 std::unique_ptr<LayerNorm> norm_of(std::int64_t channels, const EncoderConfig& config) {
   return std::make_unique<LayerNorm>(channels, static_cast<float>(config.layer_norm_eps));
 }
-float std_of(const EncoderConfig& config) { return static_cast<float>(config.initializer_range); }
 
 }  // namespace
 

@@ -64,5 +64,8 @@ class EncoderBlock final : public Module {
 };
 
 kernels::Activation activation_of(const EncoderConfig& config);
+inline float std_of(const EncoderConfig& config) {
+  return static_cast<float>(config.initializer_range);
+}
 
 }  // namespace shoal::nn

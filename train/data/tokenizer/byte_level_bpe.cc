@@ -15,7 +15,7 @@ namespace shoal {
 namespace {
 
 // Scratch memory of one encoding call.
-struct Workspace {
+struct ByteLevelWorkspace {
   WordCache cache;
   std::vector<BpeModel::Symbol> symbols;
   std::vector<TokenId> ids;
@@ -30,7 +30,7 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
 
   // Calls word(bytes, readable, place) and added(view, id) from left to right.
   template <typename Word, typename Added>
-  void walk(std::string_view text, Workspace& workspace, const Word& word,
+  void walk(std::string_view text, ByteLevelWorkspace& workspace, const Word& word,
             const Added& added) const {
     added_.split(
         text,
@@ -50,7 +50,7 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
   }
 
   template <typename Word>
-  void words_of(std::string_view text, std::string_view piece, Workspace& workspace,
+  void words_of(std::string_view text, std::string_view piece, ByteLevelWorkspace& workspace,
                 const Word& word) const {
     const bool prefix = definition_.add_prefix_space && piece.front() != ' ';
     WordPlace place{static_cast<std::size_t>(piece.data() - text.data()), prefix};
@@ -74,7 +74,7 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
 
   // Ids of one word, cached; valid until the next call.
   std::span<const TokenId> ids_of(std::string_view word, std::size_t readable,
-                                  Workspace& workspace) const;
+                                  ByteLevelWorkspace& workspace) const;
   // Whether the tokens' bytes concatenate to the word. False if a byte is unknown or tokens have a
   // prefix.
   bool spell(std::span<const TokenId> ids, std::string_view word) const;
@@ -93,7 +93,7 @@ struct ByteLevelBpe::Impl final : TokenizerImpl {
   BpeDefinition definition_;  // tokens and merges are moved to model_
   BpeModel model_;
   std::vector<std::string> texts_;  // by id: bytes for decode()
-  mutable WorkspacePool<Workspace> pool_;
+  mutable WorkspacePool<ByteLevelWorkspace> pool_;
 };
 
 ByteLevelBpe::Impl::Impl(BpeDefinition definition_in, const std::string& source)
@@ -112,7 +112,7 @@ ByteLevelBpe::Impl::Impl(BpeDefinition definition_in, const std::string& source)
 }
 
 std::span<const TokenId> ByteLevelBpe::Impl::ids_of(std::string_view word, std::size_t readable,
-                                                    Workspace& workspace) const {
+                                                    ByteLevelWorkspace& workspace) const {
   return workspace.cache.ids_of(word, readable, workspace.ids, [&](std::vector<TokenId>& ids) {
     model_.tokenize(word, workspace.symbols);
     for (const auto& symbol : workspace.symbols) ids.push_back(symbol.id);
@@ -129,8 +129,8 @@ bool ByteLevelBpe::Impl::spell(std::span<const TokenId> ids, std::string_view wo
 }
 
 void ByteLevelBpe::Impl::append(std::string_view text, std::vector<TokenId>& ids) const {
-  Borrowed<Workspace> borrowed(pool_);
-  Workspace& workspace = *borrowed;
+  Borrowed<ByteLevelWorkspace> borrowed(pool_);
+  ByteLevelWorkspace& workspace = *borrowed;
   walk(
       text, workspace,
       [&](std::string_view word, std::size_t readable, const WordPlace&) {
@@ -144,8 +144,8 @@ void ByteLevelBpe::Impl::append(std::string_view text, std::vector<TokenId>& ids
 }
 
 void ByteLevelBpe::Impl::encode_with_offsets(std::string_view text, Encoding& encoding) const {
-  Borrowed<Workspace> borrowed(pool_);
-  Workspace& workspace = *borrowed;
+  Borrowed<ByteLevelWorkspace> borrowed(pool_);
+  ByteLevelWorkspace& workspace = *borrowed;
   OffsetWriter offsets(text, encoding);
   if (definition_.trim_offsets) offsets.trim(definition_.trim_prefix_space);
   walk(

@@ -24,7 +24,7 @@
 namespace shoal {
 namespace {
 
-struct Workspace {
+struct ComposedWorkspace {
   WordCache cache;
   NormalizedText normalized;
   NormalizedText marked;  // one part, with marks for spaces
@@ -79,7 +79,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
 
   // Calls word(view, text that contains it) and added(begin, end, id) from left to right.
   template <typename Word, typename Added>
-  void walk(std::string_view text, bool origins, Workspace& workspace, const Word& word,
+  void walk(std::string_view text, bool origins, ComposedWorkspace& workspace, const Word& word,
             const Added& added) const {
     // The first word is recognized by its origin, unless its position suffices.
     const bool marks_first = pre_tokenizer_.needs_origins();
@@ -106,7 +106,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
 
   // The words of a part if marked_ defines how to split it.
   template <typename Word>
-  void marked_words_of(std::string_view part, bool begins_text, Workspace& workspace,
+  void marked_words_of(std::string_view part, bool begins_text, ComposedWorkspace& workspace,
                        const Word& word) const {
     const auto words = [&](std::string_view between) {
       if (marked_->metaspace != nullptr)
@@ -128,7 +128,7 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
   // As pre_tokenizers/metaspace.rs: replaces spaces by marks, adds one in front, and starts a word
   // at each. `begins_text`: in the first pass, no added token precedes the normalized piece.
   template <typename Word>
-  void words_of(std::string_view part, bool begins_text, Workspace& workspace,
+  void words_of(std::string_view part, bool begins_text, ComposedWorkspace& workspace,
                 const Word& word) const {
     const Metaspace& metaspace = *marked_->metaspace;
     NormalizedText& marked = workspace.marked;
@@ -180,12 +180,12 @@ struct ComposedTokenizer::Impl final : TokenizerImpl {
   PreTokenizer pre_tokenizer_;           // used otherwise
   std::optional<UnigramModel> unigram_;  // either this or bpe_
   std::optional<BpeModel> bpe_;
-  mutable WorkspacePool<Workspace> pool_;
+  mutable WorkspacePool<ComposedWorkspace> pool_;
 };
 
 void ComposedTokenizer::Impl::append(std::string_view text, std::vector<TokenId>& ids) const {
-  Borrowed<Workspace> borrowed(pool_);
-  Workspace& workspace = *borrowed;
+  Borrowed<ComposedWorkspace> borrowed(pool_);
+  ComposedWorkspace& workspace = *borrowed;
   walk(
       text, false, workspace,
       [&](std::string_view word, const NormalizedText& in) {
@@ -210,8 +210,8 @@ void ComposedTokenizer::Impl::append(std::string_view text, std::vector<TokenId>
 }
 
 void ComposedTokenizer::Impl::encode_with_offsets(std::string_view text, Encoding& encoding) const {
-  Borrowed<Workspace> borrowed(pool_);
-  Workspace& workspace = *borrowed;
+  Borrowed<ComposedWorkspace> borrowed(pool_);
+  ComposedWorkspace& workspace = *borrowed;
   OffsetWriter offsets(text, encoding);
   const bool trim = definition_.trim_offsets;
   if (trim) offsets.trim(definition_.trim_prefix_space);

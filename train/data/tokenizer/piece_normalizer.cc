@@ -16,7 +16,7 @@ namespace {
 
 using Kind = NormalizerStep::Kind;
 
-constexpr std::uint32_t kMark = 0x2581;  // SentencePiece's mark for a space
+constexpr std::uint32_t kSpaceMark = 0x2581;  // SentencePiece's mark for a space
 
 bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
@@ -338,7 +338,7 @@ bool PieceNormalizer::make_table() {
     if (byte == '\r' || characters.empty() || !short_enough) continue;
     if (characters.size() != 1 || characters[0].value >= 0x80) {
       const auto joins_nothing = [](const Character& c) {
-        return c.value < 0x80 || c.value == kMark;
+        return c.value < 0x80 || c.value == kSpaceMark;
       };
       if (replaces && std::all_of(characters.begin(), characters.end(), joins_nothing))
         set_plain(static_cast<std::uint8_t>(byte), utf8_of(characters));

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-using Kind = PreTokenizerStep::Kind;
+using SplitKind = PreTokenizerStep::Kind;
 
 constexpr std::size_t kUnitsOfAWord = 8;  // cost of a step, in units of Work
 
@@ -54,40 +54,40 @@ void split(const PreTokenizerStep& step, std::string_view text,
            std::vector<std::string_view>& pieces) {
   const auto add = [&](std::string_view piece) { pieces.push_back(piece); };
   switch (step.kind) {
-    case Kind::gpt2: {
+    case SplitKind::gpt2: {
       Gpt2Scanner scanner(text);
       for (std::string_view word = scanner.next(); !word.empty(); word = scanner.next()) add(word);
       return;
     }
-    case Kind::white_space:
+    case SplitKind::white_space:
       return split_at_white_space(text, add);
-    case Kind::words:
+    case SplitKind::words:
       return split_at_words(text, pieces);
-    case Kind::digits:
+    case SplitKind::digits:
       return split_by(
           text,
           [classes = unicode::classes()](std::uint32_t c) {
             return (classes[c] & unicode::kKind) == unicode::number;
           },
           step.individual ? SplitBehavior::isolated : SplitBehavior::contiguous, pieces);
-    case Kind::punctuation:
+    case SplitKind::punctuation:
       return split_by(
           text,
           [classes = unicode::bert_classes()](std::uint32_t c) {
             return (classes[c] & unicode::bert_punctuation) != 0;
           },
           step.behavior, pieces);
-    case Kind::bert:
+    case SplitKind::bert:
       return split_as_bert(text, add);
-    case Kind::split:
-    case Kind::metaspace:
-    case Kind::byte_level:
+    case SplitKind::split:
+    case SplitKind::metaspace:
+    case SplitKind::byte_level:
       return;
   }
 }
 
 bool changes_text(const PreTokenizerStep& step) {
-  return step.kind == Kind::metaspace || step.kind == Kind::byte_level;
+  return step.kind == SplitKind::metaspace || step.kind == SplitKind::byte_level;
 }
 
 // Appends the transformed word to `to`, and records the positions of the resulting words there.
@@ -153,14 +153,14 @@ const NormalizedText& PreTokenizer::cut(std::string_view part, const NormalizedT
       next.text.clear();
       next.origins.clear();
       workspace.places.clear();
-      const auto append = step.kind == Kind::metaspace ? append_metaspace : append_byte_level;
+      const auto append = step.kind == SplitKind::metaspace ? append_metaspace : append_byte_level;
       for (const std::string_view word : workspace.words)
         append(step, word, *text, next, workspace);
       if (next.text.size() > most_bytes_of(of)) made_too_much(step.name, of);
       for (const auto& [begin, end] : workspace.places)
         workspace.finer.push_back(std::string_view(next.text).substr(begin, end - begin));
       text = &next;
-    } else if (step.kind == Kind::split) {
+    } else if (step.kind == SplitKind::split) {
       SplitPattern::Run run(*step.pattern);
       for (const std::string_view word : workspace.words) run.split(word, workspace.finer);
     } else {
@@ -173,7 +173,7 @@ const NormalizedText& PreTokenizer::cut(std::string_view part, const NormalizedT
 
 bool PreTokenizer::needs_origins() const {
   return std::any_of(steps_.begin(), steps_.end(), [](const PreTokenizerStep& step) {
-    return step.kind == Kind::metaspace && step.metaspace.prefix == Metaspace::Prefix::first;
+    return step.kind == SplitKind::metaspace && step.metaspace.prefix == Metaspace::Prefix::first;
   });
 }
 

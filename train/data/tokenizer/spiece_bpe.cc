@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kMark = "\u2581";
+constexpr const char* kMarkText = "\u2581";
 
 // Every way to form a piece from two others, ordered by the piece's score (highest first), then by
 // id, then by the length of the left part.
@@ -79,7 +79,7 @@ json replace(const char* kind, const char* pattern, const char* content) {
 }
 
 json normalizer_of(const SpieceModel& model, bool gemma) {
-  if (gemma) return replace("String", " ", kMark);
+  if (gemma) return replace("String", " ", kMarkText);
   json steps = json::array();
   if (!model.charsmap.empty())
     steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(model.charsmap)}});
@@ -158,12 +158,12 @@ ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& s
                                 {"invert", false}};
   else
     definition.pre_tokenizer = {{"type", "Metaspace"},
-                                {"replacement", kMark},
+                                {"replacement", kMarkText},
                                 {"prepend_scheme", !prefix  ? "never"
                                                    : always ? "always"
                                                             : "first"},
                                 {"split", false}};
-  json steps = {replace("String", kMark, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+  json steps = {replace("String", kMarkText, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
   if (prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1U}, {"stop", 0U}});
   definition.decoder = {{"type", "Sequence"}, {"decoders", steps}};
 

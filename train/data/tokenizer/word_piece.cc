@@ -18,7 +18,7 @@
 namespace shoal {
 namespace {
 
-struct Workspace {
+struct WordPieceWorkspace {
   WordCache cache;
   NormalizedText normalized;
   std::vector<TokenId> ids;
@@ -35,9 +35,9 @@ struct TextHash {
 // Limit of look-ups per byte of a word; a look-up counts once per 64 bytes. A word of 100
 // characters, BERT's maximum, takes at most 58 per byte. Each word has its own limit, because
 // cached words take none.
-constexpr std::size_t kStepsOfAByte = 64;
+constexpr std::size_t kLookUpsOfAByte = 64;
 
-std::size_t characters_of(std::string_view text) {
+std::size_t count_characters(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return !unicode::is_continuation(c); }));
 }
@@ -49,7 +49,7 @@ struct WordPiece::Impl final : TokenizerImpl {
 
   // Calls word(view of the normalized text) and added(begin, end, id) from left to right.
   template <typename Word, typename Added>
-  void walk(std::string_view text, bool origins, Workspace& workspace, const Word& word,
+  void walk(std::string_view text, bool origins, WordPieceWorkspace& workspace, const Word& word,
             const Added& added) const {
     walk_normalized(
         text, workspace.normalized,
@@ -86,7 +86,7 @@ struct WordPiece::Impl final : TokenizerImpl {
   std::size_t longest_token_ = 0;                                            // in bytes
   TokenId unknown_ = 0;
   std::string source_;  // for messages
-  mutable WorkspacePool<Workspace> pool_;
+  mutable WorkspacePool<WordPieceWorkspace> pool_;
 };
 
 WordPiece::Impl::Impl(WordPieceDefinition definition_in, const std::string& source)
@@ -110,14 +110,14 @@ WordPiece::Impl::Impl(WordPieceDefinition definition_in, const std::string& sour
 void WordPiece::Impl::pieces_of(std::string_view word, std::string& key, std::vector<TokenId>& ids,
                                 std::vector<std::size_t>* bytes) const {
   const std::size_t before = ids.size();
-  std::size_t left = kStepsOfAByte * word.size();
+  std::size_t left = kLookUpsOfAByte * word.size();
   const auto give_up = [&] {
     ids.resize(before);
     ids.push_back(unknown_);
     if (bytes != nullptr) bytes->assign(1, word.size());
   };
   if (bytes != nullptr) bytes->clear();
-  if (characters_of(word) > static_cast<std::size_t>(definition_.longest_word)) return give_up();
+  if (count_characters(word) > static_cast<std::size_t>(definition_.longest_word)) return give_up();
   for (std::size_t begin = 0; begin < word.size();) {
     key.assign(begin > 0 ? definition_.prefix : "");
     const std::size_t prefix = key.size();
@@ -145,8 +145,8 @@ void WordPiece::Impl::pieces_of(std::string_view word, std::string& key, std::ve
 }
 
 void WordPiece::Impl::append(std::string_view text, std::vector<TokenId>& ids) const {
-  Borrowed<Workspace> borrowed(pool_);
-  Workspace& workspace = *borrowed;
+  Borrowed<WordPieceWorkspace> borrowed(pool_);
+  WordPieceWorkspace& workspace = *borrowed;
   walk(
       text, false, workspace,
       [&](std::string_view word) {
@@ -161,8 +161,8 @@ void WordPiece::Impl::append(std::string_view text, std::vector<TokenId>& ids) c
 }
 
 void WordPiece::Impl::encode_with_offsets(std::string_view text, Encoding& encoding) const {
-  Borrowed<Workspace> borrowed(pool_);
-  Workspace& workspace = *borrowed;
+  Borrowed<WordPieceWorkspace> borrowed(pool_);
+  WordPieceWorkspace& workspace = *borrowed;
   OffsetWriter offsets(text, encoding);
   std::vector<std::size_t> bytes;
   walk(
