@@ -1,5 +1,11 @@
 include(GNUInstallDirs)
 
+# With SHOAL_UNITY, each compilation takes 16 sources of the target. The names that sources of one target
+# declare in unnamed namespaces must therefore differ.
+function(shoal_batches target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+endfunction()
+
 # shoal_library(NAME [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
 # A library: the folder <NAME>, the target shoal_<name with underscores>, the alias
 # Shoal::<name with underscores>. Its headers are included as "shoal/<NAME>/x.h",
@@ -17,6 +23,7 @@ function(shoal_library name)
   file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${name} ${include_root}/shoal/${name} SYMBOLIC)
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES})
+    shoal_batches(${target})
     set(scope PUBLIC)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_settings> ${ARG_PRIVATE_DEPS})
   else()
@@ -90,6 +97,7 @@ function(shoal_program target)
   target_link_libraries(${target} PRIVATE fmt::fmt CLI11::CLI11)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_precompile_headers(${target} REUSE_FROM shoal_program_headers)
+  shoal_batches(${target})
 endfunction()
 
 # shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])

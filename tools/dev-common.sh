@@ -45,13 +45,14 @@ build_jobs() {
 # than two (522 s for all).
 test_jobs() { echo "${SHOAL_TEST_JOBS:-3}"; }
 
+# configure_preset PRESET [ARGUMENTS of cmake where it is not configured yet]
 configure_preset() {
   local preset=$1
   mkdir -p build
   # Configured before: ninja itself notices changed CMake files.
   [ -f "build/$preset/build.ninja" ] && return 0
   say "configuring ($preset)"
-  if ! cmake --preset "$preset" > "build/configure-$preset.log" 2>&1; then
+  if ! cmake --preset "$preset" "${@:2}" > "build/configure-$preset.log" 2>&1; then
     tail -n 25 "build/configure-$preset.log" >&2
     die "configuring failed (whole log: build/configure-$preset.log)"
   fi
