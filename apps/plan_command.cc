@@ -169,7 +169,9 @@ struct PlanWords {
   bool json = false;
 };
 
-// config.json of a model_type, of a directory, or a file.
+// The configuration that words.model names: a .json file, a directory with a config.json (a path
+// with
+// '/', or "."), or a model_type.
 nlohmann::json config_of(const PlanWords& words) {
   const std::string& model = words.model;
   nlohmann::json config;

@@ -49,7 +49,8 @@ std::string entry_point_of(const sagemaker::TrainingJob& job) {
   return field_as<std::string>(name, "sagemaker_program", "/hyperparameters");
 }
 
-// Adds words for the options that name what the run reads. Options may be grouped in sections.
+// Appends "--name=value" for each option that decides which models and data the run reads. Options
+// may be nested in sections.
 void add_words_of_paths(const Json& options, std::vector<std::string>& words) {
   static constexpr std::array kNames = {"model_name_or_path",
                                         "model",

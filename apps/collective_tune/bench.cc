@@ -173,7 +173,8 @@ std::vector<Timed> Bench::time_all(const Point& point, std::vector<Timed> timed,
     place.recv = place.send + bytes;
     std::memset(place.send, 0, 2 * bytes);
   }
-  // One call each to connect and warm up. The default's second run determines the calls per round.
+  // One call of each candidate connects and warms up. Two more calls of the first candidate, the
+  // default, are timed and determine the number of calls per round.
   double once = 0;
   for (const Place& place : places) run(point, place, 1);
   std::vector<double> seconds{run(point, places.front(), 2)};

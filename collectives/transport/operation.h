@@ -77,7 +77,7 @@ static_assert(kOperationTraits.size() == static_cast<std::size_t>(Operation::spl
 inline constexpr OperationTraits kUnknownOperation{"?", Operation::split, Extent::none,
                                                    Extent::none};
 
-// A value received from another rank may be no Operation.
+// A value received from another rank may be out of range; it gives kUnknownOperation.
 constexpr const OperationTraits& traits(Operation operation) {
   const auto row = static_cast<std::size_t>(operation);
   return row < kOperationTraits.size() ? kOperationTraits[row] : kUnknownOperation;
@@ -109,7 +109,7 @@ inline constexpr std::array kReduceTraits{
 static_assert(kReduceTraits.size() == static_cast<std::size_t>(ReduceOp::premultiplied_sum) + 1);
 inline constexpr ReduceTraits kUnknownReduction{"?", kernels::Reduce::sum};
 
-// A value received from another rank may be no ReduceOp.
+// A value received from another rank may be out of range; it gives kUnknownReduction.
 constexpr const ReduceTraits& traits(ReduceOp op) {
   const auto row = static_cast<std::size_t>(op);
   return row < kReduceTraits.size() ? kReduceTraits[row] : kUnknownReduction;

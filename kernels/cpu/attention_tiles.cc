@@ -302,8 +302,8 @@ void ScoreGradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   WithDrops(tile, [&]<Drops drops>() HWY_ATTR { GradientsF32<drops>(tile, g); });
 }
 
-// Destinations of two queries' vectors in bf16: words that pair both (first query in the low half),
-// and optionally each query's row.
+// Destinations of two queries' vectors in bf16. `pairs` gets both, interleaved in 32-bit words with
+// the first query in the low half. low_row and high_row, if not null, get each query's own vector.
 struct PairPlaces {
   std::uint32_t* pairs;
   std::uint16_t *low_row, *high_row;

@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     }
     store(out, gradient + column);
   });
-  // The thread that wrote the rest of the pack writes the target's gradient. It subtracts in f32,
-  // so that the result is rounded only once.
+  // The thread that wrote the rest of the pack writes the target's gradient. It subtracts
+  // the 1 in f32, so that the result is rounded only once.
   if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
     gradient[target] = narrowed<G>(
         scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);

@@ -1,6 +1,6 @@
 // LayerNorm forward, the gradient of its weights, and softmax. A row is read once into registers
-// and written once; the part of a row that exceeds a block's registers is read again. The fused
-// form gives the same bits as the two kernels it replaces.
+// and written once; the part of a row that exceeds a block's registers is read again. With a
+// residual, one kernel computes residual + dropout(x) and its norm, with the bits of two kernels.
 #include "shoal/kernels/cuda/norm_rows.cuh"
 
 namespace shoal::kernels {

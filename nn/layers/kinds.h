@@ -17,7 +17,7 @@ class LinearLike : public Module {  // a product with a weight
 class NormLike : public Module {  // normalises the last dimension
  public:
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
-  // Returns x, the continuing residual, and norm(x).
+  // Returns sum = x, since the residual goes on unchanged, and normed = norm(x).
   virtual ResidualNorm fork(Context& context, const Value& x);
   // sum = residual + dropout(branch), normed = norm(sum). Layers may fuse it.
   virtual ResidualNorm forward(Context& context, const Value& residual, const Value& branch,

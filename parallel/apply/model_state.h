@@ -90,9 +90,9 @@ class ModelState {
   ModelState() = default;
 };
 
-// One group per tied set: all ranks that hold part `part` of `parts` of the set's gradients, over
-// all copies. Null if this rank holds none. A single group makes one sum. With a sum per replica,
-// three or more summands could be added in different orders, and replicas would drift apart.
+// For each tied set, the group of all ranks, over all replicas and stages, that hold gradient part
+// number `part` (of `parts`). Null if this rank holds none. There is one group, not one for each
+// replica, since replicas could add three or more terms in different orders and drift apart.
 // Collective over the mesh.
 std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
     const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);

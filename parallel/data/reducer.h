@@ -75,7 +75,8 @@ class Reducer {
   // stay valid as long as a Tensor refers to them and the communicator lives.
   Reducer(std::span<nn::Parameter* const> parameters, collectives::Communicator& communicator,
           const ReducerOptions& options = {});
-  // The same with another reduction; below, "the sum over all ranks" then means its result.
+  // The same with another reduction than the sum over all ranks. Where comments below say "the sum
+  // over all ranks", they mean the result of `reduction`.
   Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
           const ReducerOptions& options = {});
   // The same with buckets that the caller planned for the trainable parameters. Their lengths must

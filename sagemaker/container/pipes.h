@@ -25,7 +25,8 @@ void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop);
 // so they wait. The process that started the ranks must end them.
 class PipeFanOut {
  public:
-  // `stop` must outlive this object: the signal that ends the job, 0 until then.
+  // `stop` is the number of the signal that ends the job, 0 until it arrives. It must outlive this
+  // object.
   PipeFanOut(const PipedChannel& channel, const std::atomic<int>& stop);
   ~PipeFanOut();
   // A failure that happened before the signal; nullopt: none. Thread-safe.

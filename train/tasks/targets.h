@@ -45,8 +45,8 @@ nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::i
 Tensor needed_mask(const Tensor& mask,
                    const std::function<bool(std::int64_t row, std::int64_t position)>& counts);
 // Turns the mask u8 [B, T] into numbers of keys, i32 [B], if each row is a text followed by
-// padding; otherwise returns it unchanged. Attention then skips the keys after the last, and
-// cuDNN's kernels apply.
+// padding; otherwise returns it unchanged. Attention then skips the keys after a row's last
+// visible key, and cuDNN's kernels apply.
 Tensor mask_as_lengths(const Tensor& mask, MemoryResource& memory);
 // Number of targets in a batch's labels.
 std::int64_t count_targets(const Tensor& labels);

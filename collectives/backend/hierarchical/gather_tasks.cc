@@ -3,7 +3,7 @@
 // sends and receives (nodes - 1) / nodes of the buffer, shared equally by its ranks.
 //
 // A host exchanges with all other hosts at once. If it exchanged with one after the other, a late
-// host would hold up two.
+// host would delay both hosts that exchange with it at that moment.
 #include <algorithm>
 #include <span>
 

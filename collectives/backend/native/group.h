@@ -75,8 +75,8 @@ class Group {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_ && page(peer).sleepers.load() != 0) transport::wake_always(page(peer));
   }
-  // Whether the peer, or every other rank, has filled its slot for operation `sequence`. Reads one
-  // cache line per rank, FirstLine.
+  // Whether the peer, or every other rank, has filled its slot for operation `sequence`. Reads only
+  // FirstLine, one cache line per rank.
   bool published(int peer, std::uint32_t sequence) const {
     return slot(peer, sequence).first.place.load(std::memory_order_acquire) ==
            transport::place_of(sequence, 0);

@@ -32,7 +32,7 @@ struct EncoderFamily {
   std::string mapping{};     // the mapping from embedding to hidden_size, below the base
   BlockNames block;
 
-  // Masked LM: decoder(norm(activation(dense(x)))). The decoder is tied and has a bias.
+  // Masked LM: decoder(norm(activation(dense(x)))). The decoder has a bias and may be tied.
   std::string lm_dense, lm_norm, lm_head;
   std::string lm_decoder = "weight";  // an untied decoder's weight, below lm_head
   bool lm_gelu = false;               // always use GELU (erf)
