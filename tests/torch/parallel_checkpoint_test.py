@@ -46,7 +46,8 @@ def run_write(rank, size, config, folder, dtype=torch.float32):
 
 
 def run_shared_folder(rank, size, folder):
-    """The first ranks of two hosts write the file `newest` of one folder at the same time."""
+    """The first ranks of two hosts write the file `newest` of one folder at the same time; it then names a whole
+    checkpoint."""
     model, optimizer = begin({"ddp": True})
     train(model, optimizer, range(1))
     state.mesh._ranks["local"] = [rank]
@@ -58,8 +59,11 @@ def run_shared_folder(rank, size, folder):
         replace(source, target)
 
     with unittest.mock.patch("os.replace", at_once):
-        smp.save_checkpoint(folder, tag="one", model=model, optimizer=optimizer)
-    assert smp.resume_from_checkpoint(folder) is None
+        smp.save_checkpoint(folder, tag="one", model=model, optimizer=optimizer, user_content="one")
+    assert smp.resume_from_checkpoint(folder) == "one"
+    smp.save_checkpoint(folder, tag="whole.bin", partial=False, model=model, user_content="whole")
+    assert smp.resume_from_checkpoint(folder) == "one"
+    assert smp.resume_from_checkpoint(folder, partial=False) == "whole"
     assert not [name for name in os.listdir(folder) if name.endswith(".part")]
 
 
@@ -375,17 +379,21 @@ class Counting(nn.Linear):
 class Reader(nn.Module):
     """Uses a weight that lives on another pipeline rank than the modules around it."""
 
+    calls = 0
+
     def __init__(self, weight):
         super().__init__()
         self.a, self.b = Counting(8, 8), nn.Linear(8, 8)
         self.weight = weight
 
     def forward(self, x):
+        Reader.calls += 1
         return self.b(torch.tanh(nn.functional.linear(self.a(x), self.weight)))
 
 
 def run_reader(rank, size):
-    """Gradients with and without checkpoints, and how often the last rank computes `a` in a step."""
+    """Gradients with and without checkpoints. How often the last rank computes `a`, and the module around it, in a
+    step of two microbatches."""
     smp.init({"partitions": 2, "microbatches": 2, "auto_partition": False, "default_partition": 0})
     found = []
     for use in (False, True):
@@ -402,13 +410,13 @@ def run_reader(rank, size):
         def step(model, x):
             model.backward(model(x).square().mean())
 
-        Counting.calls = 0
+        Counting.calls = Reader.calls = 0
         step(model, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
         assert model.stage_of("1") == 1 and model.stage_of("1.weight") == 0
         found.append({name: p.grad.clone() for name, p in model.local_named_parameters()})
         del model
     assert_same(found[1], found[0])
-    return Counting.calls
+    return Counting.calls, Reader.calls
 
 
 def run_offload(rank, size, horizon):
@@ -482,7 +490,7 @@ class Activations(unittest.TestCase):
         ranks.run(2, run_activations, {**config, "offload_activations": True}, "each")
 
     def test_modules_that_read_a_weight_of_another_rank(self):
-        self.assertEqual(ranks.run(2, run_reader)[1], 4)  # `a` is checkpointed, the module around it is not
+        self.assertEqual(ranks.run(2, run_reader)[1], (4, 2))  # `a` is checkpointed, the module around it is not
 
     def test_offloaded_inputs(self):
         kept, _, expected = unpacked(ranks.run(1, run_offload, 0)[0])

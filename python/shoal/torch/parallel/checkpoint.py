@@ -105,7 +105,8 @@ def load(f: str, map_location: Any = None, partial: bool = True, **arguments: An
     if not isinstance(found, Mapping) or LOCAL not in found:
         if suffix in own:
             return found
-        raise FileNotFoundError(f"there is no file {f}{own[1]}: it was saved with other ranks")
+        raise FileNotFoundError(f"there is no file {f}{own[1]}: it was saved with other ranks; call smp.save() on each "
+                                "rank whose smp.rdp_rank() is 0, and load with the same degrees")
     if suffix in own and is_own_layout(found):
         return found
     return merge_local([_read(f + one, map_location, **arguments)
@@ -160,8 +161,8 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
     else:
         _save_full(path, tag, model, optimizer, user_content, translate_if_full)
 
-    old: list[Any] = [files.together(lambda: _old(path, num_kept_partial_checkpoints)
-                                     if partial and mesh.rank("world") == 0 else [])]
+    old: list[Any] = [files.together(lambda: _partial_ones(path)[:-num_kept_partial_checkpoints]
+                                     if partial and num_kept_partial_checkpoints and mesh.rank("world") == 0 else [])]
     dist.broadcast_object_list(old, 0, group=mesh.group("world"))
 
     def finish() -> None:
@@ -173,16 +174,14 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
     files.together(finish)
 
 
-def _old(path: str, kept: int | None) -> list[str]:
-    """The partial checkpoints that are more than those to keep."""
-    if kept is None:
-        return []
+def _partial_ones(path: str) -> list[str]:
+    """The partial checkpoints, the oldest first."""
     found = []
     for name in os.listdir(path):
         marker = os.path.join(path, name, checkpoint_parts.MARKER)
         if name.endswith("_partial") and os.path.exists(marker):
             found.append((os.stat(marker).st_mtime_ns, name))
-    return [name for _, name in sorted(found)[:-kept]]
+    return [name for _, name in sorted(found)]
 
 
 def _save_full(path: str, tag: str, model: Any, optimizer: Any, user_content: Any, translate: bool) -> None:
@@ -242,9 +241,10 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
         content = smp.resume_from_checkpoint("checkpoints")
         step = content["step"]
 
-    path, tag, partial: as of save_checkpoint(). tag None: the newest. A partial checkpoint may be of any layout, and of
-        a run of `shoal train`, whose output_dir is `path` and whose checkpoint's folder is `tag`. A full one may also
-        be `model.safetensors` of Hugging Face, where there is no file `tag`.
+    path, tag, partial: as of save_checkpoint(). tag None: the newest; of partial ones the newest partial one. A partial
+        checkpoint may be of any layout, and of a run of `shoal train`, whose output_dir is `path` and whose
+        checkpoint's folder is `tag`. A full one may also be `model.safetensors` of Hugging Face, where there is no file
+        `tag`.
     strict: missing and unexpected names are errors.
     load_optimizer: false: the optimizer stays as it is. It has the parameter groups with their learning rates, which
         are there at once, and the loss scale. load_sharded_optimizer_state: false: with a sharded state, only the f32
@@ -267,7 +267,7 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     if not load_sharded_optimizer_state and state.cfg.sharding_level == 0:
         raise ValueError("load_sharded_optimizer_state=False needs a sharded optimizer state (shard_optimizer_state): "
                          "give load_optimizer=False instead")
-    tag = files.together(lambda: _newest(path) if tag is None else tag)
+    tag = files.together(lambda: _newest(path, partial) if tag is None else tag)
     if not partial:
         return _resume_full(path, tag, strict, load_optimizer, not load_sharded_optimizer_state, translate_function)
     own = os.path.join(path, f"{tag}_partial")
@@ -281,11 +281,16 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     return files.together(checkpoint.user_content)
 
 
-def _newest(path: str) -> str:
+def _newest(path: str, partial: bool) -> str:
     newest = os.path.join(path, "newest")
     if os.path.exists(newest):
         with open(newest, encoding="utf-8") as file:
-            return file.read().strip()
+            tag = file.read().strip()
+        if not partial or os.path.isdir(os.path.join(path, f"{tag}_partial")):
+            return tag
+        if found := _partial_ones(path):  # the last one is whole
+            return found[-1].removesuffix("_partial")
+        return tag
     if tag := checkpoint_parts.newest_of_run(path):
         return tag
     raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
