@@ -279,7 +279,7 @@ def _tensors():
 
 
 def freed(rank, size):
-    """Steps leave no tensors and threads, without the garbage collector; a deleted model leaves no modules."""
+    """Without the garbage collector, steps leave no tensors and threads, and a deleted model leaves no modules."""
     smp.init({"partitions": size, "microbatches": 2, "ddp": True})
     model = smp.DistributedModel(net())
     optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.5))
@@ -292,12 +292,11 @@ def freed(rank, size):
             gc.collect()
             gc.disable()
         counts.append((_tensors(), threading.active_count()))
-    gc.enable()
     assert counts[2] == counts[4], counts
     inner = [weakref.ref(module) for module in model.module.modules()]
     del model, optimizer
-    gc.collect()
     assert not any(one() is not None for one in inner)
+    gc.enable()
 
 
 class Steps(unittest.TestCase):

@@ -1,5 +1,6 @@
 """DistributedOptimizer: updates this rank's parameters, and holds f32 masters, the loss scale and the optimizer's
 state."""
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -83,7 +84,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.scaler = _loss_scale(static_loss_scale, dynamic_loss_scale, dynamic_loss_args)
         self.shards: sharding.Shards | sharding.Parts | None = None
         self.overflow = self.step_was_skipped = False
-        self._model = model
+        self._model_ref = weakref.ref(model)  # the model has its optimizer; without a cycle both are freed at once
         self._pieces: list[Piece] | None = None  # None before the partition
         self._of_parameter: dict[int, list[Piece]] = {}
         self._own: set[int] = set()  # ids of this rank's parameters that are in the groups
@@ -95,6 +96,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients.install()
         state.optimizer = model.distributed_optimizer = self
         model.on_partition(self._take_partition)
+
+    @property
+    def _model(self) -> Any:
+        model = self._model_ref()
+        if model is None:
+            raise RuntimeError("the optimizer's DistributedModel is gone: keep it as long as its optimizer")
+        return model
 
     # torch.optim.Optimizer's own attributes are the inner optimizer's.
 
