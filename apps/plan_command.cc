@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "plan_spot_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -371,6 +372,7 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_option("--machine", words->machine, "a machine's name, or its .json")->required();
   command->add_flag("--json", words->json, "each point, as JSON");
   command->callback([&action, words] { action = [words] { return validate(*words); }; });
+  add_plan_spot(*plan, action);
 }
 
 }  // namespace shoal::app
