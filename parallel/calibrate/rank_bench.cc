@@ -19,9 +19,9 @@ double RankBench::time(const std::function<void()>& body) {
     body();
     return seconds_since(start);
   };
-  constexpr double kSeconds = 0.05;  // of one measurement, where a body is short
+  constexpr double kWhole = 0.05;  // of one measurement, where a body is short
   const double first = slowest(once());
-  const int runs = static_cast<int>(std::clamp(kSeconds / std::max(first, 1e-6), 3.0, 15.0));
+  const int runs = static_cast<int>(std::clamp(kWhole / std::max(first, 1e-6), 3.0, 15.0));
   std::vector<double> seconds;
   for (int run = 0; run < runs; ++run) seconds.push_back(once());
   std::ranges::nth_element(seconds, seconds.begin() + runs / 2);
