@@ -29,15 +29,17 @@ constexpr std::array kKeys = {
     // --- pipeline
     SmpKey{"microbatches", "", version1, SmpInteger{&SmpRaw::microbatches}, "1",
            "parts of a rank's batch, which must divide by it"},
-    SmpKey{"pipeline", "", version1,
-           SmpWord{&SmpRaw::pipeline,
-                   "simple|interleaved|1f1b|virtual_interleaved|zero_bubble|zero_bubble_v|"
-                   "_only_forward|simple_only_forward|interleaved_only_forward"},
-           "interleaved",
-           "the schedule. SMP has simple and interleaved, and with `_only_forward` runs that train "
-           "nothing; the others are additions",
-           "simple, interleaved and 1f1b; the others are refused: a module has one backward, and a "
-           "rank one stage"},
+    SmpKey{
+        "pipeline", "", version1,
+        SmpWord{&SmpRaw::pipeline,
+                "simple|interleaved|1f1b|virtual_interleaved|zero_bubble|zero_bubble_v|"
+                "_only_forward|simple_only_forward|interleaved_only_forward"},
+        "interleaved",
+        "the schedule. SMP has simple and interleaved, and with `_only_forward` runs that train "
+        "nothing; the others are additions",
+        "simple, interleaved and 1f1b; `_only_forward` adds nothing to them, since the script "
+        "says what a step does. The others are refused: a module has one backward, and a rank one "
+        "stage"},
     SmpKey{"virtual_pipeline_parallel_degree", "virtual_pipeline_model_parallel_size", ours,
            SmpInteger{&SmpRaw::virtual_pipeline_parallel_degree}, "1; 2 for zero_bubble_v",
            "stages a rank (Megatron's name) of virtual_interleaved, at least 2",
