@@ -44,7 +44,8 @@ int run(int argc, char** argv) {
                  "whether that is a build for GPUs, as this one is or is not (true, false)");
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
   app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");
-  app.add_option("--ssh", options.hosts.ssh, "the program by which it tells hosts how it ended");
+  app.add_option("--ssh", options.hosts.ssh,
+                 "the program by which it gives hosts the job token and tells them how it ended");
   app.add_option("--ssh-keygen", options.hosts.ssh_keygen,
                  "the program that makes this host's key");
   app.add_option("--ssh-keyscan", options.hosts.ssh_keyscan,

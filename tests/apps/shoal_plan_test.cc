@@ -104,7 +104,8 @@ TEST_F(ShoalPlan, PicksTheFastestMeasuredLayout) {
     double predicted = 1e30, taken = 0, best = 1e30;
   };
   std::map<std::string, Group> groups;
-  for (const auto& point : nlohmann::json::parse(result.out)["points"]) {
+  const auto answer = nlohmann::json::parse(result.out);
+  for (const auto& point : answer["points"]) {
     const double predicted = point["predicted_ms"], measured = point["measured_ms"];
     Group& group = groups[fmt::format("{} wide on {} GPUs", point["hidden"].get<int>(),
                                       point["gpus"].get<int>())];

@@ -395,6 +395,8 @@ TEST_F(Train, TrainsOnTwoHosts) {
   fill(ml, hyperparameters(3, {{"sagemaker_distributed_dataparallel_enabled", "true"}}));
   const Greeter ssh("SSH-2.0-test\r\n");
   script(ml.path("sshd"), "echo started > " + ml.path("sshd-started") + "\n");
+  // The last word is the command for the other host, which is this one.
+  script(ml.path("ssh"), "for command; do :; done\nexec sh -c \"$command\"\n");
   script(ml.path("mpirun"), "echo \"$*\" > " + ml.path("words") +
                                 "\nwhile [ \"$1\" != \"" SHOAL_PROGRAM
                                 "\" ]; do\n  case \"$1\" in -np) ranks=$2 ;; MASTER_ADDR=*) export "
@@ -407,12 +409,15 @@ TEST_F(Train, TrainsOnTwoHosts) {
                                 "for pid in $pids; do wait $pid || exit $?; done\n");
   ProgramOptions options;
   options.environment = {fmt::format("MASTER_PORT={}", testing::free_port())};
-  const ProgramResult result = train(ml,
-                                     {"--mpirun", ml.path("mpirun"), "--sshd", ml.path("sshd"),
-                                      "--ssh-port", std::to_string(ssh.port())},
-                                     options);
+  const ProgramResult result =
+      train(ml,
+            {"--mpirun", ml.path("mpirun"), "--sshd", ml.path("sshd"), "--ssh", ml.path("ssh"),
+             "--ssh-port", std::to_string(ssh.port())},
+            options);
   ASSERT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_TRUE(fs::exists(ml.path("sshd-started")));
+  EXPECT_EQ(fs::status(ml.path("ssh-keys/job-token")).permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
   EXPECT_EQ(read_text_file(ml.path("ssh-keys/authorized_keys")), "");  // nobody logs in here
   EXPECT_THAT(read_text_file(ml.path("words")),
               HasSubstr("plm_rsh_args -i " + ml.path("ssh-keys/key")));
