@@ -103,8 +103,8 @@ struct ParallelPlan {
 ScheduleOptions schedule_options(const ParallelPlan& plan, bool forward_only = false);
 
 // The cut that plan.pipeline.partition describes. `units` must be equal on every rank;
-// `bytes_per_parameter` as in PartitionOptions. `schedule`: the plan's; null: it is made here. Reads
-// partition.file if `load` is set. Throws invalid_argument with the unit or stage at fault;
+// `bytes_per_parameter` as in PartitionOptions. `schedule`: the plan's; null: it is made here.
+// Reads partition.file if `load` is set. Throws invalid_argument with the unit or stage at fault;
 // not_found or corrupt_data for the file.
 Partition choose_partition(const ParallelPlan& plan, std::span<const UnitCost> units,
                            double bytes_per_parameter = 16, const Schedule* schedule = nullptr);
