@@ -583,8 +583,7 @@ class Pipelines(unittest.TestCase):
                 time.sleep(0.2 if self.calls % 2 == 0 else 0)
                 return super().forward(x).relu()
 
-        model = nn.Sequential(Delayed(8, 8), nn.Linear(8, 8))
-        trace = Trace()
+        model, trace = nn.Sequential(Delayed(8, 8), nn.Linear(8, 8)), Trace()
         trace.run(list(model.modules()), lambda: model(torch.ones(4, 8)))
         self.assertLess(trace.seconds[1], 0.1)
         self.assertEqual(trace.bytes[1], 2 * 4 * 8 * 4)  # input and output
