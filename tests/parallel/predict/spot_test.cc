@@ -210,7 +210,7 @@ TEST(SpotReplay, EndsARunThatNeverReachesACheckpoint) {
 TEST(SpotReplay, EqualsTheSimulationOnMadeTraces) {
   std::mt19937 random(7);
   const auto pick = [&random](int low, int high) {
-    return static_cast<int>(low + random() % static_cast<unsigned>(high - low + 1));
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
   };
   for (int round = 0; round < 400; ++round) {
     SpotTrace trace = trace_of({}, pick(1, 60));
@@ -236,7 +236,7 @@ TEST(SpotReplay, EqualsTheSimulationOnMadeTraces) {
     job.deadline =
         job.restart + job.work + cycles * job.checkpoint + (round % 5 == 0 ? 0 : pick(0, 3000));
     for (const SpotPolicy policy : kSpotPolicies)
-      for (const std::size_t start : {0, 17, 123, 299}) {
+      for (const std::size_t start : {0U, 17U, 123U, 299U}) {
         expect_equal(trace, job, policy, start);
         if (HasFatalFailure()) return;
       }
