@@ -10,8 +10,10 @@
 namespace shoal::collectives::native {
 namespace {
 
-// Polls of the peers' lines alone, before everything else is polled too: about 2 us.
-constexpr int kLooks = 64;
+// Polls of the peers' lines alone, before everything else is polled too: about 2 us. The first
+// polls follow each other without a pause, because a pause of 140 cycles is half as long as an
+// exchange.
+constexpr int kLooks = 64, kLooksWithoutPause = 16;
 
 // If the compiler targets generic x86-64, __builtin_prefetch for writing prefetches for reading.
 void take_for_writing(const std::byte* line) {
@@ -104,7 +106,7 @@ bool Engine::exchange_soon(QueuedOperation& operation) {
       });
       return done;
     }
-    transport::relax();
+    if (look >= kLooksWithoutPause) transport::relax();
   }
   return false;
 }
