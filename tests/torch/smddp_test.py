@@ -43,13 +43,13 @@ assert sys.argv[1:] == ["one", "--two"], sys.argv
 assert os.environ["ACCELERATE_USE_CPU"] == "true"
 dist.init_process_group("gloo")
 assert dist.get_backend() == "gloo"
+dist.monitored_barrier()  # it uses rank 0's store, so the ranks meet again before rank 0 exits
 for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
     assert type(group._get_backend(torch.device("cpu"))).__name__ == "ProcessGroupShoal"
     tensor = torch.ones(3)
     dist.all_reduce(tensor, group=group)
     assert tensor.sum() == 6
     assert dist.get_process_group_ranks(group) == [0, 1]
-dist.monitored_barrier()
 dist.destroy_process_group()
 """
 
