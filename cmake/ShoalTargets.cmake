@@ -4,6 +4,10 @@ include(GNUInstallDirs)
 # declare in unnamed namespaces must therefore differ.
 function(shoal_batches target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+  if(SHOAL_UNITY)
+    # GCC takes the sources of a batch for headers, and warns of them wrongly. Other builds show the warnings.
+    target_compile_options(${target} PRIVATE -w)
+  endif()
 endfunction()
 
 # shoal_library(NAME [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
