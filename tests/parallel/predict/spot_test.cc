@@ -303,6 +303,17 @@ TEST(SpotOutcome, IsTheMeanAndThePercentileOverAllStarts) {
   EXPECT_EQ(outcome(trace, job, SpotPolicy::uniform_progress).late, 0U);
 }
 
+// Spot instances come once in 20 samples, so the runs finish after 1, 2, ... 20 samples.
+TEST(SpotOutcome, PercentilesAreByNearestRank) {
+  std::vector<int> instances(20, 0);
+  instances.back() = 1;
+  const SpotJob job{.work = 10, .price = 1, .spot_price = 1};
+  const SpotOutcome all = outcome(trace_of(instances), job, SpotPolicy::spot);
+  EXPECT_DOUBLE_EQ(all.mean.finish, 105);
+  EXPECT_DOUBLE_EQ(all.p95_finish, 190);
+  EXPECT_DOUBLE_EQ(all.last_finish, 200);
+}
+
 TEST(CheckpointInterval, IsDalys) {
   // Daly (2006): sqrt(2 d M) (1 + sqrt(d/2M)/3 + d/18M) - d.
   EXPECT_EQ(checkpoint_interval(0, 7200), 0);
