@@ -95,15 +95,16 @@ class Hub {
     token_ = token_.with(own.secret);
     of_.store.set(of_.prefix + kHub, to_card(own));
     auto next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
-    while (!absent().empty()) {
+    for (;;) {
       await_data(listener.get());
       accept_strangers(listener.get());
       for (auto stranger = strangers_.begin(); stranger != strangers_.end();)
         stranger = advance(*stranger) ? std::next(stranger) : strangers_.erase(stranger);
+      if (absent().empty()) break;
       if (of_.deadline.passed()) give_up(missing_ranks(0, absent()));
       if (!next_look.passed()) continue;
       next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
-      if (const auto told = of_.store.try_get(of_.prefix + kUnreached); told && !absent().empty())
+      if (const auto told = of_.store.try_get(of_.prefix + kUnreached))
         give_up(Error(ErrorCode::unavailable, *told, "look at that rank's own output")
                     .at_rank(0)
                     .with_peer(absent().front())
@@ -124,8 +125,15 @@ class Hub {
 
   Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
+  // The oldest stranger goes if one more comes, but not before a rank's handshake could have ended.
+  // A rank that is turned away tries again.
+  bool is_full() const {
+    return strangers_.size() == kMaxStrangers &&
+           seconds_since(strangers_.front().accepted) < deadlines::kShortestGreeting;
+  }
+
   void await_data(int listener) {
-    std::vector<pollfd> entries{{listener, POLLIN, 0}};
+    std::vector<pollfd> entries{{listener, static_cast<short>(is_full() ? 0 : POLLIN), 0}};
     for (const Stranger& stranger : strangers_)
       entries.push_back({stranger.connection.fd.get(), POLLIN, 0});
     (void)poll(entries.data(), entries.size(),
@@ -134,11 +142,7 @@ class Hub {
 
   void accept_strangers(int listener) {
     for (;;) {
-      if (strangers_.size() == kMaxStrangers) {
-        // The oldest goes, but not before a rank's handshake could have ended; a rank tries again.
-        if (seconds_since(strangers_.front().accepted) < deadlines::kShortestGreeting) return;
-        strangers_.pop_front();
-      }
+      if (is_full()) return;
       FileDescriptor fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
         throw Error(ErrorCode::io,
@@ -149,6 +153,7 @@ class Hub {
             .in_operation("make_communicator");
       if (!fd) return;
       prepare(fd.get());
+      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
       strangers_.push_back({{}, handshake::Server(token_, kPurpose)});
       strangers_.back().connection.fd = std::move(fd);
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,11 +61,18 @@ JobToken JobToken::of_environment() {
   return path.empty() ? JobToken() : read(path);
 }
 
-std::string JobToken::make() {
+std::string JobToken::write_new(const std::string& path) {
   std::string text;
   for (const char byte : random_bytes(kDigits / 2))
     text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text + "\n";
+  text += '\n';
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  errno = file.get() < 0 ? errno : ENOSPC;  // the reason of a short write
+  if (file.get() < 0 ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::fsync(file.get()) != 0)
+    throw_error(ErrorCode::io, "cannot write a token to {}: {}", path, std::strerror(errno));
+  return text;
 }
 
 std::string JobToken::proof(std::string_view text) const { return hmac_sha256(secret_, text); }

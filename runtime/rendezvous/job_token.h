@@ -26,8 +26,9 @@ class JobToken {
   static JobToken read(const std::string& path);
   // Reads SHOAL_JOB_TOKEN_FILE; no secret if it is not set.
   static JobToken of_environment();
-  // The contents of a new token file: 256 random bits.
-  static std::string make();
+  // Makes a secret of 256 random bits and writes it to a new file, which only its owner can read.
+  // Returns the file's contents. Throws io, also if the file exists: a running job may use it.
+  static std::string write_new(const std::string& path);
 
   bool is_secret() const { return !secret_.empty(); }
   // A token for sockets of one kind: it also depends on `more`, which the two ends share.

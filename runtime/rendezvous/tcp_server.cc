@@ -24,6 +24,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/descriptor.h"
 #include "shoal/runtime/rendezvous/store_internal.h"
 #include "shoal/runtime/rendezvous/tcp_protocol.h"
 
@@ -181,80 +182,86 @@ class TcpStoreServer::Impl {
     listeners_.clear();
   }
 
+  // Nothing that a client does may end this thread, and with it the job.
   void serve() {
-    std::vector<pollfd> polled;
-    std::vector<Connection*> who;
     while (!stop_) {
-      polled.clear();
-      who.clear();
-      polled.push_back({wake_, POLLIN, 0});
-      // Without free descriptors accept() keeps failing, and strangers may fill all places, so the
-      // queue is not polled for a while.
-      const bool accepting = Clock::now() >= accept_again_;
-      for (const int fd : listeners_)
-        polled.push_back({fd, static_cast<short>(accepting ? POLLIN : 0), 0});
-      for (Connection& connection : connections_) {
-        const bool writes = connection.sent < connection.out.size();
-        polled.push_back(
-            {connection.fd, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
-        who.push_back(&connection);
+      try {
+        turn();
+      } catch (const std::exception& problem) {  // memory ran out, for example
+        log::warn("tcp store: {}", problem.what());
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
-      if (::poll(polled.data(), static_cast<nfds_t>(polled.size()), accepting ? 1000 : 10) < 0 &&
-          errno != EINTR)
-        return;
-      const std::size_t first = 1 + listeners_.size();
-      for (std::size_t i = 0; i < who.size(); ++i) {
-        const short events = polled[first + i].revents;
-        try {
-          if (events & POLLOUT) flush(*who[i]);
-          if (events & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) receive(*who[i]);
-        } catch (const std::exception& problem) {  // memory ran out, for example
-          log::warn("tcp store: a request failed ({}); its connection is closed", problem.what());
-          refuse(*who[i]);
-        }
-      }
-      for (std::size_t i = 0; i < listeners_.size(); ++i)
-        if (polled[1 + i].revents & POLLIN) accept_all(listeners_[i]);
-      drop_stalled();
-      connections_.remove_if([](const Connection& connection) {
-        if (connection.closed) ::close(connection.fd);
-        return connection.closed;
-      });
-      connected_ = static_cast<int>(connections_.size());
     }
+  }
+
+  void turn() {
+    std::vector<pollfd> polled{{wake_, POLLIN, 0}};
+    std::vector<Connection*> who;
+    // Without free descriptors accept() keeps failing, and strangers may fill all places, so the
+    // queue is not polled for a while.
+    const bool accepting = Clock::now() >= accept_again_;
+    for (const int fd : listeners_)
+      polled.push_back({fd, static_cast<short>(accepting ? POLLIN : 0), 0});
+    for (Connection& connection : connections_) {
+      const bool writes = connection.sent < connection.out.size();
+      polled.push_back({connection.fd, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+      who.push_back(&connection);
+    }
+    if (::poll(polled.data(), static_cast<nfds_t>(polled.size()), accepting ? 1000 : 10) < 0) {
+      if (errno == EINTR) return;
+      throw_error(ErrorCode::io, "poll: {}", std::strerror(errno));
+    }
+    const std::size_t first = 1 + listeners_.size();
+    for (std::size_t i = 0; i < who.size(); ++i) {
+      const short events = polled[first + i].revents;
+      try {
+        if (events & POLLOUT) flush(*who[i]);
+        if (events & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) receive(*who[i]);
+      } catch (const std::exception& problem) {
+        log::warn("tcp store: a request failed ({}); its connection is closed", problem.what());
+        refuse(*who[i]);
+      }
+    }
+    for (std::size_t i = 0; i < listeners_.size(); ++i)
+      if (polled[1 + i].revents & POLLIN) accept_all(listeners_[i]);
+    drop_stalled();
+    connections_.remove_if([](const Connection& connection) {
+      if (connection.closed) ::close(connection.fd);
+      return connection.closed;
+    });
+    connected_ = static_cast<int>(connections_.size());
   }
 
   void accept_all(int listener) {
     for (;;) {
-      if (!make_room_for_stranger()) {
+      Connection* const leaves = oldest_stranger_of_too_many();
+      if (leaves && seconds_since(leaves->accepted) < deadlines::kShortestGreeting) {
         accept_again_ = Clock::now() + std::chrono::milliseconds(10);
         return;
       }
-      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (fd < 0) {
+      Descriptor fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd.get() < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno != EAGAIN) accept_again_ = Clock::now() + std::chrono::milliseconds(100);
         return;
       }
+      if (leaves) refuse(*leaves);
       const int yes = 1;
-      ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-      ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-      connections_.emplace_back(token_).fd = fd;
+      ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+      connections_.emplace_back(token_).fd = fd.release();
     }
   }
 
-  // Returns true if one more stranger can stay. The oldest goes first, but not before a rank's
-  // handshake could have ended; a rank that is turned away connects again.
-  bool make_room_for_stranger() {
+  // The stranger that goes if one more comes, because kMaxStrangers wait; null: none has to go. It
+  // stays until a rank's handshake could have ended. A rank that is turned away connects again.
+  Connection* oldest_stranger_of_too_many() {
     const auto waits = [](const Connection& connection) {
       return connection.is_stranger() && !connection.closed;
     };
     if (static_cast<std::size_t>(std::ranges::count_if(connections_, waits)) < kMaxStrangers)
-      return true;
-    Connection& oldest = *std::ranges::find_if(connections_, waits);
-    if (seconds_since(oldest.accepted) < deadlines::kShortestGreeting) return false;
-    refuse(oldest);
-    return true;
+      return nullptr;
+    return &*std::ranges::find_if(connections_, waits);
   }
 
   void refuse(Connection& connection) {

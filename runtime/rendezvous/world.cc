@@ -371,8 +371,9 @@ void check_torchrun_against_slurm(const World& world, const Variables& variables
                 "unset RANK and WORLD_SIZE under srun");
 }
 
-// Ranks are about to meet over the network without a job token.
-void warn_of_open_door(const World& world) {
+// Ranks are about to meet over the network without a job token: throws, or warns if the user
+// accepts that.
+void check_open_door(const World& world) {
   if (!env::get_boolean(env::kInsecure))
     throw Error(ErrorCode::unavailable,
                 fmt::format("{} ranks would meet at {}, port {}, without a job token: whoever "
@@ -474,7 +475,7 @@ std::shared_ptr<Store> make_store(const World& world, Deadline deadline) {
   const bool shares_host = world.is_single_host() && is_local_address(world.master_addr);
   const std::string address = shares_host ? "127.0.0.1" : world.master_addr;
   const JobToken token = JobToken::of_environment();
-  if (!is_loopback(address) && !token.is_secret()) warn_of_open_door(world);
+  if (!is_loopback(address) && !token.is_secret()) check_open_door(world);
   return make_tcp_store(address, world.master_port, world.rank == 0, world.size, deadline,
                         world.rank, token);
 }

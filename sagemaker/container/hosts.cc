@@ -23,7 +23,6 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
-#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/process/process.h"
 
@@ -126,10 +125,12 @@ bool process_runs(const std::string& name) {
   return false;
 }
 
-std::vector<std::string> send_file(const std::vector<std::string>& hosts, const std::string& from,
-                                   const std::string& to, const HostRules& rules) {
-  // Renamed at the end, so that a waiting host reads the complete file. The file goes through ssh's
-  // standard input, since other processes can read a command line.
+std::vector<std::string> send_file(const std::vector<std::string>& hosts,
+                                   const std::string& contents, const std::string& to,
+                                   const HostRules& rules) {
+  // Renamed at the end, so that a waiting host reads the complete file. Other users can read a
+  // command line, but not a process's variables, so the contents go to ssh from a variable. They do
+  // not go through a file here, because a full disk may be what the hosts are told.
   const std::string command =
       fmt::format("umask 077 && cat > {0}.new && mv {0}.new {0}", quoted(to));
   std::vector<std::future<bool>> sent;
@@ -137,13 +138,13 @@ std::vector<std::string> send_file(const std::vector<std::string>& hosts, const 
     sent.push_back(std::async(std::launch::async, [&] {
       try {
         std::vector<std::string> words = ssh_options(rules);
-        words.insert(words.begin(), {"/bin/sh", "-c", "exec \"$@\" < \"$0\"", from, rules.ssh, "-x",
-                                     "-p", std::to_string(rules.ssh_port)});
+        words.insert(words.begin(), {"/bin/sh", "-c", "printf %s \"$FILE_CONTENTS\" | \"$@\"", "sh",
+                                     rules.ssh, "-x", "-p", std::to_string(rules.ssh_port)});
         words.insert(words.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
                                    "ServerAliveInterval=5", host, command});
-        return run_process(words).status == 0;
+        return run_process(words, {.environment = {"FILE_CONTENTS=" + contents}}).status == 0;
       } catch (const Error&) {
-        return false;  // ssh is not installed
+        return false;  // there is no shell
       }
     }));
   std::vector<std::string> missed;
@@ -154,9 +155,7 @@ std::vector<std::string> send_file(const std::vector<std::string>& hosts, const 
 
 std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
                                      const Ending& ending, const HostRules& rules) {
-  const ScratchDirectory own;
-  write_file(own / "ending", fmt::format("{}\n{}", ending.status, ending.reason));
-  return send_file(hosts, own / "ending", path, rules);
+  return send_file(hosts, fmt::format("{}\n{}", ending.status, ending.reason), path, rules);
 }
 
 std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,

@@ -35,10 +35,11 @@ void wait_for_hosts(const std::vector<std::string>& hosts, const HostRules& rule
 // True if a process of this name runs on this host.
 bool process_runs(const std::string& name);
 
-// Copies a file of this host to `to` on each of `hosts` by ssh, in parallel. Only the owner may
-// read the copies. Returns the hosts that could not be reached.
-std::vector<std::string> send_file(const std::vector<std::string>& hosts, const std::string& from,
-                                   const std::string& to, const HostRules& rules);
+// Writes `contents` (text of at most 100 KiB) to the file `to` on each of `hosts` by ssh, in
+// parallel. Only the owner may read the files. Returns the hosts that could not be reached.
+std::vector<std::string> send_file(const std::vector<std::string>& hosts,
+                                   const std::string& contents, const std::string& to,
+                                   const HostRules& rules);
 
 // How mpirun ended on the first host. Workers cannot observe it: they run only orted, which also
 // ends after a failure.

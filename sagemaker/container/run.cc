@@ -1,18 +1,14 @@
 #include "shoal/sagemaker/container/run.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <sys/stat.h>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
@@ -142,10 +138,7 @@ std::string token_file(const ContainerOptions& options) {
 
 void share_job_token(const std::vector<std::string>& workers, const ContainerOptions& options) {
   const std::string path = token_file(options);
-  write_file(path, JobToken::make());
-  if (::chmod(path.c_str(), 0600) != 0)
-    throw_error(ErrorCode::io, "cannot change the mode of {}: {}", path, std::strerror(errno));
-  const auto missed = send_file(workers, path, path, options.hosts);
+  const auto missed = send_file(workers, JobToken::write_new(path), path, options.hosts);
   if (!missed.empty())
     throw Error(ErrorCode::unavailable,
                 fmt::format("host {} could not be given the job's token by ssh", missed.front()),

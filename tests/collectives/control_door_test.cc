@@ -12,7 +12,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include "shoal/collectives/transport/control_meeting.h"
 #include "shoal/runtime/base/error.h"
@@ -29,8 +28,7 @@ using ::testing::HasSubstr;
 class ControlDoor : public ::testing::Test {
  protected:
   ControlDoor() {
-    write_file(folder_ / "token", JobToken::make());
-    EXPECT_EQ(::chmod((folder_ / "token").c_str(), 0600), 0);
+    JobToken::write_new(folder_ / "token");
     EXPECT_EQ(::setenv("SHOAL_JOB_TOKEN_FILE", (folder_ / "token").c_str(), 1), 0);
   }
   ~ControlDoor() override { ::unsetenv("SHOAL_JOB_TOKEN_FILE"); }
@@ -116,7 +114,8 @@ TEST_F(ControlDoor, SilentStrangersDelayNoRank) {
 TEST_F(ControlDoor, ARankWithAnotherTokenIsMissed) {
   auto hub = meets(0, 2);
   read_card();
-  write_file(folder_ / "token", JobToken::make());
+  remove_file(folder_ / "token");
+  JobToken::write_new(folder_ / "token");
   auto guest = meets(1, 2);
   try {
     (void)hub.get();

@@ -58,8 +58,7 @@ TEST(JobToken, IsReadFromAPrivateFileOf64Digits) {
     std::ofstream(path) << text;
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
   };
-  const std::string text = JobToken::make();
-  write(text, 0600);
+  const std::string text = JobToken::write_new(path);
   const JobToken token = JobToken::read(path);
   EXPECT_TRUE(token.is_secret());
   EXPECT_EQ(token.proof("x"), JobToken(text.substr(0, 64)).proof("x"));
@@ -75,9 +74,13 @@ TEST(JobToken, IsReadFromAPrivateFileOf64Digits) {
 }
 
 TEST(JobToken, IsNewEachTime) {
+  const ScratchDirectory folder;
   std::set<std::string> all;
-  for (int i = 0; i < 100; ++i) all.insert(JobToken::make());
-  EXPECT_EQ(all.size(), 100u);
+  for (int i = 0; i < 20; ++i)
+    all.insert(JobToken::write_new(folder / "token" + std::to_string(i)));
+  EXPECT_EQ(all.size(), 20u);
+  EXPECT_THAT(why([&] { JobToken::write_new(folder / "token0"); }), HasSubstr("exists"));
+  EXPECT_THAT(why([&] { JobToken::write_new("/dev/full/token"); }), HasSubstr("/dev/full/token"));
 }
 
 // A client and a server of one handshake; true if both are satisfied.
@@ -211,6 +214,18 @@ TEST(Door, IdleStrangersNeitherStayNorKeepRanksOut) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   EXPECT_TRUE(idle.back()->closed_by_server());
+}
+
+TEST(Door, OneMoreStrangerTurnsAwayOneOnly) {
+  const House house;
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 64; ++i) idle.push_back(std::make_unique<RawClient>(house.server.port()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(house.server.refused_connections(), 0);
+  idle.push_back(std::make_unique<RawClient>(house.server.port()));
+  EXPECT_TRUE(idle.front()->closed_by_server());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(house.server.refused_connections(), 1);
 }
 
 TEST(Door, RanksMeetWhileStrangersKnock) {
