@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/torch/allocator.h"
 #include "shoal/torch/store.h"
 
@@ -427,15 +428,21 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
     } catch (const Error& error) {
       verdict = error.what();
     }
+    try {
+      adapted_->set(fmt::format("{}/{}/read", prefix, rank_), "");
+    } catch (const Error& gone) {
+      log::debug("rank 0 cannot be told that its verdict was read: {}", gone.what());
+    }
     if (verdict == "all came") return;
     refuse(
         fmt::format("Rank {} successfully reached monitoredBarrier, but received errors while "
                     "waiting for send/recv from rank 0: {}",
                     rank_, verdict));
   }
-  std::vector<int> missing;
+  std::vector<int> missing, came;
   for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) try {
       adapted_->get(fmt::format("{}/{}", prefix, rank), deadline);
+      came.push_back(rank);
     } catch (const Error&) {
       missing.push_back(rank);
     }
@@ -446,6 +453,13 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
                           std::llround(1e3 * longest),
                           longest > 0 ? "" : "; Rank 0 timed out in monitoredBarrier");
   translating([&] { adapted_->set(prefix + "/verdict", verdict); });
+  // This rank may serve the store, and end next, so it waits until the others have read it.
+  const Deadline courtesy = Deadline::in_seconds(deadlines::kStoreCourtesy);
+  for (const int rank : came) try {
+      adapted_->get(fmt::format("{}/{}/read", prefix, rank), courtesy);
+    } catch (const Error& late) {
+      log::debug("rank {} has not read the verdict of monitoredBarrier: {}", rank, late.what());
+    }
   if (!missing.empty()) refuse(verdict);
 }
 

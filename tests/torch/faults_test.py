@@ -1,6 +1,7 @@
 """Every survivor of a fault gets a Python exception that names it; no process hangs at its end."""
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,18 @@ def all_leave(rank, size):
         assert time.monotonic() - began < DEADLINE / 2
     else:
         raise AssertionError("a message from nobody")
+
+
+def monitored(rank, size, port):
+    """Rank 0 serves the store and ends at once."""
+    dist.destroy_process_group()
+    dist.init_process_group("shoal", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+                            timeout=timedelta(seconds=DEADLINE))
+    if rank == 1:
+        time.sleep(0.3)
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=DEADLINE), wait_all_ranks=False)
+    if rank == 0:
+        os._exit(0)
 
 
 def all_failed(rank, peers):
@@ -259,6 +272,15 @@ class Faults(unittest.TestCase):
     def test_leaving_beside_receives_from_any_rank(self):
         ranks.run(3, leaves_early)
         ranks.run(3, all_leave)
+
+    def test_rank_0_may_end_after_a_monitored_barrier(self):
+        with socket.socket() as probe, tempfile.TemporaryDirectory() as directory:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            probe.close()
+            started = ranks.start(4, monitored, port, timeout=DEADLINE, path=os.path.join(directory, "store"))
+            results = ranks.collect(started, 30)
+        self.assertEqual([result and result[0] for result in results], [None, True, True, True], results)
 
     @unittest.skipUnless(hasattr(dist, "shrink_group"), "this PyTorch cannot shrink groups")
     def test_shrink(self):
