@@ -27,8 +27,9 @@ bool NodeTask::advance(bool background) {
   moved = advance_node(Lane::reduce) || moved;
   moved = advance_node(Lane::gather) || moved;
   if (states_[0].over && states_[1].over && rail_over()) {
-    levels_->completed.fetch_add(1);
+    // In this order, so that a reader of both never sees an operation without its thread.
     if (background) levels_->by_progress_thread.fetch_add(1);
+    levels_->completed.fetch_add(1);
     set_done();
   }
   return moved;

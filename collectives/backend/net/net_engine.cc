@@ -439,8 +439,9 @@ void NetEngine::finish(Channel& channel, NetOperation& operation) {
   channel.bytes_running -= operation.bytes;
   if (operation.flight) static_cast<InFlight&>(operation).note_finished();
   if (!operation.internal) {
-    channel.completed.fetch_add(1);
+    // In this order, so that a reader of both never sees an operation without its thread.
     if (background_) channel.by_progress_thread.fetch_add(1);
+    channel.completed.fetch_add(1);
   }
   progress_.count_in_flight(-1);
   operation.finish();

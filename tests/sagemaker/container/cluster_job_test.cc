@@ -159,7 +159,7 @@ std::int64_t first_step(const std::vector<HostEnd>& ends) {
 
 // Of play_host: when so many steps of this start were logged, and a moment later.
 std::vector<std::string> after_steps(std::int64_t steps, double seconds) {
-  return {"PLAY_WHEN='loss': ", fmt::format("PLAY_LINES={}", steps),
+  return {"PLAY_WHEN='loss': ", fmt::format("PLAY_TIMES={}", steps),
           fmt::format("PLAY_AFTER={:.3f}", seconds)};
 }
 

@@ -114,7 +114,7 @@ TEST_F(PlainScript, SaysOnBothHostsWhyItFailed) {
 
 TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
   Job job(script_job("ranks.py", data_parallel({{"mode", "\"stop\""}})));
-  for (const HostEnd& end : run(job, {"PLAY_WHEN=ready", "PLAY_LINES=4", "PLAY_TERM=yes"})) {
+  for (const HostEnd& end : run(job, {"PLAY_WHEN=ready", "PLAY_TIMES=4", "PLAY_TERM=yes"})) {
     EXPECT_EQ(end.status, "143") << end.said();
     EXPECT_EQ(end.failure, "");
   }
