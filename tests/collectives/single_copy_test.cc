@@ -1,9 +1,13 @@
 // Collectives on ordinary buffers of different processes, which the kernel copies between
 // (process_memory.h): results, what a forbidden copy falls back to, and how it ends.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <fstream>
 #include <initializer_list>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -14,6 +18,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -134,6 +139,74 @@ TEST_F(SingleCopy, TakesNoBounceSlots) {
     const CommunicatorStatistics s = communicator->statistics();
     require(s.zero_copy == 1 && s.bounced == 0 && s.bounced_bytes == 0,
             fmt::format("{} by the kernel, {} bounced", s.zero_copy, s.bounced));
+  });
+  expect_success(ranks, 60);
+}
+
+// Ordinary memory of whole huge pages, in small pages so far.
+class SmallPages {
+ public:
+  static constexpr std::size_t kBytes = 8 << 20, kHugePage = 2 << 20;
+  SmallPages() {
+    void* mapped = mmap(nullptr, kBytes + kHugePage, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(mapped != MAP_FAILED, "no memory");
+    const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+    values_ = reinterpret_cast<float*>((begin + kHugePage - 1) / kHugePage * kHugePage);  // NOLINT
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // the system may make all memory of huge pages
+    std::fill_n(values_, size(), 1.0f);
+    prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+  }
+  float* values() const { return values_; }
+  static constexpr std::int64_t size() { return kBytes / sizeof(float); }
+  // The bytes in huge pages, of all of this process's memory between the two ends.
+  std::int64_t huge_bytes() const {
+    const auto own = reinterpret_cast<std::uintptr_t>(values_);
+    std::ifstream file("/proc/self/smaps");
+    std::int64_t kilobytes = 0;
+    bool inside = false;
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      std::uintptr_t begin = 0, end = 0;
+      char dash = 0;
+      if (words >> std::hex >> begin >> dash >> end && dash == '-')
+        inside = begin < own + kBytes && end > own;
+      else if (inside && line.starts_with("AnonHugePages:"))
+        kilobytes += std::stoll(line.substr(line.find(':') + 1));
+    }
+    return kilobytes << 10;
+  }
+
+ private:
+  float* values_;
+};
+
+// Whether this machine moves memory into huge pages on request.
+bool has_huge_pages() {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  const SmallPages memory;
+  return madvise(memory.values(), SmallPages::kBytes, kCollapse) == 0 && memory.huge_bytes() > 0;
+}
+
+TEST_F(SingleCopy, ABufferThatIsUsedOftenMovesIntoHugePages) {
+  if (!has_huge_pages()) GTEST_SKIP() << "this machine has no transparent huge pages";
+  ProcessRanks ranks(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(60));
+    const SmallPages memory;
+    float* values = memory.values();
+    float sum = 1;
+    const auto calls = [&](int number) {
+      for (int i = 0; i < number; ++i, sum *= 2)
+        communicator->all_reduce(values, values, memory.size(), DType::f32, ReduceOp::sum)->wait();
+    };
+    calls(7);
+    const std::int64_t before = memory.huge_bytes();
+    require(before == 0, fmt::format("{} bytes moved too early", before));
+    calls(3);
+    const std::int64_t after = memory.huge_bytes();
+    require(after == SmallPages::kBytes, fmt::format("{} bytes moved", after));
+    for (std::int64_t i = 0; i < memory.size(); ++i)
+      require(values[i] == sum, fmt::format("element {} is {}, not {}", i, values[i], sum));
   });
   expect_success(ranks, 60);
 }

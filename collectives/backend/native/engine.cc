@@ -310,6 +310,13 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
   const auto own = static_cast<std::size_t>(group_->rank());
   buffers_.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
   buffers_.recv[own] = static_cast<std::byte*>(operation.call.recv);
+  if (context.single_copy(largest_send_bytes(operation.call, group_->size()))) {
+    const Call& call = operation.call;
+    if (!context.send_symmetric[own])
+      huge_pages_.used(call.send, call.send_bytes(group_->rank(), group_->size()));
+    if (!context.recv_symmetric[own] && call.recv != call.send)
+      huge_pages_.used(call.recv, call.recv_bytes(group_->rank(), group_->size()));
+  }
   operation.plan = make_plan(std::move(context), choice_);
   return true;
 }

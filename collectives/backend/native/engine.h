@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shoal/collectives/backend/engine_base.h"
+#include "shoal/collectives/backend/native/huge_pages.h"
 #include "shoal/collectives/backend/native/owner_lock.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/native/queued_operation.h"
@@ -125,6 +126,7 @@ class Engine final : private EngineBase {
   const PlanChoice choice_;
   const std::uint32_t spins_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
+  HugePages huge_pages_;  // guarded by the lock
 
   // By rank: the buffers that the head operation's plan uses.
   struct PeerBuffers {
