@@ -7,6 +7,7 @@ import time
 import unittest
 
 import torch
+import torch._dynamo  # optimizers import it, in 4 s; here once instead of in each rank
 from torch import nn
 from torch.nn import functional as F
 
