@@ -148,15 +148,18 @@ class SmallPages {
  public:
   static constexpr std::size_t kBytes = 8 << 20, kHugePage = 2 << 20;
   SmallPages() {
-    void* mapped = mmap(nullptr, kBytes + kHugePage, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    require(mapped != MAP_FAILED, "no memory");
-    const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+    mapped_ = mmap(nullptr, kBytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                   -1, 0);
+    require(mapped_ != MAP_FAILED, "no memory");
+    const auto begin = reinterpret_cast<std::uintptr_t>(mapped_);
     values_ = reinterpret_cast<float*>((begin + kHugePage - 1) / kHugePage * kHugePage);  // NOLINT
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // the system may make all memory of huge pages
     std::fill_n(values_, size(), 1.0f);
     prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
   }
+  ~SmallPages() { munmap(mapped_, kBytes + kHugePage); }
+  SmallPages(const SmallPages&) = delete;
+  SmallPages& operator=(const SmallPages&) = delete;
   float* values() const { return values_; }
   static constexpr std::int64_t size() { return kBytes / sizeof(float); }
   // The bytes in huge pages, of all of this process's memory between the two ends.
@@ -178,6 +181,7 @@ class SmallPages {
   }
 
  private:
+  void* mapped_;
   float* values_;
 };
 

@@ -21,8 +21,7 @@ try:
 except ImportError:
     transformers = None
 
-STEPS = 2
-ROWS = 12
+STEPS, ROWS = 2, 12
 DEADLINE = 5.0  # seconds, of the process groups
 
 

@@ -1,10 +1,15 @@
 #include "shoal/collectives/backend/native/huge_pages.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <string>
+#include <system_error>
 
+#include <fmt/format.h>
 #include <sys/mman.h>
+
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives::native {
 namespace {
@@ -40,7 +45,10 @@ void HugePages::used(const void* buffer, std::int64_t bytes) {
   if (from >= end) return;
   const std::uintptr_t to = std::min(end, from + kPiece);
   // The address is not dereferenced here.
-  madvise(reinterpret_cast<void*>(from), to - from, kCollapse);  // NOLINT
+  if (madvise(reinterpret_cast<void*>(from), to - from, kCollapse) != 0)  // NOLINT
+    log::once(log::Level::info, "native-huge-pages",
+              fmt::format("native: the kernel does not move a buffer into huge pages: {}",
+                          std::generic_category().message(errno)));
   use.moved_to = to;
 }
 
