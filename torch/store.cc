@@ -11,7 +11,7 @@
 namespace shoal::pytorch {
 namespace {
 
-constexpr std::chrono::microseconds kFirstNap{100}, kLongestNap{20000};
+constexpr std::chrono::microseconds kFirstPause{100}, kLongestPause{20000};
 
 std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
@@ -51,7 +51,7 @@ std::optional<std::string> TorchStore::try_get(std::string_view key) {
 std::string TorchStore::get(std::string_view key, Deadline deadline) {
   const double seconds = std::min(longest_wait_, deadline.seconds_left());
   const Deadline end = Deadline::in_seconds(seconds);
-  for (std::chrono::microseconds nap = kFirstNap;; nap = std::min(2 * nap, kLongestNap)) {
+  for (std::chrono::microseconds nap = kFirstPause;; nap = std::min(2 * nap, kLongestPause)) {
     if (auto value = try_get(key)) return *std::move(value);
     if (end.passed())
       throw Error(ErrorCode::timeout,

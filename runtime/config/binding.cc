@@ -161,10 +161,10 @@ template <typename T>
 constexpr bool is_optional<std::optional<T>> = true;
 
 template <typename Field, typename Reader>
-Option make_option(std::string name, Field* field, std::string help,
-                   std::vector<std::string> aliases, std::string kind, std::string accepts,
-                   const Reader& read) {
-  Option option;
+OptionData make_option(std::string name, Field* field, std::string help,
+                       std::vector<std::string> aliases, std::string kind, std::string accepts,
+                       const Reader& read) {
+  OptionData option;
   option.name = std::move(name);
   option.aliases = std::move(aliases);
   option.help = std::move(help);
@@ -195,13 +195,13 @@ auto integer_reader(const IntegerRules& rules) {
 }
 
 template <typename Field>
-Option integer_option(std::string name, Field* field, const IntegerRules& rules) {
+OptionData integer_option(std::string name, Field* field, const IntegerRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "INTEGER",
                      describe(rules, false), integer_reader(rules));
 }
 
 template <typename Field>
-Option real_option(std::string name, Field* field, const RealRules& rules) {
+OptionData real_option(std::string name, Field* field, const RealRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "NUMBER", describe(rules),
                      [rules](const Json& value) -> Maybe {
                        const auto number = read_number(value);
@@ -214,17 +214,18 @@ Option real_option(std::string name, Field* field, const RealRules& rules) {
 }
 
 template <typename Field>
-Option boolean_option(std::string name, Field* field, const OptionRules& rules) {
-  Option option = make_option(std::move(name), field, rules.help, rules.aliases, "",
-                              "true or false", read_boolean);
+OptionData boolean_option(std::string name, Field* field, const OptionRules& rules) {
+  OptionData option = make_option(std::move(name), field, rules.help, rules.aliases, "",
+                                  "true or false", read_boolean);
   option.is_boolean = true;
   return option;
 }
 
 constexpr const char* kAuto = "auto";
 
-Option automatic_option(std::string name, bool* field, bool* automatic, const OptionRules& rules) {
-  Option option = boolean_option(std::move(name), field, rules);
+OptionData automatic_option(std::string name, bool* field, bool* automatic,
+                            const OptionRules& rules) {
+  OptionData option = boolean_option(std::move(name), field, rules);
   option.accepts = "true, false or auto";
   if (*automatic) option.default_value = kAuto;
   option.normalise = [](const Json& value) -> Maybe {
@@ -240,7 +241,7 @@ Option automatic_option(std::string name, bool* field, bool* automatic, const Op
 }
 
 template <typename Field>
-Option string_option(std::string name, Field* field, const OptionRules& rules) {
+OptionData string_option(std::string name, Field* field, const OptionRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "TEXT", "text",
                      [](const Json& value) -> Maybe {
                        if (value.is_string()) return value;
@@ -254,7 +255,7 @@ Option string_option(std::string name, Field* field, const OptionRules& rules) {
 
 #define SHOAL_DECLARE(make)           \
   do {                                \
-    Option made = (make);             \
+    OptionData made = (make);         \
     made.section = index_;            \
     owner_->declare(std::move(made)); \
     return *this;                     \
@@ -289,7 +290,7 @@ OptionSet::Section& OptionSet::Section::integer(std::string name, int* field,
       shown.max = std::numeric_limits<std::int64_t>::max();
     return describe(shown, false);
   }();
-  Option option = integer_option(std::move(name), field, bounded);
+  OptionData option = integer_option(std::move(name), field, bounded);
   option.accepts = accepts;
   SHOAL_DECLARE(std::move(option));
 }
@@ -317,38 +318,39 @@ OptionSet::Section& OptionSet::Section::string(std::string name, std::optional<s
 
 OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::string>* field,
                                              const OptionRules& rules) {
-  Option option = make_option(std::move(name), field, rules.help, rules.aliases, "TEXT ...",
-                              "a list of words", [](const Json& value) -> Maybe {
-                                if (value.is_null()) return Json::array();
-                                const Maybe array = read_array(value);
-                                if (!array) return std::nullopt;
-                                Json words = Json::array();
-                                for (const Json& item : *array) {
-                                  if (!item.is_string() && !item.is_number()) return std::nullopt;
-                                  words.push_back(item.is_string() ? item : Json(item.dump()));
-                                }
-                                return words;
-                              });
+  OptionData option = make_option(std::move(name), field, rules.help, rules.aliases, "TEXT ...",
+                                  "a list of words", [](const Json& value) -> Maybe {
+                                    if (value.is_null()) return Json::array();
+                                    const Maybe array = read_array(value);
+                                    if (!array) return std::nullopt;
+                                    Json words = Json::array();
+                                    for (const Json& item : *array) {
+                                      if (!item.is_string() && !item.is_number())
+                                        return std::nullopt;
+                                      words.push_back(item.is_string() ? item : Json(item.dump()));
+                                    }
+                                    return words;
+                                  });
   option.is_list = true;
   SHOAL_DECLARE(std::move(option));
 }
 
 OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::int64_t>* field,
                                              const IntegerRules& rules) {
-  Option option = make_option(std::move(name), field, rules.help, rules.aliases, "INTEGER ...",
-                              "a list of " + describe(rules, true),
-                              [read = integer_reader(rules)](const Json& value) -> Maybe {
-                                if (value.is_null()) return Json::array();
-                                const Maybe array = read_array(value);
-                                if (!array) return std::nullopt;
-                                Json numbers = Json::array();
-                                for (const Json& item : *array) {
-                                  const Maybe number = read(item);
-                                  if (!number) return std::nullopt;
-                                  numbers.push_back(*number);
-                                }
-                                return numbers;
-                              });
+  OptionData option = make_option(std::move(name), field, rules.help, rules.aliases, "INTEGER ...",
+                                  "a list of " + describe(rules, true),
+                                  [read = integer_reader(rules)](const Json& value) -> Maybe {
+                                    if (value.is_null()) return Json::array();
+                                    const Maybe array = read_array(value);
+                                    if (!array) return std::nullopt;
+                                    Json numbers = Json::array();
+                                    for (const Json& item : *array) {
+                                      const Maybe number = read(item);
+                                      if (!number) return std::nullopt;
+                                      numbers.push_back(*number);
+                                    }
+                                    return numbers;
+                                  });
   option.is_list = true;
   SHOAL_DECLARE(std::move(option));
 }
@@ -356,26 +358,26 @@ OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::
 OptionSet::Section& OptionSet::Section::object(std::string name, nlohmann::json* field,
                                                const OptionRules& rules) {
   if (field->is_null()) *field = Json::object();
-  Option option = make_option(std::move(name), field, rules.help, rules.aliases, "JSON",
-                              "a JSON object", [](const Json& value) -> Maybe {
-                                if (value.is_object()) return value;
-                                if (means_null(value)) return Json::object();
-                                if (!value.is_string()) return std::nullopt;
-                                try {
-                                  Json parsed =
-                                      parse_json(value.get_ref<const std::string&>(), "value");
-                                  if (!parsed.is_object()) return std::nullopt;
-                                  return parsed;
-                                } catch (const Error&) {
-                                  return std::nullopt;
-                                }
-                              });
+  OptionData option = make_option(std::move(name), field, rules.help, rules.aliases, "JSON",
+                                  "a JSON object", [](const Json& value) -> Maybe {
+                                    if (value.is_object()) return value;
+                                    if (means_null(value)) return Json::object();
+                                    if (!value.is_string()) return std::nullopt;
+                                    try {
+                                      Json parsed =
+                                          parse_json(value.get_ref<const std::string&>(), "value");
+                                      if (!parsed.is_object()) return std::nullopt;
+                                      return parsed;
+                                    } catch (const Error&) {
+                                      return std::nullopt;
+                                    }
+                                  });
   option.is_object = true;
   SHOAL_DECLARE(std::move(option));
 }
 
 OptionSet::Section& OptionSet::Section::ignored(std::string name, std::string reason) {
-  Option option;
+  OptionData option;
   option.name = std::move(name);
   option.help = std::move(reason);
   option.accepts = "anything";
@@ -386,7 +388,7 @@ OptionSet::Section& OptionSet::Section::ignored(std::string name, std::string re
 }
 
 OptionSet::Section& OptionSet::Section::refused() {
-  for (Option& option : owner_->options)
+  for (OptionData& option : owner_->options)
     if (option.section == index_) option.is_refused = true;
   return *this;
 }
@@ -395,7 +397,7 @@ OptionSet::Section& OptionSet::Section::add_choice(std::string name, std::vector
                                                    std::function<void(std::size_t)> set,
                                                    const std::function<std::size_t()>& get,
                                                    OptionRules rules) {
-  Option option;
+  OptionData option;
   option.name = std::move(name);
   option.aliases = std::move(rules.aliases);
   option.help = std::move(rules.help);

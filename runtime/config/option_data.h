@@ -20,7 +20,7 @@ struct Given {
   int level = 0;  // higher levels override lower ones
 };
 
-struct Option {
+struct OptionData {
   std::string name;
   std::vector<std::string> aliases;
   std::string help;
@@ -40,15 +40,15 @@ struct Option {
 
 struct OptionSet::Impl {
   std::vector<std::pair<std::string, std::string>> sections;  // name, title
-  std::vector<Option> options;
+  std::vector<OptionData> options;
   std::vector<std::string> problems;
   int levels = 0;
 
-  Option* find(std::string_view name);
-  const Option* find(std::string_view name) const;
-  void declare(Option option);
-  void give(Option& option, std::string written, const nlohmann::json& value, std::string source,
-            int level);
+  OptionData* find(std::string_view name);
+  const OptionData* find(std::string_view name) const;
+  void declare(OptionData option);
+  void give(OptionData& option, std::string written, const nlohmann::json& value,
+            std::string source, int level);
   void give_object(const nlohmann::json& values, const std::string& source, const std::string& path,
                    int level);
   void unknown(std::string_view name, const std::string& source);

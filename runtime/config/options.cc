@@ -23,7 +23,7 @@ std::string shown(const Json& value) {
 }
 
 // Suggests the accepted word that is closest to a wrong value.
-std::string nearly(const Option& option, const Json& value) {
+std::string nearly(const OptionData& option, const Json& value) {
   if (!value.is_string() || option.words.empty()) return "";
   const auto& given = value.get_ref<const std::string&>();
   const std::string meant = did_you_mean(given, option.words);
@@ -31,10 +31,11 @@ std::string nearly(const Option& option, const Json& value) {
 }
 
 // The options whose name ends with `name`, such as per_device_train_batch_size for batch_size.
-std::vector<std::string> ending_with(const std::vector<Option>& options, std::string_view name) {
+std::vector<std::string> ending_with(const std::vector<OptionData>& options,
+                                     std::string_view name) {
   const std::string end = fmt::format("_{}", name);
   std::vector<std::string> found;
-  for (const Option& option : options) {
+  for (const OptionData& option : options) {
     if (option.is_refused) continue;
     const auto alias = std::ranges::find_if(
         option.aliases, [&end](const std::string& other) { return other.ends_with(end); });
@@ -75,18 +76,18 @@ void wrap(std::string& out, std::size_t column, std::size_t indent, std::string_
 
 }  // namespace
 
-Option* OptionSet::Impl::find(std::string_view name) {
-  for (Option& option : options)
+OptionData* OptionSet::Impl::find(std::string_view name) {
+  for (OptionData& option : options)
     if (option.name == name || std::ranges::find(option.aliases, name) != option.aliases.end())
       return &option;
   return nullptr;
 }
 
-const Option* OptionSet::Impl::find(std::string_view name) const {
+const OptionData* OptionSet::Impl::find(std::string_view name) const {
   return const_cast<Impl*>(this)->find(name);
 }
 
-void OptionSet::Impl::declare(Option option) {
+void OptionSet::Impl::declare(OptionData option) {
   std::vector<std::string> names = option.aliases;
   names.push_back(option.name);
   for (const std::string& name : names)
@@ -95,7 +96,7 @@ void OptionSet::Impl::declare(Option option) {
   options.push_back(std::move(option));
 }
 
-void OptionSet::Impl::give(Option& option, std::string written, const Json& value,
+void OptionSet::Impl::give(OptionData& option, std::string written, const Json& value,
                            std::string source, int level) {
   auto normal = option.normalise(value);
   if (!normal) {
@@ -124,7 +125,7 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
     return problems.push_back(
         fmt::format("there is no option '{}' ({})", shortened(name, 100), source));
   std::vector<std::string> names;
-  for (const Option& option : options) {
+  for (const OptionData& option : options) {
     if (option.is_refused) continue;
     names.push_back(option.name);
     names.insert(names.end(), option.aliases.begin(), option.aliases.end());
@@ -143,7 +144,7 @@ void OptionSet::Impl::give_object(const Json& values, const std::string& source,
   for (const auto& [key, value] : values.items()) {
     if (key.starts_with('_')) continue;
     const std::string place = path + "/" + key;
-    Option* option = find(key);
+    OptionData* option = find(key);
     const bool is_section =
         std::ranges::find(sections, key, &std::pair<std::string, std::string>::first) !=
         sections.end();
@@ -204,7 +205,7 @@ void OptionSet::add_arguments(std::span<const std::string> arguments) {
     const bool has_value = equals != argument.npos;
     const std::string written = underscored(argument.substr(2, has_value ? equals - 2 : equals));
     const std::string source = "command line --" + shortened(written, 100);
-    Option* option = impl_->find(written);
+    OptionData* option = impl_->find(written);
     bool negated = false;
     if (!option && written.starts_with("no_") && !has_value) {
       option = impl_->find(std::string_view(written).substr(3));
@@ -251,25 +252,25 @@ void OptionSet::finish() {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("{} options are wrong:\n  {}", problems.size(), fmt::join(problems, "\n  ")));
-  for (const Option& option : impl_->options)
+  for (const OptionData& option : impl_->options)
     if (option.given) option.store(option.given->value);
 }
 
 bool OptionSet::is_set(std::string_view name) const {
-  const Option* option = impl_->find(name);
+  const OptionData* option = impl_->find(name);
   SHOAL_CHECK(option, "no option '{}' is declared", name);
   return option->given.has_value();
 }
 
 std::string OptionSet::source_of(std::string_view name) const {
-  const Option* option = impl_->find(name);
+  const OptionData* option = impl_->find(name);
   SHOAL_CHECK(option, "no option '{}' is declared", name);
   return option->given ? option->given->source : "default";
 }
 
 std::vector<std::string> OptionSet::notices() const {
   std::vector<std::string> texts;
-  for (const Option& option : impl_->options)
+  for (const OptionData& option : impl_->options)
     if (option.is_ignored && option.given)
       texts.push_back(fmt::format("{} ({}) has no effect: {}", option.given->written,
                                   option.given->source, option.help));
@@ -281,7 +282,7 @@ nlohmann::ordered_json OptionSet::dump() const {
   auto sources = nlohmann::ordered_json::object();
   for (std::size_t section = 0; section < impl_->sections.size(); ++section) {
     auto values = nlohmann::ordered_json::object();
-    for (const Option& option : impl_->options) {
+    for (const OptionData& option : impl_->options) {
       if (option.section != section || option.is_ignored) continue;
       values[option.name] = option.given ? option.given->value : option.default_value;
       sources[option.name] = option.given ? option.given->source : "default";
@@ -299,7 +300,7 @@ std::string OptionSet::help() const {
     const auto& [name, title] = impl_->sections[section];
     text +=
         fmt::format("{}{}{}{}\n", text.empty() ? "" : "\n", name, title.empty() ? "" : ": ", title);
-    for (const Option& option : impl_->options) {
+    for (const OptionData& option : impl_->options) {
       if (option.section != section || option.is_ignored) continue;
       // Long choices do not fit beside the name; the help text lists them.
       const bool short_kind = option.kind.size() <= 16;
