@@ -23,7 +23,7 @@ int dry_run(const SubmitWords& words) {
 
 void add_submit(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand(
-      "submit", "A SageMaker training job from a job file (docs/sagemaker_jobs.md)");
+      "submit", "A SageMaker training job from a job file (docs/guides/sagemaker_jobs.md)");
   auto words = std::make_shared<SubmitWords>();
   command->add_option("job", words->path, "the job's JSON file")->required();
   command->add_flag("--dry-run", words->dry_run,

@@ -1,4 +1,4 @@
-# Every dependency outside this tree, found once. docs/architecture.md says why each is here.
+# Every dependency outside this tree, found once. docs/internals/architecture.md says why each is here.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)

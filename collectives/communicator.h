@@ -20,7 +20,7 @@
 //   Error.
 //
 // Results are bit-identical on all ranks and between runs of one layout (decision 6). A root may
-// finish before other ranks have made the call (docs/algorithms.md).
+// finish before other ranks have made the call (docs/internals/algorithms.md).
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,9 @@ tools/check_names
 say "rules"
 tools/check_rules
 
+say "pages"
+tools/check_docs
+
 # Interface headers are short, sources split where the thought splits.
 say "sizes"
 long=$(git ls-files -- '*.cc' '*.h' '*.cu' '*.cuh' '*.py' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 600')

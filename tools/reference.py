@@ -146,7 +146,7 @@ def main():
     rows.sort(key=lambda row: (row[0].count("/") > 1, row[0]))
     (out / "start.md").write_text(
         "# Shoal\nInclude `<shoal/shoal.h>`. The header of each declaration states its units, ownership, blocking and\n"
-        "errors. docs/library.md has four complete programs.\n\n| header | content |\n|---|---|\n"
+        "errors. docs/guides/library.md has four complete programs.\n\n| header | content |\n|---|---|\n"
         + "".join(f"| @ref {name} \"{name}\" | {text} |\n" for name, text in rows))
     (out / "Doxyfile").write_text(DOXYFILE.format(out=out))
     run = subprocess.run(["doxygen", out / "Doxyfile"], capture_output=True, text=True)

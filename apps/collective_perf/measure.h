@@ -33,7 +33,7 @@ struct Result {
 double bus_factor(collectives::Operation operation, int ranks);
 
 // Bytes per byte of size that the busiest host must send or receive, for this number of hosts
-// (docs/algorithms.md). 0: no bound known.
+// (docs/internals/algorithms.md). 0: no bound known.
 double host_factor(collectives::Operation operation, int nodes);
 
 // Memory on the Communicator's device, with a host copy if that is a GPU. Inputs are generated and

@@ -1,6 +1,6 @@
 // The programs of each operation: the instructions of rank `member.rank` under `algorithm`. Pure
-// functions; counts and in-place rules as in communicator.h. docs/algorithms.md has steps, bytes
-// and bounds.
+// functions; counts and in-place rules as in communicator.h. docs/internals/algorithms.md has
+// steps, bytes and bounds.
 //
 // No two ranks start with the same peer. Every element is reduced once, or by every rank with the
 // same expression, so results are bit-identical on all ranks. Partial sums travel as Space::partial

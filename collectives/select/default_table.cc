@@ -4,8 +4,8 @@
 
 namespace shoal::collectives {
 
-// Few steps for small messages, minimal bytes for large ones; docs/algorithms.md gives the costs.
-// direct takes only two steps but sends 2(n - 1) messages a rank.
+// Few steps for small messages, minimal bytes for large ones; docs/internals/algorithms.md gives
+// the costs. direct takes only two steps but sends 2(n - 1) messages a rank.
 std::string_view default_table() {
   return R"(all_reduce:@direct:10
 all_reduce:0-16k:@recursive_doubling:20

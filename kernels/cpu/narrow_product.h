@@ -2,8 +2,8 @@
 // Without AVX-512, oneDNN 2.6.3 multiplies up to 263 rows with kernels that do not pack b. If the
 // rows of b are a multiple of 4 KiB apart (3072 columns), they share a few cache sets, which halves
 // the speed. This product packs each panel of b while the previous one is multiplied, and is 1.55
-// times as fast (bench/measurements.md). Transposed b does not have such rows, so oneDNN is faster
-// there.
+// times as fast (docs/lab/2026-11-measurements.md). Transposed b does not have such rows, so oneDNN
+// is faster there.
 #pragma once
 
 #include "shoal/kernels/cpu/onednn.h"

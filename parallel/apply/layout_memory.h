@@ -1,6 +1,6 @@
 // Memory that a rank of a layout needs, by tag, computed from its parameters and units: the
-// formulas of docs/parallelism.md ("What a rank holds"). Pure; bench/parallel prints them beside
-// the measured bytes.
+// formulas of docs/guides/parallelism.md ("What a rank holds"). Pure; bench/parallel prints them
+// beside the measured bytes.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ namespace shoal::parallel {
 // of wait_for(); planned on rank 0 (plan_turns).
 enum class BucketPriority { readiness, forward };
 
-// Measurements: bench/measurements.md, "Data-parallel step beside PyTorch DDP".
+// Measurements: docs/lab/2026-11-measurements.md, "Data-parallel step beside PyTorch DDP".
 struct ReducerOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;       // ddp_bucket_cap_mb
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // ddp_first_bucket_cap_mb

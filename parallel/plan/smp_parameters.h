@@ -1,6 +1,7 @@
 // Parses SMP's `parameters` into a plan, following library versions 1 and 2 (names, aliases,
 // defaults, checks). Every key is implemented, refused with a reason, or accepted with a notice if
-// it has no meaning here; docs/smp_parameters.md lists them. Pure, except for the partition's file.
+// it has no meaning here; docs/reference/smp_parameters.md lists them. Pure, except for the
+// partition's file.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +59,7 @@ SmpParameters parse_smp_parameters(const nlohmann::json& json, const RunValues& 
 // that conflict with them.
 collectives::CommunicatorOptions communicator_options(const SmpParameters& parameters,
                                                       collectives::CommunicatorOptions run = {});
-// Markdown for docs/smp_parameters.md: one row per key, from the parser's table.
+// Markdown for docs/reference/smp_parameters.md: one row per key, from the parser's table.
 std::string smp_parameters_table();
 
 }  // namespace shoal::parallel

@@ -1,7 +1,8 @@
 // Shoal's only exception type, and the checks that throw it.
 //
-// The library never prints, exits or aborts (docs/architecture.md, decision 15). It throws Error
-// for a fatal condition; a program prints it as one line and exits with a non-zero status.
+// The library never prints, exits or aborts (docs/internals/architecture.md, decision 15). It
+// throws Error for a fatal condition; a program prints it as one line and exits with a non-zero
+// status.
 #pragma once
 
 #include <stdexcept>

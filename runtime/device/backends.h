@@ -1,5 +1,5 @@
 // Factories behind device_backend(). CMake links exactly one source for CUDA: the real backend, or
-// the one whose errors name the build flag (docs/architecture.md, decision 14).
+// the one whose errors name the build flag (docs/internals/architecture.md, decision 14).
 #pragma once
 
 #include <memory>

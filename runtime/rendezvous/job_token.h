@@ -1,5 +1,5 @@
 // The job's secret, and the handshake by which the two ends of a socket show each other that they
-// have it. The secret itself never travels (docs/security.md).
+// have it. The secret itself never travels (docs/guides/security.md).
 //
 //   client                                       server
 //   hello():  nonce, rank                  ->

@@ -131,7 +131,7 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
 // File through which the first host reports the ending to the others.
 std::string ending_file(const Contract& c) { return c.path("output/first-host-ended"); }
 
-// The secret by which the job's ranks admit each other (docs/security.md), on every host.
+// The secret by which the job's ranks admit each other (docs/guides/security.md), on every host.
 std::string token_file(const ContainerOptions& options) {
   return options.hosts.keys + "/job-token";
 }

@@ -1,6 +1,6 @@
 // The nccl backend's own sources over a shim of NCCL and CUDA (nccl_shim/), with several ranks: the
 // sequences of calls, their results, and what happens when something fails. What only several GPUs
-// can show is listed in docs/gpu.md.
+// can show is listed in docs/internals/gpu.md.
 #include <algorithm>
 #include <vector>
 

@@ -37,10 +37,10 @@ foreach(example IN ITEMS fine_tune collectives train_gpt2 train_parallel own_mod
     message(FATAL_ERROR "${example}.cc has ${count} lines; at most ${lines_${example}}")
   endif()
   file(READ ${SOURCE}/examples/${example}/${example}.cc program)
-  file(READ ${SOURCE}/docs/library.md page)
+  file(READ ${SOURCE}/docs/guides/library.md page)
   string(FIND "${page}" "${program}" found)
   if(found EQUAL -1)
-    message(FATAL_ERROR "docs/library.md does not have ${example}.cc as it is")
+    message(FATAL_ERROR "docs/guides/library.md does not have ${example}.cc as it is")
   endif()
   run(${CMAKE_COMMAND} -S ${SOURCE}/examples/${example} -B ${scratch}/${example}
       -G ${GENERATOR} -DCMAKE_BUILD_TYPE=${TYPE} -DCMAKE_PREFIX_PATH=${prefix}

@@ -1,5 +1,6 @@
 // Which of our graphs cuDNN itself takes, without a GPU: it chooses an engine and compiles for
-// devices that are described to it. What docs/gpu.md says it takes and refuses. Nothing runs.
+// devices that are described to it. What docs/internals/gpu.md says it takes and refuses. Nothing
+// runs.
 #include <string>
 #include <tuple>
 

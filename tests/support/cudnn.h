@@ -33,7 +33,7 @@ struct AttentionByCudnn {
   bool packed_gradient = true;  // before 9.0 that of packed sequences is refused
 };
 
-// As docs/gpu.md says who computes attention.
+// As docs/internals/gpu.md says who computes attention.
 inline AttentionByCudnn attention_by_cudnn() {
   if (!on_cuda()) return {"needs a GPU", false};
   const std::string described = make_test_kernels()->describe();

@@ -7,8 +7,8 @@
 
 namespace shoal::testing {
 
-// RELATIVE to the root of the source tree, "docs/parallelism.md"; empty: the root. Programs that
-// run where they were not built are told the root by SHOAL_TEST_SOURCE_DIR.
+// RELATIVE to the root of the source tree, "docs/guides/parallelism.md"; empty: the root. Programs
+// that run where they were not built are told the root by SHOAL_TEST_SOURCE_DIR.
 std::string source_path(std::string_view relative);
 
 }  // namespace shoal::testing

@@ -92,8 +92,8 @@ def with_layouts_that_do_not_fit(rank, size):
 
 
 def documented_keys():
-    """(key, alias or None, values, PyTorch) of each row of docs/smp_parameters.md."""
-    text = (pathlib.Path(__file__).resolve().parents[2] / "docs/smp_parameters.md").read_text()
+    """(key, alias or None, values, PyTorch) of each row of docs/reference/smp_parameters.md."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs/reference/smp_parameters.md").read_text()
     for row in re.findall(r"^\| (`.*) \|$", text, re.MULTILINE):
         cells = row.split(" | ")
         key, *alias = re.findall("`(.*?)`", cells[0])

@@ -190,7 +190,7 @@ def check_pair(shoal, data, family, source, target, work):
     suffix = heads.get(source, "Model")
     save(family, suffix, source, "single", theirs)
     if family == "llama" and "question-answering" in (source, target) and source != target:
-        renamed = "transformer"  # of LlamaForQuestionAnswering alone: see docs/llama-numerics.md
+        renamed = "transformer"  # of LlamaForQuestionAnswering alone: see docs/internals/llama-numerics.md
     else:
         renamed = None
     run = train(shoal, data, theirs, target, ours)

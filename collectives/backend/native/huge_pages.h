@@ -1,10 +1,10 @@
 // Moves ordinary buffers that peers copy from and to again and again into huge pages.
 //
 // process_vm_readv(2) and process_vm_writev(2) look up every page, so pages of 2 MiB double their
-// rate (bench/measurements.md, "Huge pages"). Moving a buffer costs about what eight all_reduces of
-// it gain, so only its eighth use begins to move it, and each use moves a piece only. The move
-// keeps addresses, contents and the memory's size, and other threads may use the buffer meanwhile.
-// If the kernel refuses, the buffer stays as it is.
+// rate (docs/lab/2026-11-measurements.md, "Huge pages"). Moving a buffer costs about what eight
+// all_reduces of it gain, so only its eighth use begins to move it, and each use moves a piece
+// only. The move keeps addresses, contents and the memory's size, and other threads may use the
+// buffer meanwhile. If the kernel refuses, the buffer stays as it is.
 #pragma once
 
 #include <cstddef>

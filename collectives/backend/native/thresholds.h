@@ -1,5 +1,5 @@
 // Sizes at which the shared-memory backend changes its method. All are measured
-// (bench/measurements.md, "Collectives on one host").
+// (docs/lab/2026-11-measurements.md, "Collectives on one host").
 #pragma once
 
 #include <cstdint>

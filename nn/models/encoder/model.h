@@ -1,6 +1,6 @@
 // BERT, RoBERTa, DistilBERT and ALBERT with a head, numerically equal to transformers'
-// BertForMaskedLM, RobertaForSequenceClassification and so on. docs/encoder-numerics.md lists the
-// pitfalls.
+// BertForMaskedLM, RobertaForSequenceClassification and so on. docs/internals/encoder-numerics.md
+// lists the pitfalls.
 #pragma once
 
 #include <deque>

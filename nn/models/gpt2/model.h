@@ -1,5 +1,5 @@
 // GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), numerically
-// equal to transformers' GPT2LMHeadModel. docs/gpt2-numerics.md lists the pitfalls.
+// equal to transformers' GPT2LMHeadModel. docs/internals/gpt2-numerics.md lists the pitfalls.
 #pragma once
 
 #include <deque>

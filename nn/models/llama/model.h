@@ -1,6 +1,6 @@
 // Llama (Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023; Llama 2 and
 // 3 with grouped key heads), numerically equal to transformers' LlamaForCausalLM.
-// docs/llama-numerics.md lists the pitfalls.
+// docs/internals/llama-numerics.md lists the pitfalls.
 #pragma once
 
 #include <string_view>

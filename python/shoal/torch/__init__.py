@@ -19,7 +19,7 @@ def _check_pytorch() -> None:
         from shoal._built_for import TORCH as built_for
     except ImportError:  # a build directory; it is used with the PyTorch that it was built for
         return
-    again = "install shoal again in this environment (docs/pytorch.md)"
+    again = "install shoal again in this environment (docs/guides/pytorch.md)"
     if built_for is None:
         raise ImportError(f"this shoal was built where PyTorch was missing, so it has no backend: {again}")
     if built_for.split(".")[:2] != torch.__version__.split(".")[:2]:

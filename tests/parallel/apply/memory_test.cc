@@ -1,4 +1,4 @@
-// What ranks hold, counted by tag, beside the formulas of docs/parallelism.md.
+// What ranks hold, counted by tag, beside the formulas of docs/guides/parallelism.md.
 #include <numeric>
 
 #include "nn/fixture.h"

@@ -127,11 +127,11 @@ std::string legality_table() {
 }
 
 TEST(Legality, TheDocumentHasWhatIsSaid) {
-  std::ifstream file(testing::source_path("docs/parallelism.md"));
+  std::ifstream file(testing::source_path("docs/guides/parallelism.md"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::string table = legality_table();
   EXPECT_NE(text.find(table), std::string::npos)
-      << "docs/parallelism.md differs from the table, which is now:\n"
+      << "docs/guides/parallelism.md differs from the table, which is now:\n"
       << table;
 }
 

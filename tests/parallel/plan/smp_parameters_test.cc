@@ -587,11 +587,11 @@ TEST(SmpParameters, PyTorchModelsHaveTheirOwnRefusals) {
 }
 
 TEST(SmpParameters, TheDocumentHasTheParsersTable) {
-  std::ifstream file(testing::source_path("docs/smp_parameters.md"));
+  std::ifstream file(testing::source_path("docs/reference/smp_parameters.md"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::string table = smp_parameters_table();
   EXPECT_NE(text.find(table), std::string::npos)
-      << "docs/smp_parameters.md differs from the table, which is now:\n"
+      << "docs/reference/smp_parameters.md differs from the table, which is now:\n"
       << table;
 }
 

@@ -40,7 +40,7 @@ struct SpieceOptions {
 class ComposedTokenizer final : public TokenizerBase {
  public:
   // From the bytes of a unigram or BPE spiece.model or tokenizer.model. The result matches
-  // transformers (docs/data.md lists the exceptions).
+  // transformers (docs/guides/data.md lists the exceptions).
   static std::shared_ptr<const ComposedTokenizer> from_spiece(std::string_view model,
                                                               const std::string& source,
                                                               const SpieceOptions& options = {});

@@ -19,8 +19,8 @@ namespace shoal {
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 // Parses a tokenizer.json: supported normalizers, pre-tokenizers and decoders in any order, around
-// a BPE, Unigram or WordPiece model (docs/data.md lists them). The shapes of the GPT-2, BERT and
-// SentencePiece families use faster code with the same ids. `unavailable` names an unsupported
+// a BPE, Unigram or WordPiece model (docs/guides/data.md lists them). The shapes of the GPT-2, BERT
+// and SentencePiece families use faster code with the same ids. `unavailable` names an unsupported
 // part; `corrupt_data` means that the JSON does not follow the format. `source` (a path) appears in
 // messages.
 std::shared_ptr<const TokenizerBase> tokenizer_from_json(std::string_view json,

@@ -17,10 +17,11 @@ void corrupt_tokenizer(const std::string& source, const std::string& what) {
 }
 
 void unsupported_tokenizer(const std::string& source, const std::string& what) {
-  throw Error(
-      ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, shortened(what, 400)),
-      "docs/data.md lists the parts of a tokenizer.json that Shoal reads; save the tokenizer with "
-      "those");
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{}: {} is not supported", source, shortened(what, 400)),
+              "docs/guides/data.md lists the parts of a tokenizer.json that Shoal reads; save the "
+              "tokenizer with "
+              "those");
 }
 
 Section::Section(const nlohmann::json& object, std::string where, const std::string& source)

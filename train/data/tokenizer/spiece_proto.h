@@ -1,6 +1,7 @@
 // Reads SentencePiece's ModelProto (sentencepiece_model.proto) from a spiece.model or
 // tokenizer.model. Debian's library also reads it, but hides the normalization, and its
-// segmentation differs from Hugging Face's (docs/architecture.md). Internal to this folder.
+// segmentation differs from Hugging Face's (docs/internals/architecture.md). Internal to this
+// folder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""SMP's parameters (docs/smp_parameters.md) as attributes."""
+"""SMP's parameters (docs/reference/smp_parameters.md) as attributes."""
 import json
 import logging
 import os
