@@ -246,7 +246,7 @@ class Training {
   std::optional<nn::WeightBranch> branch_;  // for captured steps
 };
 
-// Peak of a step's activations in bytes, computed by the formula of docs/guides/parallelism.md from
+// Peak of a step's activations in bytes, computed by the formula of docs/internals/layouts.md from
 // measured costs of each kind of unit.
 double predicted_activations(const Arguments& a, kernels::Kernels& kernels,
                              CountingMemory& memory) {

@@ -1,5 +1,5 @@
 // Memory that a rank of a layout needs, by tag, computed from its parameters and units: the
-// formulas of docs/guides/parallelism.md ("What a rank holds"). Pure; bench/parallel prints them
+// formulas of docs/internals/layouts.md ("What a rank holds"). Pure; bench/parallel prints them
 // beside the measured bytes.
 #pragma once
 

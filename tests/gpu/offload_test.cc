@@ -1,5 +1,5 @@
 // Activations of a device wait in pinned host memory: no number changes, nothing is waited for, and
-// the memory is what the formula of docs/guides/parallelism.md says.
+// the memory is what the formula of docs/internals/layouts.md says.
 #include "shoal/parallel/activation/offload.h"
 
 #include <cstring>
@@ -183,7 +183,7 @@ Trained train(const Options& o) {
   return out;
 }
 
-// As docs/guides/parallelism.md has it: units that are measured alone fuse less, and in pipelines
+// As docs/internals/layouts.md has it: units that are measured alone fuse less, and in pipelines
 // two messages of `message` bytes may live longer.
 void expect_formula(std::int64_t counted, double formula, std::int64_t message = 0) {
   EXPECT_NEAR(static_cast<double>(counted), formula,

@@ -1,4 +1,4 @@
-// What ranks hold, counted by tag, beside the formulas of docs/guides/parallelism.md.
+// What ranks hold, counted by tag, beside the formulas of docs/internals/layouts.md.
 #include <numeric>
 
 #include "nn/fixture.h"
