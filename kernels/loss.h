@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "shoal/kernels/random.h"
+#include "shoal/kernels/step_state.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::kernels {

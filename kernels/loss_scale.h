@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "shoal/kernels/random.h"
+#include "shoal/kernels/step_state.h"
 
 #ifdef __CUDACC__
 #define SHOAL_SCALES __host__ __device__ inline

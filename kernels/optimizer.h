@@ -6,9 +6,9 @@
 #include <span>
 
 #include "shoal/kernels/loss_scale.h"
-#include "shoal/kernels/random.h"
 #include "shoal/kernels/rounding.h"
 #include "shoal/kernels/step_numbers.h"
+#include "shoal/kernels/step_state.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
 

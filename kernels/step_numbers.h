@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "shoal/kernels/loss_scale.h"
-#include "shoal/kernels/random.h"
+#include "shoal/kernels/step_state.h"
 
 namespace shoal::kernels {
 

@@ -7,9 +7,9 @@
 
 #include "shoal/kernels/cuda/fault.cuh"
 #include "shoal/kernels/loss_scale.h"
-#include "shoal/kernels/random.h"
 #include "shoal/kernels/rounding.h"
 #include "shoal/kernels/step_numbers.h"
+#include "shoal/kernels/step_state.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::kernels {

@@ -14,7 +14,7 @@ void write_scalar(double value, const Tensor& scalar, Stream stream);
 // Copies all elements of a tensor to host memory, and waits.
 void copy_to_host(void* values, const Tensor& tensor, Stream stream);
 
-// The StepState of a run, in memory of the kernels' device (kernels/random.h). With a device other
+// The StepState of a run, in memory of the kernels' device (kernels/step_state.h). With a device other
 // than the host, only kernels may dereference pointer().
 class StepStateMemory {
  public:
