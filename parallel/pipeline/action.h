@@ -2,6 +2,7 @@
 // syntax is that of PyTorch's torch.distributed.pipelining.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,26 +19,21 @@ enum class ActionKind : std::uint8_t {
   recv_forward,     // RECV_F: this stage's input comes from the previous stage
   send_backward,    // SEND_B: the gradient of this stage's input goes to the previous stage
   recv_backward,    // RECV_B: the gradient of this stage's output comes from the next stage
-  unshard,          // UNSHARD: gather the stage's sharded parameters
-  reshard,          // RESHARD: drop the gathered parameters
-  reduce_gradient,  // REDUCE_GRAD: the stage's gradients are complete on this rank
 };
+constexpr std::size_t kActionKinds = 8;
 
 struct Action {
   ActionKind kind = ActionKind::forward;
-  int stage = 0;        // numbered over the whole pipeline, virtual stages included
-  int microbatch = -1;  // -1 for UNSHARD, RESHARD and REDUCE_GRAD
+  int stage = 0;  // numbered over the whole pipeline, virtual stages included
+  int microbatch = -1;
   bool operator==(const Action&) const = default;
 };
 
 bool computes(ActionKind kind);          // F, B, I, W
 bool sends(ActionKind kind);             // SEND_F, SEND_B
 bool receives(ActionKind kind);          // RECV_F, RECV_B
-bool concerns_stage(ActionKind kind);    // UNSHARD, RESHARD, REDUCE_GRAD: no microbatch
 std::string_view name(ActionKind kind);  // "SEND_F"
 
 std::string to_string(const Action& action);
-// Throws invalid_argument that names the error and shows how an action is written.
-Action parse_action(std::string_view text);
 
 }  // namespace shoal::parallel

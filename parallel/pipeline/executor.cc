@@ -104,11 +104,7 @@ void PipelineExecutor::look_ahead(std::size_t from) {
 void PipelineExecutor::perform(const Action& action) {
   if (computes(action.kind)) return compute(action);
   if (sends(action.kind)) return send(action);
-  if (receives(action.kind)) return receive(action);
-  Stage& on = stage(action.stage);
-  if (action.kind == ActionKind::unshard) on.unshard();
-  if (action.kind == ActionKind::reshard) on.reshard();
-  if (action.kind == ActionKind::reduce_gradient) on.reduce_gradients();
+  receive(action);
 }
 
 void PipelineExecutor::compute(const Action& action) {

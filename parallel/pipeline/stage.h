@@ -33,9 +33,6 @@ class Stage {
   // Announces the backward of `microbatch` some computations ahead (PipelineExecutor's horizon),
   // possibly more than once, so that the stage can bring offloaded tensors back.
   virtual void expect_backward(int microbatch) { (void)microbatch; }
-  virtual void unshard() {}
-  virtual void reshard() {}
-  virtual void reduce_gradients() {}
 };
 
 }  // namespace shoal::parallel

@@ -15,7 +15,8 @@ class Inspector {
   Inspector(const Schedule& schedule, const ValidationOptions& options)
       : schedule_(schedule),
         options_(options),
-        at_(kKinds * static_cast<std::size_t>(schedule.stages()) * microbatches(), kNowhere) {}
+        at_(kActionKinds * static_cast<std::size_t>(schedule.stages()) * microbatches(), kNowhere) {
+  }
 
   std::vector<ScheduleFault> faults() && {
     check_places();
@@ -29,7 +30,6 @@ class Inspector {
 
  private:
   static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
-  static constexpr auto kKinds = static_cast<std::size_t>(ActionKind::unshard);  // of a microbatch
 
   std::size_t microbatches() const {
     return static_cast<std::size_t>(std::max(schedule_.microbatches, 0));
@@ -71,7 +71,6 @@ class Inspector {
         }
         if (rank_of(a.stage) != rank)
           fault(rank, i, "{}: stage {} lies on rank {}", to_string(a), a.stage, rank_of(a.stage));
-        if (concerns_stage(a.kind)) continue;
         if (a.microbatch < 0 || a.microbatch >= schedule_.microbatches) {
           fault(rank, i, "{}: there are {} microbatches", to_string(a), schedule_.microbatches);
           continue;

@@ -15,6 +15,15 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
+// Removes the digits at the start of `text` and returns their value; -1 if there are none.
+int take_number(std::string_view& text) {
+  int number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || text.front() == '-') return -1;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
 int number(std::string_view text, std::size_t line) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -90,6 +99,27 @@ void check_numbers(const Schedule& schedule, const std::optional<int>& microbatc
 }
 
 }  // namespace
+
+Action parse_action(std::string_view text) {
+  const auto refuse = [text](std::string_view why) -> Error {
+    return {ErrorCode::invalid_argument, fmt::format("\"{}\" is no action: {}", text, why),
+            "write stage, kind, microbatch, as in 2F0 or 0SEND_F3; kinds are "
+            "F B I W SEND_F RECV_F SEND_B RECV_B"};
+  };
+  std::string_view rest = text;
+  Action action;
+  action.stage = take_number(rest);
+  if (action.stage < 0) throw refuse("it does not begin with a stage");
+  std::string_view kind = rest.substr(0, rest.find_first_of("0123456789"));
+  rest.remove_prefix(kind.size());
+  std::size_t index = 0;
+  while (index < kActionKinds && name(static_cast<ActionKind>(index)) != kind) ++index;
+  if (index == kActionKinds) throw refuse(fmt::format("there is no kind \"{}\"", kind));
+  action.kind = static_cast<ActionKind>(index);
+  action.microbatch = take_number(rest);
+  if (action.microbatch < 0 || !rest.empty()) throw refuse("it does not end with a microbatch");
+  return action;
+}
 
 std::string to_csv(const Schedule& schedule) {
   std::string text = fmt::format("# name: {}\n# stages: {}\n# microbatches: {}\n", schedule.name,
