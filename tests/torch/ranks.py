@@ -75,7 +75,7 @@ def run(size, body, *arguments, backend="shoal", timeout=30):
     """Calls body(rank, size, *arguments) in `size` ranks; returns their results in rank order."""
     with tempfile.TemporaryDirectory() as directory:
         results = collect(start(size, body, *arguments, backend=backend, timeout=timeout,
-                                path=os.path.join(directory, "store")))
+                                path=os.path.join(directory, "store")), max(60, timeout))
     texts = {rank: "ended without a result" if result is None else result[1]
              for rank, result in enumerate(results) if result is None or not result[0]}
     if texts:
