@@ -21,6 +21,7 @@
 #include <string>
 
 #include "shoal/collectives/transport/operation.h"
+#include "shoal/collectives/transport/sequence.h"
 
 namespace shoal::collectives::transport {
 
@@ -130,18 +131,5 @@ struct alignas(kApart) RankPage {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
-
-constexpr std::uint64_t place_of(std::uint32_t sequence, std::uint32_t steps) {
-  return (std::uint64_t{sequence} << 32) | steps;
-}
-constexpr bool reached(std::uint64_t place, std::uint64_t target) {
-  return static_cast<std::int64_t>(place - target) >= 0;
-}
-constexpr std::uint32_t sequence_of(std::uint64_t place) {
-  return static_cast<std::uint32_t>(place >> 32);
-}
-constexpr bool before(std::uint32_t a, std::uint32_t b) {  // compares two sequences
-  return static_cast<std::int32_t>(b - a) > 0;
-}
 
 }  // namespace shoal::collectives::transport

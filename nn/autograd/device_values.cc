@@ -66,6 +66,18 @@ void copy_to_host(void* values, const Tensor& tensor, Stream stream) {
   copy_and_wait(values, tensor.const_view().data, tensor.bytes(), stream);
 }
 
+Tensor copied_to_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
+  Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype(), host, MemoryTag::workspace);
+  copy_to_host(copy.view().data, tensor, stream);
+  return copy;
+}
+
+Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
+  if (!tensor.device().is_cpu()) return copied_to_host(tensor, host, stream);
+  if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
+  return tensor;
+}
+
 StepStateMemory::StepStateMemory(kernels::Kernels& kernels, MemoryResource& memory,
                                  const kernels::StepState& initial)
     : stream_(kernels.stream()),

@@ -13,9 +13,13 @@ void write_scalar(double value, const Tensor& scalar, Stream stream);
 
 // Copies all elements of a tensor to host memory, and waits.
 void copy_to_host(void* values, const Tensor& tensor, Stream stream);
+// The same, into a new tensor in `host` memory (MemoryTag::workspace).
+Tensor copied_to_host(const Tensor& tensor, MemoryResource& host, Stream stream);
+// Waits for `stream`. Returns `tensor` itself if it is in host memory, otherwise a host copy.
+Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
 
-// The StepState of a run, in memory of the kernels' device (kernels/step_state.h). With a device other
-// than the host, only kernels may dereference pointer().
+// The StepState of a run, in memory of the kernels' device (kernels/step_state.h). With a device
+// other than the host, only kernels may dereference pointer().
 class StepStateMemory {
  public:
   // `memory` must be on the kernels' device. `kernels` and `memory` must outlive this object.

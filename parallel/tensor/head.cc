@@ -355,7 +355,7 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   const bool counts = !context.training() || known_on_host(context, targets).defined();
   {
     const Tensor all =
-        gather_samples(context, group_, counts ? on_host(context, targets) : targets);
+        gather_samples(context, group_, counts ? host_values(context, targets) : targets);
     const Tensor x = begin_gather(context, group_, hidden.tensor).wait(context);
     SHOAL_CHECK(all.count() == x.shape().rows(),
                 "{}: targets {} for hidden states {} of the group; under optimize = memory every "

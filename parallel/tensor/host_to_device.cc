@@ -74,7 +74,7 @@ Tensor known_on_host(nn::Context& context, const Tensor& tensor) {
   return same_memory(known.targets, tensor) ? known.values : Tensor();
 }
 
-Tensor on_host(nn::Context& context, const Tensor& tensor) {
+Tensor host_values(nn::Context& context, const Tensor& tensor) {
   if (Tensor known = known_on_host(context, tensor); known.defined()) return known;
   const Tensor copy = host_tensor(tensor.shape(), tensor.dtype());
   nn::copy_to_host(copy.view().data, tensor, context.stream);

@@ -45,6 +45,6 @@ struct HostTargets {
 // host does not know the values.
 Tensor known_on_host(nn::Context& context, const Tensor& tensor);
 // The same, but copies unknown values to the host and waits for the copy.
-Tensor on_host(nn::Context& context, const Tensor& tensor);
+Tensor host_values(nn::Context& context, const Tensor& tensor);
 
 }  // namespace shoal::parallel

@@ -16,7 +16,7 @@ Tensor targets_of(nn::Context& context, const Tensor& given, std::int64_t first,
                   std::int64_t last) {
   SHOAL_CHECK(given.dtype() == DType::i32 || given.dtype() == DType::f32,
               "targets are {}, not i32 or f32", to_string(given.dtype()));
-  const Tensor targets = on_host(context, given);
+  const Tensor targets = host_values(context, given);
   Tensor own = context.kernels().device().is_cpu()
                    ? Tensor::empty(targets.shape(), targets.dtype(), context.memory(),
                                    MemoryTag::activations, context.stream)

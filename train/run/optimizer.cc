@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/model.h"
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -74,7 +75,7 @@ void Optimizer::save(const std::string& directory, std::int64_t step) {
     const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
     std::vector<LocalShard> written = parts_->held(Which::written);
     for (LocalShard& one : written)
-      one.tensor = on_host(one.tensor, model.job.parts().compute.host(), model.context.stream);
+      one.tensor = nn::on_host(one.tensor, model.job.parts().compute.host(), model.context.stream);
     write_held(unfinished, world.rank(), world.size(), written);
     world.host().barrier()->wait();  // all parts are written
     if (transaction) {

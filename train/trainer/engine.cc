@@ -61,7 +61,7 @@ Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryRe
     scores = context.empty(logits.shape(), DType::f32);
     context.kernels().elementwise().cast(logits, scores.view(), context.stream);
   }
-  return on_host(scores, host, context.stream);
+  return nn::on_host(scores, host, context.stream);
 }
 
 }  // namespace

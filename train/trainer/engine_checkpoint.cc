@@ -1,4 +1,5 @@
 // Engine: saving and loading.
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -70,7 +71,7 @@ void Engine::save_model(const std::string& directory) {
   const auto masters = held_weights(*model_, Which::held);
   Tensor one;  // must stay valid until the next call
   task_.save(directory, [&](const nn::Parameter& parameter) {
-    one = on_host(named(masters, parameter), parts_.trainer.host(), context_.stream);
+    one = nn::on_host(named(masters, parameter), parts_.trainer.host(), context_.stream);
     return one.const_view();
   });
 }

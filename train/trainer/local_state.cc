@@ -1,5 +1,6 @@
 #include "shoal/train/trainer/local_state.h"
 
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/trainer/directories.h"
@@ -41,7 +42,7 @@ void save_whole_model(const parallel::ParallelModel& model, const Task& task,
   }
   world.host().barrier()->wait();
   std::vector<LocalShard> written = held_weights(model, Which::written);
-  for (LocalShard& one : written) one.tensor = on_host(one.tensor, host, stream);
+  for (LocalShard& one : written) one.tensor = nn::on_host(one.tensor, host, stream);
   write_held(in_parts, world.rank(), world.size(), written);
   world.host().barrier()->wait();
   gather_files(world.host(), owners, in_parts, true);

@@ -153,29 +153,13 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
   }
 }
 
-namespace {
-
-Tensor copied_to_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
-  Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype(), host, MemoryTag::workspace);
-  nn::copy_to_host(copy.view().data, tensor, stream);
-  return copy;
-}
-
-}  // namespace
-
 std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResource& host,
                                Stream stream) {
   std::vector<LocalShard> copies;
   copies.reserve(tensors.size());
   for (const LocalShard& part : tensors)
-    copies.push_back({part.held, copied_to_host(part.tensor, host, stream)});
+    copies.push_back({part.held, nn::copied_to_host(part.tensor, host, stream)});
   return copies;
-}
-
-Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
-  if (!tensor.device().is_cpu()) return copied_to_host(tensor, host, stream);
-  if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
-  return tensor;
 }
 
 void write_held(const std::string& directory, int rank, int ranks,

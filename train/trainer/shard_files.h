@@ -36,8 +36,6 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
 // they are written.
 std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResource& host,
                                Stream stream);
-// Waits for `stream`. Returns `tensor` itself if it is in host memory, otherwise a host copy.
-Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
 // Writes rank `rank`'s shard of a checkpoint in parts.
 void write_held(const std::string& directory, int rank, int ranks,
                 std::span<const LocalShard> tensors);
