@@ -183,11 +183,4 @@ std::vector<NamedTensor> Optimizer::state_tensors() const {
   return tensors;
 }
 
-std::int64_t Optimizer::state_bytes() const {
-  std::int64_t bytes = 0;
-  for (const NamedTensor& entry : state_tensors())
-    bytes += static_cast<std::int64_t>(entry.tensor.bytes());
-  return bytes;
-}
-
 }  // namespace shoal::nn

@@ -90,7 +90,6 @@ class Optimizer {
   // "exp_avg/NAME", "exp_avg_sq/NAME" ..., sharing the optimizer's memory. A checkpoint saves and
   // loads them together with the masters.
   std::vector<NamedTensor> state_tensors() const;
-  std::int64_t state_bytes() const;
 
  private:
   void allocate(MemoryResource& memory, MemoryResource& states);

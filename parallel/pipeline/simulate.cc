@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "shoal/parallel/pipeline/ready_actions.h"
 #include "shoal/runtime/base/error.h"
@@ -169,11 +168,6 @@ char symbol(const Action& action) {
 }
 
 }  // namespace
-
-double Simulation::idle_share() const {
-  const double all = time * static_cast<double>(busy.size());
-  return all > 0 ? 1 - std::accumulate(busy.begin(), busy.end(), 0.0) / all : 0;
-}
 
 double Simulation::bubble() const {
   const double most = busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end());

@@ -35,8 +35,6 @@ struct Simulation {
   std::vector<double> peak_activation;  // by rank, in the unit of StageCosts::activation
   std::vector<int> peak_microbatches;   // by rank: most forwards whose backward is not done
   std::vector<std::vector<SimulatedAction>> actions;  // as in the schedule
-  // Idle share of all ranks' time: (p-1)/(m+p-1) for GPipe and 1F1B with equal costs.
-  double idle_share() const;
   // Idle time relative to the busiest rank's computing time. With equal costs: (p-1)/m for GPipe
   // and 1F1B, (p-1)/(v m) with v virtual stages per rank.
   double bubble() const;

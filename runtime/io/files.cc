@@ -101,14 +101,6 @@ MappedFile::~MappedFile() {
   ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-void MappedFile::will_need(std::size_t offset, std::size_t length) const noexcept {
-  if (offset >= size_) return;
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t start = offset / page * page;
-  const std::size_t end = offset + std::min(length, size_ - offset);
-  (void)::madvise(const_cast<std::byte*>(data_) + start, end - start, MADV_WILLNEED);
-}
-
 AtomicFile::AtomicFile(std::string path, std::int64_t expected_bytes)
     : path_(std::move(path)), expected_(expected_bytes) {
   SHOAL_CHECK(expected_bytes >= 0, "{}: {} bytes expected", path_, expected_bytes);

@@ -30,8 +30,6 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  // Hints that the range will be read soon; never fails.
-  void will_need(std::size_t offset, std::size_t length) const noexcept;
 
  private:
   MappedFile(std::string path, const std::byte* data, std::size_t size)

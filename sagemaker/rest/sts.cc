@@ -28,12 +28,6 @@ pugi::xml_node call(const ServiceClient& sts, const std::string& operation, cons
 
 }  // namespace
 
-CallerIdentity get_caller_identity(const ServiceClient& sts) {
-  pugi::xml_document document;
-  const pugi::xml_node result = call(sts, "GetCallerIdentity", {}, document);
-  return {result.child_value("Account"), result.child_value("Arn"), result.child_value("UserId")};
-}
-
 Credentials assume_role(const ServiceClient& sts, const AssumeRole& arguments) {
   SHOAL_CHECK(arguments.duration_seconds >= 900 && arguments.duration_seconds <= 43200,
               "duration_seconds of the role {} is {}; it must be 900 to 43200", arguments.role_arn,

@@ -1,4 +1,4 @@
-// Security Token Service: the caller's identity, and temporary keys of roles.
+// Security Token Service: temporary keys of roles.
 #pragma once
 
 #include <string>
@@ -6,11 +6,6 @@
 #include "shoal/sagemaker/rest/client.h"
 
 namespace shoal::sagemaker {
-
-struct CallerIdentity {
-  std::string account, arn, user_id;
-};
-CallerIdentity get_caller_identity(const ServiceClient& sts);
 
 struct AssumeRole {
   std::string role_arn;

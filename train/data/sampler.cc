@@ -121,7 +121,7 @@ std::int64_t EvaluationSampler::samples() const {
 
 std::int64_t EvaluationSampler::index(std::int64_t i) const {
   SHOAL_CHECK(i >= 0 && i < samples(), "sampler: sample {} of {}", i, samples());
-  return dataset_index(rank_, ranks_, i);
+  return rank_ + i * ranks_;
 }
 
 std::int64_t EvaluationSampler::batches_of_longest_rank(std::int64_t batch_size) const {

@@ -82,10 +82,6 @@ class EvaluationSampler final : public Sampler {
   // Batches of the rank with the most samples. If the forward pass communicates, every rank must
   // run this many.
   std::int64_t batches_of_longest_rank(std::int64_t batch_size) const;
-  // Dataset index of the i-th sample of `rank`; restores the order of gathered predictions.
-  static std::int64_t dataset_index(std::int64_t rank, std::int64_t ranks, std::int64_t i) {
-    return rank + i * ranks;
-  }
 
  private:
   std::int64_t size_, ranks_, rank_;

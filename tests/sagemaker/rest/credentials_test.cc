@@ -397,13 +397,6 @@ TEST(Provider, SecretsAreWiped) {
   EXPECT_TRUE(moved.empty());
 }
 
-TEST(Sts, CallerIdentity) {
-  const FakeAws aws;
-  const CallerIdentity who = get_caller_identity(session_at(aws).client(Service::sts));
-  EXPECT_EQ(who.account, "123456789012");
-  EXPECT_EQ(who.arn, "arn:aws:iam::123456789012:user/x");
-}
-
 // Configurations and answers of services that are made to hurt.
 TEST(Profile, AConfigurationThatIsMadeToHurtIsReadInLinearTime) {
   std::string nested = "[default]\n" + std::string(100'000, 'k') + " =\n", many = "[default]\n";

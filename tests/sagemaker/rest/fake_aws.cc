@@ -317,12 +317,6 @@ ServedReply FakeAws::s3(const std::string& operation, const ServedRequest& reque
 }
 
 ServedReply FakeAws::sts(const std::string& operation, const ServedRequest& request) {
-  if (operation == "GetCallerIdentity")
-    return xml(
-        "<GetCallerIdentityResponse><GetCallerIdentityResult>"
-        "<Arn>arn:aws:iam::123456789012:user/x</Arn><UserId>AIDA</UserId>"
-        "<Account>123456789012</Account></GetCallerIdentityResult>"
-        "</GetCallerIdentityResponse>");
   const std::string role = percent_decode(between(request.body, "RoleArn=", "&"));
   return xml(
       fmt::format("<{0}Response><{0}Result><Credentials><AccessKeyId>{1}</AccessKeyId>"

@@ -125,10 +125,9 @@ TEST(EvaluationSampler, EverySampleOnceAndBackInOrder) {
         const EvaluationSampler sampler(size, ranks, rank);
         most = std::max(most, sampler.samples());
         for (std::int64_t i = 0; i < sampler.samples(); ++i) {
-          auto& place = predictions[static_cast<std::size_t>(
-              EvaluationSampler::dataset_index(rank, ranks, i))];
+          auto& place = predictions[static_cast<std::size_t>(sampler.index(i))];
           EXPECT_EQ(place, -1);
-          place = sampler.index(i);
+          place = rank + i * ranks;
         }
       }
       for (std::int64_t i = 0; i < size; ++i)
