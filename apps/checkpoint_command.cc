@@ -98,10 +98,11 @@ int convert(ConvertOptions o, const std::string& dtype) {
 }  // namespace
 
 void add_checkpoint(CLI::App& app, Action& action) {
-  auto* group = app.add_subcommand("checkpoint", "See what a checkpoint holds, and convert it");
+  auto* group = app.add_subcommand("checkpoint", "Inspect a checkpoint, and convert it");
   group->require_subcommand(1);
 
-  auto* command = group->add_subcommand("inspect", "What a checkpoint holds, or lacks");
+  auto* command = group->add_subcommand(
+      "inspect", "List the content of a checkpoint, and the files that it lacks");
   auto i = std::make_shared<InspectOptions>();
   command
       ->add_option("directory", i->directory,

@@ -92,7 +92,9 @@ int print(bool json, const std::vector<std::string>& needed) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Action& action) {
-  auto* command = app.add_subcommand("doctor", "What this machine has, and what is missing");
+  auto* command = app.add_subcommand(
+      "doctor",
+      "Check the hardware and software of this machine, and name the parts that are missing");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "as JSON");
   auto needed = std::make_shared<std::vector<std::string>>();

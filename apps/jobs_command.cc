@@ -303,13 +303,13 @@ void add_jobs(CLI::App& app, Action& action) {
                   "Follow a job to its end: status and log; exit status 1 unless it completed",
                   attach)))
       ->add_flag("--no-logs", words->no_logs, "status only");
-  watches(one(add("logs", "What a job has written", logs)))
+  watches(one(add("logs", "Print the log of a job", logs)))
       ->add_flag("-f,--follow", words->follow, "go on until the job has ended");
   add("stop", "Stop jobs: SIGTERM, and 120 s later SIGKILL", stop)
       ->add_option("job", words->names, "names or ARNs")
       ->required();
-  auto* costs = add("cost", "What jobs cost, one against another", cost);
-  costs->add_option("job", words->names, "names or ARNs; the first is what others are held against")
+  auto* costs = add("cost", "Compare the costs of jobs", cost);
+  costs->add_option("job", words->names, "names or ARNs; the others are compared with the first")
       ->required();
   costs->add_option("--prices", words->prices,
                     "a JSON file, {\"ml.p4d.24xlarge\": 37.7, ...}: money an hour of an instance");

@@ -118,7 +118,8 @@ int report_runs(const ReportWords& words) {
 
 void add_report(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand(
-      "report", "What runs came to: losses, speed, memory, and a page of plots (report.html)");
+      "report",
+      "Report the results of runs: losses, speed, memory, and a page of plots (report.html)");
   auto words = std::make_shared<ReportWords>();
   command
       ->add_option("run", words->runs,

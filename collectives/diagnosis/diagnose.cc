@@ -89,7 +89,7 @@ class Examination {
     if (result_.sequence)
       judge(*result_.sequence);
     else if (!judge_messages() && !judge_blame("nothing was open"))
-      result_.summary = "nothing is open: every call was finished by everybody";
+      result_.summary = "nothing is open: every rank finished every call";
     for (const FlightDump* dump : dumps_)
       result_.details.push_back(fmt::format("rank {} on {}: {}{}", job_rank(*dump), dump->host,
                                             last_call(*dump), open_messages(*dump)));
@@ -158,11 +158,11 @@ class Examination {
     const std::string text = calls.empty() ? "an operation" : calls.begin()->first;
     // A rank that lost a peer may never have reached the call in which the others wait.
     if (judge_blame(open.empty()
-                        ? fmt::format("#{} {} was not called by all", sequence, text)
+                        ? fmt::format("#{} {} was not called by every rank", sequence, text)
                         : fmt::format("#{} {} was open on {}", sequence, text, ranks_text(open))))
       return;
     if (calls.empty())
-      result_.summary = fmt::format("nobody called #{}", sequence);
+      result_.summary = fmt::format("no rank called #{}", sequence);
     else if (!absent.empty() && held_up_by_messages(absent))
       judge_messages();
     else if (!absent.empty())
@@ -341,7 +341,7 @@ class Examination {
       if (operation && !operation->matched) unmatched.push_back(job_rank(*dump));
     }
     result_.culprits = open;
-    result_.summary = fmt::format("everybody called #{} {}, but {} did not finish it", sequence,
+    result_.summary = fmt::format("every rank called #{} {}, but {} did not finish it", sequence,
                                   text, ranks_text(open));
     if (!unmatched.empty())
       result_.summary += fmt::format(

@@ -181,7 +181,7 @@ class Inspector {
               "order in which they were sent",
               to_string(receives_of[k].action), to_string(sends_of[k].action), pair.first);
       else if (k < sends_of.size())
-        fault(pair.first, sends_of[k].index, "nobody receives {}: rank {} has no {}",
+        fault(pair.first, sends_of[k].index, "no rank receives {}: rank {} has no {}",
               to_string(list(pair.first)[sends_of[k].index]), pair.second,
               to_string(sends_of[k].action));
       else if (k < receives_of.size())

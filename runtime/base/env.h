@@ -66,8 +66,8 @@ inline constexpr Variable kJobToken{
     "other over the network; the same secret on every host"};
 inline constexpr Variable kInsecure{
     "SHOAL_INSECURE", Kind::boolean, "0",
-    "1: ranks on several hosts meet without a job token, so whoever reaches rank 0's port can join "
-    "or stop the job; 0: refused"};
+    "1: ranks on several hosts meet without a job token, so any process that reaches rank 0's port "
+    "can join or stop the job; 0: refused"};
 
 inline constexpr Variable kFabricProvider{
     "SHOAL_FABRIC_PROVIDER", Kind::string, "",

@@ -25,8 +25,8 @@ std::uint64_t ProtobufReader::read_varint() {
 std::string_view ProtobufReader::take(std::uint64_t count) {
   if (count > message_.size() - at_)
     throw_error(ErrorCode::corrupt_data,
-                "{}: field {} at byte {} is said to have {} bytes, but {} are left", name_, field_,
-                at_, count, message_.size() - at_);
+                "{}: field {} at byte {} declares {} bytes, but {} are left", name_, field_, at_,
+                count, message_.size() - at_);
   at_ += count;
   return message_.substr(at_ - count, count);
 }

@@ -376,15 +376,16 @@ void check_torchrun_against_slurm(const World& world, const Variables& variables
 void check_open_door(const World& world) {
   if (!env::get_boolean(env::kInsecure))
     throw Error(ErrorCode::unavailable,
-                fmt::format("{} ranks would meet at {}, port {}, without a job token: whoever "
-                            "reaches that port could read, join or stop the job",
+                fmt::format("{} ranks would meet at {}, port {}, without a job token: any process "
+                            "that reaches that port could read, join or stop the job",
                             world.size, world.master_addr, world.master_port),
                 "write a token with `shoal token FILE`, copy it to every host, and set "
                 "SHOAL_JOB_TOKEN_FILE=FILE for every rank (mpirun -x SHOAL_JOB_TOKEN_FILE); on a "
                 "network of your own, SHOAL_INSECURE=1 goes without");
   if (world.rank == 0)
-    log::warn("SHOAL_INSECURE=1: whoever reaches {}, port {}, can read, join or stop this job",
-              world.master_addr, world.master_port);
+    log::warn(
+        "SHOAL_INSECURE=1: any process that reaches {}, port {}, can read, join or stop this job",
+        world.master_addr, world.master_port);
 }
 
 std::string scratch_directory() {

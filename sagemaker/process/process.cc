@@ -154,8 +154,8 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
     const pid_t waited = ::waitpid(child, &status, WNOHANG);
     if (waited < 0 && errno == ECHILD)
       throw Error(ErrorCode::unavailable,
-                  fmt::format("{} has ended, and nobody knows how", words[0]),
-                  "whoever starts this program must not have SIGCHLD ignored");
+                  fmt::format("{} has ended, and its exit status is lost", words[0]),
+                  "the program that starts this one must not ignore SIGCHLD");
     ended = waited == child;
     const bool is_ending = ended || result.was_stopped || result.was_given_up;
     if (!is_ending && options.stop != nullptr && *options.stop != 0) {

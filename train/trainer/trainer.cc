@@ -105,9 +105,8 @@ void Trainer::Impl::check_communicator() const {
                     "communicator is {}",
                     args.ddp_backend, there));
   const collectives::CommunicatorOptions* const with = parts.made_with;
-  const char* const but = with == nullptr
-                              ? "but nobody says how the Trainer's communicator was made"
-                              : "but the Trainer's communicator was made without";
+  const char* const but = with == nullptr ? "but TrainerParts::made_with is null"
+                                          : "but the Trainer's communicator was made without";
   if (!args.collectives.empty() &&
       (with == nullptr || with->collectives.find(args.collectives) == std::string::npos))
     refuse(

@@ -98,8 +98,8 @@ std::int64_t Trainer::Impl::first_batch_size() {
 void Trainer::Impl::find_batch_size() {
   if (streams())
     throw Error(ErrorCode::invalid_argument,
-                "auto_find_batch_size tries the longest sample, and which one of a stream that is "
-                "nobody knows before its end",
+                "auto_find_batch_size tries the longest sample, and a stream shows its longest "
+                "sample only at its end",
                 "set per_device_train_batch_size");
   const std::int64_t asked = args.per_device_train_batch_size;
   const Sample longest = longest_sample();

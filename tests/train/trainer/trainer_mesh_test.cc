@@ -304,7 +304,7 @@ TEST(TrainerMesh, RefusesWhatCannotBeOnEveryRank) {
   refused({{"pipeline_parallel_degre", 2}}, 2, "pipeline_parallel_degree");
   refused({{"ddp", true}, {"ddp_dist_backend", "nccl"}}, 2, "communicator is native");
   refused({{"ddp", true}, {"sdp_hierarchical_allgather", false}}, 2,
-          "the rules all_gather:^hierarchical, but nobody says how");
+          "the rules all_gather:^hierarchical, but TrainerParts::made_with is null");
   refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {3, 2}}}, 2, "the model 4 units");
   refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {2147483647, 5}}}, 2,
           "has 2147483652 units");
