@@ -10,42 +10,42 @@ LongWork::LongWork(Communicator& ranks) : size_(ranks.size()) {
   if (size_ > 1) group_ = ranks.split(0, ranks.rank());
 }
 
-int LongWork::beat(Told told) {
-  if (size_ == 1) return told != nullptr ? told->load() : 0;
-  if (told_ != 0) return told_;
+int LongWork::beat(Received received) {
+  if (size_ == 1) return received != nullptr ? received->load() : 0;
+  if (agreed_ != 0) return agreed_;
   if (work_) {
     if (!work_->test()) return 0;
     end_round();
-    if (told_ != 0) return told_;
+    if (agreed_ != 0) return agreed_;
   }
-  if (Clock::now() >= next_) begin_round(false, told);
+  if (Clock::now() >= next_) begin_round(false, received);
   return 0;
 }
 
-int LongWork::agree(Told told) {
-  if (size_ == 1) return told != nullptr ? told->load() : 0;
-  begin_round(false, told);
+int LongWork::agree(Received received) {
+  if (size_ == 1) return received != nullptr ? received->load() : 0;
+  begin_round(false, received);
   work_->wait();
   end_round();
-  return told_;
+  return agreed_;
 }
 
-int LongWork::finish(Told told) {
-  if (size_ == 1) return told != nullptr ? told->load() : 0;
-  for (all_done_ = false; !all_done_ && told_ == 0;) {
-    if (!work_) begin_round(true, told);
+int LongWork::finish(Received received) {
+  if (size_ == 1) return received != nullptr ? received->load() : 0;
+  for (all_done_ = false; !all_done_ && agreed_ == 0;) {
+    if (!work_) begin_round(true, received);
     work_->wait();
     end_round();
   }
-  return std::exchange(told_, 0);
+  return std::exchange(agreed_, 0);
 }
 
 void LongWork::abort(std::string_view reason) {
   if (group_) group_->abort(reason);
 }
 
-void LongWork::begin_round(bool done, Told told) {
-  round_ = {told != nullptr ? told->load() : 0, done ? 0 : 1};
+void LongWork::begin_round(bool done, Received received) {
+  round_ = {received != nullptr ? received->load() : 0, done ? 0 : 1};
   next_ = Clock::now() + deadlines::kLookAtRanks;
   work_ = group_->all_reduce(round_.data(), round_.data(), std::ssize(round_), DType::i64,
                              ReduceOp::max);
@@ -53,7 +53,7 @@ void LongWork::begin_round(bool done, Told told) {
 
 void LongWork::end_round() {
   work_.reset();
-  told_ = static_cast<int>(round_[0]);
+  agreed_ = static_cast<int>(round_[0]);
   all_done_ = round_[1] == 0;
 }
 

@@ -6,7 +6,7 @@
 //     do_some(piece);
 //     if (work.beat(&signal) != 0) break;
 //   }
-//   const int told = work.finish(&signal);  // all ranks are done, or know of a signal
+//   const int received = work.finish(&signal);  // all ranks are done, or know of a signal
 //
 // Ranks exchange their state in rounds, each one small all_reduce. beat() joins the next round and
 // never waits for it. A rank that died is therefore named at the next beat, and a rank that does
@@ -30,22 +30,23 @@ class LongWork {
   // Collective. The rounds use a group of their own, so the work may use `ranks`.
   explicit LongWork(Communicator& ranks);
 
-  using Told = const std::atomic<int>*;  // a number this rank received, such as a signal; or null
+  using Received =
+      const std::atomic<int>*;  // a number this rank received, such as a signal; or null
   // Reports progress of this rank. Returns 0 until all ranks know of a received number, then the
   // highest one. No rank takes part in further rounds then, and all must call finish(). Throws as
   // Work::test(). Frequent calls cost only a few loads each.
-  int beat(Told told = nullptr);
+  int beat(Received received = nullptr);
   // Like beat(), but waits for the round, so every rank gets the same answer. All ranks must call
   // it equally often.
-  int agree(Told told = nullptr);
+  int agree(Received received = nullptr);
   // Reports that this rank is done. Waits until all ranks are done or know the number that one of
   // them received. Returns that number or 0. Throws as Work::wait().
-  int finish(Told told = nullptr);
+  int finish(Received received = nullptr);
   // Ends the other ranks' waits with this reason.
   void abort(std::string_view reason);
 
  private:
-  void begin_round(bool done, Told told);
+  void begin_round(bool done, Received received);
   void end_round();
 
   const int size_;
@@ -55,7 +56,7 @@ class LongWork {
   std::unique_ptr<Communicator> group_;  // null: one rank
   WorkPtr work_;                         // the round under way
   Clock::time_point next_{};             // when the next round may begin
-  int told_ = 0;
+  int agreed_ = 0;
   bool all_done_ = false;
 };
 

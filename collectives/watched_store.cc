@@ -68,7 +68,7 @@ void WatchedStore::progressed() {
         .in_operation(operation_);
   next_tell_ =
       now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(
-                deadlines::kTellProgress, deadlines::seconds() / deadlines::kProgressTold)));
+                deadlines::kTellProgress, deadlines::seconds() / deadlines::kProgressReports)));
   try {
     add(kProgress, 1);
   } catch (const Error& error) {

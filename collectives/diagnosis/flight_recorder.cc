@@ -30,8 +30,8 @@ std::string file_name(std::string group, int rank) {
 
 std::string_view to_string(Blame::Kind kind) {
   switch (kind) {
-    case Blame::Kind::nobody:
-      return "nobody";
+    case Blame::Kind::none:
+      return "none";
     case Blame::Kind::died:
       return "died";
     case Blame::Kind::unreachable:
@@ -131,7 +131,7 @@ nlohmann::ordered_json FlightRecorder::to_json() const {
           {"written_at", unix_time.count()},
           {"failure",
            failure_.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(failure_)},
-          {"blame", blame_.kind == Blame::Kind::nobody
+          {"blame", blame_.kind == Blame::Kind::none
                         ? nlohmann::ordered_json(nullptr)
                         : nlohmann::ordered_json{{"kind", collectives::to_string(blame_.kind)},
                                                  {"ranks", blame_.ranks}}},

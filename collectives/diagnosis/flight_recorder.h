@@ -19,12 +19,12 @@ namespace shoal::collectives {
 // The ranks that a failure names, numbered as in the job.
 struct Blame {
   enum class Kind : std::uint8_t {
-    nobody,
+    none,
     died,         // their processes ended
     unreachable,  // nothing came from their host
     silent        // their hosts answered, their processes did nothing: stopped or starved
   };
-  Kind kind = Kind::nobody;
+  Kind kind = Kind::none;
   std::vector<int> ranks;
 };
 std::string_view to_string(Blame::Kind kind);

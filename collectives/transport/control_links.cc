@@ -66,8 +66,7 @@ class ControlLinks::Impl {
   // If rank 0 leaves without a failure before other ranks, the detached thread serves the links
   // until they have left too.
   static void leave_behind(const std::shared_ptr<Impl>& links) {
-    if (links->rank_ != 0 || !links->left(0) || links->has_news() || links->everybody_left())
-      return;
+    if (links->rank_ != 0 || !links->left(0) || links->has_news() || links->all_left()) return;
     {
       const std::lock_guard lock(links->mutex_);
       links->thread_.detach();
@@ -115,7 +114,7 @@ class ControlLinks::Impl {
     const std::lock_guard lock(mutex_);
     return left_[static_cast<std::size_t>(rank)];
   }
-  bool everybody_left() const {
+  bool all_left() const {
     const std::lock_guard lock(mutex_);
     return hub_gone_ ||
            std::ranges::count(left_, true) >= size_ - !left_[static_cast<std::size_t>(rank_)];
@@ -367,6 +366,6 @@ void ControlLinks::called(std::uint32_t number, const Signature& signature) {
 }
 void ControlLinks::leave() { impl_->tell(Kind::left, "", 0); }
 bool ControlLinks::left(int rank) const { return impl_->left(rank); }
-bool ControlLinks::everybody_left() const { return impl_->everybody_left(); }
+bool ControlLinks::all_left() const { return impl_->all_left(); }
 
 }  // namespace shoal::collectives::transport

@@ -68,7 +68,7 @@ class ControlLinks {
   // Announces that this rank leaves without a failure. Does not wait.
   void leave();
   bool left(int rank) const;
-  bool everybody_left() const;
+  bool all_left() const;
 
  private:
   class Impl;

@@ -104,8 +104,8 @@ class Hub {
       if (of_.deadline.passed()) give_up(missing_ranks(0, absent()));
       if (!next_look.passed()) continue;
       next_look = Deadline::in_seconds(deadlines::kLookForUnreached);
-      if (const auto told = of_.store.try_get(of_.prefix + kUnreached))
-        give_up(Error(ErrorCode::unavailable, *told, "look at that rank's own output")
+      if (const auto report = of_.store.try_get(of_.prefix + kUnreached))
+        give_up(Error(ErrorCode::unavailable, *report, "look at that rank's own output")
                     .at_rank(0)
                     .with_peer(absent().front())
                     .in_operation("make_communicator"));
@@ -315,7 +315,7 @@ class Guest {
     Message welcome;
     // Rank 0 waits until the same deadline and then names the missing ranks.
     const auto patience = Deadline::in_seconds(std::max(of_.deadline.seconds_left(), 0.0) +
-                                               deadlines::kMissingToldWithin);
+                                               deadlines::kMissingReportedWithin);
     if (await(hub_, welcome, patience) && welcome.kind == Kind::failed)
       throw Error(error_code_of(welcome.code).value_or(ErrorCode::peer_lost), welcome.text,
                   "see whether they started and why they stopped")

@@ -118,7 +118,7 @@ void PlannedMemory::begin_serving(const MemorySequence& sequence, bool strict) {
   SHOAL_CHECK(fits(sequence), "a step is served without an arena of its size; prepare() it");
   // Stored host work runs later than the stream order suggests, so AddressSanitizer marks on blocks
   // would be wrong.
-  if (strict && device().is_cpu() && std::exchange(arenas_.back()->told_apart, false))
+  if (strict && device().is_cpu() && std::exchange(arenas_.back()->tracks_blocks, false))
     forget_marks(device(), arenas_.back()->buffer.data(), arenas_.back()->buffer.size());
   mode_ = Mode::serve;
   computing_ = std::this_thread::get_id();
@@ -171,7 +171,7 @@ void* PlannedMemory::serve(std::size_t bytes, MemoryTag tag, Stream stream) {
   void* const pointer = static_cast<std::byte*>(arena.buffer.data()) + offset;
   block_of_.insert_or_assign(pointer, block);
   ++arena.live;
-  if (arena.told_apart)
+  if (arena.tracks_blocks)
     mark_taken(device(), pointer, bytes, room_of(bytes, device()), stream, true);
   return pointer;
 }
@@ -245,7 +245,8 @@ void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
   for (const auto& arena : arenas_)
     if (arena->holds(pointer)) {
       --arena->live;
-      if (arena->told_apart) mark_given_back(device(), pointer, room_of(bytes, device()), stream);
+      if (arena->tracks_blocks)
+        mark_given_back(device(), pointer, room_of(bytes, device()), stream);
       return;
     }
   below_.deallocate(pointer, bytes, tag, stream);

@@ -89,8 +89,8 @@ class PlannedMemory final : public MemoryResource {
   struct Arena {
     ~Arena();
     Buffer buffer;
-    int live = 0;            // blocks in use
-    bool told_apart = true;  // AddressSanitizer tracks its blocks (block_marks.h)
+    int live = 0;               // blocks in use
+    bool tracks_blocks = true;  // AddressSanitizer tracks its blocks (block_marks.h)
     bool holds(const void* pointer) const;
   };
   bool fits(const MemorySequence& sequence) const;

@@ -13,10 +13,11 @@ double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p2
 
 constexpr std::string_view kElsewhere = "those of another rank could not be captured";
 
-// `told` holds two numbers per rank; returns every rank's number at index `first` (0 or 1).
-std::vector<std::uint64_t> every_other(const std::vector<std::uint64_t>& told, std::size_t first) {
+// `exchanged` holds two numbers per rank; returns every rank's number at index `first` (0 or 1).
+std::vector<std::uint64_t> every_other(const std::vector<std::uint64_t>& exchanged,
+                                       std::size_t first) {
   std::vector<std::uint64_t> half;
-  for (std::size_t i = first; i < told.size(); i += 2) half.push_back(told[i]);
+  for (std::size_t i = first; i < exchanged.size(); i += 2) half.push_back(exchanged[i]);
   return half;
 }
 
@@ -67,11 +68,11 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
   std::vector<std::uint64_t> voided;
   if (options_.exchange && graphs_) {
     const std::array<std::uint64_t, 2> own{std::hash<std::string_view>{}(key), voided_};
-    const std::vector<std::uint64_t> told = options_.exchange(own);
+    const std::vector<std::uint64_t> exchanged = options_.exchange(own);
     std::string all;
-    for (const std::uint64_t hash : every_other(told, 0)) all += fmt::format("{:x} ", hash);
+    for (const std::uint64_t hash : every_other(exchanged, 0)) all += fmt::format("{:x} ", hash);
     kind += fmt::format(" {:x}", std::hash<std::string>{}(all));
-    voided = every_other(told, 1);
+    voided = every_other(exchanged, 1);
   }
   Entry& entry = entry_of(kind);
   ++entry.seen;
@@ -154,9 +155,9 @@ void StepCapture::record(Entry& entry, const std::function<void()>& step, bool w
 bool StepCapture::everywhere(Entry& entry, bool well) {
   if (!options_.exchange) return well;
   const std::array<std::uint64_t, 2> own{well ? 1U : 0U, voided_};
-  const std::vector<std::uint64_t> told = options_.exchange(own);
-  entry.voided = every_other(told, 1);
-  return std::ranges::all_of(every_other(told, 0), [](std::uint64_t one) { return one == 1; });
+  const std::vector<std::uint64_t> exchanged = options_.exchange(own);
+  entry.voided = every_other(exchanged, 1);
+  return std::ranges::all_of(every_other(exchanged, 0), [](std::uint64_t one) { return one == 1; });
 }
 
 void StepCapture::refuse(Entry& entry, const std::string& why) {
@@ -250,7 +251,7 @@ bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
       step();
       return true;
     }
-    if (!std::exchange(entry.told, true)) say(describe());
+    if (!std::exchange(entry.logged, true)) say(describe());
   }
   begin_serving(entry, false);
   try {
@@ -280,7 +281,7 @@ void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
   if (captured) {
     ++statistics_.captured;
     statistics_.pieces = entry.captured->graphs();
-    if (!std::exchange(entry.told, true)) say(describe());
+    if (!std::exchange(entry.logged, true)) say(describe());
     return;
   }
   if (room) refuse(entry, problem.empty() ? std::string(kElsewhere) : problem);

@@ -105,7 +105,7 @@ class StepCapture {
     std::string key;
     int seen = 0;
     bool refused = false;                         // cannot be captured, or no memory for its plan
-    bool told = false;                            // capture was logged
+    bool logged = false;                          // capture was logged
     std::vector<MemorySequence> sequences = {};   // one per memory; empty: not recorded
     std::unique_ptr<CapturedWork> captured = {};  // null: not captured
     std::vector<std::uint64_t> voided = {};       // voided_ of all ranks at the capture

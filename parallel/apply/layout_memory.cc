@@ -165,7 +165,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
     leaving.clear();
   };
   // Sends to a neighbour stage, on another rank or on this one.
-  const auto hand_on = [&](const Action& action, int to) {
+  const auto deliver = [&](const Action& action, int to) {
     if (to < 0 || to >= schedule.stages()) return;
     if (schedule.rank_of_stage[static_cast<std::size_t>(to)] == rank)
       held.bytes += request.stream_bytes;
@@ -181,7 +181,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
       if (action.stage > 0) held.bytes -= request.stream_bytes;  // now counted in the unit
       compute(stage, false);
       held = held + stage.kept();
-      hand_on(action, action.stage + 1);
+      deliver(action, action.stage + 1);
     } else if (action.kind == ActionKind::weight_backward) {
       held = held - stage.weights();
       leaving.clear();
@@ -192,7 +192,7 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
       held = held - stage.kept();
       compute(stage, splits);
       if (splits) held = held + stage.weights();
-      hand_on(action, action.stage - 1);
+      deliver(action, action.stage - 1);
     }
   }
   return most;

@@ -132,13 +132,13 @@ void PipelineExecutor::compute(const Action& action) {
     Tensor output = on.forward(action.microbatch, std::move(received));
     SHOAL_CHECK(output.defined() == !last, "stage {} of {} {} an output", action.stage,
                 schedule_.stages(), last ? "returned" : "did not return");
-    if (!last) hand_on(true, action.stage, action.microbatch, std::move(output));
+    if (!last) deliver(true, action.stage, action.microbatch, std::move(output));
   } else if (backward) {
     Tensor gradient = on.backward(action.microbatch, std::move(received),
                                   action.kind == ActionKind::input_backward);
     SHOAL_CHECK(gradient.defined() == !first, "stage {} {} the gradient of an input", action.stage,
                 first ? "returned" : "did not return");
-    if (!first) hand_on(false, action.stage, action.microbatch, std::move(gradient));
+    if (!first) deliver(false, action.stage, action.microbatch, std::move(gradient));
   } else {
     on.weight_backward(action.microbatch);
   }
@@ -146,7 +146,7 @@ void PipelineExecutor::compute(const Action& action) {
 }
 
 // Puts the tensor into the table of a neighbour on this rank, or into the table of its SEND.
-void PipelineExecutor::hand_on(bool forward, int from_stage, int microbatch, Tensor tensor) {
+void PipelineExecutor::deliver(bool forward, int from_stage, int microbatch, Tensor tensor) {
   const int to_stage = from_stage + (forward ? 1 : -1);
   if (stages_.count(to_stage) == 1)
     (forward ? inputs_ : gradients_)[{to_stage, microbatch}] = {std::move(tensor), nullptr};

@@ -72,7 +72,7 @@ class PipelineExecutor {
   void send(const Action& action);
   void receive(const Action& action);
   Tensor take(std::map<Key, Arriving>& from, const Key& key);
-  void hand_on(bool forward, int from_stage, int microbatch, Tensor tensor);
+  void deliver(bool forward, int from_stage, int microbatch, Tensor tensor);
   void drop_what_left();
   void drop_output(const Key& key);
   void give_up(const std::exception& why) noexcept;

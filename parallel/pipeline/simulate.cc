@@ -29,7 +29,7 @@ class Clockwork {
     result_.peak_microbatches.resize(ranks);
     held_.resize(ranks);
     in_flight_.resize(ranks);
-    wires_.resize(ranks * ranks);
+    channels_.resize(ranks * ranks);
     for (auto* const times : {&computed_, &arrived_}) times->resize(2 * ready_.places());
     messages_.resize(2 * ready_.places());
     for (const auto& actions : schedule.actions) result_.actions.emplace_back(actions.size());
@@ -52,7 +52,7 @@ class Clockwork {
   std::size_t slot(int stage, int microbatch, bool backward) const {
     return 2 * ready_.place(stage, microbatch) + (backward ? 1 : 0);
   }
-  auto& wire(int from, int to) { return wires_[at(from) * now_.size() + at(to)]; }
+  auto& channel(int from, int to) { return channels_[at(from) * now_.size() + at(to)]; }
 
   double duration(const Action& action) const {
     const StageCosts& stage = costs_.of(action.stage);
@@ -80,14 +80,14 @@ class Clockwork {
     };
     if (!need.message) return computed_[slot_of(need.action.kind != ActionKind::forward)];
     const std::size_t wanted = slot_of(need.action.kind == ActionKind::send_backward);
-    Wire& wire = this->wire(schedule_.rank_of_stage[at(need.action.stage)], rank);
-    for (; wire.settled < wire.order.size(); ++wire.settled) {
-      const std::size_t one = wire.order[wire.settled];
+    Channel& channel = this->channel(schedule_.rank_of_stage[at(need.action.stage)], rank);
+    for (; channel.settled < channel.order.size(); ++channel.settled) {
+      const std::size_t one = channel.order[channel.settled];
       const Message& message = messages_[one];
-      wire.free_at = std::max({wire.free_at, message.sent, message.posted}) + costs_.message;
-      arrived_[one] = wire.free_at;
+      channel.free_at = std::max({channel.free_at, message.sent, message.posted}) + costs_.message;
+      arrived_[one] = channel.free_at;
       if (one == wanted) {
-        ++wire.settled;
+        ++channel.settled;
         break;
       }
     }
@@ -115,7 +115,7 @@ class Clockwork {
       const bool backward = action.kind == ActionKind::send_backward;
       const std::size_t message = slot(action.stage, action.microbatch, backward);
       messages_[message].sent = now;
-      wire(rank, peer_of(schedule_, action).rank).order.push_back(message);
+      channel(rank, peer_of(schedule_, action).rank).order.push_back(message);
     } else if (computes(action.kind)) {
       if (action.kind != ActionKind::weight_backward)
         computed_[slot(action.stage, action.microbatch, action.kind != ActionKind::forward)] = now;
@@ -145,7 +145,7 @@ class Clockwork {
     if (action.kind != ActionKind::input_backward) --in_flight;
   }
 
-  struct Wire {
+  struct Channel {
     std::vector<std::size_t> order;  // slots
     std::size_t settled = 0;
     double free_at = 0;
@@ -158,7 +158,7 @@ class Clockwork {
   std::vector<int> in_flight_;
   std::vector<double> computed_, arrived_;  // by slot()
   std::vector<Message> messages_;           // by slot() of the sender's stage
-  std::vector<Wire> wires_;                 // by sender, then receiver
+  std::vector<Channel> channels_;           // by sender, then receiver
 };
 
 char symbol(const Action& action) {

@@ -23,7 +23,7 @@ class Inspector {
     if (!faults_.empty()) return std::move(faults_);  // later checks would only repeat these faults
     for (int rank = 0; rank < schedule_.ranks(); ++rank) check_order(rank);
     for (int stage = 0; stage < schedule_.stages(); ++stage) check_complete(stage);
-    if (options_.communication) check_wires();
+    if (options_.communication) check_messages();
     if (faults_.empty()) check_progress();
     return std::move(faults_);
   }
@@ -145,7 +145,7 @@ class Inspector {
   }
 
   // For each pair of ranks: sends and receives match in order.
-  void check_wires() {
+  void check_messages() {
     struct End {
       Action action;  // the receive; for a send, the receive that matches it
       std::size_t index;

@@ -25,9 +25,9 @@ inline Deadline at_once() { return Deadline::in_seconds(0); }
 // ---- the rendezvous ----
 // A rank that waits for the store checks for lost ranks and for progress at least this often.
 inline constexpr std::chrono::milliseconds kLookAtRanks{50};
-// Long work reports progress once a second, or kProgressTold times per deadline if that is more
+// Long work reports progress once a second, or kProgressReports times per deadline if that is more
 // often. A waiting rank looks for such reports kProgressLooks times per deadline.
-inline constexpr double kTellProgress = 1, kProgressTold = 16, kProgressLooks = 8;
+inline constexpr double kTellProgress = 1, kProgressReports = 16, kProgressLooks = 8;
 // Limit on one attempt to connect to the store's server. It is short so that the host's other
 // addresses are tried too.
 inline constexpr double kConnectAttempt = 5, kShortestConnectAttempt = 0.1;
@@ -58,7 +58,7 @@ inline constexpr double kLookForUnreached = 0.5;
 inline constexpr double kHelloAnswer = 2, kShortestHelloAnswer = 0.1;
 // Rank 0 names the missing ranks when the deadline has passed. The other ranks wait this much
 // longer to receive that message.
-inline constexpr double kMissingToldWithin = 1;
+inline constexpr double kMissingReportedWithin = 1;
 // How long closing links may take to send their last messages.
 inline constexpr std::chrono::milliseconds kLastWords{500};
 // How long a host may be unreachable before it counts as lost: a share of the deadline, within

@@ -58,7 +58,7 @@ std::string quoted(const std::string& text) {
   return word + "'";
 }
 
-std::optional<Ending> told_ending(const std::string& path) {
+std::optional<Ending> read_ending(const std::string& path) {
   errno = 0;
   std::ifstream file(path);
   if (!file.is_open() && errno != ENOENT)
@@ -164,7 +164,7 @@ std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::
   const Deadline start = Deadline::in_seconds(rules.start_seconds);
   std::optional<Clock::time_point> seen, stopped;  // when orted was last seen; when the signal came
   for (;; pause(rules.poll_seconds)) {
-    if (auto ending = told_ending(path)) return ending;
+    if (auto ending = read_ending(path)) return ending;
     if (stop != 0 && !stopped) stopped = Clock::now();
     if (!stopped && gives_up && gives_up()) return std::nullopt;
     if (process_runs(rules.orted)) seen = Clock::now();

@@ -117,8 +117,9 @@ std::string shared_model_directory(const std::string& path, const World& world, 
     } catch (const std::exception& problem) {
       answer = as_text(error_of(problem));
     }
-  for (const HostAnswer& told : exchange_answers(world, store, "model directory", answer, deadline))
-    if (told.node == world.node && told.first == path) return told.second;
+  for (const HostAnswer& answered :
+       exchange_answers(world, store, "model directory", answer, deadline))
+    if (answered.node == world.node && answered.first == path) return answered.second;
   return look();  // this rank was given another path than its host's first rank
 }
 

@@ -11,24 +11,24 @@
 
 namespace shoal::command {
 
-nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump,
-                                    const nlohmann::json& plan) {
-  nlohmann::ordered_json told;
-  told["options"] = nlohmann::ordered_json::object();
-  told["given"] = nlohmann::ordered_json::array();
+nlohmann::ordered_json recorded_options(const nlohmann::ordered_json& dump,
+                                        const nlohmann::json& plan) {
+  nlohmann::ordered_json recorded;
+  recorded["options"] = nlohmann::ordered_json::object();
+  recorded["given"] = nlohmann::ordered_json::array();
   const auto& sources = dump.at("_sources");
   for (const auto& [section, values] : dump.items()) {
     if (section == "_sources" || section == "later") continue;
     for (const auto& [name, value] : values.items()) {
-      told["options"][section][name] = value;
-      if (sources.at(name) != "default") told["given"].push_back(name);
+      recorded["options"][section][name] = value;
+      if (sources.at(name) != "default") recorded["given"].push_back(name);
     }
   }
-  told["plan"] = plan;
-  return told;
+  recorded["plan"] = plan;
+  return recorded;
 }
 
-RunSettings::RunSettings(std::string directory, const nlohmann::ordered_json& told,
+RunSettings::RunSettings(std::string directory, const nlohmann::ordered_json& recorded,
                          const World& world)
     : directory_(std::move(directory)) {
   settings_["program"] = "shoal " SHOAL_VERSION;
@@ -40,7 +40,7 @@ RunSettings::RunSettings(std::string directory, const nlohmann::ordered_json& to
   auto& machine = settings_["machine"] = nlohmann::ordered_json::object();
   for (const Finding& finding : processor_findings())
     if (finding.present) machine[finding.name] = finding.value;
-  settings_.update(told);
+  settings_.update(recorded);
 }
 
 void RunSettings::describe(const Trainer& trainer, const std::vector<std::string>& header) {

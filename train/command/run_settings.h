@@ -14,13 +14,14 @@ namespace shoal::command {
 
 // Option values by section, and the names of the given options, from the dump of a run's OptionSet.
 // Leaves out options that are known but refused. `plan`: run_plan().
-nlohmann::ordered_json told_options(const nlohmann::ordered_json& dump, const nlohmann::json& plan);
+nlohmann::ordered_json recorded_options(const nlohmann::ordered_json& dump,
+                                        const nlohmann::json& plan);
 
 // Used on rank 0. Writes the file to the existing `directory` when training begins. Throws io on
 // failure.
 class RunSettings final : public TrainerCallback {
  public:
-  RunSettings(std::string directory, const nlohmann::ordered_json& told, const World& world);
+  RunSettings(std::string directory, const nlohmann::ordered_json& recorded, const World& world);
   // `header`: the first lines of the log.
   void describe(const Trainer& trainer, const std::vector<std::string>& header);
   bool needs_every_step() const override { return false; }

@@ -110,9 +110,9 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
   }
   // The other ranks wait while the host's first rank makes progress. If it fails, all ranks fail.
   HostAnswer prepared;
-  for (const HostAnswer& told :
+  for (const HostAnswer& answered :
        exchange_answers(world, ranks, "tokens", answer, deadlines::start()))
-    if (told.node == world.node) prepared = told;
+    if (answered.node == world.node) prepared = answered;
   if (prepared.first.empty())
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("no rank of host {} said where its prepared tokens are", world.node),

@@ -170,7 +170,7 @@ int run_rank(Prepared& prepared, RunRanks& ranks, Guest* guest) {
   try {
     const int status = train_and_evaluate(
         {*task, prepared.arguments,
-         told_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
+         recorded_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
          world, *communicator, how, compute, prepared.device, prepared.devices, prepared.threads,
          tracer.get(), prepared.notices, prepared.training_began, guest});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));

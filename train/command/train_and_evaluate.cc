@@ -149,7 +149,7 @@ class RankRun {
         output_(a_.output_dir),
         asked_(rank.setup.eval_dataset),
         tensorboard_(tensorboard_directory(a_)),
-        settings_(a_.output_dir, rank.told, rank.world),
+        settings_(a_.output_dir, rank.recorded_options, rank.world),
         began_(rank.training_began) {
     if (main_rank_) console_ = std::make_unique<ConsoleCallback>(console_of_run());
     trainer_ = std::make_unique<Trainer>(a_, trainer_parts());

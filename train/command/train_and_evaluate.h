@@ -19,7 +19,7 @@ namespace shoal::command {
 struct RankParts {
   Task& task;
   const RunArguments& arguments;
-  nlohmann::ordered_json told;  // option values for run_settings.json
+  nlohmann::ordered_json recorded_options;  // option values for run_settings.json
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;

@@ -95,11 +95,11 @@ RankDevice describe_device(const World& world, const ChosenDevice& chosen) {
 
 std::vector<RankDevice> exchange_devices(const World& world, Store& store, const RankDevice& own,
                                          Deadline deadline) {
-  const nlohmann::json told = {own.host,         own.why,      own.device.is_cpu(),
-                               own.device.index, own.identity, own.description,
-                               own.free};
+  const nlohmann::json report = {own.host,         own.why,      own.device.is_cpu(),
+                                 own.device.index, own.identity, own.description,
+                                 own.free};
   auto ranks = exchange_cards(store, "devices", world.rank, world.size,
-                              told.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                              report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                               deadline, "devices", read_device);
   ranks[static_cast<std::size_t>(world.rank)] = own;
   check_devices(ranks);

@@ -38,7 +38,7 @@ RunRanks::~RunRanks() {
       if (rank != world_.rank && !links_->left(rank) && !is_gone(rank)) return true;
     return false;
   };
-  while (!links_->everybody_left() && !links_->has_news() && another_stays() && !until.passed())
+  while (!links_->all_left() && !links_->has_news() && another_stays() && !until.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

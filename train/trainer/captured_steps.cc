@@ -21,9 +21,9 @@ constexpr std::size_t kMostShapes = 32;
 std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange_over(
     collectives::Communicator& all) {
   return [&all](std::span<const std::uint64_t> own) {
-    std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
-    all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
-    return told;
+    std::vector<std::uint64_t> gathered(own.size() * static_cast<std::size_t>(all.size()));
+    all.host().all_gather(own.data(), gathered.data(), std::ssize(own), DType::i64)->wait();
+    return gathered;
   };
 }
 

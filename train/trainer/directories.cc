@@ -24,12 +24,12 @@ constexpr std::int64_t kChunk = std::int64_t{8} << 20U;  // bytes of a broadcast
 constexpr int kLooks = 10;  // a network file system may show files late
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
-std::int64_t told(Communicator& c, std::int64_t value, int root) {
+std::int64_t from_root(Communicator& c, std::int64_t value, int root) {
   c.broadcast(&value, 1, DType::i64, root)->wait();
   return value;
 }
 
-bool anybody(Communicator& c, bool mine) {
+bool any_rank(Communicator& c, bool mine) {
   std::int64_t flag = mine;
   c.all_reduce(&flag, &flag, 1, DType::i64, ReduceOp::max)->wait();
   return flag != 0;
@@ -60,7 +60,7 @@ nlohmann::json listed(Communicator& c, int root, const std::string& path) {
           files.push_back({{"name", entry.name}, {"bytes", file_bytes(entry.path).value_or(0)}});
     text = files.dump();
   }
-  text.resize(static_cast<std::size_t>(told(c, std::ssize(text), root)));
+  text.resize(static_cast<std::size_t>(from_root(c, std::ssize(text), root)));
   c.broadcast(text.data(), std::ssize(text), DType::u8, root)->wait();
   return parse_json(text, "the list of a checkpoint's files");
 }
@@ -100,7 +100,7 @@ DirectoryOwners find_owners(Communicator& c, const std::string& path) {
     // behind, the next run removes it.
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     const std::string probe = fmt::format("{}/tmp-checkpoint-seen-by-rank-{}-{}", path, owner,
-                                          told(c, static_cast<std::int64_t>(now), owner));
+                                          from_root(c, static_cast<std::int64_t>(now), owner));
     // Rank 0 must be able to write. Other ranks may have nothing to write, so their errors are only
     // logged.
     if (c.rank() == owner && owner == 0) put_probe(path, probe);
@@ -129,7 +129,7 @@ void gather_files(Communicator& c, const DirectoryOwners& owners, const std::str
       const std::string file = path + "/" + entry.at("name").get<std::string>();
       const auto bytes = entry.at("bytes").get<std::int64_t>();
       const bool lacks = takes && c.rank() != owner && file_bytes(file) != bytes;
-      if (anybody(c, lacks)) spread(c, owner, file, bytes, lacks);
+      if (any_rank(c, lacks)) spread(c, owner, file, bytes, lacks);
     }
   }
 }

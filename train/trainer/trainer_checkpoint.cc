@@ -63,7 +63,7 @@ void Trainer::Impl::take_output_dir() {
           run_lock = std::make_shared<RunLock>(args.output_dir,
                                                [this](const std::string& line) { say(line); });
       },
-      told());
+      received_signal());
 }
 
 void Trainer::Impl::check_output_dir() const {
@@ -246,7 +246,8 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
             fmt::format("cannot resume from {}: it is no checkpoint of a run (no {})", asked,
                         kStateFile),
             "start a new run with --model_name_or_path " + asked});
-  if (const auto problem = problem_of(asked, told()); problem && is_transformers_checkpoint(asked))
+  if (const auto problem = problem_of(asked, received_signal());
+      problem && is_transformers_checkpoint(asked))
     refuse(
         {ErrorCode::invalid_argument, fmt::format("cannot resume from {}: {}", asked, *problem)});
   else if (problem)
@@ -264,7 +265,7 @@ std::optional<std::string> Trainer::Impl::newest_to_resume() {
   };
   for (auto all = list_checkpoints(args.output_dir); !all.empty(); all.pop_back()) {
     agree_on_step(all.back().step);
-    const auto problem = problem_of(all.back().path, told());
+    const auto problem = problem_of(all.back().path, received_signal());
     if (!problem) {
       say_damaged();
       return all.back().path;
@@ -283,7 +284,7 @@ std::optional<std::string> Trainer::Impl::newest_to_resume() {
 
 // Every rank reads its share of the bytes; every rank gets the problem that the lowest rank found.
 std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoint,
-                                                     collectives::LongWork::Told stopped_by) {
+                                                     collectives::LongWork::Received stopped_by) {
   std::optional<std::string> own;
   at_own_pace(
       [&] { own = checkpoint_problem(checkpoint, true, {parts.communicator->rank(), ranks()}); },

@@ -66,9 +66,10 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
     sums[1] += here.targets;
     done = std::min(result.batches, done + static_cast<std::int64_t>(at_a_time));
     each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, result.batches); });
-    stopped_by = together ? long_work->agree(told()) : long_work->beat(told());
+    stopped_by =
+        together ? long_work->agree(received_signal()) : long_work->beat(received_signal());
   }
-  stopped_by = long_work->finish(told());
+  stopped_by = long_work->finish(received_signal());
   if (stopped_by != 0) throw StoppedBySignal(stopped_by);
   sum(sums, 2);
   result.loss = sums[0];

@@ -116,14 +116,14 @@ struct Trainer::Impl {
     }
   }
   // The number of the signal that this rank received; null: signals do not stop the work.
-  collectives::LongWork::Told told() const {
+  collectives::LongWork::Received received_signal() const {
     return training || parts.stop_evaluations ? parts.stop_signal : nullptr;
   }
   // Runs work(), which takes a different time on each rank and may communicate. A rank that is done
   // waits for the others as long as they make progress. Throws StoppedBySignal if `stopped_by` is
   // set on a rank.
   template <typename Work>
-  void at_own_pace(Work&& work, collectives::LongWork::Told stopped_by = nullptr) {
+  void at_own_pace(Work&& work, collectives::LongWork::Received stopped_by = nullptr) {
     try {
       const progress::Listener hears([this, stopped_by] {
         if (const int signal = long_work->beat(stopped_by)) throw StoppedBySignal(signal);
@@ -249,7 +249,7 @@ struct Trainer::Impl {
   [[noreturn]] void refuse(const Error& error) const;
   // Returns the problem of a checkpoint, the same on every rank; nullopt: none.
   std::optional<std::string> problem_of(const std::string& checkpoint,
-                                        collectives::LongWork::Told stopped_by = nullptr);
+                                        collectives::LongWork::Received stopped_by = nullptr);
   void load_checkpoint(const std::string& directory);
   void find_best_checkpoint();  // finds the resumed run's best checkpoint, if it still exists
   nlohmann::json data_options() const;  // TrainerState::data of this run

@@ -38,7 +38,7 @@ bool DirectMessages::progress() {
 bool DirectMessages::idle() const {
   return std::ranges::all_of(peers_, [](const auto& entry) {
     const Peer& peer = entry.second;
-    return peer.outgoing.empty() && peer.told.empty() && peer.wanted.empty() &&
+    return peer.outgoing.empty() && peer.announced.empty() && peer.wanted.empty() &&
            peer.arrived.empty() && peer.taking.empty() && peer.leaving.empty() && !peer.listening;
   });
 }
@@ -47,7 +47,7 @@ void DirectMessages::give_up() {
   for (auto& [rank, peer] : peers_) {
     if (!peer.listening) continue;
     const Message oldest =
-        peer.told.empty() ? peer.wanted[peer.arrived.size()] : peer.told.front().message;
+        peer.announced.empty() ? peer.wanted[peer.arrived.size()] : peer.announced.front().message;
     try {
       peer.listening->wait(deadlines::at_once());
     } catch (const Error& error) {
@@ -59,7 +59,7 @@ void DirectMessages::give_up() {
 void DirectMessages::drop(const std::function<void(DeviceOperation&)>& visit) {
   for (auto& [rank, peer] : peers_) {
     for (const Outgoing& one : peer.outgoing) visit(*one.message);
-    for (const Outgoing& one : peer.told) visit(*one.message);
+    for (const Outgoing& one : peer.announced) visit(*one.message);
     for (const Message& one : peer.wanted) visit(*one);
     for (const Taking& one : peer.taking) visit(*one.message);
   }
@@ -90,7 +90,7 @@ bool DirectMessages::tell(int rank, Peer& peer) {
     if (follows)
       peer.leaving.push_back(
           {nullptr, setup_.inner->send(first.staged.data(), bytes, DType::u8, rank)});
-    peer.told.push_back(std::move(first));
+    peer.announced.push_back(std::move(first));
     moved = true;
   }
   return moved;
@@ -109,16 +109,16 @@ bool DirectMessages::listen(int rank, Peer& peer) {
   bool moved = false;
   for (;;) {
     if (!peer.listening) {
-      if (peer.told.empty() && peer.wanted.size() <= peer.arrived.size()) return moved;
+      if (peer.announced.empty() && peer.wanted.size() <= peer.arrived.size()) return moved;
       peer.listening = setup_.inner->recv(&peer.heard, sizeof peer.heard, DType::u8, rank);
     }
     if (!peer.listening->test()) return moved;
     peer.listening.reset();
     moved = true;
     if (peer.heard.kind == Notice::Kind::taken) {
-      SHOAL_ASSERT(!peer.told.empty());
-      setup_.end(*peer.told.front().message, static_cast<bool>(peer.told.front().staged));
-      peer.told.pop_front();
+      SHOAL_ASSERT(!peer.announced.empty());
+      setup_.end(*peer.announced.front().message, static_cast<bool>(peer.announced.front().staged));
+      peer.announced.pop_front();
       continue;
     }
     // The notice's data comes before any other notice, whether or not a recv waits for it.

@@ -69,9 +69,9 @@ class DirectMessages {
   };
   // All lists are in call order.
   struct Peer {
-    std::deque<Outgoing> outgoing;  // sends not announced to the peer yet
-    std::deque<Outgoing> told;      // announced sends not taken yet
-    std::deque<Message> wanted;     // recvs without a matching notice
+    std::deque<Outgoing> outgoing;   // sends not announced to the peer yet
+    std::deque<Outgoing> announced;  // announced sends not taken yet
+    std::deque<Message> wanted;      // recvs without a matching notice
     std::deque<Arrived> arrived;
     std::deque<Taking> taking;
     std::list<Leaving> leaving;

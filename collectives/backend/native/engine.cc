@@ -125,11 +125,11 @@ void Engine::leave(Engine* engine) {
 void Engine::release(QueuedOperation& operation) {
   if (lock_.enter()) {
     const bool held = operation.holder.load(std::memory_order_relaxed) == Holder::caller;
-    if (held) operation.holder.store(Holder::nobody, std::memory_order_release);
+    if (held) operation.holder.store(Holder::none, std::memory_order_release);
     lock_.leave();
     if (held) return;  // the engine may be deleted from here on
   }
-  if (operation.holder.exchange(Holder::nobody) == Holder::orphan && orphans_.fetch_sub(1) == 1)
+  if (operation.holder.exchange(Holder::none) == Holder::orphan && orphans_.fetch_sub(1) == 1)
     delete this;
 }
 
@@ -221,7 +221,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   d.send = d.recv = transport::Location{};
   write_counts(call, slot);
   const bool fits = travels_inline(call, size, choice_);
-  d.algorithm = static_cast<std::uint8_t>(choice_.told(call, fits));
+  d.algorithm = static_cast<std::uint8_t>(choice_.signature_algorithm(call, fits));
   // A fused call is not exchanged inline: peers must also compare more than the first line holds.
   // Its buffer is symmetric.
   const bool inlined = fits && !operation.fusion;

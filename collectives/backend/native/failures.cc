@@ -74,7 +74,7 @@ void Engine::fail_with(int peer, transport::LinkState state, const QueuedOperati
       group_->published(peer, theirs))
     (void)matches(theirs, peer);
   fail(lost(peer, state, head),
-       {state == transport::LinkState::lost ? Blame::Kind::died : Blame::Kind::nobody,
+       {state == transport::LinkState::lost ? Blame::Kind::died : Blame::Kind::none,
         {group_->member(peer)}});
 }
 

@@ -257,8 +257,8 @@ std::string Group::last_words(int peer) const {
 void Group::broadcast_abort(std::string_view reason) {
   say_last_words(reason, transport::LastWords::aborted);
   for (int peer = 0; peer < size_; ++peer) {
-    std::uint32_t nobody = 0;
-    page(peer).aborted_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);
+    std::uint32_t expected = 0;
+    page(peer).aborted_by.compare_exchange_strong(expected, static_cast<std::uint32_t>(rank_) + 1);
     transport::wake_always(page(peer));
   }
 }

@@ -104,7 +104,7 @@ std::string PlanChoice::why(const Signature& signature, Algorithm algorithm, boo
   return "the one way for such a call";
 }
 
-Algorithm PlanChoice::told(const Call& call, bool inlined) const {
+Algorithm PlanChoice::signature_algorithm(const Call& call, bool inlined) const {
   if (call.operation == Operation::all_to_all_v) return Algorithm::automatic;
   return inlined ? Algorithm::inlined : plan(call, true);
 }

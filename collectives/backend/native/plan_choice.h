@@ -23,7 +23,7 @@ class PlanChoice {
   Algorithm plan(const Call& call, bool symmetric) const;
   // The algorithm in the call's signature, which ranks compare. It must not depend on where the
   // buffers lie, so it assumes symmetric buffers (all_to_all_v: automatic).
-  Algorithm told(const Call& call, bool inlined) const;
+  Algorithm signature_algorithm(const Call& call, bool inlined) const;
   // The rule or option that chose `algorithm` for a call of this signature.
   std::string why(const Signature& signature, Algorithm algorithm, bool symmetric) const;
 

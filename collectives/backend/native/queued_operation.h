@@ -39,7 +39,7 @@ class NativeWork final : public NodeWork {
 };
 
 enum class Holder : std::uint8_t {
-  nobody,
+  none,
   caller,  // holds the Work
   orphan   // the caller still holds the Work, but the Communicator is gone
 };
@@ -59,7 +59,7 @@ struct QueuedOperation {
   std::optional<Clock::time_point> first_test;  // time of the first test() that found it unfinished
   QueuedOperation* next = nullptr;              // in a list
   std::atomic<bool> done{false};
-  std::atomic<Holder> holder{Holder::nobody};
+  std::atomic<Holder> holder{Holder::none};
   NativeWork work;
 };
 
@@ -110,7 +110,7 @@ class OperationPool {
 
  private:
   static bool is_free(const QueuedOperation& operation) {
-    return operation.holder.load(std::memory_order_acquire) == Holder::nobody;
+    return operation.holder.load(std::memory_order_acquire) == Holder::none;
   }
   QueuedOperation& find_or_make();  // moves or puts a free operation to the front of spare_
 

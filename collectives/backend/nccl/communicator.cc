@@ -324,15 +324,15 @@ class NcclCommunicator final : public BackendCommunicator {
 // give each rank a different GPU under the same index.
 void check_gpu_of_its_own(const World& world, Store& store, Device device, std::int64_t generation,
                           double deadline_seconds) {
-  const auto told = exchange_cards(
+  const auto cards = exchange_cards(
       store, fmt::format("shoal/nccl/{}/gpu", generation), world.rank, world.size,
       device_identity(device), Deadline::in_seconds(deadline_seconds), "GPUs", card_name_or_none);
-  const auto shared = ranks_on_one_gpu(told);
+  const auto shared = ranks_on_one_gpu(cards);
   if (!shared) return;
   throw Error(
       ErrorCode::unavailable,
       fmt::format("nccl: ranks {} and {} are both on {}, and NCCL wants a GPU for each rank",
-                  shared->first, shared->second, told[static_cast<std::size_t>(shared->first)]),
+                  shared->first, shared->second, cards[static_cast<std::size_t>(shared->first)]),
       "start one rank a GPU, or use the native backend (SHOAL_BACKEND, ddp_backend or "
       "--backend)");
 }

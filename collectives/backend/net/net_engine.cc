@@ -277,7 +277,7 @@ void NetEngine::linger() {
   if (progress_.in_flight() > 0) return;
   const auto until = Deadline::in_seconds(std::min(deadlines::kLinger, deadline_seconds_));
   try {
-    while (!control_->everybody_left() && !control_->news() && !until.passed())
+    while (!control_->all_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
   } catch (const Error& error) {
     // Another rank closed first. This rank has everything it needs.
@@ -466,7 +466,7 @@ void NetEngine::close(const Error& error) {
   // If all ranks know the reason or have their data, pending sends are not awaited: their receivers
   // may be gone.
   const bool known = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout ||
-                     (control_ && (control_->has_news() || control_->everybody_left()));
+                     (control_ && (control_->has_news() || control_->all_left()));
   if (endpoint_ && known) endpoint_->abandon();
   // Closes the Endpoint first. From here on no buffer is touched.
   regions_.clear();
