@@ -39,7 +39,7 @@ struct CommunicatorOptions {
   Stream stream{};
   // Set only by make_communicator, for the host communicator of a device group: the device whose
   // memory the transport should reach too.
-  Device wired_device{};
+  Device rdma_device{};
   double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
   // Where failures are recorded for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if set.
   std::string flight_directory;

@@ -115,7 +115,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
       device_backend(options.stream.device.type).check_available(options.stream.device);
       CommunicatorOptions of_host = options;
       of_host.stream = {};
-      of_host.wired_device = options.stream.device;
+      of_host.rdma_device = options.stream.device;
       of_host.counted_by = nullptr;  // it counts device memory only
       return device::make_device_communicator(make_communicator(world, store, of_host), world,
                                               settled);

@@ -6,7 +6,7 @@
 // (bounced). Buffers too large for that pass through pinned host memory (bounced, logged once).
 //
 // Between hosts, data also passes through pinned host memory, except for messages with GPUDirect
-// (wired_memory.h). If hosts have several ranks, each rank carries its share of an operation's
+// (rdma_memory.h). If hosts have several ranks, each rank carries its share of an operation's
 // traffic between hosts (level_plan.h). A buffer may also be host memory.
 //
 // block_stream() blocks the caller until the operation is done. With SHOAL_STREAM_GATES=1 it

@@ -113,7 +113,7 @@ DeviceEngine::~DeviceEngine() {
 // mostly end together. A missing rank is not awaited for long, and after a failure no rank can be
 // asked.
 bool DeviceEngine::others_have_closed() noexcept {
-  const bool were_open = direct_ || levels_ || (wired_ && neighbours_);
+  const bool were_open = direct_ || levels_ || (rdma_ && neighbours_);
   if (!processes_ || placement_->nodes() == size_ || !were_open || failure_) return false;
   try {
     (levels_ ? *levels_->node : *inner_)
@@ -322,7 +322,7 @@ void DeviceEngine::carry_out(DeviceOperation& operation) {
   }
   if (!direct)
     for (const Call& call : operation.calls)
-      if (!carry_out_by_levels(operation, call) && !carry_out_by_wire(operation, call))
+      if (!carry_out_by_levels(operation, call) && !carry_out_by_rdma(operation, call))
         stage(operation, call);
   copy_back(operation);
   const std::lock_guard lock(mutex_);

@@ -15,7 +15,7 @@
 #include "shoal/collectives/backend/device/level_pass.h"
 #include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
-#include "shoal/collectives/backend/device/wired_memory.h"
+#include "shoal/collectives/backend/device/rdma_memory.h"
 #include "shoal/collectives/backend_communicator.h"
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
@@ -143,17 +143,17 @@ class DeviceEngine {
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                     const std::vector<std::byte*>& recv);
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
-  // Operations between hosts that bypass pinned memory (wired.cc).
-  struct WirePlaces {
+  // Operations between hosts that bypass pinned memory (rdma.cc).
+  struct RdmaPlaces {
     SharedPlace send, recv;  // where neighbours read
     std::uint64_t usable = 0;
   };
-  std::string meet_wires();
-  bool goes_by_wire(const Call& call) const;
-  std::byte* wired_place(const void* wanted, std::int64_t bytes, Buffer& block);
-  bool carry_out_by_wire(DeviceOperation& operation, const Call& call);
-  std::vector<WirePlaces> exchange_wire_places(const Call& call, const WirePlaces& own);
-  void take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
+  std::string set_up_rdma();
+  bool uses_rdma(const Call& call) const;
+  std::byte* rdma_place(const void* wanted, std::int64_t bytes, Buffer& block);
+  bool carry_out_by_rdma(DeviceOperation& operation, const Call& call);
+  std::vector<RdmaPlaces> exchange_rdma_places(const Call& call, const RdmaPlaces& own);
+  void take_from_neighbours(const Call& call, const std::vector<RdmaPlaces>& places,
                             std::byte* recv);
   // Operations over several hosts with several ranks each (levels.cc).
   struct LevelGroups {
@@ -199,7 +199,7 @@ class DeviceEngine {
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
   std::unique_ptr<OpenedSegments> opened_;
-  std::unique_ptr<WiredMemory> wired_;                // null on every rank or on none
+  std::unique_ptr<RdmaMemory> rdma_;                  // null on every rank or on none
   std::unique_ptr<LevelGroups> levels_;               // null on every rank or on none
   std::optional<hierarchical::Placement> placement_;  // which ranks share a host
   std::vector<Device> devices_;                       // by rank

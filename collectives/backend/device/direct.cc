@@ -68,9 +68,9 @@ void DeviceEngine::meet() {
     if (peer != rank_ && same[at(peer)]) opened_->hold(Segments::find(all[at(peer)].segments));
   std::string why;
   if (!one_host) {
-    if (size_ > 1) why = meet_wires();
+    if (size_ > 1) why = set_up_rdma();
     meet_levels();
-    if (wired_) return;
+    if (rdma_) return;
     why = "they are on several hosts, with " + why;
   } else {
     why = reach_neighbours();

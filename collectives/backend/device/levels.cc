@@ -36,7 +36,7 @@ void DeviceEngine::meet_levels() {
 
 // Depends only on the call, so all ranks agree.
 bool DeviceEngine::goes_by_levels(const Call& call) const {
-  if (!levels_ || (wired_ && is_of_messages(call.operation))) return false;
+  if (!levels_ || (rdma_ && is_of_messages(call.operation))) return false;
   const std::int64_t bytes = is_message(call.operation) ? 0 : table_bytes(call, size_);
   if (bytes == 0 || bytes < setup_.levels_from) return false;
   if (call.reduces()) {

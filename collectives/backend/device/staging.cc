@@ -118,9 +118,9 @@ bool DeviceEngine::progress(Message& message) {
       static_cast<std::size_t>(call.count) * static_cast<std::size_t>(size_of(call.dtype));
   switch (message.stage) {
     case Message::Stage::arrived:
-      if (!message.place && goes_by_wire(call)) {
-        message.place = wired_place(sends ? call.send : call.recv, static_cast<std::int64_t>(bytes),
-                                    message.staged);
+      if (!message.place && uses_rdma(call)) {
+        message.place = rdma_place(sends ? call.send : call.recv, static_cast<std::int64_t>(bytes),
+                                   message.staged);
         message.on_device = message.place != nullptr;
       }
       if (!message.place) {

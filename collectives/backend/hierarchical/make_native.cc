@@ -61,8 +61,8 @@ std::unique_ptr<transport::Endpoint> make_endpoint(const CommunicatorOptions& op
   WatchedStore watched(store, &control, names, "make_communicator");
   try {
     fabric::FabricOptions fabric = fabric::fabric_options(options.transport);
-    if (!options.wired_device.is_cpu() && fabric::gpudirect_is_wanted())
-      fabric.cuda_device = options.wired_device.index;
+    if (!options.rdma_device.is_cpu() && fabric::gpudirect_is_wanted())
+      fabric.cuda_device = options.rdma_device.index;
     return fabric::make_fabric_endpoint(
         fabric, world.rank, world.size, where.local_rank(world.rank),
         where.local_size(where.node_of(world.rank)), watched, prefix, deadline);

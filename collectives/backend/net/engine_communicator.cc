@@ -58,8 +58,8 @@ std::unique_ptr<Registration> EngineCommunicator::register_buffer(void* data, st
 
 std::string EngineCommunicator::rdma_problem(Device device) const {
   if (device.is_cpu()) return {};
-  if (device != options_.wired_device)
-    return fmt::format("its transport was made for {}", to_string(options_.wired_device));
+  if (device != options_.rdma_device)
+    return fmt::format("its transport was made for {}", to_string(options_.rdma_device));
   return engine_->device_memory_problem();
 }
 

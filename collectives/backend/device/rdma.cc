@@ -16,9 +16,9 @@ bool is_gather(Operation operation) {
 
 }  // namespace
 
-// Sets wired_ on all ranks or on none. Returns why not, naming a rank; empty: wired_ is set.
+// Sets rdma_ on all ranks or on none. Returns why not, naming a rank; empty: rdma_ is set.
 // Collective.
-std::string DeviceEngine::meet_wires() {
+std::string DeviceEngine::set_up_rdma() {
   struct Word {
     std::array<char, 240> problem{};  // empty: none
     std::int32_t reaches_neighbours = 1;
@@ -34,8 +34,8 @@ std::string DeviceEngine::meet_wires() {
     if (rdma) say(rdma->rdma_problem(device()));
     say(access_->cards_problem());
     if (own.problem[0] == 0) {
-      wired_ = std::make_unique<WiredMemory>(*rdma, memory_, *access_);
-      wired_->try_it();
+      rdma_ = std::make_unique<RdmaMemory>(*rdma, memory_, *access_);
+      rdma_->try_it();
     }
   } catch (const Error& error) {
     say(error.message());
@@ -51,7 +51,7 @@ std::string DeviceEngine::meet_wires() {
   neighbours_ = std::ranges::all_of(all, [](const Word& w) { return w.reaches_neighbours != 0; });
   for (int rank = 0; rank < size_; ++rank) {
     if (all[at(rank)].problem[0] == 0) continue;
-    wired_.reset();
+    rdma_.reset();
     return fmt::format("no GPUDirect, since on rank {} {}", rank, all[at(rank)].problem.data());
   }
   log::once(log::Level::info, "device-rdma",
@@ -63,17 +63,17 @@ std::string DeviceEngine::meet_wires() {
 }
 
 // Depends only on the call, so all ranks agree.
-bool DeviceEngine::goes_by_wire(const Call& call) const {
-  if (!wired_ || !is_of_messages(call.operation)) return false;
+bool DeviceEngine::uses_rdma(const Call& call) const {
+  if (!rdma_ || !is_of_messages(call.operation)) return false;
   if (is_gather(call.operation) && !neighbours_) return false;
   const std::int64_t longest = longest_message(call, size_);
-  return longest < 0 || longest > wired_->rdma().eager_bytes();
+  return longest < 0 || longest > rdma_->rdma().eager_bytes();
 }
 
 // Returns memory for the messages of [wanted, wanted + bytes): that range itself if network cards
 // reach it, otherwise a new `block`. Null: neither is possible.
-std::byte* DeviceEngine::wired_place(const void* wanted, std::int64_t bytes, Buffer& block) {
-  if (wired_->reach(wanted, bytes)) return static_cast<std::byte*>(const_cast<void*>(wanted));
+std::byte* DeviceEngine::rdma_place(const void* wanted, std::int64_t bytes, Buffer& block) {
+  if (rdma_->reach(wanted, bytes)) return static_cast<std::byte*>(const_cast<void*>(wanted));
   if (bytes > setup_.copy_bytes) return nullptr;
   try {
     block = Buffer(memory_, static_cast<std::size_t>(bytes), MemoryTag::communication, in_.view());
@@ -81,21 +81,21 @@ std::byte* DeviceEngine::wired_place(const void* wanted, std::int64_t bytes, Buf
     if (problem.code() != ErrorCode::out_of_memory) throw;
     return nullptr;
   }
-  if (wired_->reach(block.data(), bytes)) return static_cast<std::byte*>(block.data());
+  if (rdma_->reach(block.data(), bytes)) return static_cast<std::byte*>(block.data());
   block.reset();
   return nullptr;
 }
 
-bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& call) {
-  if (!goes_by_wire(call)) return false;
+bool DeviceEngine::carry_out_by_rdma(DeviceOperation& operation, const Call& call) {
+  if (!uses_rdma(call)) return false;
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
   const bool broadcasts = call.operation == Operation::broadcast;
   // A broadcast has only a recv buffer. On the root it is read.
   const std::int64_t sent = broadcasts ? 0 : call.send_bytes(rank_, size_);
   const std::int64_t received = call.recv_bytes(rank_, size_);
   Buffer send_block, recv_block;
-  std::byte* const send = wired_place(call.send, sent, send_block);
-  std::byte* const recv = wired_place(call.recv, received, recv_block);
+  std::byte* const send = rdma_place(call.send, sent, send_block);
+  std::byte* const recv = rdma_place(call.recv, received, recv_block);
   const bool usable = (sent == 0 || send) && (received == 0 || recv);
 
   // Waits here rather than on in_, which has copies of other operations queued.
@@ -115,7 +115,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   until(call, [&] { return copied.query(); });
 
   const bool shares = is_gather(call.operation) && placement_->nodes() < size_;
-  const std::vector<WirePlaces> places = exchange_wire_places(
+  const std::vector<RdmaPlaces> places = exchange_rdma_places(
       call, {shares && usable ? place_of(send, sent) : SharedPlace{},
              shares && usable ? place_of(recv, received) : SharedPlace{}, usable ? 1u : 0u});
   if (places.empty()) return false;
@@ -124,7 +124,7 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
   messages.recv = recv;
   messages.stream = {};
   messages.outer = step_of_;
-  until_done(*wired_->exchange(std::move(messages), rank_, *placement_));
+  until_done(*rdma_->exchange(std::move(messages), rank_, *placement_));
   access_->flush_cards_writes();
   if (shares) take_from_neighbours(call, places, recv);
   if (recv_block && !(broadcasts && rank_ == call.root)) {
@@ -143,13 +143,13 @@ bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& cal
 }
 
 // Blocking. Returns every rank's places, or nothing if a rank's buffers cannot be reached.
-std::vector<DeviceEngine::WirePlaces> DeviceEngine::exchange_wire_places(const Call& call,
-                                                                         const WirePlaces& own) {
-  std::vector<WirePlaces> all(at(size_));
-  until_done(*inner_->all_gather(&own, all.data(), sizeof(WirePlaces), DType::u8));
+std::vector<DeviceEngine::RdmaPlaces> DeviceEngine::exchange_rdma_places(const Call& call,
+                                                                         const RdmaPlaces& own) {
+  std::vector<RdmaPlaces> all(at(size_));
+  until_done(*inner_->all_gather(&own, all.data(), sizeof(RdmaPlaces), DType::u8));
   for (int rank = 0; rank < size_; ++rank) {
     if (all[at(rank)].usable != 0) continue;
-    log::once(log::Level::info, "device-call-not-wired",
+    log::once(log::Level::info, "device-call-without-rdma",
               fmt::format("{} passes through pinned host memory: a buffer of rank {} is not from "
                           "memory_resource(), and too large to be copied there",
                           describe(call), rank));
@@ -159,7 +159,7 @@ std::vector<DeviceEngine::WirePlaces> DeviceEngine::exchange_wire_places(const C
 }
 
 // Copies the parts that other ranks of this host have: their own and those they received for all.
-void DeviceEngine::take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
+void DeviceEngine::take_from_neighbours(const Call& call, const std::vector<RdmaPlaces>& places,
                                         std::byte* recv) {
   until_done(*inner_->barrier());  // all data has arrived
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));

@@ -7,7 +7,7 @@
 #include "play.h"
 #include <gtest/gtest.h>
 
-#include "shoal/collectives/backend/device/wired_memory.h"
+#include "shoal/collectives/backend/device/rdma_memory.h"
 
 namespace shoal::collectives {
 namespace {
@@ -24,8 +24,8 @@ std::vector<std::string> hosts_of(int ranks, int hosts, std::mt19937& random) {
 }
 
 // The messages of all ranks, played. Element i of rank r's input is 1000 r + i + 1.
-struct Wired {
-  Wired(const std::vector<Call>& of, const std::vector<std::string>& hosts)
+struct Exchanged {
+  Exchanged(const std::vector<Call>& of, const std::vector<std::string>& hosts)
       : calls(of), where(hosts) {
     std::vector<PlayedRank> ranks;
     const int size = where.size();
@@ -67,23 +67,23 @@ Call call_of(Operation operation, std::int64_t count, int root = -1) {
 }
 
 // A part comes to one rank of each other host, and the others of that host find it there.
-TEST(WiredMessages, GatherEachPartOnceToEachHost) {
+TEST(RdmaMessages, GatherEachPartOnceToEachHost) {
   std::mt19937 random(1);
   for (int size = 1; size <= 17; ++size) {
     const auto hosts = hosts_of(size, 1 + size / 3, random);
     Call call = call_of(Operation::all_gather_v, 0);
     for (int rank = 0; rank < size; ++rank) call.counts.push_back(random() % 4);
     call.count = std::accumulate(call.counts.begin(), call.counts.end(), std::int64_t{0});
-    const Wired wired(std::vector<Call>(at(size), call), hosts);
+    const Exchanged exchanged(std::vector<Call>(at(size), call), hosts);
     std::int64_t begin = 0;
     for (int owner = 0; owner < size; begin += call.counts[at(owner++)]) {
       const std::int64_t count = call.counts[at(owner)];
-      EXPECT_EQ(wired.messages[at(owner)], count > 0 ? wired.where.nodes() - 1 : 0);
+      EXPECT_EQ(exchanged.messages[at(owner)], count > 0 ? exchanged.where.nodes() - 1 : 0);
       for (int rank = 0; rank < size; ++rank) {
-        const int carrier = device::carrier_of(owner, rank, wired.where);
-        ASSERT_EQ(wired.where.node_of(carrier), wired.where.node_of(rank));
+        const int carrier = device::carrier_of(owner, rank, exchanged.where);
+        ASSERT_EQ(exchanged.where.node_of(carrier), exchanged.where.node_of(rank));
         for (std::int64_t i = 0; i < count; ++i)
-          ASSERT_EQ(wired.outputs[at(carrier)][at(begin + i)],
+          ASSERT_EQ(exchanged.outputs[at(carrier)][at(begin + i)],
                     static_cast<Element>(1000 * owner + i + 1))
               << size << " ranks: " << owner << " to " << rank << " by " << carrier;
       }
@@ -91,16 +91,16 @@ TEST(WiredMessages, GatherEachPartOnceToEachHost) {
   }
 }
 
-TEST(WiredMessages, BroadcastGatherAndScatterReachEveryRank) {
+TEST(RdmaMessages, BroadcastGatherAndScatterReachEveryRank) {
   std::mt19937 random(2);
   for (int size = 2; size <= 17; ++size) {
     const auto hosts = hosts_of(size, size, random);
     const int root = static_cast<int>(random() % static_cast<unsigned>(size));
     const auto all = [&](Operation operation, std::int64_t count) {
-      return Wired(std::vector<Call>(at(size), call_of(operation, count, root)), hosts);
+      return Exchanged(std::vector<Call>(at(size), call_of(operation, count, root)), hosts);
     };
-    const Wired broadcast = all(Operation::broadcast, 40), gather = all(Operation::gather, 3),
-                scatter = all(Operation::scatter, 3);
+    const Exchanged broadcast = all(Operation::broadcast, 40), gather = all(Operation::gather, 3),
+                    scatter = all(Operation::scatter, 3);
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(broadcast.outputs[at(rank)], broadcast.inputs[at(root)]);
       for (std::int64_t i = 0; i < 3; ++i) {
@@ -111,7 +111,7 @@ TEST(WiredMessages, BroadcastGatherAndScatterReachEveryRank) {
   }
 }
 
-TEST(WiredMessages, AllToAllOfUnequalParts) {
+TEST(RdmaMessages, AllToAllOfUnequalParts) {
   std::mt19937 random(3);
   for (int size = 2; size <= 17; ++size) {
     std::vector<Call> calls(at(size), call_of(Operation::all_to_all_v, 0));
@@ -122,15 +122,15 @@ TEST(WiredMessages, AllToAllOfUnequalParts) {
         calls[at(from)].counts[at(to)] = calls[at(to)].recv_counts[at(from)] = count;
         calls[at(from)].count += count;
       }
-    const Wired wired(calls, hosts_of(size, 3, random));
+    const Exchanged exchanged(calls, hosts_of(size, 3, random));
     const auto begin = [](const Numbers& counts, int rank) {
       return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
     };
     for (int from = 0; from < size; ++from)
       for (int to = 0; to < size; ++to)
         for (std::int64_t i = 0; i < calls[at(from)].counts[at(to)]; ++i)
-          ASSERT_EQ(wired.outputs[at(to)][at(begin(calls[at(to)].recv_counts, from) + i)],
-                    wired.inputs[at(from)][at(begin(calls[at(from)].counts, to) + i)]);
+          ASSERT_EQ(exchanged.outputs[at(to)][at(begin(calls[at(to)].recv_counts, from) + i)],
+                    exchanged.inputs[at(from)][at(begin(calls[at(from)].counts, to) + i)]);
   }
 }
 

@@ -17,10 +17,10 @@ namespace shoal::collectives::device {
 // registering takes longer than most messages. Other memory is never registered, because its
 // release would go unnoticed. Owns the registrations but not the memory: segments live as long as
 // `memory`. Not thread-safe.
-class WiredMemory {
+class RdmaMemory {
  public:
   // All arguments must outlive this object.
-  WiredMemory(DeviceRdma& rdma, ShareableMemory& memory, PeerAccess& access)
+  RdmaMemory(DeviceRdma& rdma, ShareableMemory& memory, PeerAccess& access)
       : rdma_(rdma), memory_(memory), access_(access) {}
 
   // Allocates a small block and registers its segment as a test. Blocks. Throws the errors of the

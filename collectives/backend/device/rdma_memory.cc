@@ -1,4 +1,4 @@
-#include "shoal/collectives/backend/device/wired_memory.h"
+#include "shoal/collectives/backend/device/rdma_memory.h"
 
 #include <algorithm>
 #include <numeric>
@@ -76,21 +76,21 @@ algorithm::Program gather_between_hosts(const std::vector<std::int64_t>& counts,
 
 }  // namespace
 
-void WiredMemory::hold(void* segment) {
+void RdmaMemory::hold(void* segment) {
   access_.on_device([&] {
     segments_[segment] = rdma_.register_on(
         memory_.device(), segment, static_cast<std::int64_t>(memory_.segment_bytes(segment)));
   });
 }
 
-void WiredMemory::try_it() {
+void RdmaMemory::try_it() {
   constexpr std::size_t kProbe = 256;
   void* const probe = memory_.allocate(kProbe, MemoryTag::communication, {});
   memory_.deallocate(probe, kProbe, MemoryTag::communication, {});
   hold(memory_.segment_of(probe, kProbe));
 }
 
-bool WiredMemory::reach(const void* pointer, std::int64_t bytes) {
+bool RdmaMemory::reach(const void* pointer, std::int64_t bytes) {
   if (bytes == 0) return true;
   void* const segment = memory_.segment_of(pointer, static_cast<std::size_t>(bytes));
   if (!segment) return false;
@@ -110,7 +110,7 @@ bool WiredMemory::reach(const void* pointer, std::int64_t bytes) {
   }
 }
 
-WorkPtr WiredMemory::exchange(Call call, int rank, const hierarchical::Placement& where) {
+WorkPtr RdmaMemory::exchange(Call call, int rank, const hierarchical::Placement& where) {
   algorithm::Program messages = messages_of(call, rank, where);
   return rdma_.exchange(std::move(call), std::move(messages));
 }

@@ -34,9 +34,9 @@ std::unique_ptr<Communicator> device(World world, Store& store, const std::strin
                                           .copy_bytes = copy_bytes});
 }
 
-class WiredRanks : public ::testing::TestWithParam<std::string> {};
+class RdmaRanks : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(WiredRanks, EveryOperationIsExact) {
+TEST_P(RdmaRanks, EveryOperationIsExact) {
   const std::string hosts = GetParam();
   shoal::test::run_thread_ranks(static_cast<int>(hosts.size()), [&](const World& world,
                                                                     Store& store) {
@@ -60,11 +60,11 @@ TEST_P(WiredRanks, EveryOperationIsExact) {
     EXPECT_GT(statistics.bounced, 5) << "sums, and small operations";
   });
 }
-INSTANTIATE_TEST_SUITE_P(Places, WiredRanks, ::testing::Values("ab", "abc", "aabb", "abab", "aab"),
+INSTANTIATE_TEST_SUITE_P(Places, RdmaRanks, ::testing::Values("ab", "abc", "aabb", "abab", "aab"),
                          [](const auto& one) { return one.param; });
 
 // A buffer that cannot be copied to where messages may lie decides for all ranks.
-TEST(WiredCalls, OneThatIsTooLargeElsewhereIsStagedByAll) {
+TEST(RdmaCalls, OneThatIsTooLargeElsewhereIsStagedByAll) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store, "ab", 10'000);
     constexpr std::int64_t kCount = 10'000;
@@ -81,20 +81,20 @@ TEST(WiredCalls, OneThatIsTooLargeElsewhereIsStagedByAll) {
 }
 
 // Each end of a message has its own memory: that needs no agreement.
-TEST(WiredCalls, AMessageMayLeaveFromOneKindOfMemoryIntoAnother) {
+TEST(RdmaCalls, AMessageMayLeaveFromOneKindOfMemoryIntoAnother) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store, "ab", 100'000);
     for (const std::int64_t count : {100, 10'000, 50'000}) {
       const Buffer symmetric(c->memory_resource(), static_cast<std::size_t>(count) * 4,
                              MemoryTag::activations);
       std::vector<float> plain(static_cast<std::size_t>(count));
-      auto* const wired = static_cast<float*>(symmetric.data());
-      for (float* const mine : {wired, plain.data()}) {
+      auto* const registered = static_cast<float*>(symmetric.data());
+      for (float* const mine : {registered, plain.data()}) {
         if (world.rank == 0) {
           std::iota(mine, mine + count, 3.0f);
           c->send(mine, count, DType::f32, 1)->wait();
         } else {
-          float* const other = mine == wired ? plain.data() : wired;
+          float* const other = mine == registered ? plain.data() : registered;
           c->recv(other, count, DType::f32, 0)->wait();
           EXPECT_EQ(other[count - 1], static_cast<float>(count + 2));
         }
@@ -105,7 +105,7 @@ TEST(WiredCalls, AMessageMayLeaveFromOneKindOfMemoryIntoAnother) {
   });
 }
 
-TEST(WiredCalls, OtherCallsAreNamedAsTheUserMadeThem) {
+TEST(RdmaCalls, OtherCallsAreNamedAsTheUserMadeThem) {
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto c = device(world, store, "abc");
     const Buffer buffer(c->memory_resource(), 30'000 * 4, MemoryTag::parameters);
@@ -118,7 +118,7 @@ TEST(WiredCalls, OtherCallsAreNamedAsTheUserMadeThem) {
   EXPECT_THAT(errors[0], AllOf(HasSubstr("broadcast of 10000 f32"), HasSubstr("all_gather")));
 }
 
-TEST(WiredCalls, PartsThatDoNotAgreeAreNamed) {
+TEST(RdmaCalls, PartsThatDoNotAgreeAreNamed) {
   const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
     const auto c = device(world, store, "ab");
     std::vector<float> send(40'000), recv(40'000);
