@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # pytorch_versions.sh VERSION...: tests the backend with other versions of PyTorch than ./dev test's, such as 2.9.1.
 # For each it installs PyPI's PyTorch in a temporary environment (4 GB to download, 7 GB on disk), builds the backend
-# against it in build/pytorch, and runs the tests that docs/guides/pytorch.md names. It stops at the first failure.
+# against it in build/pytorch, and runs the tests that docs/internals/pytorch.md names. It stops at the first failure.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 source tools/dev-common.sh

@@ -2,7 +2,7 @@
 // request that version 2.257 of the SageMaker Python SDK would send for the same arguments. Pure:
 // reads only its arguments, sends nothing.
 //
-// docs/guides/sagemaker_jobs.md lists the differences from the SDK's request, with reasons.
+// docs/internals/sagemaker.md lists the differences from the SDK's request, with reasons.
 #pragma once
 
 #include <chrono>

@@ -28,8 +28,8 @@ def newest_wheel():
 
 
 def ten_lines():
-    """The script that docs/guides/pytorch.md begins with."""
-    lines = (ROOT / "docs" / "guides" / "pytorch.md").read_text().splitlines()[1:]
+    """The script that docs/start/pytorch.md begins with."""
+    lines = (ROOT / "docs" / "start" / "pytorch.md").read_text().splitlines()[1:]
     return [line[4:] for line in lines[:lines.index("")]]
 
 

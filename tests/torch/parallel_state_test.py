@@ -302,7 +302,7 @@ def run_example(rank, size, text, folder):
 class Documentation(unittest.TestCase):
     def test_example(self):
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        with open(os.path.join(root, "docs", "pytorch.md"), encoding="utf-8") as file:
+        with open(os.path.join(root, "docs", "guides", "pytorch.md"), encoding="utf-8") as file:
             section = file.read().split("## SageMaker's model parallelism\n")[1]
         text = textwrap.dedent(section.split("\n\n`shoal.torch.parallel`")[0])
         with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Runs the commands of docs/start: each page's ```sh blocks, in order, in one shell that ends at the first failure.
+docs_commands_test.py APPS runs them with the programs of that directory. What a page asks its reader for (a text, a
+model) is made here, small; SMALLER shortens runs, and each of its texts must stand in the page."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "start"
+APPS = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
+
+SMALLER = {
+    "fine-tune": {"--num_train_epochs 3": "--num_train_epochs 1"},
+    "gpt2": {"--vocab-size 4096": "--vocab-size 300", "--max_train_minutes 5": "--max_steps 2 --eval_steps 2"},
+    "collectives": {"-e 64M": "-e 1M", "-e 16M": "-e 1M"},
+}
+# What the output must have, so that a page cannot pass by doing nothing.
+SAYS = {
+    "install": ["shoal 0.", "huge pages"],
+    "fine-tune": ["eval_accuracy", "predictions in out/predictions", "index\tprediction"],
+    "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
+    "collectives": ["average bus bandwidth", "every result right", "all_reduce"],
+    "sagemaker": ['"TrainingJobName"', '"InstanceCount": 2'],
+}
+WORDS = "sea ship wind light land king day night stone tree".split()
+SENTENCES = [f"the {a} and the {b} were of the {c}." for a in WORDS for b in WORDS for c in WORDS]
+
+
+def blocks(page: str) -> str:
+    return "\n".join(re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+
+
+def run(script, folder):
+    environment = {**os.environ, "PATH": f"{APPS}:{os.environ['PATH']}", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                   "HF_HUB_CACHE": str(folder / "no-cache")}
+    done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], cwd=folder, env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=150)
+    return done.returncode, done.stdout
+
+
+def make_text(folder):
+    (folder / "book.txt").write_text("\n".join(SENTENCES) + "\n")
+    (folder / "examples").symlink_to(ROOT / "examples")
+
+
+def make_model(folder):
+    """A DistilBERT of random weights, as the page's reader has a trained one."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")]
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True}))
+    (folder / "rows.csv").write_text("text,label\na ship,good\na stone,bad\n")
+    status, said = run("shoal train --task text-classification --model_type distilbert --tokenizer_name tokenizer "
+                       "--config_overrides dim=16,n_layers=1,n_heads=2,hidden_dim=32,max_position_embeddings=64 "
+                       "--train_file rows.csv --max_steps 1 --output_dir distilbert-base-uncased", folder)
+    assert status == 0, said
+
+
+MAKE = {"gpt2": make_text, "fine-tune": make_model}
+
+
+class Pages(unittest.TestCase):
+    def check(self, name):
+        script = blocks((PAGES / f"{name}.md").read_text())
+        if APPS is None:
+            self.skipTest("no programs are named")
+        if "mpirun" in script and not shutil.which("mpirun"):
+            self.skipTest("there is no mpirun")
+        for text, smaller in SMALLER.get(name, {}).items():
+            self.assertIn(text, script)
+            script = script.replace(text, smaller)
+        with tempfile.TemporaryDirectory() as directory:
+            folder = pathlib.Path(directory)
+            MAKE.get(name, lambda _: None)(folder)
+            status, said = run(script, folder)
+        self.assertEqual(status, 0, said)
+        for text in SAYS[name]:
+            self.assertIn(text, said)
+
+    def test_every_page_with_commands_is_run(self):
+        pages = {path.stem for path in PAGES.glob("*.md") if blocks(path.read_text())}
+        self.assertEqual(pages, set(SAYS))
+
+
+for page in SAYS:
+    setattr(Pages, f"test_{page.replace('-', '_')}", lambda self, page=page: self.check(page))
+
+if __name__ == "__main__":
+    unittest.main()
