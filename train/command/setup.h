@@ -15,7 +15,7 @@
 #include "shoal/train/data/dataset.h"
 #include "shoal/train/data/sample_stream.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
-#include "shoal/train/trainer/arguments.h"
+#include "shoal/train/trainer/resolved_run.h"
 
 namespace shoal::command {
 
@@ -27,7 +27,7 @@ struct NamedData {
 };
 
 struct RunArguments {
-  TrainingArguments training;
+  ResolvedRun training;
   ModelArguments model;
   DataArguments data;
   NamedData named;

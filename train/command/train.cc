@@ -32,25 +32,28 @@
 #include "shoal/train/run/failures.h"
 #include "shoal/train/run/report_error.h"
 #include "shoal/train/run/run_ranks.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal::command {
 namespace {
 
-void declare(OptionSet& options, RunArguments& arguments, RefusedOptions& refused) {
+// Options set the fields of `said` and of `arguments`, whose `training` follows from `said`.
+void declare(OptionSet& options, TrainingArguments& said, RunArguments& arguments,
+             RefusedOptions& refused) {
   declare_options(options, arguments.model);
   declare_options(options, arguments.data);
   declare_options(options, arguments.named);
-  declare_options(options, arguments.training);
+  declare_options(options, said);
   refused.declare(options);
 }
 
 void print_help() {
+  TrainingArguments said;
   RunArguments arguments;
   RefusedOptions refused;
   OptionSet options;
-  declare(options, arguments, refused);
+  declare(options, said, arguments, refused);
   terminal::print(
       "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
       "Trains a language model, masked or causal, or a model that classifies text, answers "
@@ -77,9 +80,10 @@ struct Given {
 // print.
 std::vector<std::string> parse(const Given& given, RunArguments& arguments,
                                nlohmann::ordered_json& values) {
+  TrainingArguments said;
   RefusedOptions refused;
   OptionSet options;
-  declare(options, arguments, refused);
+  declare(options, said, arguments, refused);
   const std::vector<std::string>& words = given.words;
   if (given.json != nullptr) options.add_json(*given.json, "options");
   std::size_t first = 0;
@@ -88,8 +92,8 @@ std::vector<std::string> parse(const Given& given, RunArguments& arguments,
   options.finish();
   refused.check(options);
   values = options.dump();
-  take_given(options, arguments.training);
-  arguments.training = resolve_arguments(arguments.training);
+  take_given(options, said);
+  arguments.training = resolve_arguments(said);
   std::vector<std::string> notices = options.notices();
   if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
     notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
@@ -122,7 +126,7 @@ Prepared parsed(const Given& given) {
 
 void set_up(Prepared& prepared, const World& world, const AddSources& add_sources) {
   find_files(prepared.arguments, prepared.notices);
-  const TrainingArguments& a = prepared.arguments.training;
+  const ResolvedRun& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
   prepared.own_device = describe_device(world, prepared.device);
   (void)communicator_options(a);  // refuses impossible options
@@ -150,7 +154,7 @@ SharedGpu shared_gpu(const Prepared& prepared, int rank) {
 }
 
 int run_rank(Prepared& prepared, RunRanks& ranks, Guest* guest) {
-  const TrainingArguments& a = prepared.arguments.training;
+  const ResolvedRun& a = prepared.arguments.training;
   const World& world = ranks.world();
   std::unique_ptr<Tracer> tracer;
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});

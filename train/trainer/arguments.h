@@ -142,9 +142,6 @@ struct TrainingArguments {
   // The same settings given as separate options (--pipeline_parallel_degree 2). take_given() moves
   // them to mp_parameters.
   std::map<std::string, std::optional<std::string>> plan_options = {};
-  // The parsed mp_parameters, set once by resolve_arguments(); null: not resolved yet, or none
-  // given.
-  std::shared_ptr<const parallel::SmpParameters> model_parallel;
   // Names of options that overlap with mp_parameters and were set explicitly, even to their default
   // (take_given()). An option whose value differs from its default counts as given in any case.
   std::set<std::string> given;

@@ -39,7 +39,7 @@ std::unique_ptr<nn::Chain> unit_of(const EngineParts& parts) {
   return std::make_unique<TaskUnit>(task);
 }
 
-parallel::ParallelPlan plan_of(const TrainingArguments& arguments, const nn::Chain& chain) {
+parallel::ParallelPlan plan_of(const ResolvedRun& arguments, const nn::Chain& chain) {
   if (arguments.model_parallel) return arguments.model_parallel->plan;
   parallel::ParallelPlan plan;
   plan.activations.checkpoint_group = chain.gradient_checkpointing() ? 1 : 0;

@@ -33,7 +33,7 @@ std::string carried_by(const collectives::Communicator& communicator) {
                                                    : fmt::format("{} over {}", backend, transport);
 }
 
-nn::LossScaler make_scaler(const TrainingArguments& a) {
+nn::LossScaler make_scaler(const ResolvedRun& a) {
   if (!a.fp16) return nn::LossScaler::none();
   if (a.model_parallel && a.model_parallel->plan.precision.loss_scaling)
     return nn::LossScaler(*a.model_parallel->plan.precision.loss_scaling);

@@ -1,4 +1,4 @@
-// Constructor arguments of an Engine, and objects made from its TrainingArguments.
+// Constructor arguments of an Engine, and objects made from its ResolvedRun.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 #include "shoal/nn/optim/loss_scaler.h"
 #include "shoal/parallel/data/reducer.h"
-#include "shoal/train/trainer/arguments.h"
+#include "shoal/train/trainer/resolved_run.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal {
 
 // Constructor arguments of an Engine.
 struct EngineParts {
-  TrainingArguments arguments;  // resolved
+  ResolvedRun arguments;
   TrainerParts trainer;
   // Reports a line to the user; only rank 0's are printed.
   std::function<void(const std::string&)> say;
@@ -36,6 +36,6 @@ void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report);
 // Loss scaler for fp16: with mp_parameters' values if they set any, else with the grad_scaler
 // options.
-nn::LossScaler make_scaler(const TrainingArguments& arguments);
+nn::LossScaler make_scaler(const ResolvedRun& run);
 
 }  // namespace shoal

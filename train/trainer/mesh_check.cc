@@ -6,15 +6,14 @@
 #include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 
 namespace shoal {
 
-void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int ranks,
-                std::int64_t length) {
-  SHOAL_ASSERT(arguments.model_parallel);
-  const parallel::ParallelPlan& plan = arguments.model_parallel->plan;
-  parallel::check_layout(plan, run_shape(arguments, ranks, length), parallel::layout_model(chain));
+void check_mesh(const ResolvedRun& run, const nn::Chain& chain, int ranks, std::int64_t length) {
+  SHOAL_ASSERT(run.model_parallel);
+  const parallel::ParallelPlan& plan = run.model_parallel->plan;
+  parallel::check_layout(plan, run_shape(run, ranks, length), parallel::layout_model(chain));
   // Checks a partition given by hand. Numbers of parameters serve as costs, which do not matter for
   // that.
   parallel::choose_partition(plan, parallel::count_units(chain));

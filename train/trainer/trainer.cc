@@ -12,7 +12,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/memory_record.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
@@ -25,9 +25,8 @@ static_assert(kMostPending < kernels::kRates);
 
 }  // namespace
 
-Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts)
-    : args(arguments), parts(trainer_parts) {
-  args = resolve_arguments(args);
+Trainer::Impl::Impl(const ResolvedRun& run, const TrainerParts& trainer_parts)
+    : args(run), parts(trainer_parts) {
   check_communicator();
   check_metric_name();
   SHOAL_CHECK((parts.task != nullptr) != static_cast<bool>(parts.model_init),
@@ -454,8 +453,10 @@ nlohmann::ordered_json Trainer::Impl::finish(double seconds, std::int64_t steps_
   return metrics;
 }
 
+Trainer::Trainer(const ResolvedRun& run, const TrainerParts& parts)
+    : impl_(std::make_unique<Impl>(run, parts)) {}
 Trainer::Trainer(const TrainingArguments& arguments, const TrainerParts& parts)
-    : impl_(std::make_unique<Impl>(arguments, parts)) {}
+    : Trainer(resolve_arguments(arguments), parts) {}
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {

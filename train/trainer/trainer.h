@@ -41,6 +41,7 @@ namespace shoal {
 namespace parallel {
 class TensorParallelRegistry;
 }
+struct ResolvedRun;
 
 // Computes a task's metrics, like Hugging Face's compute_metrics. Called on every rank with the
 // same predictions; the result must depend on nothing else. Names are logged with the prefix
@@ -65,10 +66,9 @@ struct TrainerParts {
   CountingMemory* pinned_memory = nullptr;
   // `memory` and the kernels' scratch memory allocate from it; null: steps are not captured.
   nn::PlannedMemory* planned_memory = nullptr;
-  // Must be created with communicator_options(arguments) of resolved arguments (mp_parameters.h),
-  // on the kernels' stream. `made_with` records those options; null: not recorded. Another backend
-  // is refused. If the arguments ask for collective rules or fixed_order, `made_with` must have
-  // them.
+  // Must be created with communicator_options(run) of the resolved run, on the kernels' stream.
+  // `made_with` records those options; null: not recorded. Another backend is refused. If the
+  // arguments ask for collective rules or fixed_order, `made_with` must have them.
   collectives::Communicator* communicator = nullptr;
   const collectives::CommunicatorOptions* made_with = nullptr;
   // How tensor parallelism splits modules, including the user's own kinds; null: its defaults().
@@ -126,6 +126,8 @@ void check_output_directory(const TrainingArguments& arguments);
 class Trainer {
  public:
   // Creates the engine with the model's parameters. Collective.
+  Trainer(const ResolvedRun& run, const TrainerParts& parts);
+  // Resolves the arguments first.
   Trainer(const TrainingArguments& arguments, const TrainerParts& parts);
   ~Trainer();
 

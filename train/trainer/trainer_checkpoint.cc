@@ -11,7 +11,7 @@
 #include "shoal/train/checkpoint/model_record.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/checkpoint/transformers_checkpoint.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {

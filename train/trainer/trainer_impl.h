@@ -28,10 +28,10 @@
 namespace shoal {
 
 struct Trainer::Impl {
-  Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts);
+  Impl(const ResolvedRun& run, const TrainerParts& trainer_parts);
   void begin();  // creates the engine, and the task if `parts` has model_init
 
-  TrainingArguments args;
+  ResolvedRun args;
   TrainerParts parts;
   std::unique_ptr<Task> made;  // created by parts.model_init
   std::unique_ptr<collectives::LongWork> long_work;

@@ -5,7 +5,7 @@
 #include "shoal/kernels/emulation.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {

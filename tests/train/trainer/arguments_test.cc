@@ -10,7 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 
 namespace shoal {
 namespace {
@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct Parsed {
-  TrainingArguments training;
+  ResolvedRun training;
   ModelArguments model;
   DataArguments data;
   std::vector<std::string> notices;
@@ -28,9 +28,10 @@ struct Parsed {
 
 Parsed parse(const nlohmann::json& file, const std::vector<std::string>& line = {}) {
   Parsed parsed;
+  TrainingArguments said;
   RefusedOptions refused;
   OptionSet options;
-  declare_options(options, parsed.training);
+  declare_options(options, said);
   declare_options(options, parsed.model);
   declare_options(options, parsed.data);
   refused.declare(options);
@@ -38,8 +39,8 @@ Parsed parse(const nlohmann::json& file, const std::vector<std::string>& line = 
   options.add_arguments(line);
   options.finish();
   refused.check(options);
-  take_given(options, parsed.training);
-  parsed.training = resolve_arguments(parsed.training);
+  take_given(options, said);
+  parsed.training = resolve_arguments(said);
   parsed.notices = options.notices();
   return parsed;
 }
@@ -287,7 +288,7 @@ TEST(Arguments, MpParametersThatAreNotEnabledHaveNoEffect) {
   TrainingArguments arguments;
   arguments.mp_parameters = {{"enabled", false},
                              {"parameters", {{"partitions", 2}, {"bf16", true}}}};
-  const TrainingArguments resolved = resolve_arguments(arguments);
+  const ResolvedRun resolved = resolve_arguments(arguments);
   EXPECT_TRUE(resolved.mp_parameters.empty());
   EXPECT_FALSE(resolved.model_parallel);
   EXPECT_FALSE(resolved.bf16);
@@ -311,22 +312,21 @@ TEST(Arguments, TwoPrecisionsAreRefusedOnce) {
 
 // Each key of a layout is an option of its own, too.
 TEST(Arguments, FlatOptionsMakeAPlan) {
-  const TrainingArguments flat =
-      parse({{"pipeline_parallel_degree", 2}},
-            {"--partitions", "2", "--tensor_parallel_degree", "2", "--pipeline", "1f1b",
-             "--microbatches", "4", "--manual_partition", "3,4", "--sharding_strategy",
-             "shard_grad_op", "--bf16"})
-          .training;
-  const TrainingArguments nested = parse({{"mp_parameters",
-                                           {{"pipeline_parallel_degree", 2},
-                                            {"tensor_parallel_degree", 2},
-                                            {"pipeline", "1f1b"},
-                                            {"microbatches", 4},
-                                            {"manual_partition", {3, 4}},
-                                            {"sharding_strategy", "SHARD_GRAD_OP"},
-                                            {"ddp", true},
-                                            {"bf16", true}}}})
-                                       .training;
+  const ResolvedRun flat = parse({{"pipeline_parallel_degree", 2}},
+                                 {"--partitions", "2", "--tensor_parallel_degree", "2",
+                                  "--pipeline", "1f1b", "--microbatches", "4", "--manual_partition",
+                                  "3,4", "--sharding_strategy", "shard_grad_op", "--bf16"})
+                               .training;
+  const ResolvedRun nested = parse({{"mp_parameters",
+                                     {{"pipeline_parallel_degree", 2},
+                                      {"tensor_parallel_degree", 2},
+                                      {"pipeline", "1f1b"},
+                                      {"microbatches", 4},
+                                      {"manual_partition", {3, 4}},
+                                      {"sharding_strategy", "SHARD_GRAD_OP"},
+                                      {"ddp", true},
+                                      {"bf16", true}}}})
+                                 .training;
   ASSERT_TRUE(flat.model_parallel && nested.model_parallel);
   EXPECT_EQ(flat.model_parallel->plan, nested.model_parallel->plan);
   EXPECT_THAT(refusal({{"mp_parameters", {{"microbatches", 4}}}}, {"--microbatches", "2"}),
@@ -363,16 +363,6 @@ TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
               HasSubstr("set gradient_checkpointing true"));
   EXPECT_EQ(refused("max_grad_norm", "0.5"), "accepted");
   EXPECT_EQ(refused("fp16", "false"), "accepted");
-}
-
-TEST(Arguments, MpParametersAreReadOnce) {
-  TrainingArguments arguments;
-  arguments.mp_parameters = {{"pipeline_parallel_degree", 2}};
-  arguments = resolve_arguments(arguments);
-  ASSERT_TRUE(arguments.model_parallel);
-  arguments.mp_parameters = {{"no such key", 2}};
-  EXPECT_EQ(resolve_arguments(arguments).model_parallel, arguments.model_parallel);
-  EXPECT_EQ(arguments.model_parallel->plan.mesh.pipeline, 2);
 }
 
 TEST(Arguments, SayHowTheCommunicatorIsMade) {

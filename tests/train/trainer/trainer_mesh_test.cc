@@ -9,7 +9,7 @@
 #include "shoal/nn/layers/layers.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/replace.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 
 namespace shoal {
 namespace {

@@ -1,4 +1,4 @@
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 
 #include <algorithm>
 #include <array>
@@ -143,8 +143,8 @@ void take_given(const OptionSet& options, TrainingArguments& arguments) {
     if (options.is_set(name)) arguments.given.insert(name);
 }
 
-TrainingArguments resolve_arguments(TrainingArguments a) {
-  if (a.model_parallel) return a;
+ResolvedRun resolve_arguments(TrainingArguments arguments) {
+  ResolvedRun a{std::move(arguments), nullptr};
   drop_if_disabled(a.mp_parameters);
   std::string problems;
   const auto collect = [&problems](const auto& check) {
@@ -182,7 +182,7 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
   return a;
 }
 
-void settle_bf16(TrainingArguments& a, bool bf16) {
+void settle_bf16(ResolvedRun& a, bool bf16) {
   a.bf16 = bf16;
   a.bf16_auto = false;
   if (!a.model_parallel) return;
@@ -192,7 +192,7 @@ void settle_bf16(TrainingArguments& a, bool bf16) {
   a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
 }
 
-collectives::CommunicatorOptions communicator_options(const TrainingArguments& a) {
+collectives::CommunicatorOptions communicator_options(const ResolvedRun& a) {
   collectives::CommunicatorOptions how;
   how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
   how.collectives = a.collectives;
@@ -210,7 +210,7 @@ collectives::CommunicatorOptions communicator_options(const TrainingArguments& a
   return how;
 }
 
-nlohmann::json run_plan(const TrainingArguments& a) {
+nlohmann::json run_plan(const ResolvedRun& a) {
   if (!a.model_parallel) return nlohmann::json::object();
   return parallel::plan_json(a.model_parallel->plan);
 }
