@@ -15,6 +15,7 @@
 
 #include "shoal/collectives/transport/as_called.h"
 #include "shoal/collectives/transport/doorbell.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives::transport {

@@ -15,8 +15,6 @@
 
 #include "shoal/collectives/transport/control.h"
 #include "shoal/collectives/transport/endpoint.h"
-#include "shoal/runtime/base/clock.h"
-#include "shoal/runtime/rendezvous/store.h"
 
 namespace shoal::collectives::transport {
 
@@ -45,10 +43,5 @@ class ShmEndpoint : public Endpoint {
   virtual bool ready() const = 0;
 };
 std::unique_ptr<ShmEndpoint> make_shm_endpoint(std::unique_ptr<ShmHost> host);
-
-// Collective. Makes an endpoint with its own memory and links, for ranks of one host. `prefix` must
-// be new in `store` for each group. Throws timeout, naming the ranks that did not come.
-std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
-                                               const std::string& prefix, Deadline deadline);
 
 }  // namespace shoal::collectives::transport

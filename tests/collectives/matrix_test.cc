@@ -13,6 +13,7 @@
 #include "loopback_ranks.h"
 #include "pairwise.h"
 #include "predictable.h"
+#include "shm_connection.h"
 #include "support/efa.h"
 #include "support/ranks.h"
 #include <fmt/ranges.h>
@@ -22,7 +23,6 @@
 #include "shoal/collectives/backend_communicator.h"
 #include "shoal/collectives/select/algorithm_selector.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
-#include "shoal/collectives/transport/shm_endpoint.h"
 
 namespace shoal::collectives {
 namespace {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "at_best.h"
+#include "shm_connection.h"
 #include "support/calls.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// A shared-memory endpoint with its own memory and links.
+#include "shm_connection.h"
+
 #include <new>
 #include <thread>
 #include <vector>
