@@ -180,6 +180,19 @@ __device__ __forceinline__ bool visible_keys(const FlashArgs& a, const Place& p,
   return __ballot_sync(0xffffffffu, all_shown) == 0xffffffffu;
 }
 
+// True if the queries of the tile at `query` all exist and see all of the warp's keys from `key`
+// on, as far as order and sequences decide. Query i sees keys up to i + `behind`.
+template <typename S, bool kPacked>
+__device__ __forceinline__ bool all_see(const FlashArgs& a, const Place& p, int key, int query,
+                                        int behind) {
+  const bool all =
+      query + S::kColumns <= a.queries && (!a.causal || key + S::kWarpRows - 1 <= query + behind);
+  if constexpr (kPacked)
+    return all && query >= queries_of<true>(a, p, key + S::kWarpRows - 1).begin &&
+           query + S::kColumns <= queries_of<true>(a, p, key).end;
+  return all;
+}
+
 // Sets the probabilities `s` and gradients `dp` of a matrix to 0 where a query of the tile at
 // `query` does not see a key. `key`: the matrix's first key; query i sees keys up to i + `behind`.
 template <typename S, bool kPacked, int kParts>
@@ -257,12 +270,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
     const int query = step * S::kColumns;
     QueryColumns<S> of_query;
     of_query.load(of_queries, bits, a.kept_words, key % 32 + lane / 4, query, a.queries);
-    // True if the tile's queries all exist and see all keys of the warp.
-    bool whole = all_shown && query + S::kColumns <= a.queries &&
-                 (!a.causal || key + S::kWarpRows - 1 <= query + behind);
-    if constexpr (kPacked)
-      whole = whole && query >= queries_of<true>(a, p, key + S::kWarpRows - 1).begin &&
-              query + S::kColumns <= queries_of<true>(a, p, key).end;
+    const bool whole = all_shown && all_see<S, kPacked>(a, p, key, query, behind);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s, dp;
