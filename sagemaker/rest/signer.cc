@@ -113,10 +113,6 @@ std::string signature(const Credentials& credentials, const Signing& signing,
   return hex(hmac_sha256(key, text));
 }
 
-std::string payload_hash_of(const HttpRequest& request, const Signing& signing) {
-  return signing.payload_hash.empty() ? sha256_hex(request.body) : signing.payload_hash;
-}
-
 }  // namespace
 
 std::string canonical_request(const HttpRequest& request, const Signing& signing,
@@ -136,7 +132,7 @@ std::string string_to_sign(const Signing& signing, std::string_view canonical) {
 }
 
 void sign(HttpRequest& request, const Credentials& credentials, const Signing& signing) {
-  const std::string payload_hash = payload_hash_of(request, signing);
+  const std::string payload_hash = sha256_hex(request.body);
   remove_header(request.headers, "Authorization");
   set_header(request.headers, "X-Amz-Date", basic_time(signing.time));
   remove_header(request.headers, "X-Amz-Security-Token");
@@ -149,29 +145,6 @@ void sign(HttpRequest& request, const Credentials& credentials, const Signing& s
              fmt::format("AWS4-HMAC-SHA256 Credential={}/{}, SignedHeaders={}, Signature={}",
                          credentials.access_key, scope_of(signing),
                          names_of(signed_headers(request)), signature(credentials, signing, text)));
-}
-
-Url presign(const HttpRequest& request, const Credentials& credentials, const Signing& signing,
-            int seconds) {
-  SHOAL_CHECK(seconds >= 1 && seconds <= 604800,
-              "a signed URL is good for 1 to 604800 seconds (7 days), not {}", seconds);
-  HttpRequest carrying = request;
-  for (const char* name : {"Authorization", "X-Amz-Date", "X-Amz-Security-Token"})
-    remove_header(carrying.headers, name);
-  add_query(carrying.url, "X-Amz-Algorithm", "AWS4-HMAC-SHA256");
-  add_query(carrying.url, "X-Amz-Credential", credentials.access_key + "/" + scope_of(signing));
-  add_query(carrying.url, "X-Amz-Date", basic_time(signing.time));
-  add_query(carrying.url, "X-Amz-Expires", fmt::format("{}", seconds));
-  if (!credentials.session_token.empty())
-    add_query(carrying.url, "X-Amz-Security-Token", credentials.session_token.reveal());
-  add_query(carrying.url, "X-Amz-SignedHeaders", names_of(signed_headers(carrying)));
-  const std::string payload_hash = signing.s3 && signing.payload_hash.empty()
-                                       ? std::string(kUnsignedPayload)
-                                       : payload_hash_of(request, signing);
-  const std::string text =
-      string_to_sign(signing, canonical_request(carrying, signing, payload_hash));
-  add_query(carrying.url, "X-Amz-Signature", signature(credentials, signing, text));
-  return carrying.url;
 }
 
 }  // namespace shoal::sagemaker

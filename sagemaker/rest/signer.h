@@ -12,28 +12,18 @@
 
 namespace shoal::sagemaker {
 
-inline constexpr std::string_view kUnsignedPayload = "UNSIGNED-PAYLOAD";
-
 struct Signing {
   std::string region, service;  // as in the scope: "us-east-1", "sagemaker"
   Moment time;                  // now, corrected by the service's clock
   // S3 signs the path as sent and needs the body's hash as a header. Other services sign the path
   // without empty, "." and ".." parts, encoded once more.
   bool s3 = false;
-  // Hexadecimal SHA-256 of the body, or kUnsignedPayload; empty: computed from the body.
-  std::string payload_hash = {};
 };
 
 // Sets X-Amz-Date, X-Amz-Security-Token if there is a token, X-Amz-Content-Sha256 for S3, and
 // Authorization over all headers except those that proxies change (User-Agent ...). Replaces an
 // earlier signature.
 void sign(HttpRequest& request, const Credentials& credentials, const Signing& signing);
-
-// A URL with the signature in its query, valid for `seconds` (1 to 604800) from signing.time. It
-// also signs the request's headers, so users of the URL must send them. For S3, the default
-// payload_hash is kUnsignedPayload.
-Url presign(const HttpRequest& request, const Credentials& credentials, const Signing& signing,
-            int seconds);
 
 // Intermediate steps, for debugging refused signatures.
 std::string canonical_request(const HttpRequest& request, const Signing& signing,

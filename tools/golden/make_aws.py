@@ -4,7 +4,6 @@ Needs botocore (any of 2025 or later); touches no network."""
 import datetime
 import json
 import pathlib
-import urllib.parse
 
 import botocore.auth
 import botocore.session
@@ -39,10 +38,6 @@ CASES = [
      [("Content-Type", "text/plain")], "some body\n", "eu-west-1", "s3", TOKEN),
     ("S3: part", "PUT", "https://bucket.s3.eu-west-1.amazonaws.com/key?partNumber=2&uploadId=a.b_c%2Fd%3D", [], "x" * 1000, "eu-west-1", "s3", ""),
 ]
-PRESIGNED = [
-    ("URL of an object", "https://bucket.s3.eu-west-1.amazonaws.com/a%20b/c%2Bd", "eu-west-1", "", 3600),
-    ("URL with a token", "https://bucket.s3.eu-west-1.amazonaws.com/key", "eu-west-1", TOKEN, 604800),
-]
 REGIONS = ["us-east-1", "eu-central-1", "ap-southeast-5", "il-central-1", "cn-north-1", "us-gov-west-1", "us-gov-east-1",
            "us-iso-east-1", "us-isob-east-1", "eu-isoe-west-1", "us-isof-south-1", "eusc-de-east-1"]
 
@@ -63,13 +58,6 @@ def signatures():
         signer = botocore.auth.S3SigV4Auth if service == "s3" else botocore.auth.SigV4Auth
         signer(Credentials(KEY, SECRET, token or None), service, region).add_auth(request)
         result["authorization"] = request.headers["Authorization"]
-        yield result
-    for name, url, region, token, expires in PRESIGNED:
-        result = entry(name, "GET", url, [], "", region, "s3", token)
-        request = AWSRequest(method="GET", url=url)
-        botocore.auth.S3SigV4QueryAuth(Credentials(KEY, SECRET, token or None), "s3", region, expires=expires).add_auth(request)
-        query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.url).query)
-        result.update(expires=expires, presigned=query["X-Amz-Signature"][0])
         yield result
 
 
