@@ -174,13 +174,6 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
   return runs;
 }
 
-std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {
-  collectives::Communicator& group = split_ == ActivationSplit::batch ? mesh_.dp() : mesh_.rdp();
-  if (group.size() > 1)
-    group.host().all_reduce(&value, &value, 1, DType::i64, ReduceOp::sum)->wait();
-  return value;
-}
-
 void ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
                         const std::function<void()>& after_last_forward, bool scores) {
   SHOAL_CHECK(microbatches.size() == static_cast<std::size_t>(plan().pipeline.microbatches),

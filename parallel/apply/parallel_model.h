@@ -64,7 +64,6 @@ class ParallelModel {
   // part. With tensor parallelism and no prescaled_batch, the ranks of a tp group share the rows.
   int batch_parts() const { return batch_parts_; }
   int batch_part() const { return batch_part_; }
-  std::int64_t sum_over_samples(std::int64_t value);  // over ranks with different samples; blocks
 
   // Forward and backward of the plan's number of microbatches. Afterwards gradients are sums over
   // all ranks and microbatches. Returns the total loss on every rank. Blocks.

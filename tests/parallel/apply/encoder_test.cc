@@ -48,7 +48,7 @@ std::vector<double> losses_of(const EncoderCase& test) {
                                  ids.const_data<std::int32_t>() + ids.count(),
                                  [](auto id) { return id >= 0; });
       }
-      const auto global = static_cast<double>(model.sum_over_samples(targets));
+      const auto global = static_cast<double>(sum_over_samples(mesh, model, targets));
       for (Microbatch& microbatch : microbatches)
         microbatch.input.loss.loss_scale = static_cast<float>(1 / global);
       const StageLoss loss = model.train(microbatches);

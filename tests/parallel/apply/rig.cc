@@ -63,6 +63,13 @@ std::vector<std::size_t> places_of(const nn::Parameter& parameter) {
   return places;
 }
 
+std::int64_t sum_over_samples(ProcessMesh& mesh, const ParallelModel& model, std::int64_t value) {
+  collectives::Communicator& group = model.batch_parts() > 1 ? mesh.dp() : mesh.rdp();
+  if (group.size() > 1)
+    group.host().all_reduce(&value, &value, 1, DType::i64, collectives::ReduceOp::sum)->wait();
+  return value;
+}
+
 void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
              const Tensor& run, Whole& into) {
   const auto count = static_cast<std::size_t>(parameter.whole_shape().count());
@@ -322,7 +329,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     for (int step = from; step < to; ++step) {
       std::int64_t targets = 0;
       std::vector<Microbatch> microbatches = batches(rank, layout, model, step, targets);
-      const auto global = static_cast<double>(model.sum_over_samples(targets));
+      const auto global = static_cast<double>(sum_over_samples(mesh, model, targets));
       const DeviceStatistics before = statistics_of_all(*group);
       const auto asked = [&] {
         const DeviceStatistics after = statistics_of_all(*group);

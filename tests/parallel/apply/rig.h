@@ -178,6 +178,8 @@ struct Difference {
 
 // By element of the parameter: the element of the whole tensor.
 std::vector<std::size_t> places_of(const nn::Parameter& parameter);
+// Sums over the ranks that have different samples. Blocks.
+std::int64_t sum_over_samples(ProcessMesh& mesh, const ParallelModel& model, std::int64_t value);
 // Into the whole tensor that the run, which begins with the parameter's element `first`, is of.
 void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
              const Tensor& run, Whole& into);
