@@ -156,10 +156,6 @@ std::vector<std::string> save_weights(const std::string& directory, const Module
   return write_sharded_safetensors(directory, std::move(entries), checked, max_shard_bytes);
 }
 
-ParameterValue parameter_values() {
-  return [](const Parameter& parameter) { return parameter.value.const_view(); };
-}
-
 std::string_view torch_name(DType dtype) {
   switch (dtype) {
     case DType::f32:

@@ -62,8 +62,6 @@ std::vector<std::string> save_weights(const std::string& directory, const Module
                                       const ParameterValue& value,
                                       std::int64_t max_shard_bytes = 5'000'000'000,
                                       const WeightCopies& copies = {});
-// Returns parameter.value unchanged.
-ParameterValue parameter_values();
 // "float32": the name of a dtype in config.json. Throws for dtypes that are not saved.
 std::string_view torch_name(DType dtype);
 

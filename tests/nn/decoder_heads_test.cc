@@ -5,6 +5,7 @@
 
 #include "fixture.h"
 #include "golden_model.h"
+#include "parameter_values.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fixture.h"
+#include "parameter_values.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "fixture.h"
+#include "parameter_values.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>

@@ -1,6 +1,7 @@
 // config.json as it is saved again: what was read stays, what has changed is written. Against
 // transformers (tools/golden/make_saved_configs.py).
 #include "fixture.h"
+#include "parameter_values.h"
 #include "support/error_text.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
