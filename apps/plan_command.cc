@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "plan_calibrate.h"
 #include "plan_spot_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/records.h"
 #include "shoal/train/run/model_config.h"
@@ -163,7 +165,7 @@ constexpr double kGigabyte = 1e9;
 constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
 
 struct PlanWords {
-  std::string model, overrides, machine, dtype = "bf16";
+  std::string model, overrides, machine, save, dtype = "bf16";
   int nodes = 1, keep = 10;
   std::int64_t batch = 0, length = 0;
   double memory_gb = 0, price = -1, tokens = 0;
@@ -207,12 +209,12 @@ ReadModel read_model(const nlohmann::json& config, const std::string& source) {
                          const parallel::SearchResult& result) {
   SHOAL_CHECK(result.layouts > 0, "a batch of {} has no legal layout on {} ranks", request.batch,
               request.ranks);
-  std::string remedy = "use a machine with more memory or a smaller batch";
+  std::string remedy = "use a machine with more memory, or a smaller batch";
   request.keep = 1;
   for (int nodes = 2 * words.nodes; nodes * request.machine.devices <= kMostRanks; nodes *= 2) {
     request.ranks = nodes * request.machine.devices;
     if (parallel::search(request).fastest.empty()) continue;
-    remedy = fmt::format("use {} nodes, {}", nodes, remedy);
+    remedy = fmt::format("use {} nodes, a machine with more memory, or a smaller batch", nodes);
     break;
   }
   throw Error(
@@ -252,6 +254,24 @@ ordered_json json_of(const parallel::Candidate& one, const Machine& machine) {
             {"gradients", parts.gradients * 1e3},
             {"optimizer", parts.optimizer * 1e3},
             {"fixed", parts.fixed * 1e3}}}};
+}
+
+// The options of `shoal train` that give a run this layout.
+void save_plan(const parallel::Candidate& one, const PlanWords& words) {
+  const DType dtype = one.plan.precision.dtype;
+  const ordered_json options = {{"_plan",
+                                 {{"model", words.model},
+                                  {"machine", words.machine},
+                                  {"ranks", one.run.ranks},
+                                  {"predicted_ms", one.prediction.seconds * 1e3},
+                                  {"memory_bytes", one.prediction.memory}}},
+                                {"mp_parameters", parallel::plan_json(one.plan)},
+                                {"per_device_train_batch_size", one.run.batch},
+                                {"gradient_accumulation_steps", one.run.accumulated},
+                                {"block_size", one.run.length},
+                                {"bf16", dtype == DType::bf16},
+                                {"fp16", dtype == DType::f16}};
+  write_file_atomically(words.save, options.dump(2) + "\n");
 }
 
 void print_table(const parallel::SearchResult& result, const PlanWords& words) {
@@ -302,6 +322,7 @@ int plan_layouts(PlanWords words) {
   const parallel::SearchResult result = parallel::search(request);
   const double limit = words.memory_gb > 0 ? words.memory_gb * kGigabyte : 0.94 * machine.memory;
   if (result.fastest.empty()) refuse(request, words, limit, result);
+  if (!words.save.empty()) save_plan(result.fastest.front(), words);
   if (words.json) {
     ordered_json layouts = ordered_json::array();
     for (const parallel::Candidate& one : result.fastest) layouts.push_back(json_of(one, machine));
@@ -356,6 +377,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::NonNegativeNumber);
   plan->add_option("--top", wanted->keep, "layouts to print")->check(CLI::Range(1, 1000));
   plan->add_flag("--json", wanted->json, "the layouts, as JSON");
+  plan->add_option("--save", wanted->save, "write the fastest layout for shoal train --plan");
   plan->final_callback([&action, wanted, plan] {
     if (!plan->get_subcommands().empty()) return;
     action = [wanted] {
@@ -365,6 +387,7 @@ void add_plan(CLI::App& app, Action& action) {
       return plan_layouts(*wanted);
     };
   });
+  add_plan_calibrate(*plan, action);
   CLI::App* const command =
       plan->add_subcommand("validate", "Compare predictions with measured steps");
   const auto words = std::make_shared<ValidateWords>();

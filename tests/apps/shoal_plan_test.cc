@@ -94,6 +94,43 @@ TEST_F(ShoalPlan, PlansEncoders) {
   }
 }
 
+// A machine of two slow devices without any network.
+std::string two_devices(const std::string& folder) {
+  const std::string file = folder + "/two.json";
+  std::ofstream(file) << R"({"name": "two", "devices": 2, "memory": 1e9, "bandwidth": 1e9,
+    "products": {"flops": {"f32": 1e10}}, "node": {"bandwidth": 1e9, "latency": 1e-5}})";
+  return file;
+}
+
+TEST_F(ShoalPlan, ASavedPlanTrains) {
+  const std::string machine = two_devices(mine_), plan = mine_ / "plan.json";
+  const auto planned = shoal({"plan", "gpt2", "--config_overrides",
+                              "n_layer=2,n_head=2,n_embd=32,n_positions=64", "--machine", machine,
+                              "--dtype", "f32", "--batch", "8", "--length", "32", "--save", plan});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  auto words = train_words({"--max_steps", "2", "--plan", plan});
+  const auto batch = std::ranges::find(words, "--per_device_train_batch_size");
+  words.erase(batch, batch + 2);  // the plan's
+  const auto ranks = on_ranks(2, words);
+  ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
+  EXPECT_THAT(ranks[0].out, HasSubstr("global batch: 8 samples"));
+  const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
+  EXPECT_EQ(settings["plan"], nlohmann::json::parse(std::ifstream(plan))["mp_parameters"]);
+}
+
+TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
+  const std::string machine = two_devices(mine_);
+  const auto ranks = on_ranks(2, train_words({"--max_steps", "2", "--auto", "--machine", machine}));
+  ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
+  EXPECT_THAT(ranks[0].out, HasSubstr("global batch: 8 samples"));
+  EXPECT_THAT(ranks[0].out, HasSubstr("auto: {"));
+  EXPECT_THAT(ranks[0].out, HasSubstr("a step should take"));
+  expect_refused(train({"--auto"}), "auto needs a machine");
+  expect_refused(train({"--auto", "--machine", "p4d.24xlarg"}), "did you mean p4d.24xlarge?");
+  expect_refused(train({"--auto", "--machine", machine, "--mp_parameters", R"({"partitions": 1})"}),
+                 "auto chooses the layout");
+}
+
 // The layout that is predicted to be the fastest of those measured, for each model, number of GPUs
 // and batch: its measured step beside the best one.
 TEST_F(ShoalPlan, PicksTheFastestMeasuredLayout) {

@@ -26,11 +26,19 @@ struct NamedData {
   std::string dataset_config_name;  // a directory in dataset_name
 };
 
+// Where a run's layout comes from, if its other options do not give one.
+struct LayoutArguments {
+  std::string plan;        // a file of `shoal plan --save`, whose options are read too
+  bool automatic = false;  // choose the layout for these ranks
+  std::string machine;     // where it runs (parallel/predict/machine.h); empty: not known
+};
+
 struct RunArguments {
   ResolvedRun training;
   ModelArguments model;
   DataArguments data;
   NamedData named;
+  LayoutArguments layout;
 };
 
 struct RunSetup {

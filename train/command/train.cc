@@ -22,6 +22,7 @@
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/command/agreement.h"
+#include "shoal/train/command/auto_layout.h"
 #include "shoal/train/command/find_files.h"
 #include "shoal/train/command/needs.h"
 #include "shoal/train/command/run_settings.h"
@@ -38,6 +39,19 @@
 namespace shoal::command {
 namespace {
 
+void declare_options(OptionSet& options, LayoutArguments& layout) {
+  options.section("parallelism")
+      .string(
+          "plan", &layout.plan,
+          {.help = "a layout that `shoal plan --save` wrote: its options win over CONFIG.json's"})
+      .boolean("auto", &layout.automatic,
+               {.help = "take the fastest layout that `shoal plan` finds for these ranks and this "
+                        "batch; needs machine"})
+      .string("machine", &layout.machine,
+              {.help = "a machine's name, or a file of `shoal plan calibrate`: the log's head says "
+                       "how long a step should take there"});
+}
+
 // Options set the fields of `said` and of `arguments`, whose `training` follows from `said`.
 void declare(OptionSet& options, TrainingArguments& said, RunArguments& arguments,
              RefusedOptions& refused) {
@@ -45,6 +59,7 @@ void declare(OptionSet& options, TrainingArguments& said, RunArguments& argument
   declare_options(options, arguments.data);
   declare_options(options, arguments.named);
   declare_options(options, said);
+  declare_options(options, arguments.layout);
   refused.declare(options);
 }
 
@@ -79,7 +94,7 @@ struct Given {
 // Sets `arguments`, and stores the value of every option in `values`. Returns notices for rank 0 to
 // print.
 std::vector<std::string> parse(const Given& given, RunArguments& arguments,
-                               nlohmann::ordered_json& values) {
+                               nlohmann::ordered_json& values, const std::string& plan = {}) {
   TrainingArguments said;
   RefusedOptions refused;
   OptionSet options;
@@ -88,8 +103,13 @@ std::vector<std::string> parse(const Given& given, RunArguments& arguments,
   if (given.json != nullptr) options.add_json(*given.json, "options");
   std::size_t first = 0;
   while (first < words.size() && !words[first].starts_with("-")) options.add_file(words[first++]);
+  if (!plan.empty()) options.add_file(plan);
   options.add_arguments(std::span(words).subspan(first));
   options.finish();
+  if (const std::string named = arguments.layout.plan; plan.empty() && !named.empty()) {
+    arguments = {};
+    return parse(given, arguments, values, named);
+  }
   refused.check(options);
   values = options.dump();
   take_given(options, said);
@@ -130,8 +150,19 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   prepared.device = choose_device(world, a.use_cpu);
   prepared.own_device = describe_device(world, prepared.device);
   (void)communicator_options(a);  // refuses impossible options
-  prepared.setup =
-      set_up_run(prepared.arguments, world, prepared.device.device.is_cpu(), add_sources);
+  const auto make_setup = [&] {
+    prepared.setup =
+        set_up_run(prepared.arguments, world, prepared.device.device.is_cpu(), add_sources);
+  };
+  make_setup();
+  const LayoutArguments& layout = prepared.arguments.layout;
+  if (layout.automatic) {
+    prepared.notices.push_back(take_fastest_layout(prepared.arguments, prepared.setup, world));
+    (void)communicator_options(a);
+    make_setup();
+  } else if (!layout.machine.empty()) {
+    prepared.notices.push_back(predicted_step(prepared.arguments, prepared.setup, world));
+  }
   // Finds out now, instead of after training, that a file cannot be written.
   if (world.rank == 0) make_writable("output_dir", a.output_dir);
   const std::filesystem::path trace = a.trace;

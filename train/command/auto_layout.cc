@@ -1,0 +1,94 @@
+#include "shoal/train/command/auto_layout.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/parallel/plan/smp_parameters.h"
+#include "shoal/parallel/predict/search.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/mp_parameters.h"
+
+namespace shoal::command {
+namespace {
+
+struct Subject {
+  parallel::Machine machine;
+  parallel::ModelShape shape;
+  DType dtype;
+};
+
+Subject subject_of(const RunArguments& arguments, const RunSetup& setup) {
+  const TrainingArguments& a = arguments.training;
+  const std::string& machine = arguments.layout.machine;
+  SHOAL_CHECK(setup.task->chain() != nullptr,
+              "machine: {} is no chain of units, so that its step "
+              "cannot be predicted",
+              setup.task->describe());
+  Subject subject{parallel::find_machine(machine), parallel::model_shape(*setup.task->chain()),
+                  DType::f32};
+  const auto& rates = subject.machine.products.flops;
+  if (a.fp16) subject.dtype = DType::f16;
+  if (a.bf16_auto ? rates.contains(DType::bf16) : a.bf16) subject.dtype = DType::bf16;
+  SHOAL_CHECK(rates.contains(subject.dtype), "machine {} has no rate for {}", machine,
+              to_string(subject.dtype));
+  return subject;
+}
+
+std::string step_text(const parallel::Prediction& p, const std::string& machine) {
+  return fmt::format("a step should take {:.1f} ms on {}; beside products, most of it is {}",
+                     p.seconds * 1e3, machine, p.limit);
+}
+
+}  // namespace
+
+std::string predicted_step(const RunArguments& arguments, const RunSetup& setup,
+                           const World& world) {
+  const TrainingArguments& a = arguments.training;
+  const Subject subject = subject_of(arguments, setup);
+  parallel::ParallelPlan plan;
+  plan.pipeline.schedule = parallel::ScheduleKind::one_f_one_b;
+  if (a.model_parallel) plan = a.model_parallel->plan;
+  plan.precision.dtype = subject.dtype;
+  if (a.gradient_checkpointing && plan.activations.checkpoint_group == 0)
+    plan.activations.checkpoint_group = 1;
+  return step_text(parallel::predict({.model = subject.shape,
+                                      .machine = subject.machine,
+                                      .plan = plan,
+                                      .run = run_shape(a, world.size, setup.block_size)}),
+                   arguments.layout.machine);
+}
+
+std::string take_fastest_layout(RunArguments& arguments, const RunSetup& setup,
+                                const World& world) {
+  TrainingArguments& a = arguments.training;
+  const std::string& machine = arguments.layout.machine;
+  if (!a.mp_parameters.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("auto chooses the layout, but {} is given", a.mp_parameters.dump()),
+                "leave one of them out");
+  SHOAL_CHECK(!machine.empty(), "auto needs a machine: a file of `shoal plan calibrate`, or {}",
+              fmt::join(parallel::machine_names(), ", "));
+  const Subject subject = subject_of(arguments, setup);
+  const std::int64_t batch =
+      a.per_device_train_batch_size * a.gradient_accumulation_steps * world.size;
+  const parallel::SearchResult found = parallel::search({.model = subject.shape,
+                                                         .machine = subject.machine,
+                                                         .ranks = world.size,
+                                                         .batch = batch,
+                                                         .length = setup.block_size,
+                                                         .dtype = subject.dtype,
+                                                         .keep = 1});
+  SHOAL_CHECK(!found.fastest.empty(),
+              "auto: no layout fits {} ranks of {}; the smallest needs {:.1f} GB a rank",
+              world.size, machine, found.least_memory * 1e-9);
+  const parallel::Candidate& best = found.fastest.front();
+  a.mp_parameters = parallel::plan_json(best.plan);
+  a.per_device_train_batch_size = best.run.batch;
+  a.gradient_accumulation_steps = 1;
+  a.model_parallel.reset();
+  a = resolve_arguments(a);
+  return fmt::format("auto: {} with {} samples a rank; {}", a.mp_parameters.dump(), best.run.batch,
+                     step_text(best.prediction, machine));
+}
+
+}  // namespace shoal::command
