@@ -1,11 +1,15 @@
 // shoal plan calibrate: measures this host as a machine for predictions.
 #include "plan_calibrate.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/communicator_options.h"
@@ -15,6 +19,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/runtime/rendezvous/world.h"
@@ -26,9 +31,23 @@ namespace {
 struct Words {
   std::string out;
   std::vector<std::string> dtypes = {"f32"};
+  std::vector<std::int64_t> rows, widths;  // empty: as calibrate() has them
 };
 
+void check_sizes(const std::vector<std::int64_t>& sizes, const char* name) {
+  const bool ascend = std::ranges::adjacent_find(sizes, std::greater_equal<>()) == sizes.end();
+  SHOAL_CHECK(ascend && (sizes.empty() || sizes.front() > 0), "{} ascend from above 0; they are {}",
+              name, fmt::join(sizes, ", "));
+}
+
 int calibrate(const Words& words) {
+  check_sizes(words.rows, "rows"), check_sizes(words.widths, "widths");
+  const auto directory = std::filesystem::path(words.out).parent_path();
+  if (!directory.empty() && !is_directory(directory))
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("--out is {}, and there is no directory {}", words.out, directory.string()),
+        "make the directory");
   const auto start = Clock::now();
   const Deadline deadline = deadlines::start();
   World world = discover_world();
@@ -37,25 +56,29 @@ int calibrate(const Words& words) {
   SHOAL_CHECK(world.nodes == 1, "calibrate measures one host; its ranks are on {}", world.nodes);
   const int threads = threads_of_rank(world, *store, deadline);
   Compute compute(Device::cpu(), threads, std::nullopt);
-  const auto communicator = collectives::make_communicator(
-      world, *store, {.stream = compute.kernels->stream(), .counted_by = &compute.memory});
+  collectives::CommunicatorOptions how;
+  how.stream = compute.kernels->stream();
+  how.counted_by = &compute.memory;
+  const auto communicator = collectives::make_communicator(world, *store, how);
   std::vector<DType> dtypes;
   for (const std::string& dtype : words.dtypes) dtypes.push_back(parse_dtype(dtype));
   const bool prints = world.rank == 0;
   const FreeMemory memory = free_memory();
-  const nlohmann::ordered_json file = parallel::calibrate(
-      {.ranks = *communicator,
-       .kernels = *compute.kernels,
-       .memory = compute.memory,
-       .dtypes = dtypes,
-       .memory_bytes = static_cast<double>(memory.total) / world.size,
-       .name = words.out,
-       .description = fmt::format("{} with {} ranks of {} threads, measured by shoal plan "
-                                  "calibrate: {}",
-                                  world.host, world.size, threads, compute.kernels->describe()),
-       .progress = [&](std::string_view what) {
-         if (prints) terminal::print(stderr, "{:5.1f} s: {}\n", seconds_since(start), what);
-       }});
+  parallel::CalibrateRequest request{.ranks = *communicator,
+                                     .kernels = *compute.kernels,
+                                     .memory = compute.memory,
+                                     .dtypes = dtypes,
+                                     .memory_bytes = static_cast<double>(memory.total) / world.size,
+                                     .name = std::filesystem::path(words.out).stem()};
+  request.description =
+      fmt::format("{} with {} ranks of {} threads, measured by shoal plan calibrate: {}",
+                  world.host, world.size, threads, compute.kernels->describe());
+  request.progress = [&](std::string_view what) {
+    if (prints) terminal::print(stderr, "{:5.1f} s: {}\n", seconds_since(start), what);
+  };
+  if (!words.rows.empty()) request.rows = words.rows;
+  if (!words.widths.empty()) request.widths = words.widths;
+  const nlohmann::ordered_json file = parallel::calibrate(request);
   if (prints) {
     write_file_atomically(words.out, file.dump(1) + "\n");
     terminal::print("{}: this host with {} ranks, in {:.0f} s\n", words.out, world.size,
@@ -73,6 +96,8 @@ void add_plan_calibrate(CLI::App& plan, Action& action) {
   const auto words = std::make_shared<Words>();
   command->add_option("--out", words->out, "the machine's file to write, NAME.json")->required();
   command->add_option("--dtype", words->dtypes, "f32, bf16: of products; the first of a step");
+  command->add_option("--rows", words->rows, "positions of the products that are measured");
+  command->add_option("--widths", words->widths, "widths of their inputs and outputs");
   command->callback([&action, words] { action = [words] { return calibrate(*words); }; });
 }
 

@@ -95,19 +95,26 @@ TEST_F(ShoalPlan, PlansEncoders) {
 }
 
 // A machine of two slow devices without any network.
-std::string two_devices(const std::string& folder) {
-  const std::string file = folder + "/two.json";
+std::string two_devices(std::string file) {
   std::ofstream(file) << R"({"name": "two", "devices": 2, "memory": 1e9, "bandwidth": 1e9,
     "products": {"flops": {"f32": 1e10}}, "node": {"bandwidth": 1e9, "latency": 1e-5}})";
   return file;
 }
 
+// The plan of the runs of train_words() on two such devices.
+nlohmann::json saved_plan(const std::string& machine, const std::string& plan) {
+  const auto planned = test::run_program(
+      {SHOAL_PROGRAM, "plan", "gpt2", "--config_overrides",
+       "n_layer=2,n_head=2,n_embd=32,n_positions=64,vocab_size=300", "--machine", machine,
+       "--dtype", "f32", "--batch", "8", "--length", "32", "--save", plan},
+      {});
+  EXPECT_EQ(planned.status, 0) << planned.err;
+  return nlohmann::json::parse(std::ifstream(plan))["mp_parameters"];
+}
+
 TEST_F(ShoalPlan, ASavedPlanTrains) {
-  const std::string machine = two_devices(mine_), plan = mine_ / "plan.json";
-  const auto planned = shoal({"plan", "gpt2", "--config_overrides",
-                              "n_layer=2,n_head=2,n_embd=32,n_positions=64", "--machine", machine,
-                              "--dtype", "f32", "--batch", "8", "--length", "32", "--save", plan});
-  ASSERT_EQ(planned.status, 0) << planned.err;
+  const std::string plan = mine_ / "plan.json";
+  const auto layout = saved_plan(two_devices(mine_ / "two.json"), plan);
   auto words = train_words({"--max_steps", "2", "--plan", plan});
   const auto batch = std::ranges::find(words, "--per_device_train_batch_size");
   words.erase(batch, batch + 2);  // the plan's
@@ -115,20 +122,41 @@ TEST_F(ShoalPlan, ASavedPlanTrains) {
   ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
   EXPECT_THAT(ranks[0].out, HasSubstr("global batch: 8 samples"));
   const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
-  EXPECT_EQ(settings["plan"], nlohmann::json::parse(std::ifstream(plan))["mp_parameters"]);
+  EXPECT_EQ(settings["plan"], layout);
 }
 
 TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
-  const std::string machine = two_devices(mine_);
+  const std::string machine = two_devices(mine_ / "two.json");
+  expect_refused(train({"--auto"}), "auto needs a machine");
+  expect_refused(train({"--auto", "--machine", "p4d.24xlarg"}), "did you mean p4d.24xlarge?");
+  expect_refused(train({"--auto", "--machine", machine, "--mp_parameters", R"({"partitions": 1})"}),
+                 "auto chooses the layout");
   const auto ranks = on_ranks(2, train_words({"--max_steps", "2", "--auto", "--machine", machine}));
   ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
   EXPECT_THAT(ranks[0].out, HasSubstr("global batch: 8 samples"));
   EXPECT_THAT(ranks[0].out, HasSubstr("auto: {"));
   EXPECT_THAT(ranks[0].out, HasSubstr("a step should take"));
-  expect_refused(train({"--auto"}), "auto needs a machine");
-  expect_refused(train({"--auto", "--machine", "p4d.24xlarg"}), "did you mean p4d.24xlarge?");
-  expect_refused(train({"--auto", "--machine", machine, "--mp_parameters", R"({"partitions": 1})"}),
-                 "auto chooses the layout");
+  const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
+  EXPECT_EQ(settings["plan"], saved_plan(machine, mine_ / "plan.json"));
+}
+
+TEST_F(ShoalPlan, TwoRanksCalibrateTheirHost) {
+  const std::string machine = mine_ / "here.json";
+  const auto ranks = on_ranks(
+      2, {"plan", "calibrate", "--out", machine, "--rows", "32", "256", "--widths", "32", "128"});
+  for (const ProgramResult& rank : ranks) ASSERT_EQ(rank.status, 0) << rank.err;
+  EXPECT_THAT(ranks[0].out, HasSubstr("here.json: this host with 2 ranks"));
+  EXPECT_TRUE(ranks[1].out.empty()) << ranks[1].out;
+  const auto file = nlohmann::json::parse(std::ifstream(machine));
+  EXPECT_EQ(file["devices"], 2);
+  EXPECT_EQ(file["products"]["measured"]["f32"]["rows"], nlohmann::json({32, 256}));
+  const auto plan = shoal({"plan", "gpt2", "--machine", machine, "--dtype", "f32", "--batch", "8",
+                           "--json", "--top", "3"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_GT(nlohmann::json::parse(plan.out)["layouts"][0]["predicted_ms"], 0);
+  expect_refused(shoal({"plan", "calibrate", "--out", machine, "--widths", "128", "32"}),
+                 "widths ascend");
+  expect_refused(shoal({"plan", "calibrate", "--out", mine_ / "none/here.json"}), "no directory");
 }
 
 // The layout that is predicted to be the fastest of those measured, for each model, number of GPUs
