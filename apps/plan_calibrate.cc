@@ -14,15 +14,22 @@
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/parallel/calibrate/calibrate.h"
+#include "shoal/parallel/calibrate/fit.h"
+#include "shoal/parallel/predict/machine.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/train/report/measures.h"
+#include "shoal/train/report/run_log.h"
 #include "shoal/train/run/compute.h"
 
 namespace shoal::app {
@@ -89,6 +96,23 @@ int calibrate(const Words& words) {
 }
 
 }  // namespace
+
+int fit_plan_machine(const std::string& run, const std::string& machine, const std::string& out) {
+  const report::RunLog log = report::read_run(run);
+  const nlohmann::json* const predicted = find_field(log.settings, "predicted");
+  SHOAL_CHECK(predicted != nullptr, "{} has no prediction: train with --machine {}", run, machine);
+  const auto with = field_or(*predicted, "machine", std::string(), run);
+  SHOAL_CHECK(std::filesystem::path(with).filename() == std::filesystem::path(machine).filename(),
+              "{} was predicted with {}, not with {}", run, with, machine);
+  SHOAL_CHECK(machine.ends_with(".json") && !out.empty(),
+              "--fit needs the .json that was predicted with as --machine, and --save");
+  (void)parallel::find_machine(machine);  // checks the file
+  const nlohmann::ordered_json file = *ordered_json_if_valid(read_text_file(machine));
+  write_file_atomically(
+      out, parallel::fit_machine(file, *predicted, report::medians_of(log)).dump(1) + "\n");
+  terminal::print("{}: {}, fitted to {}\n", out, machine, run);
+  return 0;
+}
 
 void add_plan_calibrate(CLI::App& plan, Action& action) {
   CLI::App* const command = plan.add_subcommand(

@@ -165,7 +165,7 @@ constexpr double kGigabyte = 1e9;
 constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
 
 struct PlanWords {
-  std::string model, overrides, machine, save, dtype = "bf16";
+  std::string model, overrides, machine, save, fit, dtype = "bf16";
   int nodes = 1, keep = 10;
   std::int64_t batch = 0, length = 0;
   double memory_gb = 0, price = -1, tokens = 0;
@@ -378,9 +378,13 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--top", wanted->keep, "layouts to print")->check(CLI::Range(1, 1000));
   plan->add_flag("--json", wanted->json, "the layouts, as JSON");
   plan->add_option("--save", wanted->save, "write the fastest layout for shoal train --plan");
+  plan->add_option("--fit", wanted->fit,
+                   "the output_dir of a run that --machine predicted: writes that machine, as the "
+                   "run measured it, to --save");
   plan->final_callback([&action, wanted, plan] {
     if (!plan->get_subcommands().empty()) return;
     action = [wanted] {
+      if (!wanted->fit.empty()) return fit_plan_machine(wanted->fit, wanted->machine, wanted->save);
       SHOAL_CHECK(!wanted->model.empty() && !wanted->machine.empty(),
                   "shoal plan needs a model and --machine; machines: {}",
                   fmt::join(parallel::machine_names(), ", "));

@@ -58,6 +58,13 @@ void print_run(const report::RunLog& run, bool several) {
   if (const auto rate = text("samples_per_second")) line("samples/s", *rate);
   if (const auto seconds = text("step_seconds")) line("step time", *seconds);
   if (const auto bytes = text("memory_peak_bytes")) line("peak memory", *bytes);
+  const std::vector<ForecastPart> forecast = report::forecast_of(run);
+  for (const ForecastPart& part : forecast)
+    if (part.whole)
+      line(("predicted " + part.name).c_str(),
+           fmt::format("{}, measured {} ({:+.1f} %)", format_part(part, part.predicted),
+                       format_part(part, part.measured), 100 * part.error()));
+  for (const std::string& miss : forecast_misses(forecast)) line("", "(" + miss + ")");
   if (const auto bytes = text("pinned_memory_peak_bytes")) line("peak pinned", *bytes);
   if (const auto newest = newest_checkpoint(run.directory, nullptr))
     line("last checkpoint", newest->path);
@@ -73,6 +80,15 @@ nlohmann::ordered_json json_of(const report::RunLog& run) {
   for (const report::Number& number : report::numbers_of(run)) record[number.key] = number.value;
   if (const auto newest = newest_checkpoint(run.directory, nullptr))
     record["last_checkpoint"] = newest->path;
+  if (const auto forecast = report::forecast_of(run); !forecast.empty()) {
+    auto& parts = record["forecast"] = nlohmann::ordered_json::array();
+    for (const ForecastPart& part : forecast)
+      parts.push_back({{"part", part.name},
+                       {"predicted", part.predicted},
+                       {"measured", part.measured},
+                       {"unit", part.bytes ? "bytes" : "seconds"}});
+    record["predictions_missed"] = forecast_misses(forecast);
+  }
   if (const auto remarks = report::remarks_of(run); !remarks.empty()) record["remarks"] = remarks;
   return std::move(record).json();
 }

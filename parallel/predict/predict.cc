@@ -92,6 +92,7 @@ class StepModel::Impl {
     result.parts.bubble += simulation.time - *slowest;
     result.block_seconds = simulation.time * block_share();
     add_gradients(rank, result.parts);
+    add_ranks(simulation, result);
     finish(simulation.time, result);
     return result;
   }
@@ -220,6 +221,32 @@ class StepModel::Impl {
       }
       parts.fixed += microbatches_ * machine_.software.microbatch_fixed;
       parts.bubble += microbatches_ * 2 * sent_;
+    }
+  }
+
+  void add_ranks(const Simulation& simulation, Prediction& result) const {
+    const double n = microbatches_;
+    for (int rank = 0; rank < schedule_->ranks(); ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      RankPrediction one;
+      one.waits = simulation.time - simulation.busy[at];
+      one.activations = activations_[at];
+      for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
+        if (schedule_->rank_of_stage[stage] != rank) continue;
+        one.waits += n * 2 * sent_;
+        const StateMemory& state = result.stages[stage].state;
+        one.state.parameters += state.parameters;
+        one.state.gradients += state.gradients;
+        one.state.optimizer += state.optimizer;
+        const UnitRange& range = partition_.stages[stage];
+        for (int index = range.first; index < range.last; ++index) {
+          const TimedUnit& unit = units_[static_cast<std::size_t>(index)];
+          const bool loss = model_.units[static_cast<std::size_t>(index)].vocabulary > 0;
+          one.forward += n * unit.forward;
+          (loss ? one.forward : one.backward) += n * (unit.recomputed + unit.backward);
+        }
+      }
+      result.ranks.push_back(one);
     }
   }
 

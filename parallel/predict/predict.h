@@ -43,10 +43,19 @@ struct StagePrediction {
   StateMemory state;                 // bytes on one of its ranks
 };
 
+// A pipeline rank's step by phases, as StepClock counts them, and its memory.
+struct RankPrediction {
+  double forward = 0, backward = 0;  // seconds; the loss computes its gradients in forward
+  double waits = 0;                  // for messages and for other stages
+  StateMemory state;                 // bytes between two steps
+  double activations = 0;            // bytes at their peak
+};
+
 struct Prediction {
   double seconds = 0;
   StepParts parts;
   std::vector<StagePrediction> stages;
+  std::vector<RankPrediction> ranks;  // by pipeline rank
   double samples_per_second = 0, tokens_per_second = 0;
   // Model FLOP of a step over the machine's stated rate: mfu without, hfu with recomputation.
   double mfu = 0, hfu = 0;

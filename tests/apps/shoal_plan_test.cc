@@ -94,10 +94,12 @@ TEST_F(ShoalPlan, PlansEncoders) {
   }
 }
 
-// A machine of two slow devices without any network.
-std::string two_devices(std::string file) {
-  std::ofstream(file) << R"({"name": "two", "devices": 2, "memory": 1e9, "bandwidth": 1e9,
-    "products": {"flops": {"f32": 1e10}}, "node": {"bandwidth": 1e9, "latency": 1e-5}})";
+// A machine of two devices without any network.
+std::string two_devices(std::string file, double flops = 1e10) {
+  std::ofstream(file) << fmt::format(
+      R"({{"name": "two", "devices": 2, "memory": 1e9, "bandwidth": {}, "products": {{"flops": )"
+      R"({{"f32": {}}}}}, "node": {{"bandwidth": 1e9, "latency": 1e-5}}}})",
+      flops / 10, flops);
   return file;
 }
 
@@ -138,6 +140,39 @@ TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
   EXPECT_THAT(ranks[0].out, HasSubstr("a step should take"));
   const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
   EXPECT_EQ(settings["plan"], saved_plan(machine, mine_ / "plan.json"));
+}
+
+TEST_F(ShoalPlan, ARunShowsItsPredictionBesideWhatItMeasures) {
+  const std::string machine = two_devices(mine_ / "two.json", 1e16);  // no machine is as fast
+  const auto run = train({"--max_steps", "4", "--machine", machine});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("plan: a step should take"));
+  const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
+  const auto& predicted = settings["predicted"];
+  std::ifstream metrics(out() + "/metrics.jsonl");
+  std::string line;
+  std::getline(metrics, line);
+  const auto record = nlohmann::json::parse(line);
+  EXPECT_EQ(record["predicted_step_seconds"], predicted["step_seconds"]);
+  EXPECT_GT(record["step_seconds"], 0);
+  const auto& expected = predicted["memory_peak_by_tag"];
+  const auto& had = record["memory_peak_by_tag"];
+  for (const char* tag : {"parameters", "gradients", "optimizer"})  // but for gaps of cache lines
+    EXPECT_NEAR(had[tag].get<double>() / expected[tag].get<double>(), 1, 0.05) << tag;
+  const auto report = shoal({"report", out(), "--json"});
+  ASSERT_EQ(report.status, 0) << report.err;
+  const auto forecast = nlohmann::json::parse(report.out)[0]["forecast"];
+  EXPECT_EQ(forecast[0]["part"], "step");
+  EXPECT_EQ(forecast[0]["predicted"], predicted["step_seconds"]);
+  EXPECT_THAT(run.out, HasSubstr("the prediction missed the last steps: step: "));
+  const std::string fitted = mine_ / "fitted.json";
+  const auto fit = shoal({"plan", "--fit", out(), "--machine", machine, "--save", fitted});
+  ASSERT_EQ(fit.status, 0) << fit.err;
+  const auto after = nlohmann::json::parse(std::ifstream(fitted));
+  EXPECT_LT(after["products"]["efficiency"], 0.1);
+  EXPECT_EQ(after["products"]["flops"]["f32"], 1e16);
+  expect_refused(shoal({"plan", "--fit", out(), "--machine", "other.json", "--save", fitted}),
+                 "was predicted with");
 }
 
 TEST_F(ShoalPlan, TwoRanksCalibrateTheirHost) {

@@ -6,6 +6,7 @@
 #include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/parallel/predict/search.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal::command {
@@ -34,15 +35,37 @@ Subject subject_of(const RunArguments& arguments, const RunSetup& setup) {
   return subject;
 }
 
-std::string step_text(const parallel::Prediction& p, const std::string& machine) {
-  return fmt::format("a step should take {:.1f} ms on {}; beside products, most of it is {}",
-                     p.seconds * 1e3, machine, p.limit);
+// Rank 0 is the first of its pipeline.
+Forecast forecast_of(const parallel::Prediction& p, const std::string& machine) {
+  const parallel::RankPrediction& rank = p.ranks.front();
+  const double bytes = rank.state.parameters + rank.state.gradients + rank.state.optimizer;
+  Forecast forecast;
+  forecast.line = fmt::format(
+      "a step should take {:.1f} ms on {}, and rank 0 {} for its state and {} for activations; "
+      "beside products, most of the time is {}",
+      p.seconds * 1e3, machine, format_bytes(static_cast<std::int64_t>(bytes)),
+      format_bytes(static_cast<std::int64_t>(rank.activations)), p.limit);
+  if (p.dollars_per_step > 0)
+    forecast.line += fmt::format("; 1000 steps cost {:.2f} dollars", 1e3 * p.dollars_per_step);
+  forecast.record = {{"machine", machine},
+                     {"step_seconds", p.seconds},
+                     {"forward_seconds", rank.forward},
+                     {"backward_seconds", rank.backward},
+                     {"communication_seconds", p.parts.gradients},
+                     {"pipeline_wait_seconds", rank.waits},
+                     {"optimizer_seconds", p.parts.optimizer},
+                     {"memory_peak_by_tag",
+                      {{"parameters", rank.state.parameters},
+                       {"gradients", rank.state.gradients},
+                       {"optimizer", rank.state.optimizer},
+                       {"activations", rank.activations}}}};
+  if (p.dollars_per_step > 0) forecast.record["dollars_per_step"] = p.dollars_per_step;
+  return forecast;
 }
 
 }  // namespace
 
-std::string predicted_step(const RunArguments& arguments, const RunSetup& setup,
-                           const World& world) {
+Forecast predicted_step(const RunArguments& arguments, const RunSetup& setup, const World& world) {
   const TrainingArguments& a = arguments.training;
   const Subject subject = subject_of(arguments, setup);
   parallel::ParallelPlan plan;
@@ -51,15 +74,14 @@ std::string predicted_step(const RunArguments& arguments, const RunSetup& setup,
   plan.precision.dtype = subject.dtype;
   if (a.gradient_checkpointing && plan.activations.checkpoint_group == 0)
     plan.activations.checkpoint_group = 1;
-  return step_text(parallel::predict({.model = subject.shape,
-                                      .machine = subject.machine,
-                                      .plan = plan,
-                                      .run = run_shape(a, world.size, setup.block_size)}),
-                   arguments.layout.machine);
+  return forecast_of(parallel::predict({.model = subject.shape,
+                                        .machine = subject.machine,
+                                        .plan = plan,
+                                        .run = run_shape(a, world.size, setup.block_size)}),
+                     arguments.layout.machine);
 }
 
-std::string take_fastest_layout(RunArguments& arguments, const RunSetup& setup,
-                                const World& world) {
+Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, const World& world) {
   TrainingArguments& a = arguments.training;
   const std::string& machine = arguments.layout.machine;
   if (!a.mp_parameters.empty())
@@ -87,8 +109,10 @@ std::string take_fastest_layout(RunArguments& arguments, const RunSetup& setup,
   a.gradient_accumulation_steps = 1;
   a.model_parallel.reset();
   a = resolve_arguments(a);
-  return fmt::format("auto: {} with {} samples a rank; {}", a.mp_parameters.dump(), best.run.batch,
-                     step_text(best.prediction, machine));
+  Forecast forecast = forecast_of(best.prediction, machine);
+  forecast.line = fmt::format("auto: {} with {} samples a rank; {}", a.mp_parameters.dump(),
+                              best.run.batch, forecast.line);
+  return forecast;
 }
 
 }  // namespace shoal::command

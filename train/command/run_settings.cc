@@ -43,11 +43,13 @@ RunSettings::RunSettings(std::string directory, const nlohmann::ordered_json& re
   settings_.update(recorded);
 }
 
-void RunSettings::describe(const Trainer& trainer, const std::vector<std::string>& header) {
+void RunSettings::describe(const Trainer& trainer, const std::vector<std::string>& header,
+                           const nlohmann::ordered_json& predicted) {
   settings_["total_steps"] = trainer.total_steps();
   settings_["global_batch_size"] = trainer.state().global_batch_size;
   settings_["parameters"] = trainer.parameter_count();
   settings_["header"] = header;
+  if (!predicted.is_null()) settings_["predicted"] = predicted;
 }
 
 void RunSettings::on_train_begin(const TrainerState&) {

@@ -23,7 +23,9 @@ class RunSettings final : public TrainerCallback {
  public:
   RunSettings(std::string directory, const nlohmann::ordered_json& recorded, const World& world);
   // `header`: the first lines of the log.
-  void describe(const Trainer& trainer, const std::vector<std::string>& header);
+  // `predicted`: a step of rank 0 (train/trainer/forecast.h); null: unknown.
+  void describe(const Trainer& trainer, const std::vector<std::string>& header,
+                const nlohmann::ordered_json& predicted);
   bool needs_every_step() const override { return false; }
   void on_train_begin(const TrainerState& state) override;
 

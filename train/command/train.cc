@@ -130,6 +130,7 @@ struct Prepared {
   RunArguments arguments;
   nlohmann::ordered_json values;  // the values of all options
   RunSetup setup;
+  Forecast forecast;  // empty: no machine was given
   ChosenDevice device;
   RankDevice own_device;
   std::vector<RankDevice> devices;  // by rank, after the exchange
@@ -157,11 +158,11 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   make_setup();
   const LayoutArguments& layout = prepared.arguments.layout;
   if (layout.automatic) {
-    prepared.notices.push_back(take_fastest_layout(prepared.arguments, prepared.setup, world));
+    prepared.forecast = take_fastest_layout(prepared.arguments, prepared.setup, world);
     (void)communicator_options(a);
     make_setup();
   } else if (!layout.machine.empty()) {
-    prepared.notices.push_back(predicted_step(prepared.arguments, prepared.setup, world));
+    prepared.forecast = predicted_step(prepared.arguments, prepared.setup, world);
   }
   // Finds out now, instead of after training, that a file cannot be written.
   if (world.rank == 0) make_writable("output_dir", a.output_dir);
@@ -205,9 +206,10 @@ int run_rank(Prepared& prepared, RunRanks& ranks, Guest* guest) {
   try {
     const int status = train_and_evaluate(
         {*task, prepared.arguments,
-         recorded_options(prepared.values, run_plan(prepared.arguments.training)), prepared.setup,
-         world, *communicator, how, compute, prepared.device, prepared.devices, prepared.threads,
-         tracer.get(), prepared.notices, prepared.training_began, guest});
+         recorded_options(prepared.values, run_plan(prepared.arguments.training)),
+         prepared.forecast, prepared.setup, world, *communicator, how, compute, prepared.device,
+         prepared.devices, prepared.threads, tracer.get(), prepared.notices,
+         prepared.training_began, guest});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->host().barrier()->wait();
     return status;

@@ -178,6 +178,8 @@ class RankRun {
         !line.empty())
       say(line);
     if (const std::string line = trainer_->describe_capture(); !line.empty()) say(line);
+    for (const std::string& line : trainer_->predictions_missed())
+      say("the prediction missed the last steps: " + line);
     say("memory of rank 0, now and at its peak:");
     for (const std::string& line : trainer_->memory_report()) say("  " + line);
     if (a_.do_train && stopped_by == 0) say(fmt::format("model saved in {}", a_.output_dir));
@@ -221,6 +223,7 @@ class RankRun {
     parts.eval_dataset = rank_.setup.eval_dataset;
     parts.collator = rank_.setup.collator;
     parts.initial_weights = rank_.setup.initial_weights;
+    if (main_rank_) parts.predicted = rank_.forecast.record;
     if (console_) parts.callbacks.push_back(console_.get());
     if (main_rank_ && reports_to_tensorboard(a_)) parts.callbacks.push_back(&tensorboard_);
     if (main_rank_) parts.callbacks.push_back(&settings_);
@@ -241,8 +244,9 @@ class RankRun {
             : fmt::format("; tensors of a rank may take {} ({})",
                           format_bytes(limited->limit().bytes), limited->limit().bound)));
     for (std::string& line : device_lines(rank_.devices)) header.push_back(std::move(line));
+    if (!rank_.forecast.line.empty()) header.push_back("plan: " + rank_.forecast.line);
     for (const std::string& line : header) say(line);
-    settings_.describe(*trainer_, header);
+    settings_.describe(*trainer_, header, rank_.forecast.record);
   }
 
   void measure_unigram() {

@@ -8,6 +8,7 @@
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/trace/trace.h"
+#include "shoal/train/command/auto_layout.h"
 #include "shoal/train/command/setup.h"
 #include "shoal/train/command/train.h"
 #include "shoal/train/run/compute.h"
@@ -20,6 +21,7 @@ struct RankParts {
   Task& task;
   const RunArguments& arguments;
   nlohmann::ordered_json recorded_options;  // option values for run_settings.json
+  const Forecast& forecast;
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;

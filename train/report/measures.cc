@@ -174,6 +174,18 @@ const Number* find(const std::vector<Number>& numbers, std::string_view key) {
   return found == numbers.end() ? nullptr : &*found;
 }
 
+nlohmann::json medians_of(const RunLog& run) {
+  nlohmann::json all = {{"memory_peak_by_tag", run.memory_peak_by_tag}};
+  for (const Number& number : numbers_of(run)) all[number.key] = number.value;
+  return all;
+}
+
+std::vector<ForecastPart> forecast_of(const RunLog& run) {
+  const auto predicted = run.settings.find("predicted");
+  if (predicted == run.settings.end() || !predicted->is_object()) return {};
+  return forecast_parts(*predicted, medians_of(run));
+}
+
 std::vector<ScalingPoint> scaling(std::span<const Measured> runs) {
   std::map<std::int64_t, std::vector<double>> by_ranks;
   for (const Measured& run : runs)

@@ -12,6 +12,7 @@
 #include "shoal/train/report/run_log.h"
 #include "shoal/train/report/scale.h"
 #include "shoal/train/report/series.h"
+#include "shoal/train/trainer/forecast.h"
 
 namespace shoal::report {
 
@@ -47,6 +48,10 @@ struct Number {
 };
 std::vector<Number> numbers_of(const RunLog& run);
 const Number* find(const std::vector<Number>& numbers, std::string_view key);
+// Its numbers by key, with "memory_peak_by_tag": in the form of a record of metrics.jsonl.
+nlohmann::json medians_of(const RunLog& run);
+// The run's prediction (`shoal train --machine`) beside its medians and peaks. Empty: it had none.
+std::vector<ForecastPart> forecast_of(const RunLog& run);
 // Names of evaluation metrics except loss and speed, such as "eval_accuracy".
 std::vector<std::string> metric_names(const Records& evaluations);
 int better_direction(std::string_view metric);

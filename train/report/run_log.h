@@ -19,9 +19,9 @@ namespace shoal::report {
 inline constexpr const char* kSettingsFile = "run_settings.json";
 //   {"program": "shoal 0.1", "started": "2026-11-23 04:05:06 UTC", "command": "shoal train ...",
 //    "ranks": 2, "threads": 1, "host": "...", "total_steps": 300, "global_batch_size": 16,
-//    "parameters": 10000000, "header": ["model: ...", ...],
-//    "machine": {"processor": "...", ...}, "options": {section: {name: value}},
-//    "given": ["max_steps", ...]}
+//    "parameters": 10000000, "header": ["model: ...", ...], "predicted": {"step_seconds": ...,
+//    ...}, "machine": {"processor": "...", ...}, "options": {section: {name: value}}, "given":
+//    ["max_steps", ...]}
 
 struct RunLog {
   std::string directory;

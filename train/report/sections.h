@@ -21,6 +21,8 @@ std::string learning_section(Runs runs);
 std::string speed_section(Runs runs);
 std::string memory_section(Runs runs);
 std::string evaluation_section(Runs runs);
+// Predicted beside measured, for runs with a prediction; otherwise empty.
+std::string forecast_section(Runs runs);
 // For runs on different numbers of ranks; otherwise empty.
 std::string scaling_section(Runs runs);
 // Options, differences between runs, the head of the log, the machine.

@@ -231,6 +231,29 @@ std::string comparison_section(Runs runs) {
          "the run, parts of a step means.</p></section>\n";
 }
 
+std::string forecast_section(Runs runs) {
+  Cards cards;
+  bool any = false;
+  for (const RunLog& run : runs) {
+    const std::vector<ForecastPart> parts = forecast_of(run);
+    if (parts.empty()) continue;
+    any = true;
+    Table table{.head = {"", "predicted", "measured", "error"}};
+    for (const ForecastPart& part : parts) {
+      std::string name = part.name;
+      std::ranges::replace(name, '_', ' ');
+      table.rows.push_back({part.whole ? "<b>" + escape(name) + "</b>" : escape(name),
+                            format_part(part, part.predicted), format_part(part, part.measured),
+                            part.measured > 0 ? fmt::format("{:+.1f} %", 100 * part.error()) : ""});
+    }
+    std::string text = table.html();
+    for (const std::string& miss : forecast_misses(parts))
+      text += "<p class=\"note\">" + escape(miss) + "</p>";
+    cards.add_card(runs.size() == 1 ? "A step of rank 0" : run.name, text, true);
+  }
+  return any ? cards.html("Predicted and measured") : std::string();
+}
+
 std::string evaluation_section(Runs runs) {
   Cards cards;
   for (const RunLog& run : runs) {

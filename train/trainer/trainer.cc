@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/trainer/forecast.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/memory_record.h"
 #include "shoal/train/trainer/resolved_run.h"
@@ -269,6 +270,9 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
           reduced.exposed_seconds / static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
       record["hidden_communication_share"] = reduced.hidden_share();
     }
+    if (parts.predicted.is_object()) {
+      predictions_missed = add_forecast(parts.predicted, record);
+    }
   }
   write_metrics(record);
 }
@@ -516,6 +520,7 @@ std::vector<std::string> Trainer::header() const {
   return lines;
 }
 
+std::vector<std::string> Trainer::predictions_missed() const { return impl_->predictions_missed; }
 std::string Trainer::describe_capture() const { return impl_->engine->describe_capture(); }
 
 std::vector<std::string> Trainer::memory_report() const {

@@ -87,6 +87,7 @@ struct TrainerParts {
   // A directory with the initial weights; empty: initialised from the seed.
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;
+  nlohmann::json predicted;  // a step of this rank (forecast.h), for metrics.jsonl; null: unknown
   Tracer* tracer = nullptr;  // optional
   // Non-zero on any rank: all ranks save and stop before their next step, or before their next
   // batch of an evaluation, which a resumed run then repeats. A handler that sets it must not run
@@ -164,6 +165,8 @@ class Trainer {
   std::int64_t parameter_count() const;
   // Lines that describe the run, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
+  // What a prediction missed by more than a tenth, in the last record of training. Rank 0.
+  std::vector<std::string> predictions_missed() const;
   std::string describe_capture() const;  // how steps were captured; empty: no step was
   // Current and peak bytes by tag, with pinned memory listed separately. Then the offloaded
   // activations, or a note that none were offloaded.

@@ -63,7 +63,8 @@ struct Trainer::Impl {
   parallel::ReducerStatistics reduced_when_logged;
   StepTimes times_when_logged;
   std::int64_t step_when_logged = 0;
-  StepReport last_learnt;  // the newest step whose loss is known
+  std::vector<std::string> predictions_missed;  // of the last record
+  StepReport last_learnt;                       // the newest step whose loss is known
   bool warned_not_finite = false;
   bool needs_every_step = true;  // needs_every_step() of any callback on any rank
   // Steps whose results are not known yet; state.optimizer_steps does not count them.

@@ -168,6 +168,35 @@ TEST(Predict, PartsAddUpToTheStep) {
   }
 }
 
+TEST(Predict, TheRanksOfAPipelineHaveTheirPhasesAndMemory) {
+  const ModelShape shape = gpt2_shape();
+  const Machine machine = read_machine(plain_machine(), "plain");
+  ParallelPlan plan;
+  plan.mesh.pipeline = 2;
+  plan.pipeline.microbatches = 4;
+  plan.pipeline.schedule = ScheduleKind::one_f_one_b;
+  const Prediction p = predict({.model = shape,
+                                .machine = machine,
+                                .plan = plan,
+                                .run = {.ranks = 2, .batch = 4, .length = 128}});
+  ASSERT_EQ(p.ranks.size(), 2U);
+  double most = 0;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const RankPrediction& rank = p.ranks[i];
+    // Each rank's phases fill the step, but for what all ranks do after the pipeline.
+    EXPECT_NEAR(rank.forward + rank.backward + rank.waits,
+                p.seconds - p.parts.gradients - p.parts.optimizer, 1e-9);
+    EXPECT_GT(rank.waits, 0);
+    EXPECT_EQ(rank.state.parameters, p.stages[i].state.parameters);
+    most = std::max(most, rank.state.parameters + rank.state.gradients + rank.state.optimizer +
+                              rank.activations);
+  }
+  EXPECT_DOUBLE_EQ(most, p.memory);
+  // The first rank keeps two microbatches at once. The loss's gradients are part of forward.
+  EXPECT_GT(p.ranks[0].backward, 1.5 * p.ranks[0].forward);
+  EXPECT_LT(p.ranks[1].backward, 1.5 * p.ranks[1].forward);
+}
+
 TEST(Predict, PipelinesOfEqualStagesHaveThePublishedBubble) {
   Machine machine = read_machine(plain_machine(), "test");
   machine.node.bandwidth = 1e18;  // messages cost nothing

@@ -108,6 +108,30 @@ TEST(Escape, NothingGetsOutOfItsPlace) {
   EXPECT_EQ(escape(std::string_view("\0\x1b\n", 3)), bad + bad + "\n");
 }
 
+TEST(Page, ShowsAPredictionBesideTheMeasurements) {
+  RunLog run = usual("bert", 1);
+  EXPECT_THAT(page({&run, 1}, "shoal 1"), Not(HasSubstr("Predicted and measured")));
+  run.settings["predicted"] = {{"step_seconds", 0.25},
+                               {"forward_seconds", 0.11},
+                               {"memory_peak_by_tag", {{"parameters", 600000}}}};
+  const std::string html = page({&run, 1}, "shoal 1");
+  expect_sound(html);
+  EXPECT_THAT(html, HasSubstr("<h2>Predicted and measured</h2>"));
+  const auto row = [](const char* name, const char* predicted, const char* measured,
+                      const char* error) {
+    std::string text = fmt::format("<tr><td>{}</td>", name);
+    for (const char* cell : {predicted, measured, error})
+      text += fmt::format("<td class=\"n\">{}</td>", cell);
+    return text + "</tr>";
+  };
+  EXPECT_THAT(html, HasSubstr(row("<b>step</b>", "250.0 ms", "500.0 ms", "-50.0 %")));
+  EXPECT_THAT(html, HasSubstr(row("forward", "110.0 ms", "125.0 ms", "-12.0 %")));
+  EXPECT_THAT(html,
+              HasSubstr("step: 250.0 ms predicted, 500.0 ms measured (-50 %); most of it is other: "
+                        "140.0 ms predicted, 375.0 ms measured"));
+  EXPECT_THAT(html, Not(HasSubstr("memory: ")));  // exact
+}
+
 TEST(Page, OfAWholeRun) {
   const RunLog run = usual("bert", 1);
   const std::string html = page({&run, 1}, "shoal 1");
