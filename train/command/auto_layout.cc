@@ -7,7 +7,7 @@
 #include "shoal/parallel/predict/search.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/trainer/log_format.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/resolved_run.h"
 
 namespace shoal::command {
 namespace {
@@ -19,7 +19,7 @@ struct Subject {
 };
 
 Subject subject_of(const RunArguments& arguments, const RunSetup& setup) {
-  const TrainingArguments& a = arguments.training;
+  const ResolvedRun& a = arguments.training;
   const std::string& machine = arguments.layout.machine;
   SHOAL_CHECK(setup.task->chain() != nullptr,
               "machine: {} is no chain of units, so that its step "
@@ -66,7 +66,7 @@ Forecast forecast_of(const parallel::Prediction& p, const std::string& machine) 
 }  // namespace
 
 Forecast predicted_step(const RunArguments& arguments, const RunSetup& setup, const World& world) {
-  const TrainingArguments& a = arguments.training;
+  const ResolvedRun& a = arguments.training;
   const Subject subject = subject_of(arguments, setup);
   parallel::ParallelPlan plan;
   plan.pipeline.schedule = parallel::ScheduleKind::one_f_one_b;
@@ -82,7 +82,7 @@ Forecast predicted_step(const RunArguments& arguments, const RunSetup& setup, co
 }
 
 Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, const World& world) {
-  TrainingArguments& a = arguments.training;
+  ResolvedRun& a = arguments.training;
   const std::string& machine = arguments.layout.machine;
   if (!a.mp_parameters.empty())
     throw Error(ErrorCode::invalid_argument,
@@ -107,7 +107,6 @@ Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, con
   a.mp_parameters = parallel::plan_json(best.plan);
   a.per_device_train_batch_size = best.run.batch;
   a.gradient_accumulation_steps = 1;
-  a.model_parallel.reset();
   a = resolve_arguments(a);
   Forecast forecast = forecast_of(best.prediction, machine);
   forecast.line = fmt::format("auto: {} with {} samples a rank; {}", a.mp_parameters.dump(),

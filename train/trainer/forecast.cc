@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal {
@@ -80,11 +81,13 @@ std::vector<std::string> forecast_misses(const std::vector<ForecastPart>& parts)
 std::vector<std::string> add_forecast(const nlohmann::json& predicted,
                                       nlohmann::ordered_json& record) {
   const std::vector<ForecastPart> parts = forecast_parts(predicted, nlohmann::json(record));
+  OrderedFields fields(std::move(record));
   for (const ForecastPart& part : parts)
     if (part.whole)
-      record[part.bytes ? "predicted_memory_bytes" : "predicted_step_seconds"] = part.predicted;
+      fields[part.bytes ? "predicted_memory_bytes" : "predicted_step_seconds"] = part.predicted;
   std::vector<std::string> misses = forecast_misses(parts);
-  if (!misses.empty()) record["predictions_missed"] = misses;
+  if (!misses.empty()) fields["predictions_missed"] = misses;
+  record = std::move(fields).json();
   return misses;
 }
 
