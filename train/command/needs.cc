@@ -35,7 +35,7 @@ std::string missing(const TrainNeeds::Path& path, bool is_named) {
 
 TrainNeeds needs_of(const RunArguments& arguments) {
   TrainNeeds needs;
-  const TrainingArguments& training = arguments.training;
+  const ResolvedRun& training = arguments.training;
   const ModelArguments& model = arguments.model;
   const DataArguments& data = arguments.data;
   needs.bf16 = training.bf16 || training.bf16_full_eval;
