@@ -83,7 +83,90 @@ def courses(rank, size, norm):
     return found, counts
 
 
+class InPlace(nn.Module):
+    """Reads a value between two modules, the second of which changes it in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.act, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.b(self.a(x))
+        mean = x.mean()
+        return self.c(self.act(x)).square().mean() + mean
+
+
+def in_place(rank, size):
+    """Losses and gradients of three steps; how many requests for a module rank 0 makes in the last one."""
+    smp.init({"partitions": size, "microbatches": 2, "ddp": True, "auto_partition": False, "default_partition": 0,
+              "partition_assignment": {"b": 1, "act": 1} if size > 1 else {}})
+    requests, call = [], pipeline.Visit._request
+    pipeline.Visit._request = lambda *arguments: requests.append(1) or call(*arguments)
+    torch.manual_seed(1)
+    model = smp.DistributedModel(InPlace())
+
+    @smp.step
+    def step(model, x):
+        loss = model(x)
+        model.backward(loss)
+        return loss
+
+    found = []
+    for number in range(3):
+        model.zero_grad()
+        requests.clear()
+        values = {"losses": [loss.item() for loss in step(model, rows(number, 6)).outputs]}
+        found.append(values | {name: p.grad.tolist() for name, p in model.local_named_parameters()})
+    return found, len(requests)
+
+
+class Marked(nn.Module):
+    """Calls its split layers in another way where the mask hides something."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.layers = nn.ModuleList(smp.nn.DistributedTransformerLayer(
+            num_attention_heads=2, attention_head_size=4, hidden_size=8, intermediate_size=16,
+            attention_dropout_prob=0.0, hidden_dropout_prob=0.0) for _ in range(3))
+
+    def forward(self, x, mask):
+        x, hides = self.enter(x), bool((mask != 0).any())
+        for layer in self.layers:
+            x = (layer(inputs=(x, mask)) if hides else layer((x, mask)))[0]
+        return self.head(x)
+
+
+def peers(rank, size, differs):
+    """Losses of four steps with each tensor-parallel rank's own batch. If `differs`, the calls of rank 0 have another
+    form in the third step, and the same values."""
+    smp.init({"partitions": 2, "tensor_parallel_degree": 2, "microbatches": 2, "ddp": True, "auto_partition": False,
+              "default_partition": 0, "partition_assignment": {f"layers.{i}": 1 for i in range(3)}})
+    torch.manual_seed(1)
+    model = smp.DistributedModel(Marked())
+
+    @smp.step
+    def step(model, x, mask):
+        loss = model(x, mask).square().mean()
+        model.backward(loss)
+        return loss
+
+    losses = []
+    for number in range(4):
+        mask = torch.zeros(ROWS, 1, 1, 4)
+        if differs and number == 2 and smp.tp_rank() == 0:
+            mask[:, :, :, 3] = -1e-30
+        losses.append([loss.item() for loss in step(model, rows(10 * smp.tp_rank() + number, 4, 8), mask).outputs])
+    return losses
+
+
 class Runs(unittest.TestCase):
+    def same(self, found, wanted):
+        self.assertEqual(found.keys(), wanted.keys())
+        for name, value in wanted.items():
+            torch.testing.assert_close(torch.tensor(found[name]), torch.tensor(value), rtol=1e-5, atol=1e-6,
+                                       msg=lambda text: f"{name}: {text}")
+
     def test_runs(self):
         """One request calls a run of modules until the caller's course differs; the values never do."""
         for norm in (False, True):
@@ -97,12 +180,21 @@ class Runs(unittest.TestCase):
             kinds = [f"{course}, step {i}" for course in Course.COURSES for i in range(5)]
             for kind, values, *parts in zip(kinds, wanted, *(found for found, _ in results), strict=True):
                 with self.subTest(norm=norm, course=kind):
-                    found = parts[0] | parts[1]
-                    self.assertEqual(found.keys(), values.keys())
-                    for name, value in values.items():
-                        torch.testing.assert_close(torch.tensor(found[name]), torch.tensor(value), rtol=1e-5,
-                                                   atol=1e-6, msg=lambda text: f"{name}: {text}")
+                    self.same(parts[0] | parts[1], values)
             self.assertEqual(results, ranks.run(2, courses, norm))
+
+    def test_modules_that_work_in_place(self):
+        """A run gives the caller what an earlier module returned, not what a later one made of it."""
+        (wanted, _), = ranks.run(1, in_place)
+        (one, requests), (other, _) = ranks.run(2, in_place)
+        for number, values in enumerate(wanted):
+            with self.subTest(step=number):
+                self.same(one[number] | other[number], values)
+        self.assertEqual(requests, 2)  # one for each microbatch
+
+    def test_peers_call_in_other_ways(self):
+        """Tensor-parallel ranks make the same visits though their batches lead to other calls."""
+        self.assertEqual(ranks.run(4, peers, True), ranks.run(4, peers, False))
 
 
 if __name__ == "__main__":

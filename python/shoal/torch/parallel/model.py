@@ -40,7 +40,7 @@ class Engine:
     def __init__(self) -> None:
         self.mesh = state.require().mesh
         self.modules = Modules()
-        self._runs = Runs()
+        self._runs = Runs(self.mesh.size("tp") == 1 or state.cfg.prescaled_batch)
         self.models: list[weakref.ref] = []
         self._channel: Channel | None = None
         self._peers: Peers | None = None

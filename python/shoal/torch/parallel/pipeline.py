@@ -270,11 +270,14 @@ class Visit:
             if parcel.head.kind == FETCH:
                 outputs = [getattr(module, what[2])]
             else:
-                args, kwargs = parcel.open(self.run.modules, tensors)
+                given = self._arguments(what[:2], tensors) if what[2] else tensors
+                args, kwargs = parcel.open(self.run.modules, given)
                 versions = [tensor._version for tensor in tensors]
                 before = buffers_of(module) if what[2] is None else None
                 outputs = [module(*args, **kwargs)]
                 changed = before is not None and buffers_of(module) != before
+                if any(tensor._version != version for tensor, version in zip(tensors, versions)):
+                    self.run.runs.in_place.add(what[:2])
                 if what[2]:
                     states = self._follow(tensors, outputs, what[2])
             packed = self.run.pack(outputs)
@@ -289,13 +292,18 @@ class Visit:
                     self.kept[name] = _Kept(edges, inputs, places, len(tensors))
         return packed, (states, changed)
 
+    def _arguments(self, module: tuple[int, int], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a module is given of these tensors: copies if it changes them, because the answer or a later module of
+        the run may need them unchanged."""
+        return [tensor.clone() for tensor in tensors] if module in self.run.runs.in_place else tensors
+
     def _follow(self, inputs: list[torch.Tensor], outputs: list, calls: list[Call]) -> list | None:
         """Computes the rest of a run. Returns the random states after each module, None if they are the same."""
         seen, states = [inputs], [RandomState.of_process()]
         for call in calls:
             seen.append(self.run.pack(outputs[-1]).tensors)
             try:
-                tensors = [seen[step][place] for step, place in call.sources]
+                tensors = self._arguments(call.module, [seen[step][place] for step, place in call.sources])
                 args, kwargs = unpack(call.structure, tensors, self.run.modules)
                 outputs.append(self.run.modules.find(call.module)(*args, **kwargs))
             except Exception as problem:  # the step fails if the caller comes to this call
@@ -432,11 +440,11 @@ class Run:
         for thread in self._threads:
             thread.join()
         self.visits.clear()  # each has the Run
-        self.runs.commit()
         if self._peers is not None and self._peers.leads:
             self._peers.end(self.turns.failed)
         elif self._following is not None and not self.turns.failed:
             self._following.join()
+        self.runs.end_step(self.turns.failed)
         if self._connection is not None:
             raise self._connection from (self._causes[0] if self._causes else None)
         if self._failures:

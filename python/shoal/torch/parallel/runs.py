@@ -32,12 +32,19 @@ class Call(NamedTuple):
 class Runs:
     """What this rank has learnt of its requests. All changes begin with the next step, so that microbatches agree."""
 
-    def __init__(self) -> None:
+    def __init__(self, are_used: bool) -> None:
+        """are_used: false where tensor-parallel ranks have batches of their own. A batch may change the form of a call:
+        Hugging Face's models drop a mask that hides nothing. A run would then end on one of these ranks only, but all
+        of them must make the same visits (turns.py)."""
+        self._are_used = are_used
         self._known: dict[Any, list[Call]] = {}
         self._recorded: dict[Any, list[Call]] = {}
+        self.in_place: set[tuple[int, int]] = set()  # modules on this rank that change tensors that they are given
 
     def after(self, first: Any) -> list[Call] | None:
         """What follows a first call; None: record it."""
+        if not self._are_used:
+            return []
         return self._known.get(first, [] if len(self._known) >= _MOST else None)
 
     def record(self, first: Any, calls: list[Call]) -> None:
@@ -46,9 +53,11 @@ class Runs:
         same = next((i for i, (a, b) in enumerate(zip(before, calls)) if a != b), min(len(before), len(calls)))
         self._recorded[first] = calls[:same]
 
-    def commit(self) -> None:
-        """At the end of a step."""
-        self._known.update(self._recorded)
+    def end_step(self, failed: bool) -> None:
+        """Forgets what a failed step has recorded: its calls are incomplete, and others at each tensor-parallel rank.
+        """
+        if not failed:
+            self._known.update(self._recorded)
         self._recorded = {}
 
 
