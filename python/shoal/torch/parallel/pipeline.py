@@ -268,7 +268,8 @@ class Visit:
                 for i, tensor in zip(places, _Inputs.apply(inputs, torch.empty(0, requires_grad=True))):
                     tensors[i] = tensor
             if parcel.head.kind == FETCH:
-                outputs = [getattr(module, what[2])]
+                # A copy, because another microbatch may change a buffer while the message is under way.
+                outputs = [getattr(module, what[2]).clone()]
             else:
                 given = self._arguments(what[:2], tensors) if what[2] else tensors
                 args, kwargs = parcel.open(self.run.modules, given)
@@ -366,7 +367,6 @@ class Run:
         self._context = copy_context()
         self._threads: list[threading.Thread] = []
         self._serving: set[int] = set()
-        self._following: threading.Thread | None = None
         self._posting = threading.Lock()
         self._left = False
         self._failures: list[_Failure] = []
@@ -430,7 +430,9 @@ class Run:
             def follow() -> None:
                 with self._failing():
                     self._peers.follow(self.turns)
-            self._following = self._start(follow)
+            if self._peers.following is not None:  # after a step that failed here, until the first rank has ended it
+                self._peers.following.join()
+            self._peers.following = self._start(follow)
         return self._start(self._receive)
 
     def _finish(self, receiver: threading.Thread) -> Any:
@@ -442,8 +444,8 @@ class Run:
         self.visits.clear()  # each has the Run
         if self._peers is not None and self._peers.leads:
             self._peers.end(self.turns.failed)
-        elif self._following is not None and not self.turns.failed:
-            self._following.join()
+        elif self._peers is not None and not self.turns.failed:
+            self._peers.following.join()
         self.runs.end_step(self.turns.failed)
         if self._connection is not None:
             raise self._connection from (self._causes[0] if self._causes else None)

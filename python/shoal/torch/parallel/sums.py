@@ -114,5 +114,4 @@ def hook_gradients(parameter: nn.Parameter) -> None:
 
     parameter_of = weakref.ref(parameter)
     parameter.register_hook(before)
-    if state.mesh.size("pp") > 1:
-        parameter.register_post_accumulate_grad_hook(after)
+    parameter.register_post_accumulate_grad_hook(after)

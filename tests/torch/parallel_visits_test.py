@@ -1,12 +1,15 @@
-"""Runs of modules in one request, and visits of other lengths at each tensor-parallel rank (runs.py, pipeline.py)."""
+"""What microbatches do on other ranks: runs of modules in one request, peers, buffers, sums of gradients."""
+import threading
+import time
 import unittest
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import ranks
 from shoal.torch import parallel as smp
-from shoal.torch.parallel import pipeline
+from shoal.torch.parallel import messages, pipeline
 
 ROWS = 12
 
@@ -44,15 +47,23 @@ class Course(nn.Module):
         return self.last(sum(seen) if course == "keeps" else x)
 
 
+def config(size, microbatches, assignment):
+    """A pipeline with these modules on other ranks than the first."""
+    return {"partitions": size, "microbatches": microbatches, "ddp": True, "auto_partition": False,
+            "default_partition": 0, "partition_assignment": assignment if size > 1 else {}}
+
+
+def ids():
+    return torch.randint(10, (ROWS, 3), generator=torch.Generator().manual_seed(1))
+
+
 def rows(step, *shape):
     return torch.randn(ROWS, *shape, generator=torch.Generator().manual_seed(step))
 
 
 def courses(rank, size, norm):
     """For each course: losses and gradients of the steps, buffers, and how many requests rank 0 makes in a step."""
-    cut = {f"blocks.{i}": 1 for i in range(5)} if size > 1 else {}
-    smp.init({"partitions": size, "microbatches": 3, "ddp": True, "auto_partition": False, "default_partition": 0,
-              "partition_assignment": cut})
+    smp.init(config(size, 3, {f"blocks.{i}": 1 for i in range(5)}))
     requests, depart = [], pipeline.Visit._depart
 
     def counted(visit, to, kind, *rest):
@@ -98,8 +109,7 @@ class InPlace(nn.Module):
 
 def in_place(rank, size):
     """Losses and gradients of three steps; how many requests for a module rank 0 makes in the last one."""
-    smp.init({"partitions": size, "microbatches": 2, "ddp": True, "auto_partition": False, "default_partition": 0,
-              "partition_assignment": {"b": 1, "act": 1} if size > 1 else {}})
+    smp.init(config(size, 2, {"b": 1, "act": 1}))
     requests, call = [], pipeline.Visit._request
     pipeline.Visit._request = lambda *arguments: requests.append(1) or call(*arguments)
     torch.manual_seed(1)
@@ -140,8 +150,7 @@ class Marked(nn.Module):
 def peers(rank, size, differs):
     """Losses of four steps with each tensor-parallel rank's own batch. If `differs`, the calls of rank 0 have another
     form in the third step, and the same values."""
-    smp.init({"partitions": 2, "tensor_parallel_degree": 2, "microbatches": 2, "ddp": True, "auto_partition": False,
-              "default_partition": 0, "partition_assignment": {f"layers.{i}": 1 for i in range(3)}})
+    smp.init({**config(2, 2, {f"layers.{i}": 1 for i in range(3)}), "tensor_parallel_degree": 2})
     torch.manual_seed(1)
     model = smp.DistributedModel(Marked())
 
@@ -160,7 +169,127 @@ def peers(rank, size, differs):
     return losses
 
 
-class Runs(unittest.TestCase):
+def follower_fails(rank, size):
+    """Losses of a good step and of the same step after one that failed on the second tensor-parallel rank only, while
+    the first one still had calls to make; whether a thread is left."""
+    smp.init({"partitions": 2, "tensor_parallel_degree": 2, "microbatches": 2, "ddp": True, "auto_partition": False,
+              "default_partition": 0, "partition_assignment": {"0": 1}})
+    torch.manual_seed(1)
+    model = smp.DistributedModel(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+
+    @smp.step
+    def step(model, x, fails):
+        for _ in range(4):
+            loss = model(x).square().mean()
+            if fails and smp.tp_rank() == 1:
+                raise KeyError("the step function failed")
+            if fails:
+                time.sleep(0.1)
+        return loss
+
+    losses, threads = [], []
+    torch.set_grad_enabled(False)
+    for number in range(3):
+        try:
+            losses.append([loss.item() for loss in step(model, rows(0, 8), number == 1).outputs])
+        except RuntimeError as problem:
+            assert "the step function failed" in str(problem), problem
+            assert number == 1 and smp.tp_rank() == 1
+        threads.append(threading.active_count())
+    return losses[0], losses[-1], threads[2] - threads[0]
+
+
+class Counting(nn.Module):
+    """Each call adds one to a buffer that is too large to travel inside a message's frame."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1 << 20))
+
+    def forward(self, x):
+        self.count.add_(1)
+        return x
+
+
+def fetched(rank, size):
+    """What the first microbatch reads of a buffer that the second one changes before the message has been received."""
+    smp.init(config(size, 2, {"0": 1}))
+    model = smp.DistributedModel(nn.Sequential(Counting(), nn.Linear(6, 6)))
+    take = messages.Channel._take
+    messages.Channel._take = lambda channel, parts, source: time.sleep(0.3 if parts else 0) or take(
+        channel, parts, source)
+
+    @smp.step
+    def step(model, x, reads):
+        if reads[0]:
+            return model.module[0].count.unique()
+        return model(x)[0, :1]
+
+    with torch.no_grad():
+        return step(model, rows(0, 6), torch.arange(ROWS) < ROWS // 2).outputs[0].tolist()
+
+
+def sleeps(linear, seconds):
+    """Lets the backward of this layer begin later."""
+    def hook(module, args, output):
+        output.register_hook(lambda gradient: time.sleep(seconds[module]))
+    linear.register_forward_hook(hook)
+
+
+class Ends(nn.Module):
+    """The head and the embedding share a weight; the block between them is on another rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.block, self.head = nn.Embedding(10, 6), nn.Linear(6, 6), nn.Linear(6, 10, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.block(self.embed(ids)))
+
+
+def order_of_sums(rank, size):
+    """Gradients of a tied weight whose two uses come in another order in time."""
+    smp.init({**config(size, 4, {"embed": 1, "head": 1}), "pipeline": "simple"})
+    torch.manual_seed(1)
+    model, seconds = smp.DistributedModel(Ends()), {}
+    for layer in (model.module.block, model.module.head):
+        sleeps(layer, seconds)
+
+    @smp.step
+    def step(model, ids):
+        model.backward(F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()))
+
+    found = []
+    for head, block in ((0, 0.05), (0.05, 0)):
+        seconds |= {model.module.head: head, model.module.block: block}
+        model.zero_grad()
+        step(model, ids())
+        found.append(model.module.embed.weight.grad.tolist() if rank == 1 else None)
+    return found
+
+
+def cut_later(rank, size):
+    """Gradients of a tied weight with its two uses in one process, then in a pipeline that has the same module."""
+    torch.manual_seed(1)
+    net, found = Ends(), []
+
+    @smp.step
+    def step(model, ids):
+        model.backward(F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()))
+
+    for parameters in ({"ddp": True}, config(size, 1, {"embed": 1, "head": 1})):
+        smp.init(parameters)
+        model = smp.DistributedModel(net)
+        model.zero_grad()
+        step(model, ids())
+        found.append(dict(model.local_named_parameters()).get("embed.weight"))
+        found[-1] = found[-1] if found[-1] is None else found[-1].grad.tolist()
+        smp.shutdown()
+    return found
+
+
+class Visits(unittest.TestCase):
     def same(self, found, wanted):
         self.assertEqual(found.keys(), wanted.keys())
         for name, value in wanted.items():
@@ -195,6 +324,23 @@ class Runs(unittest.TestCase):
     def test_peers_call_in_other_ways(self):
         """Tensor-parallel ranks make the same visits though their batches lead to other calls."""
         self.assertEqual(ranks.run(4, peers, True), ranks.run(4, peers, False))
+
+    def test_step_that_fails_on_one_peer(self):
+        for before, after, threads in ranks.run(4, follower_fails):
+            self.assertEqual(after, before)
+            self.assertEqual(threads, 0)
+
+    def test_fetched_buffer_is_that_of_the_visit(self):
+        for found in ranks.run(2, fetched):
+            self.assertEqual(found, [0])
+
+    def test_sums_do_not_depend_on_time(self):
+        first, second = ranks.run(2, order_of_sums)[1]
+        self.assertEqual(first, second)
+
+    def test_module_that_was_whole_before(self):
+        whole, cut = ranks.run(2, cut_later)[1]
+        torch.testing.assert_close(torch.tensor(cut), torch.tensor(whole), rtol=1e-5, atol=1e-7)
 
 
 if __name__ == "__main__":
