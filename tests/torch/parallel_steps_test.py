@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import ranks
 from shoal.torch import parallel as smp
+from shoal.torch.parallel import gradients
 from shoal.torch.parallel import model as models
 
 ROWS, WIDTH = 8, 8
@@ -155,6 +156,20 @@ def two_models(rank, size, config):
         dist.all_reduce(loss, dist.ReduceOp.AVG, group=mesh.group("dp"))
     weights = [{name: value.tolist() for name, value in model.state_dict().items()} for model in (first, second)]
     return [float(value) for value in [*losses, *norms]], weights
+
+
+def clipped_between(rank, size, clips):
+    """Gradients of the second of two models over two steps. Between them, the first model is clipped, all of whose
+    parameters are on one pipeline rank."""
+    smp.init({"partitions": 2, "microbatches": 2, "ddp": True, "auto_partition": False, "default_partition": 0})
+    first, second = (smp.DistributedModel(net(), backward_passes_per_step=2) for _ in range(2))
+    smp.set_partition(second.module[1], 1)
+    for number in range(2):
+        for model in (first, second):
+            train(model, rows(10 * number + smp.dp_rank()))
+        if clips and number == 0:
+            gradients.clip_grad_norm_(list(first.local_parameters()), 0.01)
+    return {name: gradient.tolist() for name, gradient in gradients_of(second).items()}
 
 
 def two_plain_models():
@@ -323,6 +338,9 @@ class Steps(unittest.TestCase):
                     for one, other in zip(values, weights, strict=True):
                         for name, value in one.items():
                             self.close(value, other[name])
+
+    def test_clipping_a_model_that_a_rank_has_no_part_of(self):
+        self.assertEqual(ranks.run(4, clipped_between, True), ranks.run(4, clipped_between, False))
 
     def test_wrong_backward(self):
         sharded = {"sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 0}

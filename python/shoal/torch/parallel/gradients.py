@@ -259,9 +259,16 @@ def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm:
 
 
 def _prepare(owned: list[_Owned]) -> None:
-    """Makes the gradients of these parameters' models ready. An empty list may be of a rank that has none of the
-    parameters that others clip; the newest model is taken for theirs."""
-    numbers = {model.number for _, model in owned} or {state.model.number}
+    """Makes the gradients of these parameters' models ready. A rank may have none of the parameters that others clip, so
+    with several models all ranks agree which models these are."""
+    made = len(state.engine.models)
+    if made == 1:
+        numbers = {0}
+    else:
+        wanted = torch.zeros(made, dtype=torch.uint8, device=device_of_rank())
+        wanted[sorted({model.number for _, model in owned})] = 1
+        dist.all_reduce(wanted, dist.ReduceOp.MAX, group=state.mesh.group("world"))
+        numbers = set(wanted.nonzero().flatten().tolist())
     for model in state.models():
         if model.number in numbers:
             if model.distributed_optimizer is None:
