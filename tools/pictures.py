@@ -12,7 +12,8 @@ PICTURES = ROOT / "docs" / "pictures"
 LOG = ROOT / "docs" / "lab" / "2026-11-measurements.md"
 
 INK, PALE, LINE = "#1f2937", "#6b7280", "#d1d5db"
-BLUE, SKY, GREEN, ORANGE, RED, VIOLET, GREY = ("#2563eb", "#60a5fa", "#16a34a", "#f59e0b", "#dc2626", "#7c3aed", "#9ca3af")
+BLUE, SKY, GREEN, ORANGE, RED, VIOLET, GREY = (
+    "#2563eb", "#60a5fa", "#16a34a", "#f59e0b", "#dc2626", "#7c3aed", "#9ca3af")
 TINTS = ("#eff6ff", "#ecfdf5", "#fff7ed", "#f5f3ff", "#f9fafb")
 
 
@@ -158,14 +159,16 @@ def mesh():
         svg.line(x + 204, 160, x + 204, 174, INK, 1.5, arrow=True)
     svg.line(438, 140, 460, 140, INK, 1.5, "3 3")
     svg.line(438, 232, 460, 232, INK, 1.5, "3 3")
-    svg.text(450, 24, "dashed: ranks that sum their gradients; arrows: activations; side by side: the halves of each layer", 12,
-             PALE, "middle")
+    svg.text(450, 24, "dashed: ranks that sum their gradients; arrows: activations; "
+             "side by side: the halves of each layer",
+             12, PALE, "middle")
     return svg
 
 
 def memory():
     """Bytes a parameter takes on a rank between two steps, by the formulas of the page on layouts."""
-    rows = table(ROOT / "docs/internals/layouts.md", "## What a rank holds", ("bytes between two steps", "level 0", "3"))
+    rows = table(ROOT / "docs/internals/layouts.md", "## What a rank holds",
+                 ("bytes between two steps", "level 0", "3"))
     degree = 8
 
     def value(formula):  # of one parameter: bf16 values, f32 masters and two moments
@@ -173,8 +176,9 @@ def memory():
         return int(found[1] or 1) * {"s": 2, "n": 3, "": 1}[found[2]] / (degree if found[3] else 1)
 
     svg = Svg(900, 290, "Memory of a rank by level of sharding")
-    svg.text(24, 30, f"Bytes a parameter takes on a rank between two steps: bf16, AdamW, f32 masters, {degree} replicas", 14,
-             bold=True)
+    svg.text(24, 30, "Bytes a parameter takes on a rank between two steps: bf16, AdamW, f32 masters, "
+             f"{degree} replicas",
+             14, bold=True)
     fills = (BLUE, GREEN, ORANGE)
     svg.legend(150, 56, tuple(zip(fills, ("parameters", "gradients", "masters and moments"))), 130)
     for number, level in enumerate(("level 0", "1", "2", "3")):
@@ -218,10 +222,10 @@ def timeline():
     svg.text(left + (at + free) / 2 * scale, 76, "exposed", 11, PALE, "middle")
     svg.box(left + free * scale, 54, scale * 1.4, 34, VIOLET)
     svg.text(left + (free + .7) * scale, 76, "update", 11, "#ffffff", "middle")
-    svg.text(left, 168, "A bucket leaves when the gradients of its parameters are complete. Only the last one is waited for.",
-             12, PALE)
-    svg.text(left, 188, "On CPUs, without clipping, the update runs within the next forward instead (ddp_overlap_forward).",
-             12, PALE)
+    svg.text(left, 168, "A bucket leaves when the gradients of its parameters are complete. "
+             "Only the last one is waited for.", 12, PALE)
+    svg.text(left, 188, "On CPUs, without clipping, the update runs within the next forward instead "
+             "(ddp_overlap_forward).", 12, PALE)
     return svg
 
 
@@ -239,14 +243,17 @@ def all_reduce():
     rows = table(LOG, "**all_reduce, 2 ranks**", ("bytes", "symmetric", "any", "Open MPI", "MPICH", "gloo"))
     svg = Svg(900, 400, "all_reduce on one host beside MPI and gloo")
     svg.text(24, 28, "all_reduce of 2 ranks on one host, microseconds of a call (both axes logarithmic)", 14, bold=True)
-    svg.text(24, 46, "2 vCPUs of a Zen 3 EPYC, f32, 2026-11-22; table and method: docs/lab/2026-11-measurements.md", 11, PALE)
+    svg.text(24, 46, "2 vCPUs of a Zen 3 EPYC, f32, 2026-11-22; table and method: docs/lab/2026-11-measurements.md", 11,
+             PALE)
     x0, x1, y0, y1 = 70, 740, 66, 360
     across = [x0 + 24 + (x1 - x0 - 48) * number / (len(rows) - 1) for number in range(len(rows))]
     height = lambda value: y1 - (y1 - y0) * (math.log10(value) + .5) / 6.2
-    axis(svg, x0, y0, x1, y1, [(x, row["bytes"]) for x, row in zip(across, rows)], [10.0 ** n for n in range(6)], height)
+    axis(svg, x0, y0, x1, y1, [(x, row["bytes"]) for x, row in zip(across, rows)],
+         [10.0 ** n for n in range(6)], height)
     last = []
     for name, label, color in (("symmetric", "Shoal, symmetric", BLUE), ("any", "Shoal, any memory", SKY),
-                               ("Open MPI", "Open MPI 4.1.4", ORANGE), ("MPICH", "MPICH 4.0.2", RED), ("gloo", "gloo", GREY)):
+                               ("Open MPI", "Open MPI 4.1.4", ORANGE), ("MPICH", "MPICH 4.0.2", RED),
+                               ("gloo", "gloo", GREY)):
         points = [(x, height(float(row[name].replace(",", "")))) for x, row in zip(across, rows) if row[name]]
         svg.curve(points, color)
         last.append((points[-1][1], label, color))

@@ -23,7 +23,8 @@ def public_names(tree):
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return ast.literal_eval(node.value)
-    return [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_"]
+    return [node.name for node in tree.body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_"]
 
 
 def definition(module, name):
@@ -75,7 +76,9 @@ def rows(module):
 
 def page():
     lines = ["# Python", "<!-- Made by tools/python_reference.py from the package's docstrings; edit those. -->", "",
-             "How to use them: [pytorch.md](../guides/pytorch.md). Each entry has the first paragraph of its docstring.", ""]
+             "How to use them: [pytorch.md](../guides/pytorch.md). Each entry has the first paragraph of its "
+             "docstring.",
+             ""]
     for module, title in MODULES.items():
         table = [f"| {name} | {text} |".replace("  ", " ") for name, text in rows(module)]
         if table:

@@ -37,9 +37,11 @@ def cell(text):
 def options(shoal):
     """Sections of `shoal train --help` as tables."""
     text = all_help(shoal, "train")
-    page = ["# Options of shoal train", MADE, "In a JSON file of options a name stands without dashes; what the command "
-            "line says wins. The same names are", "hyperparameters of a SageMaker job. Names are those of Hugging Face's "
-            "`TrainingArguments` and SMP's `parameters`.", ""]
+    page = ["# Options of shoal train", MADE,
+            "In a JSON file of options a name stands without dashes; what the command line says wins. The same names "
+            "are",
+            "hyperparameters of a SageMaker job. Names are those of Hugging Face's `TrainingArguments` and SMP's "
+            "`parameters`.", ""]
     sections = re.split(r"^([a-z]+): (.*)\n", text, flags=re.MULTILINE)[1:]
     if len(sections) < 3 * 5:
         raise RuntimeError("`shoal train --help` has no sections: its layout has changed")
@@ -51,7 +53,8 @@ def options(shoal):
             values = re.search(r" ?\(([^()]*(?:\([^()]*\)[^()]*)*; default .*)\)$", whole)
             if not values:
                 raise RuntimeError(f"{name}: no default in '{whole}'")
-            page.append(f"| `{name}`{f' {kind}' if kind else ''} | {cell(whole[:values.start()])} | {cell(values[1])} |")
+            written = f"`{name}` {kind}" if kind else f"`{name}`"
+            page.append(f"| {written} | {cell(whole[:values.start()])} | {cell(values[1])} |")
         page.append("")
     return "\n".join(page)
 
@@ -75,8 +78,8 @@ def commands(apps):
 
 
 def environment(shoal):
-    page = ["# Environment variables", MADE, "`shoal env` prints their values. A value that cannot be read is an error.", "",
-            "| variable | kind | default | meaning |", "|---|---|---|---|"]
+    page = ["# Environment variables", MADE,
+            "`shoal env` prints their values. A value that cannot be read is an error.", "", "| variable | kind | default | meaning |", "|---|---|---|---|"]
     page += [f"| `{each['name']}` | {each['kind']} | {cell(each['default']) or 'empty'} | {cell(each['help'])} |"
              for each in json.loads(said(shoal, "env", "--json"))]
     return "\n".join(page) + "\n"
@@ -90,7 +93,8 @@ def main() -> int:
     apps = pathlib.Path(arguments[0]).resolve()
     shoal = apps / "shoal"
     stale = []
-    for name, text in (("options.md", options(shoal)), ("commands.md", commands(apps)), ("environment.md", environment(shoal))):
+    for name, text in (("options.md", options(shoal)), ("commands.md", commands(apps)),
+                       ("environment.md", environment(shoal))):
         path = REFERENCE / name
         if path.exists() and path.read_text() == text:
             continue
@@ -99,8 +103,8 @@ def main() -> int:
             path.write_text(text)
             print(path)
     if "--check" in sys.argv and stale:
-        print(f"docs/reference: {', '.join(stale)} differ from what the programs print; run tools/reference_pages.py {arguments[0]}",
-              file=sys.stderr)
+        print(f"docs/reference: {', '.join(stale)} differ from what the programs print; "
+              f"run tools/reference_pages.py {arguments[0]}", file=sys.stderr)
         return 1
     return 0
 

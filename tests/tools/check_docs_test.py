@@ -19,12 +19,13 @@ def links(text, other="# Other page\n## All of `shoal train`: x\n<a id=\"here\">
 
 class CheckDocs(unittest.TestCase):
     def test_finds_files_and_headings(self):
-        self.assertEqual(links("# A\n[b](guides/b.md) [h](guides/b.md#all-of-shoal-train-x) [i](guides/b.md#here) [a](#a) "
-                               "[r](../README.md) [w](https://example.org/x) [d](guides)"), [])
+        self.assertEqual(links("# A\n[b](guides/b.md) [h](guides/b.md#all-of-shoal-train-x) [i](guides/b.md#here) "
+                               "[a](#a) [r](../README.md) [w](https://example.org/x) [d](guides)"), [])
 
     def test_names_what_is_missing(self):
         self.assertEqual(links("[b](guides/c.md)"), ["docs/a.md:1: a link to guides/c.md, which the tree lacks"])
-        self.assertEqual(links("\n[b](guides/b.md#there)"), ["docs/a.md:2: a link to #there, which docs/guides/b.md lacks"])
+        self.assertEqual(links("\n[b](guides/b.md#there)"),
+                         ["docs/a.md:2: a link to #there, which docs/guides/b.md lacks"])
         self.assertEqual(links("[b](#none)"), ["docs/a.md:1: a link to #none, which docs/a.md lacks"])
 
     def test_code_has_no_links(self):

@@ -53,10 +53,12 @@ def make_text(folder):
 
 def make_model(folder):
     """A DistilBERT of random weights, as the page's reader has a trained one."""
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")]
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, ".", ",", *(f"##{letter}" for letter in letters)]
     (folder / "tokenizer").mkdir()
     (folder / "tokenizer" / "vocab.txt").write_text("\n".join(tokens) + "\n")
-    (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True}))
+    (folder / "tokenizer" / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True}))
     (folder / "rows.csv").write_text("text,label\na ship,good\na stone,bad\n")
     status, said = run("shoal train --task text-classification --model_type distilbert --tokenizer_name tokenizer "
                        "--config_overrides dim=16,n_layers=1,n_heads=2,hidden_dim=32,max_position_embeddings=64 "

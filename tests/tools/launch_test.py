@@ -78,8 +78,10 @@ class Launch(unittest.TestCase):
         policy, trainer = runtime["spec"]["mlPolicy"], job["spec"]["trainer"]
         self.assertEqual(policy["mpi"]["mpiImplementation"], "OpenMPI")
         self.assertEqual(policy["mpi"]["numProcPerNode"], trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"])
-        self.assertEqual(int(value_after(trainer["command"], "-n")), trainer["numNodes"] * policy["mpi"]["numProcPerNode"])
-        jobs = {each["name"]: each["template"]["spec"]["template"]["spec"] for each in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
+        self.assertEqual(int(value_after(trainer["command"], "-n")),
+                         trainer["numNodes"] * policy["mpi"]["numProcPerNode"])
+        jobs = {each["name"]: each["template"]["spec"]["template"]["spec"]
+                for each in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
         self.assertEqual(set(jobs), {"launcher", "node"})
         for pod in jobs.values():
             self.assertEqual([container["name"] for container in pod["containers"]], ["node"])

@@ -15,9 +15,10 @@ LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)
 def on_files(files, config):
     text = (ROOT / "README.md").read_text().replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
-    where = '<a href="../api/index.html">The C++ reference</a>' if API.exists() else "`./dev docs` makes the C++ reference"
-    files.append(File.generated(config, "reference/cpp.md", content=f"# C++\n{where} has every type and function of the "
-                                "installed headers.\n" if API.exists() else f"# C++\n{where}.\n"))
+    api = "`./dev docs` makes the C++ reference."
+    if API.exists():
+        api = '<a href="../api/index.html">The C++ reference</a> has every type and function of the installed headers.'
+    files.append(File.generated(config, "reference/cpp.md", content=f"# C++\n{api}\n"))
     return files
 
 
