@@ -95,8 +95,8 @@ class Endpoint {
   // Optional: unregistered memory goes through a registration cache.
   virtual std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) = 0;
 
-  // Why posts cannot use memory of the endpoint's device (GPUDirect). Empty: they can, while the
-  // memory is registered.
+  // The reason why posts cannot use memory of the endpoint's device (GPUDirect). Empty: they can,
+  // while the memory is registered.
   virtual std::string device_memory_problem() const { return name() + " carries host memory only"; }
   // Call on a thread whose current device is that device. The endpoint itself never accesses the
   // memory, so messages from it travel by rendezvous at any length. Messages that may arrive

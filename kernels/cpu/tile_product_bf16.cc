@@ -25,8 +25,8 @@ bool has_bf16_pairs() {
 
 namespace {
 
-// Multiplies MR rows by two vectors. At MR = 8, the 16 sums hide the latency of vdpbf16ps, with two
-// loads of b for eight broadcasts of a.
+// Multiplies MR rows by two vectors. At MR = 8 there are 16 independent sums, which hide the
+// latency of vdpbf16ps. They share two loads of b and eight broadcasts of a.
 template <int MR>
 SHOAL_BF16_TARGET void block(const TileProduct::Call& call, const char* a, const char* b,
                              float* c) {

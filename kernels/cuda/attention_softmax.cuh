@@ -43,7 +43,7 @@ cudaError_t launch_softmax_gradient(Launch at, DType type, const ScoreRows& rows
                                     const float* scores, const float* gradient, void* probabilities,
                                     void* dscores);
 
-// Rounds from [rows, columns] f32 to `to` [rows, columns] of `type`, whose rows are `row` elements
+// Rounds f32 [rows, columns] to `type`. Rows of `to` are `row` elements
 // apart.
 cudaError_t launch_round_rows(Launch at, DType type, const float* from, std::int64_t rows,
                               std::int64_t columns, std::int64_t row, void* to);

@@ -27,8 +27,8 @@ class MasterWeights {
                 MemoryResource& memory, const std::function<void(Parameter&)>& fill = {},
                 MemoryResource* masters = nullptr, std::optional<std::uint64_t> rounding_seed = {});
 
-  // One segment per trainable parameter, in the order of `parameters`. Gradients must exist before
-  // an Optimizer is made from them.
+  // One segment per trainable parameter, in the order of `parameters`. Create the gradients before
+  // you make an Optimizer from the segments.
   std::vector<Segment> segments() const;
   // f32 values by parameter name, for checkpoints and exported models.
   std::vector<NamedTensor> masters() const;

@@ -56,7 +56,7 @@ class RowParallelLinear final : public nn::LinearLike {
 std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
                                         const nn::LinearConfig& config);
 
-// The replacement of a Linear or a Conv1D, not yet materialised; another kind throws.
+// Makes the replacement of a Linear or Conv1D. It has no values yet. Throws for other layers.
 std::unique_ptr<ColumnParallelLinear> column_parallel(const nn::Module& linear,
                                                       const TensorParallel& group, int blocks = 1);
 std::unique_ptr<RowParallelLinear> row_parallel(const nn::Module& linear,

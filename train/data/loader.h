@@ -66,7 +66,7 @@ class Loader {
   // Moves to (epoch, position) and starts the workers; the next batch begins there. The position
   // must be a multiple of the number of ranks, unless it is at or past the end of the epoch.
   void seek(const SamplerState& state);
-  void seek_stream(const StreamState& state);  // for streams; any position
+  void seek_stream(const StreamState& state);  // as seek(), for streams; takes any position
   // The next batch, or nothing at the end of the epoch (then seek() to the next one). If making
   // batch k failed, the k-th call rethrows the error with the sample's name prefixed, and the
   // loader moves on to the next batch. A stream whose shard cannot be opened does not advance.

@@ -28,7 +28,7 @@ struct Slicing {
 // cut, because a rank knows only its own counts.
 Slicing slicing_of(const Call& call, int size, std::int64_t bytes);
 
-// Elements that slice s has of a part of `count` elements. They start at s * length.
+// Number of elements of slice s in a part of `count` elements. They start at s * length.
 std::int64_t slice_count(std::int64_t count, const Slicing& slicing, std::int64_t s);
 
 // One part of slice s: its position in the packed device buffer and in the staged one, in elements.

@@ -25,7 +25,7 @@ class Messages;
 
 class Engine final : private EngineBase {
  public:
-  // `first_sequence`: equal on all ranks. Tests start just below the wrap-around.
+  // `first_sequence`: number of the first call, equal on all ranks. Tests start before it wraps.
   Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
          FlightRecorder flight, std::uint32_t first_sequence = 1);
   ~Engine() override;
