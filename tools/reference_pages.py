@@ -79,7 +79,8 @@ def commands(apps):
 
 def environment(shoal):
     page = ["# Environment variables", MADE,
-            "`shoal env` prints their values. A value that cannot be read is an error.", "", "| variable | kind | default | meaning |", "|---|---|---|---|"]
+            "`shoal env` prints their values. A value that cannot be read is an error.", "",
+            "| variable | kind | default | meaning |", "|---|---|---|---|"]
     page += [f"| `{each['name']}` | {each['kind']} | {cell(each['default']) or 'empty'} | {cell(each['help'])} |"
              for each in json.loads(said(shoal, "env", "--json"))]
     return "\n".join(page) + "\n"
