@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands of docs/start: each page's ```sh blocks, in order, in one shell that ends at the first failure.
+"""Runs the commands of docs/start and of some guides: each page's ```sh blocks, in order, in one shell that ends at the first failure.
 docs_commands_test.py APPS runs them with the programs of that directory. What a page asks its reader for (a text, a
 model) is made here, small; SMALLER shortens runs, and each of its texts must stand in the page."""
 import json
@@ -13,7 +13,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "start"
+PAGES = {path.stem: path for folder in ("start", "guides") for path in (ROOT / "docs" / folder).glob("*.md")
+         if "```sh\n" in path.read_text()}
 APPS = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
 
 SMALLER = {
@@ -27,6 +28,7 @@ SAYS = {
     "fine-tune": ["eval_accuracy", "predictions in out/predictions", "index\tprediction"],
     "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
     "collectives": ["average bus bandwidth", "every result right", "all_reduce"],
+    "planning": ["MFU"],
     "sagemaker": ['"TrainingJobName"', '"InstanceCount": 2'],
 }
 WORDS = "sea ship wind light land king day night stone tree".split()
@@ -71,7 +73,7 @@ MAKE = {"gpt2": make_text, "fine-tune": make_model}
 
 class Pages(unittest.TestCase):
     def check(self, name):
-        script = blocks((PAGES / f"{name}.md").read_text())
+        script = blocks(PAGES[name].read_text())
         if APPS is None:
             self.skipTest("no programs are named")
         if "mpirun" in script and not shutil.which("mpirun"):
@@ -88,8 +90,7 @@ class Pages(unittest.TestCase):
             self.assertIn(text, said)
 
     def test_every_page_with_commands_is_run(self):
-        pages = {path.stem for path in PAGES.glob("*.md") if blocks(path.read_text())}
-        self.assertEqual(pages, set(SAYS))
+        self.assertEqual(set(PAGES), set(SAYS))
 
 
 for page in SAYS:
