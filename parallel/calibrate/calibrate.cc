@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,27 @@ namespace shoal::parallel {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Weights that no cache holds, as in a model that is larger than the caches: each call gives
+// others.
+class ColdWeights {
+ public:
+  explicit ColdWeights(Tensor all) : all_(std::move(all)) {}
+  View next(const Shape& shape) {
+    if (at_ + shape.count() > all_.count()) at_ = 0;
+    View view = all_.view();
+    view.data = static_cast<char*>(view.data) +
+                static_cast<std::size_t>(at_) * static_cast<std::size_t>(size_of(view.dtype));
+    view.shape = shape;
+    at_ += (shape.count() + kLine - 1) / kLine * kLine;
+    return view;
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;  // elements: whole cache lines
+  Tensor all_;
+  std::int64_t at_ = 0;
+};
 
 class Calibration {
  public:
@@ -57,26 +79,33 @@ class Calibration {
     ordered_json table = {
         {"rows", request_.rows}, {"in", request_.widths}, {"out", request_.widths}};
     double best = 0;
+    const std::int64_t cold = std::max(kCold, request_.widths.back() * request_.widths.back());
+    ColdWeights weights(filled({cold}, dtype)), sums(filled({cold}, DType::f32));
     for (const std::int64_t rows : request_.rows) {
       say(fmt::format("products of {} rows in {}", rows, to_string(dtype)));
       for (const std::int64_t in : request_.widths)
         for (const std::int64_t out : request_.widths) {
           const Tensor x = filled({rows, in}, dtype), y = filled({rows, out}, dtype);
-          const Tensor weight = filled({out, in}, dtype), sums = filled({out, in}, DType::f32);
-          const auto time = [&](const char* name, const kernels::MatmulArgs& args) {
-            const double seconds = bench_.time([&] { request_.kernels.matmul().matmul(args, {}); });
+          const auto time = [&](const char* name, kernels::MatmulArgs& args) {
+            const double seconds = bench_.time([&] {
+              if (args.transpose_a)
+                args.c = sums.next({out, in});
+              else
+                args.b = weights.next({out, in});
+              request_.kernels.matmul().matmul(args, {});
+            });
             table[name].push_back(seconds);
             best = std::max(best, 2.0 * static_cast<double>(rows * in * out) / seconds);
           };
           kernels::MatmulArgs forward;
-          forward.a = x, forward.b = weight, forward.c = y.view();
+          forward.a = x, forward.c = y.view();
           forward.transpose_b = true;
           time("forward", forward);
           kernels::MatmulArgs input_gradient;
-          input_gradient.a = y, input_gradient.b = weight, input_gradient.c = x.view();
+          input_gradient.a = y, input_gradient.c = x.view();
           time("input_gradient", input_gradient);
           kernels::MatmulArgs weight_gradient;
-          weight_gradient.a = y, weight_gradient.b = x, weight_gradient.c = sums.view();
+          weight_gradient.a = y, weight_gradient.b = x;
           weight_gradient.transpose_a = weight_gradient.accumulate = true;
           time("weight_gradient", weight_gradient);
         }
@@ -195,6 +224,7 @@ class Calibration {
                          {"sharpness", 1}};  // the host adds its time to that of operations
   }
 
+  static constexpr std::int64_t kCold = std::int64_t{1} << 26;  // elements
   const CalibrateRequest& request_;
   RankBench bench_;
   ordered_json file_;

@@ -89,7 +89,7 @@ TracedModel trace_step(RankBench& bench, kernels::Kernels& kernels, MemoryResour
                                 {"vocab_size", kVocabulary},
                                 {"n_embd", 512},
                                 {"n_head", 8},
-                                {"n_layer", 2},
+                                {"n_layer", 4},
                                 {"n_positions", kLength}},
                      .shape = {},
                      .rows = 4,

@@ -133,7 +133,8 @@ class StepModel::Impl {
       cost.seconds = units_[i].forward + units_[i].recomputed + units_[i].backward;
       cost.activation_bytes =
           static_cast<std::int64_t>(kept_bytes(model_.units[i], model_.channels, batch_));
-      cost.peak_bytes = cost.activation_bytes + static_cast<std::int64_t>(stream_);
+      cost.peak_bytes = cost.activation_bytes + static_cast<std::int64_t>(working_bytes(
+                                                    model_.units[i], model_.channels, batch_));
       cost.weight_bytes = cost.activation_bytes;
       cost.split_peak_bytes = cost.peak_bytes;
       unit_costs_.push_back(std::move(cost));

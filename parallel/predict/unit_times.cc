@@ -164,6 +164,16 @@ double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch&
          tokens * (split * width + sums) / batch.tensor;
 }
 
+double working_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch) {
+  const double stream = stream_bytes(channels, batch);
+  if (unit.heads == 0) return stream;
+  const auto values = static_cast<double>(batch.rows * batch.length) *
+                      static_cast<double>(size_of(batch.dtype)) / batch.tensor;
+  const double gated =
+      unit.branches > 1 ? values * static_cast<double>(unit.inner * unit.branches) : 0;
+  return std::max(2 * stream, gated);
+}
+
 double all_reduce_seconds(const Machine& machine, double bytes, int ranks, int nodes, int sharing,
                           double network_efficiency) {
   if (ranks <= 1) return 0;

@@ -36,6 +36,10 @@ UnitTimes unit_times(const Machine& machine, const UnitShape& unit, std::int64_t
 // and results of its norms and products, and attention's row sums. Masks of dropout are not
 // included.
 double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch);
+// Bytes that a unit's backward needs beside these at its peak. In a block that is the gradients of
+// a gated MLP's two branches, or else those of its residual stream: the gradient of an MLP without
+// a gate takes the place of its activation.
+double working_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch);
 // Bytes of an element that AdamW's update reads and writes: gradient, master and two moments, all
 // but the gradient written too, and values of 16 bits beside their masters.
 double optimizer_bytes(DType dtype);

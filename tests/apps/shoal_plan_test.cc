@@ -108,10 +108,12 @@ nlohmann::json saved_plan(const std::string& machine, const std::string& plan) {
   const auto planned = test::run_program(
       {SHOAL_PROGRAM, "plan", "gpt2", "--config_overrides",
        "n_layer=2,n_head=2,n_embd=32,n_positions=64,vocab_size=300", "--machine", machine,
-       "--dtype", "f32", "--batch", "8", "--length", "32", "--save", plan},
+       "--dtype", "f32", "--batch", "8", "--length", "32", "--json", "--save", plan},
       {});
   EXPECT_EQ(planned.status, 0) << planned.err;
-  return nlohmann::json::parse(std::ifstream(plan))["mp_parameters"];
+  const auto layout = nlohmann::json::parse(planned.out)["layouts"][0]["plan"];
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(plan))["mp_parameters"], layout);
+  return layout;
 }
 
 TEST_F(ShoalPlan, ASavedPlanTrains) {

@@ -1,0 +1,41 @@
+// The bytes that a block is predicted to keep, and to need at its peak, beside those of a block
+// that runs.
+#include "nn/fixture.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+
+#include "shoal/collectives/communicator_options.h"
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/parallel/predict/unit_times.h"
+
+namespace shoal::parallel {
+namespace {
+
+TEST(PredictedBytes, AreThoseOfABlockThatRuns) {
+  const nlohmann::json gpt2 = {{"model_type", "gpt2"}, {"vocab_size", 61}, {"n_embd", 96},
+                               {"n_head", 4},          {"n_layer", 2},     {"n_positions", 64}};
+  const nlohmann::json llama = {{"model_type", "llama"},    {"vocab_size", 61},
+                                {"hidden_size", 96},        {"num_attention_heads", 4},
+                                {"num_key_value_heads", 2}, {"num_hidden_layers", 2},
+                                {"intermediate_size", 256}, {"max_position_embeddings", 64}};
+  for (const nlohmann::json& config : {gpt2, llama})
+    test::run_thread_ranks(1, [&](const World& world, Store& store) {
+      const auto group = collectives::make_communicator(world, store, {});
+      nn::Fixture room;
+      const auto model = nn::make_causal_lm(config, "test");
+      const Tensor ids = Tensor::zeros({4, 64}, DType::i32, room.memory, MemoryTag::data);
+      const Microbatch batch{.input = {ids, ids, {}, {}}};
+      const UnitCost measured = measure_units(room.context, *model, batch, *group, {})[1];
+      const ModelShape shape = model_shape(*model);
+      const RankBatch rows{.rows = 4, .length = 64};
+      const double kept = kept_bytes(shape.units[1], shape.channels, rows);
+      const double peak = kept + working_bytes(shape.units[1], shape.channels, rows);
+      const std::string name = config["model_type"];
+      EXPECT_NEAR(kept / static_cast<double>(measured.activation_bytes), 1, 0.05) << name;
+      EXPECT_NEAR(peak / static_cast<double>(measured.peak_bytes), 1, 0.05) << name;
+    });
+}
+
+}  // namespace
+}  // namespace shoal::parallel
