@@ -26,12 +26,7 @@ constexpr std::size_t kLarge = 64 << 10;
 // (raw_deallocate).
 class Blocks {
  public:
-  struct Block {
-    std::shared_ptr<collectives::Communicator> owner;  // must outlive its memory
-    std::size_t bytes = 0;
-  };
-
-  void add(void* pointer, Block block) {
+  void add(void* pointer, SymmetricBlock block) {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
     const std::lock_guard lock(mutex_);
     lowest_ = std::min(lowest_.load(), begin);
@@ -45,18 +40,18 @@ class Blocks {
 
   // Removes and returns the block. It has no owner if PyTorch's allocator made the memory, which is
   // mostly recognised without the lock.
-  Block take(void* pointer) {
+  SymmetricBlock take(void* pointer) {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
     if (begin < lowest_ || begin > highest_) return {};
     const std::lock_guard lock(mutex_);
     auto found = blocks_.extract(pointer);
-    return found ? std::move(found.mapped()) : Block{};
+    return found ? std::move(found.mapped()) : SymmetricBlock{};
   }
 
  private:
   std::mutex mutex_;
   std::atomic<std::uintptr_t> lowest_ = std::numeric_limits<std::uintptr_t>::max(), highest_ = 0;
-  std::unordered_map<void*, Block> blocks_;
+  std::unordered_map<void*, SymmetricBlock> blocks_;
 };
 
 Blocks& blocks() {
@@ -101,7 +96,7 @@ class SymmetricAllocator final : public c10::Allocator {
       pointer = ordinary_.raw_allocate(bytes);
     } else {
       pointer = owner->memory_resource().allocate(bytes, MemoryTag::communication, Stream{});
-      blocks().add(pointer, {std::move(owner), bytes});
+      blocks().add(pointer, {std::move(owner), bytes, process_});
     }
     return {pointer, pointer, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -114,10 +109,9 @@ class SymmetricAllocator final : public c10::Allocator {
 
  private:
   static void release(void* pointer) {
-    const Blocks::Block block = blocks().take(pointer);
+    SymmetricBlock block = blocks().take(pointer);
     if (!block.owner) return free_ordinary(pointer);
-    block.owner->memory_resource().deallocate(pointer, block.bytes, MemoryTag::communication,
-                                              Stream{});
+    free_symmetric(std::move(block), pointer);
   }
 
   c10::Allocator& ordinary_;
@@ -129,6 +123,15 @@ class SymmetricAllocator final : public c10::Allocator {
 std::atomic<SymmetricAllocator*> installed = nullptr;
 
 }  // namespace
+
+void free_symmetric(SymmetricBlock block, void* pointer) {
+  if (block.process != ::getpid()) {
+    new auto(std::move(block));  // NOLINT(bugprone-unhandled-exception-at-new)
+    return;
+  }
+  block.owner->memory_resource().deallocate(pointer, block.bytes, MemoryTag::communication,
+                                            Stream{});
+}
 
 void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner) {
   if (!env::get_boolean(env::kTorchSymmetric) || owner->size() == 1) return;

@@ -16,4 +16,14 @@ void offer_symmetric_memory(const std::shared_ptr<collectives::Communicator>& ow
 // memory.
 void withdraw_symmetric_memory(const std::shared_ptr<collectives::Communicator>& owner);
 
+// Symmetric memory, with the Communicator that must outlive it.
+struct SymmetricBlock {
+  std::shared_ptr<collectives::Communicator> owner;
+  std::size_t bytes = 0;
+  int process = 0;  // that allocated it
+};
+// Frees the block's memory. In a forked child it leaks the block: another thread of the parent may
+// have held the memory's lock at the fork, and the child must not destroy the Communicator.
+void free_symmetric(SymmetricBlock block, void* pointer);
+
 }  // namespace shoal::pytorch

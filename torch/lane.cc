@@ -116,15 +116,19 @@ void Lane::give_way() const {
 
 bool Lane::is_forked() const { return ::getpid() != owner_; }
 
+void Lane::check_process() const {
+  if (is_forked())
+    throw Error(ErrorCode::invalid_argument, "a forked process uses its parent's process group",
+                "make process groups after the fork, or start the process with spawn");
+}
+
 void Lane::check_open() const {
   if (ended_) std::rethrow_exception(ended_);
 }
 
 void Lane::call(const std::function<void()>& body, bool is_message) {
   try {
-    if (is_forked())
-      throw Error(ErrorCode::invalid_argument, "a forked process uses its parent's process group",
-                  "make process groups after the fork, or start the process with spawn");
+    check_process();
     const Hold hold(*this);
     check_open();
     if (device_)
@@ -344,6 +348,8 @@ std::exception_ptr translated() {
                                  : error.what();
     try {
       if (error.code() == ErrorCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
+      if (error.code() == ErrorCode::timeout)
+        throw TimedOut({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, text);
       C10_THROW_ERROR(DistBackendError, text);
     } catch (...) {
       return std::current_exception();

@@ -125,6 +125,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // exist; the child must not destroy the Lane.
   void close(bool drain_first);
   bool is_forked() const;
+  void check_process() const;  // throws in a forked child, which must not wait for the mutex
   // The communicator whose memory every rank of the host maps. Allocations must keep it alive.
   std::shared_ptr<collectives::Communicator> memory_owner() { return collectives_; }
 
@@ -160,6 +161,11 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool stopping_ = false;
   int free_completers_ = 0;  // completers that are not in a callback
   std::condition_variable completer_ended_;
+};
+
+// What a time-out becomes. Python sees DistBackendError.
+struct TimedOut final : c10::DistBackendError {
+  using DistBackendError::DistBackendError;
 };
 
 // Translates the exception being handled. Shoal's Errors become DistBackendError, or ValueError if

@@ -132,9 +132,11 @@ void Mailbox::progress() {
     }
     std::erase_if(refused_,
                   [](Unexpected& message) { return !message.data || message.data->test(); });
+    std::erase_if(cancelled_, [](const auto& receive) { return receive->data->test(); });
   } catch (const Error& error) {  // the Communicator of the messages has failed
     for (Peer& p : peers_) p.header_work.reset();
     refused_.clear();
+    cancelled_.clear();
     for (const auto& receive : waiting_) receive->problem = error;
     waiting_.clear();
   }

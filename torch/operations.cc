@@ -332,6 +332,22 @@ WorkResult ProcessGroupShoal::gather(std::vector<Tensors>& outputs, Tensors& inp
   });
 }
 
+WorkResult ProcessGroupShoal::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::GatherOptions& options) {
+  std::vector<Tensors> outputs;
+  if (rank_ == options.rootRank)
+    translating([&] {
+      check_tensors("gather", {input, output});
+      SHOAL_CHECK(output.is_contiguous() && output.numel() == size_ * input.numel(),
+                  "gather: the output, of {} elements, is no contiguous tensor of {} elements of "
+                  "each of {} ranks",
+                  output.numel(), input.numel(), size_);
+      outputs.push_back(output.detach().view({size_, input.numel()}).unbind());
+    });
+  Tensors inputs{input};
+  return gather(outputs, inputs, options);
+}
+
 WorkResult ProcessGroupShoal::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                       const c10d::ScatterOptions& options) {
   return translating([&] {
@@ -477,6 +493,11 @@ WorkResult ProcessGroupShoal::alltoall_base(at::Tensor& output, at::Tensor& inpu
     const auto sends = scaled(split_counts(input, input_splits, size_), type.units);
     const auto receives = scaled(split_counts(output, output_splits, size_), type.units);
     const bool equal = input_splits.empty() && output_splits.empty();
+    SHOAL_CHECK(
+        !equal || input.numel() == output.numel(),
+        "all_to_all: an input of {} elements, but an output of {}; without split sizes they "
+        "must be equal",
+        input.numel(), output.numel());
     const at::Tensor from = input.contiguous(), to = contiguous_or_empty(output);
     return start(
         {"shoal:all_to_all", OpType::ALLTOALL_BASE, options.timeout}, {from}, {output},

@@ -7,6 +7,7 @@
 #include <Python.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <unistd.h>
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
@@ -118,6 +119,9 @@ WorkResult ProcessGroupShoal::reconfigure(const c10d::ReconfigureOptions& option
   }
   rank_ = static_cast<int>(place - handles.begin());
   size_ = static_cast<int>(handles.size());
+  // A rank that joins anew counts from 0.
+  monitored_ = shrunk_ = 0;
+  sequence_ = 0;
   store_ = c10::make_intrusive<c10d::PrefixStore>(fmt::format("reconfigured/{}/", options.uuid),
                                                   first_store_);
   connect(options.timeout ? seconds(*options.timeout) : deadline_seconds_);
@@ -154,6 +158,11 @@ void close_all_groups() {
     for (Lane* lane : groups().lanes) alive.push_back(lane->shared_from_this());
   }
   for (const auto& lane : alive) lane->close(true);
+}
+
+void ProcessGroupShoal::addEphemeralTimeout(const std::chrono::milliseconds& /*timeout*/) {
+  TORCH_WARN_ONCE("shoal: a process group's timeout cannot be extended for a while; ",
+                  "make the group with a longer timeout");
 }
 
 void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
@@ -297,7 +306,8 @@ WorkResult ProcessGroupShoal::endCoalescing() {
   // Unlike a GroupWork, the call's own Work need not wait until the stream has finished.
   if (parts.size() == 1 && !had_parts) return parts.front();
   return c10::make_intrusive<GroupWork>(
-      lane_, WorkDescription{c10d::OpType::COALESCED, nullptr, {}, {}, sequence_, limit_seconds_},
+      host_lane(),
+      WorkDescription{c10d::OpType::COALESCED, nullptr, {}, {}, sequence_, limit_seconds_},
       std::move(parts));
 }
 
@@ -341,6 +351,7 @@ WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
                                    {tensor},
                                    0,
                                    limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_});
+  work->expire_after_limit();
   lane_->begin(work, [&] {
     Mailbox::Sent sent = lane_->mailbox().send(tensor, to, tag);
     work->hold(std::move(sent.header));
@@ -380,6 +391,7 @@ WorkResult ProcessGroupShoal::receive(const Title& title, Tensors& tensors, int 
                       0,
                       limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_},
       posted, tensors.front());
+  work->expire_after_limit();
   lane_->begin(work, [&] { lane_->mailbox().receive(posted); });
   lane_->follow(work);
   return hand_out(work);
@@ -417,6 +429,7 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
   const double longest =
       options.timeout.count() >= 0 ? seconds(options.timeout) : deadline_seconds_;
   const Deadline deadline = Deadline::in_seconds(longest);
+  host_lane();  // throws before reconfigure(), when there is no `adapted_`
   const std::string prefix = fmt::format("monitored/{}", monitored_++);
   const auto refuse = [](const std::string& text) { C10_THROW_ERROR(DistBackendError, text); };
   if (rank_ != 0) {
@@ -453,12 +466,23 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
                           std::llround(1e3 * longest),
                           longest > 0 ? "" : "; Rank 0 timed out in monitoredBarrier");
   translating([&] { adapted_->set(prefix + "/verdict", verdict); });
-  // This rank may serve the store, and end next, so it waits until the others have read it.
+  // This rank may serve the store, and end next, so it waits until the others have read it. What
+  // all have read leaves the store.
   const Deadline courtesy = Deadline::in_seconds(deadlines::kStoreCourtesy);
+  bool all_read = missing.empty();
   for (const int rank : came) try {
-      adapted_->get(fmt::format("{}/{}/read", prefix, rank), courtesy);
+      const std::string key = fmt::format("{}/{}", prefix, rank);
+      adapted_->get(key + "/read", courtesy);
+      adapted_->remove(key + "/read");
+      adapted_->remove(key);
     } catch (const Error& late) {
+      all_read = false;
       log::debug("rank {} has not read the verdict of monitoredBarrier: {}", rank, late.what());
+    }
+  if (all_read) try {
+      adapted_->remove(prefix + "/verdict");
+    } catch (const Error& gone) {
+      log::debug("the verdict of monitoredBarrier stays in the store: {}", gone.what());
     }
   if (!missing.empty()) refuse(verdict);
 }
@@ -504,9 +528,9 @@ at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions op
     // stream.
     const std::shared_ptr<DeviceStreams> streams = lane->device();
     if (streams) streams->current_follows_calls();
-    const auto free = [owner, streams, bytes](void* pointer) {
+    const auto free = [block = SymmetricBlock{owner, bytes, ::getpid()}, streams](void* pointer) {
       if (streams) streams->follow_current(streams->calls());
-      owner->memory_resource().deallocate(pointer, bytes, MemoryTag::communication, {});
+      free_symmetric(block, pointer);
     };
     return at::from_blob(memory, {elements}, free, options, options.device());
   });

@@ -49,6 +49,8 @@ class ProcessGroupShoal final : public c10d::Backend {
   // Applies to later calls. For collectives, a timeout longer than the group's original one has no
   // effect.
   void setTimeout(std::chrono::milliseconds timeout);
+  // Does nothing but warn.
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
 
   WorkResult broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkResult allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -66,6 +68,9 @@ class ProcessGroupShoal final : public c10d::Backend {
                                              const c10d::AllgatherOptions& options) override;
   WorkResult gather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::GatherOptions& options) override;
+  // NOLINTNEXTLINE(modernize-use-override)
+  WorkResult gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                const c10d::GatherOptions& options);
   WorkResult scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                      const c10d::ScatterOptions& options) override;
   WorkResult reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,

@@ -76,7 +76,7 @@ void PolledWork::land() {
   landed_ = lane_->device()->queue(std::exchange(copy_out_, nullptr), true);
   has_landed_ = true;
   description_.limit_seconds = lane_->deadline_seconds();
-  expires_ = Deadline::in_seconds(description_.limit_seconds);
+  expire_after_limit();
 }
 
 void PolledWork::complete(std::exception_ptr problem) {
@@ -126,7 +126,12 @@ void PolledWork::rethrow() {
   if (const auto problem = exception()) std::rethrow_exception(problem);
 }
 
+void PolledWork::check_process() const {
+  if (!done_) translating([&] { lane_->check_process(); });
+}
+
 bool PolledWork::wait(std::chrono::milliseconds timeout) {
+  check_process();
   if (has_landed_ && timeout == kNoTimeout) {
     if (done_.load(std::memory_order_acquire)) rethrow();
     lane_->device()->current_follows(*landed_);
@@ -135,6 +140,7 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
   const double seconds =
       timeout.count() > 0 ? static_cast<double>(timeout.count()) / 1e3 : description_.limit_seconds;
   Driving driving{seconds > 0 ? Deadline::in_seconds(seconds) : Deadline::never()};
+  if (timeout.count() > 0 && !has_landed_) outlast(driving.until);
   Patience patience = lane_->patience();
   // If another thread is driving, this one only polls now and then: that thread drives this Work
   // too.
@@ -148,6 +154,11 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
   rethrow();
   if (landed_) lane_->device()->current_follows(*landed_);
   return true;
+}
+
+void PolledWork::outlast(Deadline until) {
+  const Lane::Hold hold(*lane_);
+  if (expires_.time() < until.time()) expires_ = until;
 }
 
 void PolledWork::check_deadline(double seconds) {
@@ -168,6 +179,7 @@ void PolledWork::check_deadline(double seconds) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFuture() {
+  check_process();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   bool done = false;
   {
@@ -189,7 +201,14 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFuture() {
 c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFutureResult() {
   auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   getFuture()->addCallback([result](c10::ivalue::Future& future) {
-    const auto code = future.hasError() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+    auto code = c10d::WorkResult::SUCCESS;
+    if (future.hasError()) try {
+        code = c10d::WorkResult::COMM_ERROR;
+        std::rethrow_exception(future.exception_ptr());
+      } catch (const TimedOut&) {
+        code = c10d::WorkResult::TIMEOUT;
+      } catch (...) {
+      }
     result->markCompleted(c10::IValue(static_cast<std::int64_t>(code)));
   });
   return result;
@@ -309,10 +328,12 @@ bool GroupWork::poll(bool may_block) {
 }
 
 bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  check_process();
+  const auto until = Clock::now() + timeout;  // if there is a time-out
   for (const auto& part : parts_) try {
-      part->wait(timeout);
-    } catch (...) {
-      break;  // poll() reports the exception
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      part->wait(timeout.count() > 0 ? std::max(left, std::chrono::milliseconds(1)) : timeout);
+    } catch (...) {  // poll() reports it. The other parts must end too, each at its own time-out.
     }
   Patience patience = lane_->patience();
   while (!poll(true)) patience.pause();

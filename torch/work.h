@@ -46,13 +46,19 @@ class PolledWork : public c10d::Work {
   void land();
   // Like poll(true), but waits if the operation can be driven.
   bool drive(Driving& driving);
+  // Lets the Work fail `limit_seconds` from now, also if no thread calls wait(). Called before
+  // another thread sees this Work.
+  void expire_after_limit() { expires_ = Deadline::in_seconds(description_.limit_seconds); }
   // The streams on which results are copied out, one for each device. The future's users wait for
   // these streams.
   virtual std::vector<c10::Stream> copies() const;
   // True if Works of this kind end in the order of their calls.
   virtual bool is_ordered() const { return true; }
 
-  bool isCompleted() override { return poll(false) && (!landed_ || landed_->query()); }
+  bool isCompleted() override {
+    check_process();
+    return poll(false) && (!landed_ || landed_->query());
+  }
   bool isSuccess() const override;
   std::vector<at::Tensor> result() override { return description_.outputs; }
   bool wait(std::chrono::milliseconds timeout) override;
@@ -75,6 +81,8 @@ class PolledWork : public c10d::Work {
   virtual void complete(std::exception_ptr problem);
   bool claim() { return !claimed_.exchange(true); }  // true for one caller, which then completes it
   void rethrow();
+  // Throws in a forked child unless the Work had ended before the fork.
+  void check_process() const;
 
   std::shared_ptr<Lane> lane_;
   WorkDescription description_;
@@ -84,13 +92,14 @@ class PolledWork : public c10d::Work {
   // Called with the Lane's mutex held. Returns the result if this thread must complete the Work.
   std::optional<std::exception_ptr> look(Driving* driving);
   void check_deadline(double seconds);
+  void outlast(Deadline until);  // does not expire before then
   void mark(c10::ivalue::Future& future);
 
   const std::uint64_t number_;
   std::atomic<bool> claimed_{false}, done_{false};
   bool has_landed_ = false;
-  DeviceStreams::Reached landed_;  // results are ready on the device; valid once `done_`
-  Deadline expires_ = Deadline::never();
+  DeviceStreams::Reached landed_;         // results are ready on the device; valid once `done_`
+  Deadline expires_ = Deadline::never();  // guarded by the Lane's mutex
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -344,6 +344,7 @@ TEST_P(OnDevices, WhatCannotBeIsRefusedByName) {
 }
 
 #ifdef C10D_BACKEND_HAS_HOOKS
+// A hook that throws changes nothing.
 TEST_P(OnDevices, HooksAreToldOfEndsAndFailures) {
   run(
       [](Rank& rank) {
@@ -353,8 +354,12 @@ TEST_P(OnDevices, HooksAreToldOfEndsAndFailures) {
         rank.group->registerCompletionHook(1, [&](const c10d::CompletionHookArgs& told) {
           const std::lock_guard lock(mutex);
           ended.push_back(told.completionKey);
+          throw std::runtime_error("of the hook");
         });
-        rank.group->registerAbortHook(1, [&] { ++failures; });
+        rank.group->registerAbortHook(1, [&] {
+          ++failures;
+          throw std::runtime_error("of the hook");
+        });
         const auto has_ended = [&](const WorkResult& work) {
           const std::lock_guard lock(mutex);
           return std::ranges::count(ended, work->getCompletionKey());

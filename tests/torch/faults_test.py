@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from datetime import timedelta
@@ -65,6 +66,84 @@ def no_sender(rank, size):
         dist.recv(torch.ones(4), 1, tag=7)
     else:
         time.sleep(DEADLINE + 1)
+
+
+def no_senders(rank, size):
+    """Each receive of the block waits for rank 1, which sends nothing."""
+    if rank == 1:
+        return time.sleep(DEADLINE + 1)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(4), 1) for _ in range(3)]):
+        work.wait()
+
+
+def receives_that_only_futures_await(rank, size):
+    if rank == 1:
+        return time.sleep(DEADLINE + 1)
+    work = dist.irecv(torch.ones(4), 1, tag=7)
+    assert work.get_future_result().wait() == 1  # WorkResult::TIMEOUT
+    work.get_future().wait()
+
+
+def long_waits(rank, size):
+    """The time-out of wait() counts, also if it is longer than the group's."""
+    total = torch.zeros(4)
+    if rank == 1:
+        time.sleep(DEADLINE + 1)
+        return dist.send(total + 2, 0)
+    dist.irecv(total, 1).wait(timedelta(seconds=3 * DEADLINE))
+    assert total.eq(2).all()
+
+
+def hooks_that_raise(rank, size):
+    """Waits throw the operation's error, on the caller's thread and on the group's."""
+    told = []
+
+    def hook(*arguments):
+        told.append(arguments)
+        raise RuntimeError("the hook's own error")
+    dist.group.WORLD.register_abort_hook(1, hook)
+    if rank == 1:
+        time.sleep(0.5)
+        os._exit(0)
+    first, second = (dist.all_reduce(torch.ones(4), async_op=True) for _ in range(2))
+    future = second.get_future()
+    time.sleep(1)
+    for wait in (first.wait, first.wait, second.wait, future.wait):
+        try:
+            wait()
+        except Exception as problem:
+            assert "rank 1" in str(problem), problem
+        else:
+            raise AssertionError("a sum without rank 1")
+    assert len(told) == 2, told
+
+
+def forked(rank, size):
+    """A child neither waits for its parent's operations nor hangs when it frees their memory."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    held = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
+    work = dist.irecv(torch.zeros(4), 1 - rank)
+    kept = []
+    grower = threading.Thread(target=lambda: kept.extend(
+        backend.allocate_tensor(20 << 20, dtype=torch.float32, device=torch.device("cpu")) for _ in range(10)))
+    grower.start()
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            del held
+            refusals = 0
+            for call in (work.wait, work.is_completed, work.get_future):
+                try:
+                    call()
+                except ValueError as problem:
+                    refusals += "forked" in str(problem)
+            os._exit(refusals)
+        status = os.waitpid(child, 0)[1]
+        assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3, status
+    grower.join()
+    dist.send(torch.ones(4), 1 - rank)
+    work.wait()
 
 
 def wrong_message(rank, size):
@@ -163,12 +242,18 @@ def reconfigures(rank, size):
     dist.destroy_process_group()
     dist.init_process_group("shoal", store=dist.PrefixStore("again", store), rank=rank, world_size=size,
                             timeout=timedelta(seconds=DEADLINE), enable_reconfigure=True)
-    try:
-        dist.all_reduce(torch.ones(4))
-    except ValueError as problem:
-        assert "call reconfigure()" in str(problem), problem
-    else:
-        raise AssertionError("a sum of no ranks")
+    group = dist.group.WORLD
+
+    def empty_block():
+        group._start_coalescing(torch.device("cpu"))
+        group._end_coalescing(torch.device("cpu"))
+    for call in (lambda: dist.all_reduce(torch.ones(4)), group.monitored_barrier, empty_block):
+        try:
+            call()
+        except ValueError as problem:
+            assert "call reconfigure()" in str(problem), problem
+        else:
+            raise AssertionError("a call among no ranks")
     store.set(f"handle {rank}", dist._get_reconfigure_handle())
     handles = [store.get(f"handle {peer}").decode() for peer in range(size)]
     dist._reconfigure(uuid=1, handles=set(handles)).wait()
@@ -176,6 +261,7 @@ def reconfigures(rank, size):
     total = torch.ones(4)
     dist.all_reduce(total)
     assert total.eq(size).all()
+    group.monitored_barrier()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -190,6 +276,13 @@ def reconfigures(rank, size):
     assert total.eq(1).all()
     dist.recv(total, 0) if rank == 0 else dist.send(total + 1, 1)
     assert total.eq(2 - rank).all()
+    if rank == 0:  # joins anew, and so counts its barriers from 0
+        dist.destroy_process_group()
+        dist.init_process_group("shoal", store=dist.PrefixStore("again", store), rank=rank, world_size=size,
+                                timeout=timedelta(seconds=DEADLINE), enable_reconfigure=True)
+    store.set(f"handle {rank} anew", dist._get_reconfigure_handle())
+    dist._reconfigure(uuid=3, handles=[store.get(f"handle {peer} anew").decode() for peer in (0, 1)]).wait()
+    dist.group.WORLD.monitored_barrier()
 
 
 def future(rank, size):
@@ -203,6 +296,7 @@ def refused(rank, size):
                        (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG), "AVG"),
                        (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "Float8"),
                        (lambda: dist.all_reduce(torch.ones(2).to_sparse()), "sparse"),
+                       (lambda: dist.all_to_all_single(torch.ones(2), torch.ones(8)), "an output of 2"),
                        (lambda: dist.broadcast(torch.ones(2), size), "root")):
         try:
             call()
@@ -266,6 +360,11 @@ class Faults(unittest.TestCase):
     def test_messages(self):
         results, took = survivors(2, no_sender, stopped=1)
         self.named(results, "rank 1", "tag 7", within=DEADLINE + 2, took=took)
+        for body in (no_senders, receives_that_only_futures_await):
+            results, took = survivors(2, body, stopped=1)
+            self.named(results, "rank 1", within=DEADLINE + 2, took=took)
+        results, _ = survivors(2, long_waits)
+        self.assertEqual([ok for ok, _ in results], [True] * 2, results)
         results, _ = survivors(2, wrong_message, stopped=1)
         self.named(results, "rank 1 sent 5 Float")
 
@@ -292,6 +391,14 @@ class Faults(unittest.TestCase):
     def test_reconfigure(self):
         results, _ = survivors(3, reconfigures, stopped=2)
         self.assertEqual([ok for ok, _ in results], [True] * 2, results)
+
+    @unittest.skipUnless(hasattr(dist.ProcessGroup, "register_abort_hook"), "this PyTorch has no hooks")
+    def test_hooks_that_raise(self):
+        results, _ = survivors(2, hooks_that_raise, stopped=1)
+        self.assertEqual([ok for ok, _ in results], [True], results)
+
+    def test_forked_children(self):
+        ranks.run(2, forked)
 
     def test_future(self):
         results, took = survivors(2, future, stopped=1)

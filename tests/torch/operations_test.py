@@ -132,6 +132,11 @@ def moves(rank, size):
             dist.gather(every[rank], outs, 0)
             for r in range(size if rank == 0 else 0):
                 check(outs[r], every[r], "gather " + what)
+            if hasattr(dist, "gather_into_tensor"):
+                out = torch.zeros((size, *shape)).to(dtype) if rank == 1 else None
+                dist.gather_into_tensor(view(every[rank]), out, 1)
+                for r in range(size if rank == 1 else 0):
+                    check(out[r], every[r], "gather_into_tensor " + what)
             out = strided(torch.zeros(shape).to(dtype))
             dist.scatter(out, every if rank == 1 else None, 1)
             check(out, every[rank], "scatter " + what)

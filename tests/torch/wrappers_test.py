@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -133,6 +133,13 @@ def fsdp2(rank, size):
     return numbers(train(model, sgd(model), rank), model.parameters())
 
 
+def fsdp2_in_allocated_memory(rank, size):
+    model = sharded(size)
+    if dist.get_backend() == "shoal":  # gloo allocates no memory
+        model.set_allocate_memory_from_process_group_for_comm(True)
+    return numbers(train(model, sgd(model), rank), model.parameters())
+
+
 def tensor_parallel(rank, size):
     mesh = init_device_mesh("cpu", (size,))
     model = net()
@@ -142,11 +149,13 @@ def tensor_parallel(rank, size):
     return numbers(train(model, sgd(model), 0), model.parameters())
 
 
-def pipelined(schedule, per_rank):
+def pipelined(schedule, per_rank, *, bends=False):
+    """With `bends`, each rank has two stages, and rank 0 has the first and the last."""
     def body(rank, size):
-        whole = net(2 * size * per_rank)
-        stages = [PipelineStage(nn.Sequential(*whole.blocks[2 * i:2 * i + 2]), i, size * per_rank, torch.device("cpu"))
-                  for i in range(rank, size * per_rank, size)]
+        whole, count = net(2 * size * per_rank), size * per_rank
+        places = [rank, count - 1 - rank] if bends else range(rank, count, size)
+        stages = [PipelineStage(nn.Sequential(*whole.blocks[2 * i:2 * i + 2]), i, count, torch.device("cpu"))
+                  for i in places]
         run = schedule(stages if per_rank > 1 else stages[0], n_microbatches=2 * size,
                        loss_fn=lambda out, y: (out - y).square().mean())
         optimizers = [sgd(stage.submod) for stage in stages]
@@ -154,7 +163,7 @@ def pipelined(schedule, per_rank):
         for step in range(STEPS):
             x, y = batch(0, step, rows=4 * size)
             losses = []
-            last = rank == size - 1
+            last = count - 1 in places
             run.step(*([x] if rank == 0 else []), **({"target": y, "losses": losses} if last else {}))
             for optimizer in optimizers:
                 optimizer.step()
@@ -228,6 +237,8 @@ class Wrappers(unittest.TestCase):
     @gloo_averages
     def test_fsdp2(self):
         self.same(fsdp2)
+        if hasattr(FSDPModule, "set_allocate_memory_from_process_group_for_comm"):
+            self.same(fsdp2_in_allocated_memory, (2,))
 
     def test_tensor_parallel(self):
         self.same(tensor_parallel, (2,))
@@ -236,6 +247,7 @@ class Wrappers(unittest.TestCase):
     def test_pipelines(self):
         self.same(pipelined(Schedule1F1B, 1), (2,))
         self.same(pipelined(ScheduleInterleaved1F1B, 2), (2,))
+        self.same(pipelined(ScheduleZBVZeroBubble, 2, bends=True), (2,))
 
     @gloo_averages
     def test_checkpoint(self):
