@@ -142,6 +142,7 @@ def forked(rank, size):
         status = os.waitpid(child, 0)[1]
         assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3, status
     grower.join()
+    dist.barrier()  # the other rank forks no more children that expect a receive without its message
     dist.send(torch.ones(4), 1 - rank)
     work.wait()
 
