@@ -71,14 +71,14 @@ def no_sender(rank, size):
 def no_senders(rank, size):
     """Each receive of the block waits for rank 1, which sends nothing."""
     if rank == 1:
-        return time.sleep(DEADLINE + 1)
+        return time.sleep(10 * DEADLINE)
     for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(4), 1) for _ in range(3)]):
         work.wait()
 
 
 def receives_that_only_futures_await(rank, size):
     if rank == 1:
-        return time.sleep(DEADLINE + 1)
+        return time.sleep(10 * DEADLINE)
     work = dist.irecv(torch.ones(4), 1, tag=7)
     assert work.get_future_result().wait() == 1  # WorkResult::TIMEOUT
     work.get_future().wait()
