@@ -395,6 +395,18 @@ def symmetric(rank, size):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the caller destroys one
 
 
+def monitored_barriers(rank, size):
+    """They leave nothing in the store."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    before = store.num_keys()
+    dist.barrier()
+    for _ in range(3):
+        dist.group.WORLD.monitored_barrier()
+    dist.barrier()
+    assert store.num_keys() == before, (store.num_keys(), before)
+
+
 def cuda(rank, size):
     """A device that cannot be used is refused by name, and the group goes on."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -428,6 +440,7 @@ class Operations(unittest.TestCase):
     test_split = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8 splits NCCL's groups only")(tests(split))
     test_interrupted = tests(interrupted, (2,))
     test_memory = tests(memory)
+    test_monitored_barriers = tests(monitored_barriers)
     test_ddp_buckets = tests(buckets, (2,))
 
     @unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
