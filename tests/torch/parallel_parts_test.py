@@ -155,6 +155,55 @@ def run_ahead(rank, size, limit):
     return max(ahead)
 
 
+class _Failing(torch.autograd.Function):
+    """Fails in the place where `where` says so, on every rank alike."""
+
+    where = None
+
+    @staticmethod
+    def forward(ctx, x):
+        if _Failing.where == "forward":
+            raise KeyError("forward")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if _Failing.where == "backward":
+            raise KeyError("backward")
+        return gradient
+
+
+def run_after_failures(rank, size, config, older=False):
+    """Steps that fail in a unit, and are caught, change nothing of the training that follows. older: as in a version
+    of PyTorch without FSDPModule.reset_iter_state()."""
+    if older and hasattr(FSDPModule, "reset_iter_state"):
+        del FSDPModule.reset_iter_state
+    found = []
+    for fails in (False, True):
+        model, optimizer = begin(config) if not found else (
+            again := smp.DistributedModel(model_of()), smp.DistributedOptimizer(optimizer_of(again)))
+        model.module[1].register_forward_hook(lambda module, args, output: _Failing.apply(output))
+        norms = train(model, optimizer, range(1))
+        for _Failing.where in ("backward", "forward", "backward", "backward") if fails else ():
+            train_step_fails(model, rank)
+            assert all(is_part(p) or p.numel() <= 9 for p in model.local_parameters()), _Failing.where
+            assert all(p.grad is None for p in model.parameters()), _Failing.where
+        _Failing.where = None
+        found.append((norms + train(model, optimizer, range(1, 4)), values(model)))
+    assert found[0][0] == found[1][0], found
+    for name, value in found[0][1].items():
+        assert torch.equal(found[1][1][name], value), name
+
+
+def train_step_fails(model, rank):
+    try:
+        train_step(model, *(part[rank * 4:rank * 4 + 4] for part in batch(5)))
+    except KeyError as problem:
+        assert problem.args == (_Failing.where,), problem
+    else:
+        raise AssertionError(f"no failure in {_Failing.where}")
+
+
 def run_refusals(rank, size):
     texts = []
     try:
@@ -211,6 +260,12 @@ class Training(plain.Case):
         ranks.run(2, run_pending, parts(2))
         for zero in ("model", "optimizer"):
             ranks.run(2, run_left_out, parts(2), zero)
+
+    def test_training_goes_on_after_failures(self):
+        ranks.run(2, run_after_failures, parts(2))
+        ranks.run(2, run_after_failures, parts(2, microbatches=2))
+        ranks.run(2, run_after_failures, GRADIENTS)
+        ranks.run(2, run_after_failures, parts(2, sdp_param_persistence_threshold=9), True)
 
     def test_loss_scales_and_masters(self):
         expected = [(False, 1024.0), (False, 1024.0), (True, 512.0), (False, 512.0), (False, 512.0), (False, 1024.0),

@@ -7,6 +7,7 @@ the copies once a step, as MiCS does (arXiv:2205.00119).
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -80,6 +81,35 @@ def _apart(model: nn.Module, small: set[nn.Parameter]) -> tuple[list[nn.Module],
     rest = {p for module in model.modules() if id(module) not in inside for p in module.parameters(recurse=False)}
     apart = small | rest
     return [unit for unit in units if not apart.issuperset(unit.parameters())], apart
+
+
+def reset(root: FSDPModule) -> None:
+    """Ends a forward or backward that failed, so that the next one runs as usual. Gradients in parts are dropped."""
+    if hasattr(root, "reset_iter_state"):
+        root.reset_iter_state()
+    else:
+        _reset_older(root._get_fsdp_state())
+
+
+def _reset_older(root: Any) -> None:
+    """What reset_iter_state() does, for versions of PyTorch that do not have it."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+    for one in root._state_ctx.all_states:
+        one._training_state = TrainingState.IDLE
+        if (group := one._fsdp_param_group) is None:
+            continue
+        group.wait_for_unshard()
+        for parameter in group.fsdp_params:
+            parameter.sharded_param.grad = None
+            if hasattr(parameter, "_unsharded_param"):
+                parameter._unsharded_param.grad = None
+        group._training_state = TrainingState.IDLE
+        group._post_forward_indices.clear()
+        group.reshard()
+    root._comm_ctx.post_forward_order.clear()
+    root._state_ctx.iter_forward_root = None
+    root._state_ctx.post_backward_final_callback_queued = False
 
 
 def shard(model: nn.Module) -> list[FSDPModule]:

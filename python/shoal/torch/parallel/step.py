@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shoal.torch.parallel import gradients, model as models, sums
+from shoal.torch.parallel import gradients, model as models, parts, sums
 from shoal.torch.parallel.state import state
 from shoal.torch.parallel.turns import RandomState
 
@@ -178,7 +178,8 @@ def step(function: Callable | None = None, *, non_split_inputs: Sequence[str] = 
 
     Returns what the function returns, with a StepOutput in the place of each tensor, on every pipeline rank. The
     outputs are detached. Raises ValueError where tensors of different sizes do not divide; RuntimeError on every rank
-    of the pipeline where one of them fails. The random state is then as before the step.
+    of the pipeline where one of them fails. The random state is then as before the step. If the
+    model has sharded parameters, its gradients of earlier steps are dropped too.
     """
     if function is None:
         return functools.partial(step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes)
@@ -234,6 +235,10 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
     except BaseException:
         RandomState.set_process(before)
         trained()
+        for model in alive:
+            if model.sharded_units:
+                parts.reset(model.sharded_units[-1])
+                model.zero_grad()  # those of whole parameters too: without the others they are half a gradient
         raise
     for model in alive:
         if model.number in numbers:
