@@ -81,6 +81,31 @@ def run_continue(rank, size, config, folder, kind, dtype=torch.float32):
     return packed((values(model), optimizer.state_dict()))
 
 
+def run_unreadable(rank, size, folder):
+    """What one host cannot read of its folder fails on every rank, and each rank can then read the checkpoint."""
+    model, optimizer = begin({"ddp": True})
+    for owner, function, message in ((torch, "load", "no memory"),
+                                     (checkpoint_parts._native, "read_trainer_state", "no state"),
+                                     (checkpoint_parts._native, "ShardedCheckpoint", "no shard")):
+        read = getattr(owner, function)
+
+        def fail_on_last(*arguments, **named):
+            if rank == size - 1:
+                raise RuntimeError(message)
+            return read(*arguments, **named)
+
+        with unittest.mock.patch.object(owner, function, fail_on_last):
+            try:
+                smp.resume_from_checkpoint(folder, tag="two")
+            except (RuntimeError, ValueError) as problem:
+                assert message in str(problem), problem
+                assert rank == size - 1 or f"(on rank {size - 1})" in str(problem), problem
+            else:
+                raise AssertionError(f"{message}: the checkpoint was loaded")
+    assert smp.resume_from_checkpoint(folder, tag="two") == {"step": 2}
+    assert model is state.model and optimizer is state.optimizer  # they live until here
+
+
 class Checkpoints(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -151,6 +176,9 @@ class Checkpoints(unittest.TestCase):
     def test_hosts_share_a_folder(self):
         with tempfile.TemporaryDirectory() as folder:
             ranks.run(2, run_shared_folder, folder)
+
+    def test_what_one_host_cannot_read(self):
+        ranks.run(2, run_unreadable, self.write(*SEGMENTS)[0], timeout=5)
 
     def test_kept_checkpoints(self):
         folder = os.path.join(self.folder, "kept")

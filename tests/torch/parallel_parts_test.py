@@ -333,7 +333,7 @@ class Checkpoints(parallel_checkpoint_test.Checkpoints):
         self.check(parallel_checkpoint_test.CUT, self.SOME, "full")
 
     test_plain_optimizer_continues = test_torn_checkpoints_are_refused = test_kept_checkpoints = None
-    test_hosts_share_a_folder = None
+    test_hosts_share_a_folder = test_what_one_host_cannot_read = None
 
 
 if __name__ == "__main__":

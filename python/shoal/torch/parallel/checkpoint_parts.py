@@ -298,12 +298,15 @@ class Checkpoint(Tensors):
             raise FileNotFoundError(f"{folder} is no checkpoint: it has no {MARKER}")
         if problems:
             raise ValueError(f"{folder}: {problems[0]}; load another checkpoint")
+        files.together(lambda: self._open(folder))
+        self.kinds = sorted({name.split("/")[0] for name in self.tensors if "/" in name})
+
+    def _open(self, folder: str) -> None:
         try:
             super().__init__(folder)
             self.run = json.loads(_native.read_trainer_state(folder))
         except RuntimeError as problem:
             raise ValueError(f"{problem}; load another checkpoint") from problem
-        self.kinds = sorted({name.split("/")[0] for name in self.tensors if "/" in name})
         path = os.path.join(folder, EXTRA)
         self.extra = torch.load(path, map_location="cpu", weights_only=False) if os.path.exists(path) else None
 
