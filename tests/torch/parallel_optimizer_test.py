@@ -101,6 +101,25 @@ def run_equal(rank, size, config, kind):
     return packed((values(model), norms, optimizer.state_dict()))
 
 
+def run_state_of_model(rank, size, config):
+    """The model gives its own optimizer's whole state, also beside a newer model."""
+    smp.init(config)
+    model = smp.DistributedModel(model_of())
+    try:
+        model.optimizer_state_dict()
+    except RuntimeError as problem:
+        assert "has no DistributedOptimizer" in str(problem), problem
+    else:
+        raise AssertionError("a model without an optimizer has an optimizer's state")
+    optimizer = smp.DistributedOptimizer(optimizer_of(model))
+    train(model, optimizer, range(2))
+    other = smp.DistributedModel(model_of())
+    other_optimizer = smp.DistributedOptimizer(optimizer_of(other))
+    found, expected = model.optimizer_state_dict(), optimizer.state_dict()
+    torch.testing.assert_close(found.pop("state"), state_of := expected.pop("state"), rtol=0, atol=0)
+    assert found == expected and state_of and state.optimizer is other_optimizer
+
+
 class Case(unittest.TestCase):
     def assert_close(self, found, expected, tolerance=1e-6):
         self.assertEqual(list(found), list(expected))
@@ -136,6 +155,9 @@ class Equal(Case):
     def test_segments(self):
         self.check(2, SHARDED, "sgd")
         self.check(4, SHARDED, "adamw")
+
+    def test_state_of_a_model(self):
+        ranks.run(2, run_state_of_model, {"partitions": 2, "microbatches": 2})
 
     def test_pipeline(self):
         self.check(2, {"partitions": 2, "microbatches": 2}, "adamw")

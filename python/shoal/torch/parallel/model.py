@@ -390,6 +390,12 @@ class DistributedModel(nn.Module):
         return {key: _plain(value) for key, value in whole.items()
                 if self._homes is None or self._stage_of_key(key) == here}
 
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """state_dict() of this model's DistributedOptimizer. RuntimeError: it has none."""
+        if self.distributed_optimizer is None:
+            raise RuntimeError("the model has no DistributedOptimizer: make it before optimizer_state_dict()")
+        return self.distributed_optimizer.state_dict()
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The whole model's state, by the names in the module, on every rank. All ranks of a replica must call it
         together, and all ranks of the job where parameters are sharded."""
