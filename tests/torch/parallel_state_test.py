@@ -1,6 +1,8 @@
 """What a checkpoint promises: whole or an error on every rank, damage found, and a run that goes on as it was."""
 import contextlib
+import copy
 import errno
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -76,6 +78,90 @@ def run_one_full_disk(rank, size, config, folders):
     refused(folders[rank], folders[1] if rank == 1 else "", tag="bad", model=model, optimizer=optimizer)
     assert not os.path.exists(os.path.join(folders[0], "bad_partial"))
     train(model, optimizer, range(1, 2))  # the ranks are still together
+
+
+def run_several_models(rank, size, folder):
+    """Of two live models, one must be named; the other one and its optimizer stay as they are."""
+    smp.init({"ddp": True})
+    made = [(one := smp.DistributedModel(model_of()), smp.DistributedOptimizer(optimizer_of(one))) for _ in range(2)]
+    (first, optimizer), (second, other) = made
+    for one in made:
+        train(*one, range(2))
+    smp.save_checkpoint(folder, tag="two", model=first, optimizer=optimizer)
+    smp.save_checkpoint(folder, tag="two.bin", partial=False, model=first, optimizer=optimizer)
+    saved = packed((values(first), optimizer.state_dict()))
+    for one in made:
+        train(*one, range(2, 4))
+    later = packed((values(second), other.state_dict()))
+    for arguments, message in (({}, "name the one to load into by model="),
+                               ({"model": second, "optimizer": optimizer}, "is of another model"),
+                               ({"model": first.module}, "not a Sequential")):
+        try:
+            smp.resume_from_checkpoint(folder, tag="two", **arguments)
+        except (ValueError, TypeError) as problem:
+            assert message in str(problem), problem
+        else:
+            raise AssertionError(f"a checkpoint was loaded with {list(arguments)}")
+    for partial in (True, False):
+        for named in ({"model": first}, {"optimizer": optimizer}, {"model": first, "optimizer": optimizer}):
+            smp.resume_from_checkpoint(folder, tag="two" if partial else "two.bin", partial=partial, **named)
+            assert packed((values(first), optimizer.state_dict())) == saved, (partial, list(named))
+            assert packed((values(second), other.state_dict())) == later, (partial, list(named))
+            train(first, optimizer, range(2, 4))
+    del second, other, one, made
+    smp.resume_from_checkpoint(folder, tag="two")
+    assert packed((values(first), optimizer.state_dict())) == saved
+
+
+def run_trainer(rank, size, folder):
+    """The Trainer resumes, and loads its best model, into its own model beside an older and a newer one."""
+    os.environ.update(SM_HP_MP_PARAMETERS='{"partitions": 1, "microbatches": 1, "ddp": true}', HF_HUB_OFFLINE="1",
+                      SM_FRAMEWORK_PARAMS='{"sagemaker_mpi_enabled": true}')
+    import transformers as hf
+
+    def bert(seed):
+        torch.manual_seed(seed)
+        return hf.BertForSequenceClassification(hf.BertConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+            max_position_embeddings=8))
+
+    def trainer(model, steps, *callbacks):
+        arguments = hf.TrainingArguments(
+            folder, max_steps=steps, save_steps=2, eval_strategy="steps", eval_steps=2, load_best_model_at_end=True,
+            use_cpu=True, report_to="none", disable_tqdm=True, per_device_train_batch_size=4)
+        return hf.Trainer(model, arguments, train_dataset=data, eval_dataset=data, callbacks=list(callbacks))
+
+    class Watch(hf.TrainerCallback):
+        def on_train_begin(self, arguments, progress, control, **others):
+            self.resumed = copy.deepcopy(again.model.state_dict())
+            self.newer = smp.DistributedModel(bert(4))
+
+    data = [{"input_ids": torch.arange(8) % (i + 2), "labels": torch.tensor(i % 2)} for i in range(16)]
+    first = trainer(bert(1), 2)
+    first.train()
+    trained = copy.deepcopy(first.model.state_dict())
+    older, watch = smp.DistributedModel(bert(3)), Watch()
+    again = trainer(bert(2), 4, watch)
+    again.train(resume_from_checkpoint=os.path.join(folder, "checkpoint-2"))
+    assert len(state.models()) == 4 and state.model is watch.newer and again.state.global_step == 4
+    for model, expected in ((watch.resumed, trained), (older.state_dict(), bert(3).state_dict()),
+                            (watch.newer.state_dict(), bert(4).state_dict())):
+        torch.testing.assert_close(dict(model), dict(expected), rtol=0, atol=0)
+    best = int(again.state.best_model_checkpoint.rpartition("-")[2])
+    assert best in (2, 4), best
+    if best == 2:
+        torch.testing.assert_close(dict(again.model.state_dict()), dict(trained), rtol=0, atol=0)
+
+
+class SeveralModels(unittest.TestCase):
+    def test_the_script_names_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(2, run_several_models, folder)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_the_trainer_loads_into_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(1, run_trainer, folder)
 
 
 class FullDisk(unittest.TestCase):

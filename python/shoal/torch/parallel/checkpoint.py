@@ -1,6 +1,7 @@
 """Files that hold a job's state: objects of single ranks, and checkpoints of the model, the optimizer and the user's
 content."""
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.torch.parallel import checkpoint_parts, files
-from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local
+from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local, model_of
 from shoal.torch.parallel.state import state
 
 _log = logging.getLogger("shoal.torch.parallel")
@@ -151,9 +152,7 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
         raise ValueError(f"num_kept_partial_checkpoints is {num_kept_partial_checkpoints}: give 1 or more, or None")
     if not tag or os.path.basename(tag) != tag:
         raise ValueError(f'the tag "{tag}" must be a name without folders')
-    for given, kind in ((model, "DistributedModel"), (optimizer, "DistributedOptimizer")):
-        if given is not None and not any(cls.__name__ == kind for cls in type(given).__mro__):
-            raise TypeError(f"save_checkpoint saves an smp.{kind}, not a {type(given).__name__}: wrap it first")
+    _check_kinds("save_checkpoint saves", model, optimizer)
     files.together(lambda: os.makedirs(path, exist_ok=True))
     if partial:
         checkpoint_parts.write(os.path.join(path, f"{tag}_partial"), model, optimizer, user_content, trainer_state,
@@ -172,6 +171,12 @@ def save_checkpoint(path: str, tag: str, partial: bool = True, model: Any = None
                 shutil.rmtree(os.path.join(path, name), ignore_errors=True)
 
     files.together(finish)
+
+
+def _check_kinds(does: str, model: Any, optimizer: Any) -> None:
+    for given, kind in ((model, "DistributedModel"), (optimizer, "DistributedOptimizer")):
+        if given is not None and not any(cls.__name__ == kind for cls in type(given).__mro__):
+            raise TypeError(f"{does} an smp.{kind}, not a {type(given).__name__}: wrap it first")
 
 
 def _partial_ones(path: str) -> list[str]:
@@ -235,8 +240,9 @@ def _write_model(whole: dict[str, Any], tag: str, file: Any) -> None:
 
 def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = True, strict: bool = True,
                            load_optimizer: bool = True, load_sharded_optimizer_state: bool = True,
-                           translate_function: Callable | None = None) -> Any:
-    """Loads a checkpoint into the DistributedModel and the DistributedOptimizer; every rank of the job calls it.
+                           translate_function: Callable | None = None, model: Any = None,
+                           optimizer: Any = None) -> Any:
+    """Loads a checkpoint into the DistributedModel and its DistributedOptimizer; every rank of the job calls it.
 
         content = smp.resume_from_checkpoint("checkpoints")
         step = content["step"]
@@ -250,6 +256,8 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
         are there at once, and the loss scale. load_sharded_optimizer_state: false: with a sharded state, only the f32
         masters and the loss scale are loaded.
     translate_function: of a full checkpoint's state dict, before it is loaded.
+    model, optimizer: what is loaded into. Of several live DistributedModels, one must be named; the Trainer's calls are
+        for its own. An optimizer that is not named is the model's.
 
     A partial checkpoint also gives each rank torch's random states back if the layout is the same. Schedulers, and the
     states of Python's and numpy's generators, are the script's: put them into user_content.
@@ -258,9 +266,9 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     ranks raise if one does. FileNotFoundError: there is no such checkpoint. ValueError:
     it is not whole, or bytes of it have changed.
     """
-    model, optimizer = state.require().model, state.optimizer
-    if model is None:
-        raise RuntimeError("resume_from_checkpoint needs the model: make the smp.DistributedModel first")
+    state.require()
+    _check_kinds("resume_from_checkpoint loads into", model, optimizer)
+    model, optimizer = files.together(lambda: _targets(model, optimizer))
     if partial and translate_function is not None:
         raise ValueError("translate_function is of full checkpoints: a partial one has the model's own names; give "
                          "partial=False, or leave it out")
@@ -269,7 +277,8 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
                          "give load_optimizer=False instead")
     tag = files.together(lambda: _newest(path, partial) if tag is None else tag)
     if not partial:
-        return _resume_full(path, tag, strict, load_optimizer, not load_sharded_optimizer_state, translate_function)
+        return _resume_full(path, tag, strict, model, optimizer if load_optimizer else None,
+                            not load_sharded_optimizer_state, translate_function)
     own = os.path.join(path, f"{tag}_partial")
     checkpoint = checkpoint_parts.Checkpoint(own if os.path.isdir(own) else os.path.join(path, tag))
     if load_optimizer and optimizer is not None and not checkpoint.has_optimizer:
@@ -279,6 +288,24 @@ def resume_from_checkpoint(path: str, tag: str | None = None, partial: bool = Tr
     if load_optimizer and optimizer is not None:
         optimizer.load_state_dict(checkpoint.optimizer_state(optimizer), only_masters=not load_sharded_optimizer_state)
     return files.together(checkpoint.user_content)
+
+
+def _targets(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """The model and the optimizer to load into. None: the script has not named it."""
+    if model is None:
+        model = state.trainer_model if optimizer is None else model_of(optimizer)
+    if model is None:
+        if len(state.models()) > 1:
+            gc.collect()  # a model that the script has dropped may be part of a cycle
+        alive = state.models()
+        if not alive:
+            raise RuntimeError("resume_from_checkpoint needs the model: make the smp.DistributedModel first")
+        if len(alive) > 1:
+            raise ValueError(f"there are {len(alive)} live DistributedModels: name the one to load into by model=")
+        model = alive[0]
+    if optimizer is not None and model_of(optimizer) is not model:
+        raise ValueError("the optimizer is of another model than the one to load into: give both of one model")
+    return model, model.distributed_optimizer if optimizer is None else optimizer
 
 
 def _newest(path: str, partial: bool) -> str:
@@ -296,14 +323,12 @@ def _newest(path: str, partial: bool) -> str:
     raise FileNotFoundError(f"{path} has no file newest: give the tag of a checkpoint")
 
 
-def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, only_masters: bool,
+def _resume_full(path: str, tag: str, strict: bool, model: Any, optimizer: Any, only_masters: bool,
                  translate: Callable | None) -> Any:
-    model, optimizer = state.model, state.optimizer
-
     def load() -> dict[str, Any] | None:
-        model.load_state_dict(_whole_model(path, tag, translate), strict=strict)
+        model.load_state_dict(_whole_model(path, tag, model, translate), strict=strict)
         optimizer_path = os.path.join(path, f"optimizer_{tag}")
-        if not load_optimizer or optimizer is None:
+        if optimizer is None:
             return None
         if os.path.exists(optimizer_path):
             return _read(optimizer_path, weights_only=False)
@@ -318,7 +343,7 @@ def _resume_full(path: str, tag: str, strict: bool, load_optimizer: bool, only_m
                           if os.path.exists(content) and os.path.getsize(content) else None)
 
 
-def _whole_model(path: str, tag: str, translate: Callable | None) -> dict[str, Any]:
+def _whole_model(path: str, tag: str, model: Any, translate: Callable | None) -> dict[str, Any]:
     """The full checkpoint's state dict by the model's names; tied parameters have all of theirs."""
     whole = _read_model(path, tag)
     if translate is not None:
@@ -327,7 +352,7 @@ def _whole_model(path: str, tag: str, translate: Callable | None) -> dict[str, A
         for _, from_hf in reversed(state.module_manager.translate_functions):
             whole = from_hf(whole)
     names: dict[int, list[str]] = {}
-    for name, parameter in state.model.named_parameters(remove_duplicate=False):
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     for tied in names.values():
         known = next((name for name in tied if name in whole), None)

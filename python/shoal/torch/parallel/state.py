@@ -35,6 +35,7 @@ class State:
         self.cfg: Config | None = None
         self.mesh: Mesh | None = None
         self.model = self.optimizer = None
+        self.trainer_model: Any = None  # while Hugging Face's Trainer loads a checkpoint: its model
         self.engine: Any = None  # what the models share (model.py)
         self.module_manager = ModuleManager()
         self.tracing = False

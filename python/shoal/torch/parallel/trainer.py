@@ -95,7 +95,23 @@ def _adapt_trainer(trainer: Any) -> bool:
             save_random_state(self, output_dir)
 
     trainer._save_rng_state = of_one_rank
+    for name in ("_load_from_checkpoint", "_load_best_model"):
+        setattr(trainer, name, _into_own_model(getattr(trainer, name)))
     return True
+
+
+def _into_own_model(load: Callable[..., Any]) -> Callable[..., Any]:
+    """The Trainer calls resume_from_checkpoint() without a model. It may not be the only or the newest one."""
+
+    @functools.wraps(load)
+    def into_own_model(self: Any, *arguments: Any, **named: Any) -> Any:
+        state.trainer_model = self.model_wrapped
+        try:
+            return load(self, *arguments, **named)
+        finally:
+            state.trainer_model = None
+
+    return into_own_model
 
 
 class _Distributed(types.ModuleType):
