@@ -259,18 +259,20 @@ ordered_json json_of(const parallel::Candidate& one, const Machine& machine) {
 // The options of `shoal train` that give a run this layout.
 void save_plan(const parallel::Candidate& one, const PlanWords& words) {
   const DType dtype = one.plan.precision.dtype;
-  const ordered_json options = {{"_plan",
-                                 {{"model", words.model},
-                                  {"machine", words.machine},
-                                  {"ranks", one.run.ranks},
-                                  {"predicted_ms", one.prediction.seconds * 1e3},
-                                  {"memory_bytes", one.prediction.memory}}},
-                                {"mp_parameters", parallel::plan_json(one.plan)},
-                                {"per_device_train_batch_size", one.run.batch},
-                                {"gradient_accumulation_steps", one.run.accumulated},
-                                {"block_size", one.run.length},
-                                {"bf16", dtype == DType::bf16},
-                                {"fp16", dtype == DType::f16}};
+  const ordered_json options = {
+      {"_plan",
+       {{"model", words.model},
+        {"machine", words.machine},
+        {"ranks", one.run.ranks},
+        {"predicted_ms", one.prediction.seconds * 1e3},
+        {"memory_bytes", one.prediction.memory}}},
+      {"mp_parameters", parallel::plan_json(one.plan)},
+      {"per_device_train_batch_size", one.run.batch},
+      {"gradient_accumulation_steps", one.run.accumulated},
+      {"block_size", one.run.length},
+      {"gradient_checkpointing", one.plan.activations.checkpoint_group > 0},
+      {"bf16", dtype == DType::bf16},
+      {"fp16", dtype == DType::f16}};
   write_file_atomically(words.save, options.dump(2) + "\n");
 }
 

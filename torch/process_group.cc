@@ -351,7 +351,6 @@ WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
                                    {tensor},
                                    0,
                                    limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_});
-  work->expire_after_limit();
   lane_->begin(work, [&] {
     Mailbox::Sent sent = lane_->mailbox().send(tensor, to, tag);
     work->hold(std::move(sent.header));

@@ -140,7 +140,7 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
   const double seconds =
       timeout.count() > 0 ? static_cast<double>(timeout.count()) / 1e3 : description_.limit_seconds;
   Driving driving{seconds > 0 ? Deadline::in_seconds(seconds) : Deadline::never()};
-  if (timeout.count() > 0 && !has_landed_) outlast(driving.until);
+  if (timeout.count() > 0) outlast(driving.until);
   Patience patience = lane_->patience();
   // If another thread is driving, this one only polls now and then: that thread drives this Work
   // too.
@@ -157,6 +157,7 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void PolledWork::outlast(Deadline until) {
+  if (has_landed_) return;
   const Lane::Hold hold(*lane_);
   if (expires_.time() < until.time()) expires_ = until;
 }
@@ -330,6 +331,9 @@ bool GroupWork::poll(bool may_block) {
 bool GroupWork::wait(std::chrono::milliseconds timeout) {
   check_process();
   const auto until = Clock::now() + timeout;  // if there is a time-out
+  const double seconds = static_cast<double>(timeout.count()) / 1e3;
+  if (seconds > 0)
+    for (const auto& part : parts_) part->outlast(Deadline::in_seconds(seconds));
   for (const auto& part : parts_) try {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
       part->wait(timeout.count() > 0 ? std::max(left, std::chrono::milliseconds(1)) : timeout);

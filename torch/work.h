@@ -49,6 +49,8 @@ class PolledWork : public c10d::Work {
   // Lets the Work fail `limit_seconds` from now, also if no thread calls wait(). Called before
   // another thread sees this Work.
   void expire_after_limit() { expires_ = Deadline::in_seconds(description_.limit_seconds); }
+  // Does not expire before then, unless its results have landed.
+  void outlast(Deadline until);
   // The streams on which results are copied out, one for each device. The future's users wait for
   // these streams.
   virtual std::vector<c10::Stream> copies() const;
@@ -92,7 +94,6 @@ class PolledWork : public c10d::Work {
   // Called with the Lane's mutex held. Returns the result if this thread must complete the Work.
   std::optional<std::exception_ptr> look(Driving* driving);
   void check_deadline(double seconds);
-  void outlast(Deadline until);  // does not expire before then
   void mark(c10::ivalue::Future& future);
 
   const std::uint64_t number_;

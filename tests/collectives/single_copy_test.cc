@@ -206,7 +206,7 @@ TEST_F(SingleCopy, ABufferThatIsUsedOftenMovesIntoHugePages) {
     calls(7);
     const std::int64_t before = memory.huge_bytes();
     require(before == 0, fmt::format("{} bytes moved too early", before));
-    calls(3);
+    calls(30);  // a peer that copies at the moment of a move puts it off
     const std::int64_t after = memory.huge_bytes();
     require(after == SmallPages::kBytes, fmt::format("{} bytes moved", after));
     for (std::int64_t i = 0; i < memory.size(); ++i)

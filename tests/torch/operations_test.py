@@ -396,7 +396,7 @@ def symmetric(rank, size):
 
 
 def monitored_barriers(rank, size):
-    """They leave nothing in the store."""
+    """Rank 0 removes from the store what they leave there."""
     store = dist.distributed_c10d._get_default_store()
     dist.barrier()
     before = store.num_keys()
@@ -404,7 +404,7 @@ def monitored_barriers(rank, size):
     for _ in range(3):
         dist.group.WORLD.monitored_barrier()
     dist.barrier()
-    assert store.num_keys() == before, (store.num_keys(), before)
+    assert rank != 0 or store.num_keys() == before, (store.num_keys(), before)
 
 
 def cuda(rank, size):

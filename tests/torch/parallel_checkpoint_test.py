@@ -178,7 +178,7 @@ class Checkpoints(unittest.TestCase):
             ranks.run(2, run_shared_folder, folder)
 
     def test_what_one_host_cannot_read(self):
-        ranks.run(2, run_unreadable, self.write(*SEGMENTS)[0], timeout=5)
+        ranks.run(2, run_unreadable, self.write(*SEGMENTS)[0])
 
     def test_kept_checkpoints(self):
         folder = os.path.join(self.folder, "kept")

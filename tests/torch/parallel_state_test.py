@@ -161,7 +161,7 @@ class SeveralModels(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
     def test_the_trainer_loads_into_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
-            ranks.run(1, run_trainer, folder)
+            ranks.run(1, run_trainer, folder, timeout=240)
 
 
 class FullDisk(unittest.TestCase):

@@ -107,7 +107,9 @@ Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, con
   a.mp_parameters = parallel::plan_json(best.plan);
   a.per_device_train_batch_size = best.run.batch;
   a.gradient_accumulation_steps = 1;
-  a = resolve_arguments(a);
+  a.gradient_checkpointing = best.plan.activations.checkpoint_group > 0;
+  a.given.erase("gradient_checkpointing");
+  a = resolve_arguments(static_cast<const TrainingArguments&>(a));
   Forecast forecast = forecast_of(best.prediction, machine);
   forecast.line = fmt::format("auto: {} with {} samples a rank; {}", a.mp_parameters.dump(),
                               best.run.batch, forecast.line);

@@ -228,6 +228,15 @@ Error before_training(const Error& error) {
       .in_operation(error.operation());
 }
 
+// With --auto, machine files that differ between hosts could choose different layouts.
+std::string model_and_layout(const Prepared& prepared) {
+  const ResolvedRun& run = prepared.arguments.training;
+  const std::string model = prepared.setup.task->describe();
+  if (!prepared.arguments.layout.automatic) return model;
+  return fmt::format("{} in the layout {} with {} samples a rank", model, run_plan(run).dump(),
+                     run.per_device_train_batch_size);
+}
+
 int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) {
   const SignalThread takes_signals(StopSignals::kNumbers);
   World found = discover_world();
@@ -252,7 +261,7 @@ int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) 
        }},
       {"agreement",
        [&] {
-         check_agreement(world, store, prepared.values, prepared.setup.task->describe(),
+         check_agreement(world, store, prepared.values, model_and_layout(prepared),
                          deadlines::start());
        }},
       {"data",

@@ -342,7 +342,7 @@ class RankRun {
   }
 
   const RankParts& rank_;
-  const TrainingArguments& a_;
+  const ResolvedRun& a_;
   const bool main_rank_;
   std::unique_ptr<ConsoleCallback> console_;  // null: not rank 0
   OutputFiles output_;

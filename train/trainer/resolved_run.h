@@ -24,6 +24,7 @@ void take_given(const OptionSet& options, TrainingArguments& arguments);
 
 // Checks arguments and parses mp_parameters. Throws with every problem, one per line.
 ResolvedRun resolve_arguments(TrainingArguments arguments);
+ResolvedRun resolve_arguments(const ResolvedRun&) = delete;  // is resolved
 
 // Sets the decision on bf16_auto.
 void settle_bf16(ResolvedRun& run, bool bf16);

@@ -18,6 +18,7 @@ constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
 constexpr std::int64_t kSmallest = 4 << 20;  // bytes of a buffer
 constexpr std::uintptr_t kPiece = 16 << 20;  // bytes moved by one use
 constexpr int kUses = 8;
+constexpr int kMostRefusals = 16;          // of one buffer, before a piece stays as it is
 constexpr std::size_t kRemembered = 1024;  // buffers
 constexpr int kCollapse = 25;              // MADV_COLLAPSE, which glibc 2.36 lacks
 
@@ -45,10 +46,13 @@ void HugePages::used(const void* buffer, std::int64_t bytes) {
   if (from >= end) return;
   const std::uintptr_t to = std::min(end, from + kPiece);
   // The address is not dereferenced here.
-  if (madvise(reinterpret_cast<void*>(from), to - from, kCollapse) != 0)  // NOLINT
+  if (madvise(reinterpret_cast<void*>(from), to - from, kCollapse) != 0) {  // NOLINT
+    // A peer that copies from these pages holds them for a moment.
+    if (errno == EAGAIN && ++use.refused < kMostRefusals) return;
     log::once(log::Level::info, "native-huge-pages",
               fmt::format("native: the kernel does not move a buffer into huge pages: {}",
                           std::generic_category().message(errno)));
+  }
   use.moved_to = to;
 }
 

@@ -4,7 +4,8 @@
 // rate (docs/lab/2026-11-measurements.md, "Huge pages"). Moving a buffer costs about what eight
 // all_reduces of it gain, so only its eighth use begins to move it, and each use moves a piece
 // only. The move keeps addresses, contents and the memory's size, and other threads may use the
-// buffer meanwhile. If the kernel refuses, the buffer stays as it is.
+// buffer meanwhile. If the kernel refuses, later uses try again, and after some tries the piece
+// stays as it is.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,7 @@ class HugePages {
  private:
   struct Use {
     std::int64_t bytes = 0;
-    int times = 0;
+    int times = 0, refused = 0;
     std::uintptr_t moved_to = 0;  // the end of the part that has been moved
   };
   bool enabled_;

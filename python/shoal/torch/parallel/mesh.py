@@ -1,6 +1,7 @@
 """The ranks of a job as a mesh with axes rdp, pp and tp, and a process group for each group of ranks."""
 import os
 import socket
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from shoal.torch.parallel.config import Config, _native
 
 AXES = ("tp", "pp", "rdp", "mp", "dp")
+_AS_LONG_AS_A_STEP = timedelta(days=365)  # a rank that ends is noticed at once all the same
 
 
 class Shape(NamedTuple):
@@ -62,6 +64,13 @@ class Mesh:
             groups[axis] = made[key]
         self.made = [group for group in made.values() if group is not dist.group.WORLD]
         return groups
+
+    def patient_group(self, axis: str) -> dist.ProcessGroup:
+        """A new group of the ranks of group(axis), whose messages may take as long as a step. All of them call it."""
+        made = dist.new_group(self._ranks[axis], timeout=_AS_LONG_AS_A_STEP, use_local_synchronization=True,
+                              group_desc=f"shoal_patient_{axis}")
+        self.made.append(made)
+        return made
 
     def size(self, axis: str) -> int:
         """The number of ranks in this rank's group along `axis`."""

@@ -47,9 +47,9 @@ class Engine:
 
     def run(self, count: int) -> pipeline.Run:
         if self._channel is None:
-            self._channel = Channel(self.mesh.group("pp"))
+            self._channel = Channel(self.mesh.patient_group("pp"))
             if self.mesh.size("tp") > 1:
-                self._peers = Peers(self.mesh.group("tp"))
+                self._peers = Peers(self.mesh.patient_group("tp"))
         cfg = state.cfg
         active = self.mesh.size("pp") if cfg.pipeline == "1f1b" else cfg.active_microbatches
         return pipeline.Run(self._channel, self.modules, self._runs, count, cfg.pipeline, active, self._peers)

@@ -85,6 +85,8 @@ def _apart(model: nn.Module, small: set[nn.Parameter]) -> tuple[list[nn.Module],
 
 def reset(root: FSDPModule) -> None:
     """Ends a forward or backward that failed, so that the next one runs as usual. Gradients in parts are dropped."""
+    if root._get_fsdp_state()._is_root is None:
+        return  # no forward has begun
     if hasattr(root, "reset_iter_state"):
         root.reset_iter_state()
     else:

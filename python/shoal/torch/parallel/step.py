@@ -234,10 +234,10 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
                 output, numbers = run.serve()
     except BaseException:
         RandomState.set_process(before)
-        trained()
-        for model in alive:
+        for model in [model for model in alive if any(model.take_use())]:
             if model.sharded_units:
                 parts.reset(model.sharded_units[-1])
+                model.passes = 0
                 model.zero_grad()  # those of whole parameters too: without the others they are half a gradient
         raise
     for model in alive:
