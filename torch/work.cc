@@ -204,11 +204,11 @@ c10::intrusive_ptr<c10::ivalue::Future> PolledWork::getFutureResult() {
   getFuture()->addCallback([result](c10::ivalue::Future& future) {
     auto code = c10d::WorkResult::SUCCESS;
     if (future.hasError()) try {
-        code = c10d::WorkResult::COMM_ERROR;
         std::rethrow_exception(future.exception_ptr());
       } catch (const TimedOut&) {
         code = c10d::WorkResult::TIMEOUT;
       } catch (...) {
+        code = c10d::WorkResult::COMM_ERROR;
       }
     result->markCompleted(c10::IValue(static_cast<std::int64_t>(code)));
   });
@@ -337,7 +337,7 @@ bool GroupWork::wait(std::chrono::milliseconds timeout) {
   for (const auto& part : parts_) try {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
       part->wait(timeout.count() > 0 ? std::max(left, std::chrono::milliseconds(1)) : timeout);
-    } catch (...) {  // poll() reports it. The other parts must end too, each at its own time-out.
+    } catch (...) {  // NOLINT(bugprone-empty-catch): poll() reports it when all parts have ended
     }
   Patience patience = lane_->patience();
   while (!poll(true)) patience.pause();
