@@ -40,9 +40,10 @@ if [ "$AWS_BATCH_JOB_NODE_INDEX" = "$AWS_BATCH_JOB_MAIN_NODE_INDEX" ]; then
 fi
 
 until [ -e "$meet/ready" ]; do sleep 1; done
-mkdir -p /root/.ssh /run/sshd
-chmod 700 /root/.ssh
-cp "$key.pub" /root/.ssh/authorized_keys
+home=$(getent passwd "$(id -u)" | cut -d : -f 6) # where sshd looks for keys, whatever HOME is
+mkdir -p "$home/.ssh" /run/sshd
+chmod 700 "$home/.ssh"
+cp "$key.pub" "$home/.ssh/authorized_keys"
 ssh-keygen -A > /dev/null
 /usr/sbin/sshd
 echo "$address" > "$meet/.node-$AWS_BATCH_JOB_NODE_INDEX" && mv "$meet/.node-$AWS_BATCH_JOB_NODE_INDEX" "$meet/node-$AWS_BATCH_JOB_NODE_INDEX"
