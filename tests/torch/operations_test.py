@@ -263,7 +263,8 @@ def groups(rank, size):
         except BaseException as problem:
             errors.append(problem)
 
-    threads = [threading.Thread(target=sums, args=(group, base)) for group, base in ((dist.group.WORLD, 0), (other, 1000))]
+    threads = [threading.Thread(target=sums, args=(group, base))
+               for group, base in ((dist.group.WORLD, 0), (other, 1000))]
     for thread in threads:
         thread.start()
     for thread in threads:

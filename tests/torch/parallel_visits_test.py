@@ -4,6 +4,7 @@ import time
 import unittest
 
 import torch
+import torch._dynamo  # gradients.reduce() may import it, in 4 s; here once instead of in each rank
 from torch import nn
 from torch.nn import functional as F
 
@@ -12,6 +13,7 @@ from shoal.torch import parallel as smp
 from shoal.torch.parallel import messages, pipeline
 
 ROWS = 12
+TIMEOUT = 8  # seconds, of a process group
 
 
 class Course(nn.Module):
@@ -289,6 +291,42 @@ def cut_later(rank, size):
     return found
 
 
+def sum_of_outputs(rank, size):
+    """The gradient of another rank's output is one number for all elements."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    net(rows(1, 6)).sum().backward()
+    wanted = {name: p.grad.clone() for name, p in net.named_parameters()}
+    net.zero_grad()
+    smp.init(config(size, 1, {"1": 1}))
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def step(model, x):
+        model.backward(model(x).sum())
+    step(model, rows(1, 6))
+    for name, parameter in model.local_named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name])
+    smp.shutdown()
+
+
+class Sleeps(nn.Linear):
+    def forward(self, x):
+        time.sleep(TIMEOUT + 2)
+        return super().forward(x)
+
+
+def long_visit(rank, size):
+    smp.init(config(size, 1, {"1": 1}))
+    model = smp.DistributedModel(nn.Sequential(nn.Linear(6, 6), Sleeps(6, 6)))
+
+    @smp.step
+    def step(model, x):
+        model.backward(model(x).sum())
+    step(model, rows(1, 6))
+    smp.shutdown()
+
+
 class Visits(unittest.TestCase):
     def same(self, found, wanted):
         self.assertEqual(found.keys(), wanted.keys())
@@ -337,6 +375,12 @@ class Visits(unittest.TestCase):
     def test_sums_do_not_depend_on_time(self):
         first, second = ranks.run(2, order_of_sums)[1]
         self.assertEqual(first, second)
+
+    def test_gradient_of_a_sum(self):
+        ranks.run(2, sum_of_outputs)
+
+    def test_a_visit_may_take_longer_than_the_time_out(self):
+        ranks.run(3, long_visit, timeout=TIMEOUT)  # rank 2 has nothing to do
 
     def test_module_that_was_whole_before(self):
         whole, cut = ranks.run(2, cut_later)[1]

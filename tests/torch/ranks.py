@@ -32,6 +32,18 @@ def _rank(body, backend, rank, size, path, timeout, pipe, arguments):
     os._exit(0)
 
 
+@contextlib.contextmanager
+def raises(kind, *texts):
+    """The block must raise an error of this kind that says each of the texts."""
+    try:
+        yield
+    except kind as problem:
+        for text in texts:
+            assert text in str(problem), f"{problem} does not say {text}"
+    else:
+        raise AssertionError(f"no {kind.__name__} that says {texts}")
+
+
 class Failed(AssertionError):
     """At least one rank failed; `texts` has each failed rank's."""
 

@@ -36,7 +36,8 @@ class _Tensor(NamedTuple):
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+    """The bytes of a contiguous tensor. PyTorch also calls one element with a stride of 0 contiguous."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[_Tensor, torch.Tensor]:
