@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 MADE = "<!-- Made by tools/reference_pages.py from the programs' own tables; edit those. -->\n"
 # The widest columns, and nothing of this machine.
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/", "COLUMNS": "100", "LC_ALL": "C"}
+ENVIRONMENT = {**{name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")},
+               "HOME": "/", "COLUMNS": "100", "LC_ALL": "C"}
 
 
 def said(*command, may_fail=False):

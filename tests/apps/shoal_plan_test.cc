@@ -122,17 +122,32 @@ TEST_F(ShoalPlan, ASavedPlanTrains) {
   auto words = train_words({"--max_steps", "2", "--plan", plan});
   const auto batch = std::ranges::find(words, "--per_device_train_batch_size");
   words.erase(batch, batch + 2);  // the plan's
+  const std::string config = mine_ / "run.json";
+  std::ofstream(config) << R"({"gradient_checkpointing": true, "per_device_train_batch_size": 1})";
+  words.insert(words.begin() + 1, config);
   const auto ranks = on_ranks(2, words);
   ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
   EXPECT_THAT(ranks[0].out, HasSubstr("global batch: 8 samples"));
   const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
   EXPECT_EQ(settings["plan"], layout);
+  EXPECT_FALSE(layout.contains("activation_checkpointing")) << "this small model fits without";
+  EXPECT_EQ(settings["options"]["training"]["gradient_checkpointing"], false) << "the plan wins";
+  words.emplace_back("--overwrite_output_dir");
+  const auto alone = shoal(words);
+  EXPECT_THAT(alone.out + alone.err, HasSubstr("plan.json is for 2 ranks, and 1 train"));
+  std::filesystem::resize_file(plan, 20);
+  expect_refused(shoal(words), "plan.json");
 }
 
 TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
   const std::string machine = two_devices(mine_ / "two.json");
   expect_refused(train({"--auto"}), "auto needs a machine");
   expect_refused(train({"--auto", "--machine", "p4d.24xlarg"}), "did you mean p4d.24xlarge?");
+  const std::string alone = mine_ / "alone.json";
+  std::ofstream(alone) << R"({"name": "one", "memory": 1e9, "bandwidth": 1e9,
+                              "products": {"flops": {"f32": 1e10}}})";
+  expect_refused(on_ranks(2, train_words({"--max_steps", "2", "--auto", "--machine", alone}))[0],
+                 "has 1 devices and no network, and 2 ranks train");
   expect_refused(train({"--auto", "--machine", machine, "--mp_parameters", R"({"partitions": 1})"}),
                  "auto chooses the layout");
   const auto ranks = on_ranks(2, train_words({"--max_steps", "2", "--auto", "--machine", machine}));

@@ -137,6 +137,7 @@ TEST_F(Submit, LooksForEachNameOfTheData) {
         with({{"train_file", "../input/data/train/a.txt"}}),
         with({{"resume_from_checkpoint", "/opt/ml/checkpoints/checkpoint-5"}},
              {{"checkpoint_s3_uri", "s3://b/c"}}),
+        with({{"plan", train + "plan.json"}}), with({{"auto", true}, {"machine", "p4d.24xlarge"}}),
         with({{"resume_from_checkpoint", true}})}) {
     const auto result = dry_run(right);
     EXPECT_EQ(result.status, 0) << right << result.err;
@@ -162,6 +163,9 @@ TEST_F(Submit, LooksForEachNameOfTheData) {
                   {"load_partition", true},
                   {"partition_file", "/opt/ml/input/data/zz/p.json"}}),
             "has no channel zz"},
+           {with({{"plan", "/opt/ml/input/data/zz/plan.json"}}), "has no channel zz"},
+           {with({{"auto", true}, {"machine", "nowhere.json"}}),
+            "/hyperparameters/machine: is nowhere.json, but"},
            {with({{"resume_from_checkpoint", "/nowhere/c"}}),
             "is /nowhere/c, but nothing brings it"},
            {with({{"resume_from_checkpoint", "/opt/ml/checkpoints/checkpoint-5"}}),

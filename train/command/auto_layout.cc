@@ -18,7 +18,7 @@ struct Subject {
   DType dtype;
 };
 
-Subject subject_of(const RunArguments& arguments, const RunSetup& setup) {
+Subject subject_of(const RunArguments& arguments, const RunSetup& setup, int ranks) {
   const ResolvedRun& a = arguments.training;
   const std::string& machine = arguments.layout.machine;
   SHOAL_CHECK(setup.task->chain() != nullptr,
@@ -27,6 +27,10 @@ Subject subject_of(const RunArguments& arguments, const RunSetup& setup) {
               setup.task->describe());
   Subject subject{parallel::find_machine(machine), parallel::model_shape(*setup.task->chain()),
                   DType::f32};
+  SHOAL_CHECK(ranks <= subject.machine.devices || subject.machine.network.bandwidth > 1,
+              "machine {} has {} devices and no network, and {} ranks train; calibrate it with as "
+              "many ranks, or name another",
+              machine, subject.machine.devices, ranks);
   const auto& rates = subject.machine.products.flops;
   if (a.fp16) subject.dtype = DType::f16;
   if (a.bf16_auto ? rates.contains(DType::bf16) : a.bf16) subject.dtype = DType::bf16;
@@ -67,7 +71,7 @@ Forecast forecast_of(const parallel::Prediction& p, const std::string& machine) 
 
 Forecast predicted_step(const RunArguments& arguments, const RunSetup& setup, const World& world) {
   const ResolvedRun& a = arguments.training;
-  const Subject subject = subject_of(arguments, setup);
+  const Subject subject = subject_of(arguments, setup, world.size);
   parallel::ParallelPlan plan;
   plan.pipeline.schedule = parallel::ScheduleKind::one_f_one_b;
   if (a.model_parallel) plan = a.model_parallel->plan;
@@ -90,7 +94,7 @@ Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, con
                 "leave one of them out");
   SHOAL_CHECK(!machine.empty(), "auto needs a machine: a file of `shoal plan calibrate`, or {}",
               fmt::join(parallel::machine_names(), ", "));
-  const Subject subject = subject_of(arguments, setup);
+  const Subject subject = subject_of(arguments, setup, world.size);
   const std::int64_t batch =
       a.per_device_train_batch_size * a.gradient_accumulation_steps * world.size;
   const parallel::SearchResult found = parallel::search({.model = subject.shape,

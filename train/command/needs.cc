@@ -67,6 +67,9 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   put(needs.files, "data", arguments.named.data);
   if (arguments.named.data.empty())  // with `data`, dataset_name may be a directory in it
     put(needs.files, "dataset_name", arguments.named.dataset_name);
+  put(needs.others, "plan", arguments.layout.plan);
+  if (arguments.layout.machine.ends_with(".json"))
+    put(needs.others, "machine", arguments.layout.machine);
   put(needs.others, "collectives", collectives::rules_file(training.collectives));
   if (training.model_parallel) {
     const auto& partition = training.model_parallel->plan.pipeline.partition;

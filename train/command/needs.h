@@ -15,7 +15,7 @@ struct TrainNeeds {
   bool new_model = false;    // trains a new model from config_name or model_type
   std::vector<Path> models;  // model_name_or_path, config_name and tokenizer_name, if given
   std::vector<Path> files;   // train_file, test_file and the like, data and dataset_name, if given
-  std::vector<Path> others;  // further files: the partition_file to load, @FILE of collectives
+  std::vector<Path> others;  // plan, machine, the partition_file to load, @FILE of collectives
   std::string resume;        // the checkpoint that resume_from_checkpoint names; empty: none
   bool streams = false;      // train_file is a list of shards, which are read in sequence
   bool reads_rows = false;   // the given task reads only local files

@@ -20,6 +20,8 @@
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/command/agreement.h"
 #include "shoal/train/command/auto_layout.h"
@@ -89,6 +91,7 @@ void print_help() {
 struct Given {
   std::vector<std::string> words = {};
   const nlohmann::json* json = nullptr;  // null: none
+  bool may_lack_plan = false;            // where the run is only checked, its plan may be elsewhere
 };
 
 // Sets `arguments`, and stores the value of every option in `values`. Returns notices for rank 0 to
@@ -106,7 +109,9 @@ std::vector<std::string> parse(const Given& given, RunArguments& arguments,
   if (!plan.empty()) options.add_file(plan);
   options.add_arguments(std::span(words).subspan(first));
   options.finish();
-  if (const std::string named = arguments.layout.plan; plan.empty() && !named.empty()) {
+  const std::string named = arguments.layout.plan;
+  const bool is_elsewhere = given.may_lack_plan && !path_exists(named);
+  if (plan.empty() && !named.empty() && !is_elsewhere) {
     arguments = {};
     return parse(given, arguments, values, named);
   }
@@ -145,6 +150,19 @@ Prepared parsed(const Given& given) {
   return prepared;
 }
 
+// The samples of a step follow from the number of ranks.
+void compare_ranks(const std::string& plan, const World& world, std::vector<std::string>& notices) {
+  if (plan.empty()) return;
+  const nlohmann::json file = read_json_file(plan);
+  const nlohmann::json* const about = find_field(file, "_plan");
+  if (about == nullptr) return;
+  const auto ranks = field_or<std::int64_t>(*about, "ranks", world.size, plan);
+  if (ranks != world.size)
+    notices.push_back(fmt::format(
+        "the plan in {} is for {} ranks, and {} train: a step has other samples than planned", plan,
+        ranks, world.size));
+}
+
 void set_up(Prepared& prepared, const World& world, const AddSources& add_sources) {
   find_files(prepared.arguments, prepared.notices);
   const ResolvedRun& a = prepared.arguments.training;
@@ -157,6 +175,7 @@ void set_up(Prepared& prepared, const World& world, const AddSources& add_source
   };
   make_setup();
   const LayoutArguments& layout = prepared.arguments.layout;
+  compare_ranks(layout.plan, world, prepared.notices);
   if (layout.automatic) {
     prepared.forecast = take_fastest_layout(prepared.arguments, prepared.setup, world);
     (void)communicator_options(a);
@@ -329,7 +348,7 @@ int train(Guest& guest) {
 TrainNeeds check_train_words(const std::vector<std::string>& words) {
   RunArguments arguments;
   nlohmann::ordered_json values;
-  parse({.words = words}, arguments, values);
+  parse({.words = words, .may_lack_plan = true}, arguments, values);
   return needs_of(arguments);
 }
 
