@@ -99,9 +99,11 @@ class Shoal : public ::testing::Test {
     }
     return words;
   }
-  // The ranks' results, rank 0's first.
-  static std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words) {
+  // The ranks' results, rank 0's first. `by`: the words of a program that starts each rank.
+  static std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words,
+                                             const std::vector<std::string>& by = {}) {
     words.insert(words.begin(), SHOAL_PROGRAM);
+    words.insert(words.begin(), by.begin(), by.end());
     const int port = testing::free_port();
     std::vector<std::vector<std::string>> environments;
     for (int rank = 0; rank < ranks; ++rank)

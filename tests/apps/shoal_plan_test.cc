@@ -159,6 +159,24 @@ TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
   EXPECT_EQ(settings["plan"], saved_plan(machine, mine_ / "plan.json"));
 }
 
+// As on two hosts, each of which has calibrated itself into a file of the same name.
+TEST_F(ShoalPlan, RanksWhoseMachinesChooseDifferentLayoutsAreTold) {
+  const std::string fast = R"({"bandwidth": 1e12, "latency": 0})",
+                    slow = R"({"bandwidth": 1.1, "latency": 10})";
+  for (const auto& [rank, links] : {std::pair{"0", fast}, {"1", slow}}) {
+    std::filesystem::create_directories(mine_ / rank);
+    std::ofstream(mine_ / rank + "/m.json") << fmt::format(
+        R"({{"name": "two", "devices": 2, "memory": 1e9, "bandwidth": 1e9, "products": )"
+        R"({{"flops": {{"f32": 1e10}}}}, "node": {}}})",
+        links);
+  }
+  const auto ranks = on_ranks(2, train_words({"--max_steps", "2", "--auto", "--machine", "m.json"}),
+                              {"/bin/sh", "-c", R"(cd "$0/$RANK" && exec "$@")", mine_ / "."});
+  EXPECT_GT(ranks[0].status, 0);
+  EXPECT_THAT(ranks[0].err + ranks[1].err,
+              AllOf(HasSubstr("in the layout {"), HasSubstr("start all ranks with the same")));
+}
+
 TEST_F(ShoalPlan, ARunShowsItsPredictionBesideWhatItMeasures) {
   const std::string machine = two_devices(mine_ / "two.json", 1e16);  // no machine is as fast
   const auto run = train({"--max_steps", "4", "--machine", machine});
