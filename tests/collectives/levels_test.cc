@@ -102,14 +102,6 @@ struct Carried {
   Numbers staged;
 };
 
-Call call_of(Operation operation, std::int64_t count, int root = -1) {
-  Call call;
-  call.operation = operation;
-  call.count = count;
-  call.root = root;
-  return call;
-}
-
 std::int64_t value(int rank, std::int64_t index) { return 1000 * rank + index + 1; }
 
 // Of every rank.
@@ -134,9 +126,9 @@ TEST(LevelPlans, SumsAndBroadcastsOfAnyHosts) {
     for (const std::int64_t count : {1, 31, 200}) {
       const hierarchical::Placement where(hosts_of(size, 1 + size / 2, false, random));
       const int root = static_cast<int>(random() % static_cast<unsigned>(size));
-      const Carried all(call_of(Operation::all_reduce, count), where),
-          one(call_of(Operation::reduce, count, root), where),
-          cast(call_of(Operation::broadcast, count, root), where);
+      const Carried all(Call{.operation = Operation::all_reduce, .count = count}, where),
+          one(Call{.operation = Operation::reduce, .count = count, .root = root}, where),
+          cast(Call{.operation = Operation::broadcast, .count = count, .root = root}, where);
       for (int rank = 0; rank < size; ++rank)
         for (std::int64_t i = 0; i < count; ++i) {
           ASSERT_EQ(all.received[at(rank)][at(i)], sum(size, i)) << size << " ranks, " << rank;
@@ -159,15 +151,15 @@ TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
     for (int hosts = 1; hosts <= size; ++hosts) {
       if (size % hosts != 0) continue;
       const hierarchical::Placement where(hosts_of(size, hosts, true, random));
-      Call gather = call_of(Operation::all_gather_v, 0);
+      Call gather{.operation = Operation::all_gather_v};
       for (int rank = 0; rank < size; ++rank) gather.counts.push_back(random() % 5);
       gather.count = std::accumulate(gather.counts.begin(), gather.counts.end(), std::int64_t{0});
       Call scatter = gather;
       scatter.operation = Operation::reduce_scatter_v;
       ASSERT_TRUE(device::has_levels(gather, where) && device::has_levels(scatter, where));
       const Carried gathered(gather, where), scattered(scatter, where),
-          equal(call_of(Operation::all_gather, 3), where),
-          shares(call_of(Operation::reduce_scatter, 3), where);
+          equal(Call{.operation = Operation::all_gather, .count = 3}, where),
+          shares(Call{.operation = Operation::reduce_scatter, .count = 3}, where);
       std::int64_t begin = 0;
       for (int owner = 0; owner < size; begin += gather.counts[at(owner++)]) {
         for (std::int64_t i = 0; i < gather.counts[at(owner)]; ++i) {
@@ -187,11 +179,12 @@ TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
 
 TEST(LevelPlans, WhatHasNone) {
   const hierarchical::Placement uneven({"a", "a", "b"});
-  EXPECT_TRUE(device::has_levels(call_of(Operation::all_reduce, 5), uneven));
-  EXPECT_FALSE(device::has_levels(call_of(Operation::reduce_scatter, 5), uneven));
-  EXPECT_FALSE(device::has_levels(call_of(Operation::all_gather, 5), uneven));
+  EXPECT_TRUE(device::has_levels(Call{.operation = Operation::all_reduce, .count = 5}, uneven));
   EXPECT_FALSE(
-      device::has_levels(call_of(Operation::all_to_all, 5), hierarchical::Placement({"a", "b"})));
+      device::has_levels(Call{.operation = Operation::reduce_scatter, .count = 5}, uneven));
+  EXPECT_FALSE(device::has_levels(Call{.operation = Operation::all_gather, .count = 5}, uneven));
+  EXPECT_FALSE(device::has_levels(Call{.operation = Operation::all_to_all, .count = 5},
+                                  hierarchical::Placement({"a", "b"})));
 }
 
 // Looking for networks changes the process's environment, once: not while ranks that are threads

@@ -58,20 +58,12 @@ struct Exchanged {
   std::vector<int> messages;
 };
 
-Call call_of(Operation operation, std::int64_t count, int root = -1) {
-  Call call;
-  call.operation = operation;
-  call.count = count;
-  call.root = root;
-  return call;
-}
-
 // A part comes to one rank of each other host, and the others of that host find it there.
 TEST(RdmaMessages, GatherEachPartOnceToEachHost) {
   std::mt19937 random(1);
   for (int size = 1; size <= 17; ++size) {
     const auto hosts = hosts_of(size, 1 + size / 3, random);
-    Call call = call_of(Operation::all_gather_v, 0);
+    Call call{.operation = Operation::all_gather_v};
     for (int rank = 0; rank < size; ++rank) call.counts.push_back(random() % 4);
     call.count = std::accumulate(call.counts.begin(), call.counts.end(), std::int64_t{0});
     const Exchanged exchanged(std::vector<Call>(at(size), call), hosts);
@@ -97,7 +89,9 @@ TEST(RdmaMessages, BroadcastGatherAndScatterReachEveryRank) {
     const auto hosts = hosts_of(size, size, random);
     const int root = static_cast<int>(random() % static_cast<unsigned>(size));
     const auto all = [&](Operation operation, std::int64_t count) {
-      return Exchanged(std::vector<Call>(at(size), call_of(operation, count, root)), hosts);
+      return Exchanged(
+          std::vector<Call>(at(size), Call{.operation = operation, .count = count, .root = root}),
+          hosts);
     };
     const Exchanged broadcast = all(Operation::broadcast, 40), gather = all(Operation::gather, 3),
                     scatter = all(Operation::scatter, 3);
@@ -114,7 +108,7 @@ TEST(RdmaMessages, BroadcastGatherAndScatterReachEveryRank) {
 TEST(RdmaMessages, AllToAllOfUnequalParts) {
   std::mt19937 random(3);
   for (int size = 2; size <= 17; ++size) {
-    std::vector<Call> calls(at(size), call_of(Operation::all_to_all_v, 0));
+    std::vector<Call> calls(at(size), Call{.operation = Operation::all_to_all_v});
     for (Call& call : calls) call.counts = call.recv_counts = Numbers(at(size));
     for (int from = 0; from < size; ++from)
       for (int to = 0; to < size; ++to) {
