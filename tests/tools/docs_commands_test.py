@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the commands of docs/start and of some guides: each page's ```sh blocks, in order, in one shell that ends at the first failure.
+"""Runs the commands of docs/start and of some guides: each page's ```sh blocks, in order, in one shell that ends at
+the first failure.
 docs_commands_test.py APPS runs them with the programs of that directory. What a page asks its reader for (a text, a
 model) is made here, small; SMALLER shortens runs, and each of its texts must stand in the page."""
 import json

@@ -259,8 +259,8 @@ def clip_grad_norm_(parameters: Iterable[nn.Parameter] | nn.Parameter, max_norm:
 
 
 def _prepare(owned: list[_Owned]) -> None:
-    """Makes the gradients of these parameters' models ready. A rank may have none of the parameters that others clip, so
-    with several models all ranks agree which models these are."""
+    """Makes the gradients of these parameters' models ready. A rank may have none of the parameters that others clip,
+    so with several models all ranks agree which models these are."""
     made = len(state.engine.models)
     if made == 1:
         numbers = {0}

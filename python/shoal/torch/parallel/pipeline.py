@@ -268,8 +268,9 @@ class Visit:
                 for i, tensor in zip(places, _Inputs.apply(inputs, torch.empty(0, requires_grad=True))):
                     tensors[i] = tensor
             if parcel.head.kind == FETCH:
-                # A copy, because another microbatch may change a buffer while the message is under way.
-                outputs = [getattr(module, what[2]).clone()]
+                value = getattr(module, what[2])
+                # Another microbatch may change a buffer while the message is under way, but no parameter.
+                outputs = [value if isinstance(value, nn.Parameter) else value.clone()]
             else:
                 given = self._arguments(what[:2], tensors) if what[2] else tensors
                 args, kwargs = parcel.open(self.run.modules, given)

@@ -84,8 +84,8 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         import smdistributed.modelparallel.torch as smp
         smp.init({"partitions": 2, "microbatches": 4, "ddp": True})
 
-    config: SMP's parameters (docs/reference/smp_parameters.md). Those in SageMaker's variable SM_HP_MP_PARAMETERS take their
-        place, as a job's own do in SageMaker. Without any there is one partition.
+    config: SMP's parameters (docs/reference/smp_parameters.md). Those in SageMaker's variable SM_HP_MP_PARAMETERS take
+        their place, as a job's own do in SageMaker. Without any there is one partition.
 
     Unless the script has done so, it starts torch.distributed with the backend "shoal", using torchrun's or mpirun's
     variables. Without either launcher, this process is the whole job. A second call does nothing. ValueError: a
