@@ -106,7 +106,12 @@ int fit_plan_machine(const std::string& run, const std::string& machine, const s
               "{} was predicted with {}, not with {}", run, with, machine);
   SHOAL_CHECK(machine.ends_with(".json") && !out.empty(),
               "--fit needs the .json that was predicted with as --machine, and --save");
-  (void)parallel::find_machine(machine);  // checks the file
+  const int devices = parallel::find_machine(machine).devices;
+  const auto ranks = field_or<std::int64_t>(log.settings, "ranks", 1, run);
+  SHOAL_CHECK(ranks <= devices,
+              "{} had {} ranks and {} has {} devices: a run over a network says nothing of the "
+              "links inside a host; fit one of a host",
+              run, ranks, machine, devices);
   const nlohmann::ordered_json file = *ordered_json_if_valid(read_text_file(machine));
   write_file_atomically(
       out, parallel::fit_machine(file, *predicted, report::medians_of(log)).dump(1) + "\n");

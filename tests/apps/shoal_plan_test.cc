@@ -208,6 +208,11 @@ TEST_F(ShoalPlan, ARunShowsItsPredictionBesideWhatItMeasures) {
   EXPECT_EQ(after["products"]["flops"]["f32"], 1e16);
   expect_refused(shoal({"plan", "--fit", out(), "--machine", "other.json", "--save", fitted}),
                  "was predicted with");
+  auto wider = settings;
+  wider["ranks"] = 4;
+  std::ofstream(out() + "/run_settings.json") << wider;
+  expect_refused(shoal({"plan", "--fit", out(), "--machine", machine, "--save", fitted}),
+                 "had 4 ranks and");
 }
 
 TEST_F(ShoalPlan, TwoRanksCalibrateTheirHost) {
