@@ -1,8 +1,9 @@
-// A parser's budget: 1 µs of this process's CPU time a byte of its input + 10 ms, and 64 times the
-// input + 16 MiB of the heap, at once.
+// Checks that a parser stays within its budget: per byte of input 1 µs of this process's CPU time,
+// plus 10 ms; and a heap peak of 64 times the input, plus 16 MiB.
 //
-// Exactly one source of a test program defines SHOAL_TEST_COUNTS_MEMORY before it includes this:
-// there, operator new and delete count. (ICU's and OpenSSL's own allocations are not seen.)
+// Exactly one source of a test program defines SHOAL_TEST_COUNTS_MEMORY before it includes this
+// header. Operator new and delete then count allocations in the whole program. ICU and OpenSSL
+// allocate without them and are not counted.
 //
 //   within_budget(text.size(), "a deep document", [&] { parse(text); });
 #pragma once
@@ -41,8 +42,8 @@ inline double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Runs `parse`, which may throw, and returns what it threw ("": nothing). The time is the best of
-// a few tries, since other processes' use of the caches counts as this one's time.
+// Runs `parse` and returns the text of the exception it threw, or "" if it returned. The measured
+// time is the best of a few tries, because other processes also evict this one's caches.
 template <typename Parse>
 std::string within_budget(std::size_t input_bytes, const std::string& name, const Parse& parse) {
   const double seconds_allowed = kSlowBuild * (1e-6 * static_cast<double>(input_bytes) + 0.010);

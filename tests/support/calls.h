@@ -1,4 +1,4 @@
-// What many tests of Communicators call; needs shoal_collectives.
+// Short calls that many tests of communicators make. Needs shoal_collectives.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ inline void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// all_reduce of `count` values in place; waits for it.
+// Runs all_reduce on `count` values in place and waits for it.
 inline void sum(collectives::Communicator& communicator, float* values, std::int64_t count) {
   communicator.all_reduce(values, values, count, DType::f32, collectives::ReduceOp::sum)->wait();
 }

@@ -1,4 +1,4 @@
-// Which cuDNN may compute attention in the tests' kernels, on a real GPU as on an emulated one.
+// Tells whether cuDNN may compute attention in the tests' kernels, on a real or an emulated GPU.
 #pragma once
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 namespace shoal::testing {
 
-// "... cuDNN 9.19.0" of Kernels::describe() as 91900; 0 where there is none.
+// The cuDNN version in Kernels::describe(): "... cuDNN 9.19.0" gives 91900. 0 without cuDNN.
 inline int cudnn_version_of(const std::string& described) {
   int major = 0, minor = 0, patch = 0;
   const auto at = described.find("cuDNN ");
@@ -18,7 +18,8 @@ inline int cudnn_version_of(const std::string& described) {
   return 10000 * major + 100 * minor + patch;
 }
 
-// "... compute capability 9.0 ..." of it as 90; 0 where it says none.
+// The compute capability in Kernels::describe(): "... compute capability 9.0 ..." gives 90, and 0
+// if the text names none.
 inline int capability_of(const std::string& described) {
   int major = 0, minor = 0;
   const auto at = described.find("compute capability ");
@@ -29,11 +30,11 @@ inline int capability_of(const std::string& described) {
 }
 
 struct AttentionByCudnn {
-  std::string why_not;          // empty: lengths and packed sequences are its
-  bool packed_gradient = true;  // before 9.0 that of packed sequences is refused
+  std::string why_not;          // why cuDNN is not used; empty: it is
+  bool packed_gradient = true;  // false before cuDNN 9.0: it lacks that gradient
 };
 
-// As docs/internals/gpu.md says who computes attention.
+// Follows the rules of docs/internals/gpu.md for the choice of the attention kernel.
 inline AttentionByCudnn attention_by_cudnn() {
   if (!on_cuda()) return {"needs a GPU", false};
   const std::string described = make_test_kernels()->describe();

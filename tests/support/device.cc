@@ -15,8 +15,8 @@ Device& device_of_thread() {
   return device;
 }
 
-// Memory comes from no pool: compute-sanitizer would see no bounds of what one keeps.
-// AddressSanitizer is told of them (runtime/memory/block_marks.h).
+// compute-sanitizer cannot see the bounds of blocks in a pool, so no pool is used. AddressSanitizer
+// learns these bounds from runtime/memory/block_marks.h.
 bool exact() {
 #ifdef __SANITIZE_ADDRESS__
   return false;
@@ -25,7 +25,7 @@ bool exact() {
 #endif
 }
 
-// A thread's kernels on the device, and memory for the mirrors of what its tests hand over.
+// One thread's device kernels, and the device memory that mirrors its tests' host memory.
 struct DeviceRoom {
   std::unique_ptr<MemoryResource> memory = make_device_memory(device_of_thread());
   PoolMemory pool{*memory};
@@ -60,7 +60,8 @@ class ThreadsKernels final : public kernels::Kernels {
   kernels::Kernels& all_ = *room().kernels;
 };
 
-// Pinning takes the driver long, so blocks are kept; but not from who looks for wrong accesses.
+// Keeps pinned blocks for reuse, because pinning is slow in the driver. A sanitizer's run keeps
+// none, so that accesses to freed memory are found.
 class PooledPinnedMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
@@ -68,10 +69,10 @@ class PooledPinnedMemory final : public MemoryResource {
   }
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                   Stream stream) noexcept override {
-    // A later owner's host writes must not overtake kernels that still use it.
+    // Host writes of a later owner must not overtake kernels that still use the block.
     try {
       synchronise();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): whoever reads a result is told
+    } catch (...) {  // NOLINT(bugprone-empty-catch): reading a result reports it
     }
     kept_.deallocate(pointer, bytes, tag, stream);
   }
@@ -84,7 +85,7 @@ class PooledPinnedMemory final : public MemoryResource {
   MemoryResource& kept_ = exact() ? *pinned_ : pool_;
 };
 
-// A device's own, under a pool. Tensors that name no stream are ordered on the kernels'.
+// Pooled memory of one device. Tensors without a stream are ordered on the kernels' stream.
 class PooledDeviceMemory final : public MemoryResource {
  public:
   PooledDeviceMemory() : stream_(room().kernels->stream()) {}
@@ -216,7 +217,7 @@ std::byte* Mirrored::device() const {
       device_ = Buffer(room().mirrors, std::max(bytes_, std::size_t{1}), MemoryTag::data, stream);
     DeviceBackend& backend = device_backend(DeviceType::cuda);
     backend.copy(device_.data(), from, bytes_, stream);
-    backend.synchronize(stream);  // the host's copy may change or go
+    backend.synchronize(stream);  // the caller may change or free `from` next
     newer_ = Newer::device;
   }
   return static_cast<std::byte*>(device_.data());

@@ -1,6 +1,6 @@
-// Which device the tests' kernels run on. With SHOAL_TEST_DEVICE=cuda in the environment every test
-// that asks here for its kernels uses CUDA's, on device 0; otherwise the CPU's. Link
-// shoal_test_device.
+// Chooses the device that the tests' kernels run on. With SHOAL_TEST_DEVICE=cuda in the
+// environment, tests that take their kernels from here run on CUDA device 0. Otherwise they run on
+// the CPU. Link shoal_test_device.
 #pragma once
 
 #include <cstddef>
@@ -15,35 +15,35 @@
 namespace shoal::testing {
 
 bool on_cuda();
-// The calling thread is rank `rank`: with CUDA, its kernels and memory are from here on those of
-// device rank % devices. Before it asks for any.
+// Makes the calling thread rank `rank`. With CUDA, its kernels and memory then belong to device
+// rank % devices. Call it before the thread asks for any of them.
 void use_device_of(int rank);
-// SHOAL_TEST_SANITIZE=1, for compute-sanitizer, and on the emulated GPU under AddressSanitizer:
-// allocations of exactly the bytes asked for, nothing behind tensors, each kernel once and compared
-// with nothing.
+// True with SHOAL_TEST_SANITIZE=1 (for compute-sanitizer), and on the emulated GPU under
+// AddressSanitizer. Allocations then have exactly the requested size, no padding follows a tensor,
+// and each kernel runs once, without a comparison.
 bool sanitizing();
 
-// At the top of a test that says something about the CPU only.
+// Skips a test that applies only to the CPU. Use it at the top of the test.
 #define SHOAL_CPU_ONLY(why) \
   if (::shoal::testing::on_cuda()) GTEST_SKIP() << "CPU only: " << why
 
-// CPU kernels of `threads`; or a handle on the calling thread's CUDA kernels, made at its first
-// use.
+// Returns CPU kernels with `threads` threads, or a handle on the calling thread's CUDA kernels,
+// which are created on first use.
 std::unique_ptr<kernels::Kernels> make_test_kernels(int threads = 2);
 
-// What both the test and the kernels can read: plain host memory; or pinned host memory, whose
-// tensors a test may read once synchronise() has returned.
+// Memory that the test and the kernels can both read. On the CPU it is plain host memory, with CUDA
+// pinned host memory: the test may read a tensor there after synchronise().
 std::unique_ptr<MemoryResource> make_test_memory();
 
-// Where the kernels' tensors are in earnest: plain host memory, or device memory, which a test
-// reads by way of on_host().
+// Memory of the kind that training uses: plain host memory on the CPU, or device memory, which a
+// test reads through on_host().
 std::unique_ptr<MemoryResource> make_test_device_memory();
 
-// Waits for what this thread's test kernels have queued, and throws what they report.
+// Waits for the queued work of this thread's test kernels and throws the errors they report.
 void synchronise();
-Stream test_stream();  // of this thread's kernels
+Stream test_stream();  // the stream of this thread's kernels
 
-// A tensor's elements, wherever it lies, after what this thread's kernels have queued.
+// Copy a tensor's elements on either device, after the queued work of this thread's test kernels.
 void copy_to_test(void* values, const Tensor& tensor);
 void copy_from_test(const Tensor& tensor, const void* values);
 template <class T>
@@ -60,10 +60,10 @@ void set_values(const Tensor& tensor, const std::vector<T>& values) {
   copy_from_test(tensor, values.data());
 }
 
-// The tensor itself; of one in device memory a copy, when all that is queued has been done.
+// Returns a host tensor as it is. Copies a device tensor to the host after all queued work.
 Tensor on_host(const Tensor& tensor);
 
-// A value that both the test and the kernels read where it lies: in memory of make_test_memory().
+// A value in make_test_memory(), which the test and the kernels can both read.
 template <class T>
 class Reachable {
  public:
@@ -78,8 +78,8 @@ class Reachable {
   Buffer bytes_;
 };
 
-// Bytes of a kernel test with a mirror on the device: uploaded when the device is about to use
-// them, and brought back when the host is. The base is aligned to 256 bytes on both sides.
+// Host bytes of a kernel test with a mirror on the device. They are uploaded before the device uses
+// them and brought back before the host does. Both bases are aligned to 256 bytes.
 class Mirrored {
  public:
   Mirrored(std::size_t bytes, std::byte fill);
@@ -89,9 +89,9 @@ class Mirrored {
   Mirrored& operator=(Mirrored&&) = default;
 
   std::size_t size() const { return bytes_; }
-  std::byte* host() const;    // taken to be written there
-  std::byte* device() const;  // taken to be written there
-  std::byte* here() const;    // where the next call runs: device() on CUDA, but for AtHost
+  std::byte* host() const;    // for writing: the host copy is then the newer one
+  std::byte* device() const;  // for writing: the device copy is then the newer one
+  std::byte* here() const;    // device() on CUDA unless an AtHost lives; else host()
 
  private:
   enum class Newer { host, device };
@@ -101,7 +101,7 @@ class Mirrored {
   mutable Newer newer_ = Newer::host;
 };
 
-// While it lives, what tests hand over lies where `kernels` (or the host's) can use it.
+// While it lives, the tests' arguments are placed where `kernels` (or the host's) can use them.
 class At {
  public:
   explicit At(Device device);
@@ -113,7 +113,7 @@ class At {
  private:
   Device previous_;
 };
-Device here();  // where the next call runs
+Device here();  // the device of the next call
 
 // A plain value that kernels read through a pointer.
 template <class T>

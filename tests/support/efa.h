@@ -1,12 +1,12 @@
-// Gives this process, and those it forks, the EFA that is none (support/efa_provider). Call it
-// before libfabric is first used; link shoal_test_efa.
+// Makes this process and its children use the simulated EFA (support/efa_provider). Call it before
+// libfabric is first used. Link shoal_test_efa.
 #pragma once
 
 #include <cstdlib>
 
 namespace shoal::test {
 
-// interfaces: one card for each, "lo,lo" has two.
+// `interfaces` lists one interface for each card: "lo,lo" makes two cards.
 inline void use_efa_provider(const char* interfaces = "lo") {
   ::setenv("FI_PROVIDER_PATH", SHOAL_TEST_EFA_DIRECTORY, 1);
   ::setenv("SHOAL_TEST_EFA_INTERFACES", interfaces, 1);

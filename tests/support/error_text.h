@@ -1,4 +1,4 @@
-// What a call threw, as users read it.
+// The error texts that users read.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace shoal::test {
 
-// Of the Error that `body` throws; of another exception nothing is caught.
+// Runs `body` and returns the text of the Error it throws. Other exceptions pass through.
 inline std::string error_text(const std::function<void()>& body) {
   try {
     body();

@@ -20,7 +20,7 @@ struct Failure {
 };
 
 std::mutex mutex;
-std::atomic<int> count{0};  // of failures: what no test breaks costs nothing
+std::atomic<int> count{0};  // number of failing paths; 0 makes the checks cheap
 std::map<std::string, Failure>& failures() {
   static std::map<std::string, Failure> all;
   return all;
@@ -36,7 +36,7 @@ bool fails(const char* path) {
   return true;
 }
 
-// A name in the open directory.
+// Tests a name relative to an open directory.
 bool fails(int directory, const char* name) {
   if (count == 0 || name == nullptr) return false;
   if (directory == AT_FDCWD || name[0] == '/') return fails(name);
@@ -52,7 +52,7 @@ Function real(const char* name) {
 }
 
 mode_t mode_of(int flags, va_list rest) {
-  // mode_t is promoted to unsigned.
+  // va_arg needs the promoted type of mode_t.
   return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0;
 }
 
@@ -79,7 +79,7 @@ int FailingPath::calls() const {
 
 }  // namespace shoal::test
 
-// The executable's definitions come before those of libc, for shared libraries too.
+// Definitions in the executable take precedence over libc's, for shared libraries too.
 extern "C" {
 
 int open(const char* path, int flags, ...) {

@@ -1,4 +1,4 @@
-// A port for a server that a test starts in another process, which cannot be asked for port 0.
+// Finds a port for a server that a test starts in another process, where port 0 cannot be used.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 
 namespace shoal::testing {
 
-// The first of `count` ports in a row where a server can listen on 127.0.0.1. No other test gets
-// them before this process has ended: a name of this host's, held by an open socket, says whose
-// each is. They lie below the ports that the kernel gives to clients, since one of those stays
-// taken for a minute after its connection: thousands are, while the suite runs.
+// Returns the first of `count` consecutive ports on which a server can listen on 127.0.0.1. No
+// other test gets them before this process ends: for each port an open socket holds a name that is
+// unique on this host. The ports lie below the kernel's ephemeral range, because a client's port
+// stays taken for a minute after its connection, and the suite opens thousands.
 inline int free_ports(int count) {
   int first_ephemeral = 32768;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_ephemeral;
@@ -29,7 +29,7 @@ inline int free_ports(int count) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     const std::string text = "shoal-test-port-" + std::to_string(port);
-    std::copy(text.begin(), text.end(), name.sun_path + 1);  // abstract: no file
+    std::copy(text.begin(), text.end(), name.sun_path + 1);  // abstract: creates no file
     held = socket_of(AF_UNIX);
     if (::bind(held, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) return false;
     sockaddr_in address{};

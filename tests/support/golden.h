@@ -1,4 +1,4 @@
-// Golden files and real data for tests, and the comparison that house rule 11 asks for.
+// Golden files and real data for tests, and the comparison that house rule 11 requires.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,16 @@
 
 namespace shoal::testing {
 
-// The path of tests/golden/RELATIVE; throws not_found when there is no such file or folder, since
-// golden files are committed.
+// Returns the path of tests/golden/RELATIVE. Golden files are committed, so a missing file or
+// folder throws not_found.
 std::string golden_path(std::string_view relative);
 
-// The path of ../shared/data/NAME beside the source tree, or nothing: such data are optional.
+// Returns the path of ../shared/data/NAME beside the source tree, or nothing, because that data is
+// optional.
 std::optional<std::string> shared_data(std::string_view name);
 
-// At the top of a test: `SHOAL_SHARED_DATA_OR_SKIP(path, "gpt2-merges.txt");` declares the path.
+// Skips the test if the data is missing. `SHOAL_SHARED_DATA_OR_SKIP(path, "gpt2-merges.txt");` at
+// the top of a test declares `path`.
 #define SHOAL_SHARED_DATA_OR_SKIP(path, name)                      \
   const auto path##_found = ::shoal::testing::shared_data(name);   \
   if (!path##_found) GTEST_SKIP() << "no ../shared/data/" << name; \

@@ -1,4 +1,4 @@
-// The golden files say what they claim, read by Shoal's own reader: what other tests rest on.
+// Checks with Shoal's own reader that the golden files, which other tests rely on, are consistent.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -20,7 +20,8 @@ double at(const Tensor& tensor, std::int64_t i) {
   return tensor.const_data<float>()[index];
 }
 
-// The loss by its definition: labels shifted by one, -100 ignored, mean over valid targets.
+// Computes the loss by its definition: labels shifted by one, -100 ignored, mean over valid
+// targets.
 double causal_loss(const Tensor& logits, const Tensor& labels) {
   const std::int64_t batch = logits.shape()[0], length = logits.shape()[1];
   const std::int64_t vocabulary = logits.shape()[2];
@@ -94,7 +95,7 @@ TEST_P(GoldenGpt2, EveryParameterHasGradientAndFinalValueOfItsShape) {
   }
 }
 
-// So a bf16 implementation as good as PyTorch's passes with the tolerance that tests use.
+// So an implementation of bf16 as accurate as PyTorch's meets the tolerance of the other tests.
 TEST_P(GoldenGpt2, PyTorchsBf16IsWithinTheToleranceOfFloat64) {
   const auto f32 = open("case_f32.safetensors");
   const auto bf16 = open("case_bf16.safetensors");

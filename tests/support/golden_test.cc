@@ -66,13 +66,13 @@ TEST(Golden, DtypesMayDifferShapesAndNansMayNot) {
   EXPECT_THROW(close_in_norm("x", view_of(integers), view_of(f32), 1), Error);
 }
 
-TEST(Golden, CloseRelative) {
+TEST(Golden, CloseRelativeComparesWithTheExpectedValue) {
   EXPECT_TRUE(close_relative("loss", 5.00004, 5, 1e-5));
   EXPECT_FALSE(close_relative("loss", 5.0001, 5, 1e-5));
   EXPECT_FALSE(close_relative("loss", std::nan(""), 5, 1e-5));
 }
 
-TEST(Golden, GlobalNormJoinsTensors) {
+TEST(Golden, GlobalNormCoversAllTensors) {
   const std::array<float, 1> three{3};
   const std::array<bfloat16, 1> four{bfloat16(4)};
   EXPECT_DOUBLE_EQ(global_norm_of({view_of(three), view_of(four)}), 5);

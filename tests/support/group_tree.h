@@ -1,4 +1,4 @@
-// A tree that looks like /proc and /sys/fs/cgroup to one process.
+// A directory tree that looks like /proc and /sys/fs/cgroup to one process.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@ namespace shoal::testing {
 
 class GroupTree {
  public:
-  // The lines of /proc/self/mountinfo for one mount of each version, as a host has them.
+  // Lines of /proc/self/mountinfo for one cgroup mount of each version, as a host has them.
   static std::string version2(const std::string& root = "/") {
     return "31 23 0:28 " + root + " /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
   }

@@ -1,4 +1,4 @@
-// Cards that a rank of another build, or a stranger, might leave in the store.
+// Cards that a rank of another build, or a foreign process, might leave in the store.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace shoal::test {
 
-// None of them is a card of more than one field.
+// None of them is valid as a card with more than one field.
 inline std::vector<std::string> hostile_cards() {
   using namespace std::string_literals;
   return {"",
@@ -38,7 +38,7 @@ inline std::vector<std::string> hostile_cards() {
           std::string(100'000, '\n')};
 }
 
-// What is read at a key that ends so is `card`.
+// A store that returns `card` for every key that ends with `end`.
 class PlantedStore final : public ForwardingStore {
  public:
   PlantedStore(Store& store, std::string end, std::string card)
@@ -51,7 +51,7 @@ class PlantedStore final : public ForwardingStore {
   const std::string end_, card_;
 };
 
-// What `body` throws; code internal and "nothing" where it throws nothing.
+// Returns the Error that `body` throws, or an internal error "nothing" if it throws none.
 template <typename Body>
 Error error_from(const Body& body) {
   try {
@@ -64,7 +64,7 @@ Error error_from(const Body& body) {
   return {ErrorCode::internal, "nothing"};
 }
 
-// The card, cut so that a message about it stays short.
+// The card, shortened for a failure message.
 inline std::string shown(const std::string& card) {
   return fmt::format("{} bytes: {}", card.size(), card.substr(0, 200));
 }

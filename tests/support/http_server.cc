@@ -18,7 +18,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// More bytes into `buffer`; false at the end of the connection.
+// Appends received bytes to `buffer`. Returns false at the end of the connection.
 bool receive(int socket, std::string& buffer) {
   char block[65536];
   const ssize_t count = ::recv(socket, block, sizeof block, 0);
@@ -37,7 +37,7 @@ bool send_all(int socket, const char* data, std::size_t size) {
   return true;
 }
 
-// The next request of the connection; what follows it stays in `buffer`.
+// Reads the connection's next request. Bytes after it stay in `buffer`.
 bool read_request(int socket, std::string& buffer, ServedRequest& request) {
   std::size_t end = 0;
   while ((end = buffer.find("\r\n\r\n")) == std::string::npos)
@@ -109,7 +109,7 @@ struct HttpServer::State {
   }
 
   Handler handler;
-  LoopbackListener listener;  // the last: its threads use what stands above
+  LoopbackListener listener;  // last: its threads use the members above
 };
 
 HttpServer::HttpServer(Handler handler) : state_(std::make_unique<State>(std::move(handler))) {}

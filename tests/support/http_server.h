@@ -1,5 +1,5 @@
-// An HTTP/1.1 server on loopback that can misbehave byte by byte: answer late, stop anywhere, close
-// without a word. A library's server cannot be made to do that. Link shoal_test_http.
+// An HTTP/1.1 server on loopback that can misbehave at any byte: it can answer late, stop anywhere
+// or close the connection early. An ordinary server library cannot do that. Link shoal_test_http.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ struct ServedReply {
   std::int64_t cut_after = -1;  // bytes sent, headers included, before the connection closes
 };
 
-// `handler` is called by several threads, one a connection. Going away closes all connections.
+// Calls `handler` from several threads, one for each connection. The destructor closes all
+// connections.
 class HttpServer {
  public:
   using Handler = std::function<ServedReply(const ServedRequest& request)>;
@@ -48,7 +49,7 @@ class HttpServer {
   std::unique_ptr<State> state_;
 };
 
-// The bytes of a reply, as the server sends them.
+// The bytes of a reply as the server sends them.
 std::string wire_bytes(const ServedRequest& request, const ServedReply& reply);
 
 }  // namespace shoal::test

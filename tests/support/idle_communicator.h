@@ -1,5 +1,5 @@
-// A rank whose peers are not there: nothing is moved, and whether what it began is done is the
-// test's to say. For what hangs on when operations end, in one thread.
+// A rank without peers. Its operations move no data, and the test decides when they are done. It
+// lets one thread test code that depends on when operations end.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ class IdleCommunicator final : public collectives::BackendCommunicator {
  public:
   using WorkPtr = collectives::WorkPtr;
 
-  // `done` is asked by each Work::test(). Both outlive the Communicator.
+  // Each Work::test() calls `done`. `done` and `memory` must outlive the Communicator.
   IdleCommunicator(int rank, int size, MemoryResource& memory, const std::function<bool()>& done)
       : rank_(rank), size_(size), memory_(memory), done_(done) {}
 
@@ -27,7 +27,8 @@ class IdleCommunicator final : public collectives::BackendCommunicator {
   collectives::CommunicatorStatistics statistics() const override { return {}; }
   double deadline_seconds() const override { return 1; }
   DeviceType device_type() const override { return memory_.device().type; }
-  // Color 0 is the others' too, any other one its own alone, as those of a mesh's last rank are.
+  // Color 0 keeps all ranks. Any other color has only this rank, as in the groups of a mesh's last
+  // rank.
   std::unique_ptr<Communicator> split(int color, int) override {
     if (color < 0) return nullptr;
     return color == 0 ? std::make_unique<IdleCommunicator>(rank_, size_, memory_, done_)

@@ -1,4 +1,4 @@
-// What is given less to do where the GPU is emulated (support/emulated_gpu).
+// Tells whether a test should do less because the GPU is emulated (support/emulated_gpu).
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,8 @@
 
 namespace shoal::testing {
 
-// The emulated GPU takes a thousand times as long as a real one; SHOAL_TEST_FULL gives it the time.
+// The emulated GPU is about a thousand times slower than a real one. SHOAL_TEST_FULL runs
+// everything anyway.
 inline bool has_little_time() {
   const DeviceBackend& cuda = device_backend(DeviceType::cuda);
   return cuda.count() > 0 && cuda.describe(Device::cuda(0)).starts_with("Emulated") &&

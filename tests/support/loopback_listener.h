@@ -1,4 +1,4 @@
-// A socket on 127.0.0.1 whose connections are served by a thread each. Link shoal_test_http.
+// A socket on 127.0.0.1 that serves each connection on its own thread. Link shoal_test_http.
 #pragma once
 
 #include <functional>
@@ -8,16 +8,16 @@ namespace shoal::test {
 
 class LoopbackListener {
  public:
-  // serve(socket): on the connection's thread; the socket is closed when it returns. Throws
-  // std::runtime_error where there is no socket.
+  // Calls serve(socket) on the connection's thread and closes the socket when it returns. Throws
+  // std::runtime_error if no socket can be opened.
   explicit LoopbackListener(std::function<void(int socket)> serve);
-  // Shuts connections down and waits for their threads.
+  // Shuts the connections down and waits for their threads.
   ~LoopbackListener();
   LoopbackListener(const LoopbackListener&) = delete;
   LoopbackListener& operator=(const LoopbackListener&) = delete;
 
   int port() const;
-  int accepted() const;  // connections, so far
+  int accepted() const;  // connections so far
 
  private:
   struct State;

@@ -1,4 +1,4 @@
-// Graphs without a device that has them.
+// Graph capture without a device that supports it.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace shoal::test {
 
-// The host, but what is queued while a stream is captured is noted and run at launch.
+// The host as a device. Work queued while a stream is captured is recorded and runs at launch.
 class NotingBackend final : public DeviceBackend {
  public:
   void queue(std::function<void()> work) {
@@ -40,7 +40,9 @@ class NotingBackend final : public DeviceBackend {
     ++launched;
   }
   void destroy_graph(void*) noexcept override { ++destroyed; }
-  void synchronize(Stream) override { EXPECT_FALSE(capturing_) << "waits for what is noted"; }
+  void synchronize(Stream) override {
+    EXPECT_FALSE(capturing_) << "a captured stream cannot be waited for";
+  }
 
   int count() const override { return 1; }
   std::string describe(Device) const override { return "noting"; }
@@ -62,7 +64,7 @@ class NotingBackend final : public DeviceBackend {
   void deallocate_pinned(void*) noexcept override {}
 
   bool refuses = false;
-  int refused_begins = -1;  // counts down: the one that is refused
+  int refused_begins = -1;  // counts down to the begin_capture that is refused
   int launched = 0, destroyed = 0;
 
  private:

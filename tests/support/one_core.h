@@ -1,13 +1,14 @@
-// Ranks as threads that mostly wait for one another.
+// Restricts ranks that run as threads, and mostly wait for one another, to one core.
 #pragma once
 
 #include <sched.h>
 
 namespace shoal::test {
 
-// As long as it lives the calling thread, and the threads it starts, run on the core it is on. For
-// small models on many ranks: a rank that waits hands the core to the one it waits for, where over
-// two cores both look and yield (2.2 s of CPU instead of 6 for a layout of 8 ranks on busy cores).
+// While it lives, the calling thread and the threads it starts run on the current core. Use it for
+// small models on many ranks. A waiting rank then yields its core to the rank it waits for; on two
+// cores both ranks poll and yield (2.2 s of CPU time instead of 6 for a layout of 8 ranks on busy
+// cores).
 class OneCore {
  public:
   OneCore() {

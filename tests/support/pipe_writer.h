@@ -1,5 +1,5 @@
-// Named pipes PREFIX_0, PREFIX_1, ..., each written with the same text, as SageMaker's Pipe mode
-// does; the next one appears when the one before is through.
+// Named pipes PREFIX_0, PREFIX_1, ..., each with the same text, as in SageMaker's Pipe mode. The
+// next pipe appears when the reader has finished the one before.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class PipeWriter {
   }
   PipeWriter(const PipeWriter&) = delete;
   PipeWriter& operator=(const PipeWriter&) = delete;
-  int epochs_begun() const { return begun_; }  // that somebody opened
+  int epochs_begun() const { return begun_; }  // epochs whose pipe a reader has opened
 
  private:
   std::string path(int epoch) const { return prefix_ + "_" + std::to_string(epoch); }
@@ -52,7 +52,7 @@ class PipeWriter {
       pollfd watched{pipe, POLLOUT, 0};
       if (::poll(&watched, 1, 10) <= 0) continue;
       const ssize_t count = ::write(pipe, text_.data() + at, text_.size() - at);
-      if (count < 0) break;  // nobody reads on
+      if (count < 0) break;  // the reader has gone
       at += static_cast<std::size_t>(count);
     }
     make(epoch + 1);

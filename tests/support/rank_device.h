@@ -1,4 +1,4 @@
-// Ranks whose kernels run on the tests' device (support/device.h), and their Communicators.
+// Ranks whose kernels run on the tests' device (support/device.h), and their communicators.
 #pragma once
 
 #include <cstdlib>
@@ -12,8 +12,8 @@
 
 namespace shoal::testing {
 
-// The calling thread is this rank: it takes its device, and the options are of buffers there.
-// SHOAL_TEST_BACKEND in the environment names another backend than the options do.
+// Makes the calling thread this rank on its device, and returns the options for buffers there.
+// SHOAL_TEST_BACKEND in the environment overrides the backend in `options`.
 inline collectives::CommunicatorOptions on_test_device(
     const World& world, collectives::CommunicatorOptions options = {}) {
   use_device_of(world.rank);

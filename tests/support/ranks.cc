@@ -21,9 +21,9 @@ namespace {
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// libfabric reads some of what it does from the environment, into which the first rank to open it
-// would put this (collectives/transport/fabric/datagrams.h) while others read theirs: setenv() and
-// getenv() may not meet. As it would, for so many ranks.
+// libfabric reads settings from the environment, and the first rank to open it would set this
+// variable (collectives/transport/fabric/datagrams.h) while other ranks read theirs. setenv() and
+// getenv() must not run at once, so set the value for this many ranks in advance.
 void set_environment(int size) {
   constexpr const char* kVariable = "FI_OFI_RXD_MAX_UNACKED";
   const int window = std::clamp(512 / std::max(1, size - 1), 1, 16);
@@ -59,7 +59,7 @@ std::vector<std::exception_ptr> run_threads(int size, const RankBody& body) {
     const std::string text = problem.what();
     if (write(error_pipe, text.data(), std::min<std::size_t>(text.size(), 4000)) < 0) status = 2;
   }
-  // Not exit(): the test framework's and the sanitizers' ends belong to the parent.
+  // exit() would also run the parent's test framework and sanitizer handlers.
   fflush(nullptr);
   _exit(status);
 }
@@ -102,8 +102,8 @@ ProcessRanks::ProcessRanks(int size, const RankBody& body) : started_(now()) {
     if (pipe2(ends, O_CLOEXEC) != 0) throw_error(ErrorCode::io, "pipe");
     const pid_t pid = fork();
     if (pid == 0) {
-      // A rank may not outlive the test, however the test ends; it must also not hold the
-      // other ranks' pipes open.
+      // A rank must end with the test, however the test ends. It must also not hold the other
+      // ranks' pipes open.
       for (const Child& child : children_) close(child.error_pipe);
       close(ends[0]);
       run_child(rank, size, body, directory_, ends[1]);

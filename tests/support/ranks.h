@@ -1,5 +1,5 @@
-// Ranks for multi-rank tests: as threads of this process, or as forked processes that can be
-// killed. Both carry a World and a Store of their own kind and never outlive the test.
+// Ranks for multi-rank tests: threads of this process, or forked processes that can be killed. Each
+// rank gets a World and a Store, and none outlives the test.
 #pragma once
 
 #include <functional>
@@ -15,33 +15,33 @@ namespace shoal::test {
 
 using RankBody = std::function<void(const World& world, Store& store)>;
 
-// Runs `body` on `size` threads over one hash store; returns when all have ended, then rethrows
-// what the lowest failing rank threw. A rank's failed EXPECTs count for the test.
+// Runs `body` on `size` threads with one hash store. After all have ended it rethrows the exception
+// of the lowest failing rank. A rank's failed EXPECTs count for the test.
 void run_thread_ranks(int size, const RankBody& body);
-// The same, but hands each rank's Error text back ("" where the rank returned).
+// Does the same, but returns each rank's Error text ("" if the rank returned).
 std::vector<std::string> thread_rank_errors(int size, const RankBody& body);
 
 struct RankOutcome {
-  bool running = false;  // past the deadline; has been killed
-  int exit_status = -1;  // -1: ended by a signal
+  bool running = false;  // still running at the deadline, then killed
+  int exit_status = -1;  // -1: a signal ended it
   int signal = 0;
-  std::string error;   // what() of what the body threw
+  std::string error;   // what() of the exception from the body
   double seconds = 0;  // from start to end
 };
 
-// Forks before any thread exists: start it first in a test. A temporary directory holds a file
-// store; it goes away with the object.
+// Runs ranks as forked processes. Create it first in a test, before any thread exists. It owns a
+// temporary directory with a file store.
 class ProcessRanks {
  public:
   ProcessRanks(int size, const RankBody& body);
-  ~ProcessRanks();  // kills what still runs
+  ~ProcessRanks();  // kills ranks that still run
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;
 
   void send_signal(int rank, int signal);  // SIGKILL, SIGSTOP ...
-  // Waits until the ranks say so by say_ready(); false after `seconds`.
+  // Waits until `ranks` ranks have called say_ready(). Returns false after `seconds`.
   bool wait_until_ready(double seconds, int ranks);
-  // In a rank: counts as ready.
+  // Called by a rank: counts it as ready.
   static void say_ready(Store& store);
   std::vector<RankOutcome> wait(double seconds);
   const std::string& directory() const { return directory_; }

@@ -1,5 +1,6 @@
-// Files of the source tree that tests read or run. One source is told where the tree lies, not
-// every test: compiled once, a test then serves all checkouts (ccache; cmake/ShoalSettings.cmake).
+// Files of the source tree that tests read or run. Only source_tree.cc contains the path of the
+// tree, so compiled tests are identical in all checkouts and ccache reuses them
+// (cmake/ShoalSettings.cmake).
 #pragma once
 
 #include <string>
@@ -7,8 +8,9 @@
 
 namespace shoal::testing {
 
-// RELATIVE to the root of the source tree, "docs/guides/parallelism.md"; empty: the root. Programs
-// that run where they were not built are told the root by SHOAL_TEST_SOURCE_DIR.
+// Returns the absolute path of RELATIVE, such as "docs/guides/parallelism.md", in the source tree;
+// empty: the root. SHOAL_TEST_SOURCE_DIR gives the root to programs that run on another machine
+// than the one that built them.
 std::string source_path(std::string_view relative);
 
 }  // namespace shoal::testing

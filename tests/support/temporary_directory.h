@@ -1,4 +1,4 @@
-// A directory of a test's own, removed with everything in it.
+// A test's own directory, removed with its content.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ class TemporaryDirectory {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  int files() const {  // and directories, at its top
+  int files() const {  // files and directories at its top level
     int count = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++count;
     return count;

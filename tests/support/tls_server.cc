@@ -60,7 +60,7 @@ bool send_all(int socket, const char* data, std::size_t size) {
   return true;
 }
 
-// Both ways, until one side has ended.
+// Copies bytes in both directions until one side has ended.
 void relay(SSL* tls, int client, int server) {
   std::array<char, 16384> block{};
   for (;;) {
@@ -83,7 +83,7 @@ void relay(SSL* tls, int client, int server) {
 Certificate make_certificate(const CertificateOptions& options) {
   const Key key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
   const X509Ptr made(X509_new());
-  check(key && made, "OpenSSL makes no key");
+  check(key && made, "OpenSSL could not make a key");
   X509* const certificate = made.get();
   check(X509_set_version(certificate, 2) == 1, "its version");
   check(ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1) == 1, "its number");
@@ -119,11 +119,11 @@ struct TlsServer::State {
               SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1,
           "the server does not take it");
     SSL_CTX_clear_mode(context.get(),
-                       SSL_MODE_AUTO_RETRY);  // the other direction may have something
+                       SSL_MODE_AUTO_RETRY);  // the other direction may have data
   }
 
   void serve(int client) {
-    // A client that is gone is no reason to end, and OpenSSL writes without MSG_NOSIGNAL.
+    // A client that has gone must not end the process, and OpenSSL writes without MSG_NOSIGNAL.
     sigset_t pipe;
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
@@ -142,7 +142,7 @@ struct TlsServer::State {
   Owned<SSL_CTX, SSL_CTX_free> context{SSL_CTX_new(TLS_server_method())};
   int behind;
   std::atomic<int> handshakes{0};
-  LoopbackListener listener;  // the last: its threads use what stands above
+  LoopbackListener listener;  // last: its threads use the members above
 };
 
 TlsServer::TlsServer(const Certificate& certificate, int behind)

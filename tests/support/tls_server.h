@@ -1,5 +1,5 @@
-// TLS on loopback in front of a server that speaks none, with certificates made on the spot. Link
-// shoal_test_tls.
+// A TLS server on loopback that decrypts for a plain server behind it, with certificates made at
+// run time. Link shoal_test_tls.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace shoal::test {
 
-// Signed by itself: whoever trusts it trusts no other.
+// A self-signed certificate: a client that trusts it trusts no other.
 struct CertificateOptions {
   std::string host = "localhost";
   long begins = -3600, ends = 3600;  // seconds from now
@@ -17,7 +17,8 @@ struct Certificate {
 };
 Certificate make_certificate(const CertificateOptions& options = {});
 
-// What comes, decrypted, goes to port `behind` of 127.0.0.1, and back, a thread a connection.
+// Decrypts incoming bytes, sends them to port `behind` of 127.0.0.1, and returns the answers. Each
+// connection has its own thread.
 class TlsServer {
  public:
   TlsServer(const Certificate& certificate, int behind);
@@ -26,7 +27,7 @@ class TlsServer {
   TlsServer& operator=(const TlsServer&) = delete;
 
   std::string url() const;  // https://localhost:PORT
-  int handshakes() const;   // that succeeded, so far
+  int handshakes() const;   // successful ones so far
 
  private:
   struct State;

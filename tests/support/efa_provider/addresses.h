@@ -1,4 +1,4 @@
-// An address vector: a table of whom an endpoint may reach.
+// An address vector: the table of the peers that an endpoint may reach.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,12 @@ struct Domain;
 
 struct Addresses : fid_av {
   Domain* domain = nullptr;
-  int endpoints = 0;  // bound
+  int endpoints = 0;  // bound to this address vector
   std::vector<std::optional<Address>> table;
   std::unordered_map<Address, fi_addr_t, AddressHash> index;
 
   const Address* find(fi_addr_t index_of_peer) const;
-  // FI_ADDR_NOTAVAIL when it was never inserted.
+  // FI_ADDR_NOTAVAIL if the address was never inserted.
   fi_addr_t index_of(const Address& address) const;
 };
 

@@ -1,4 +1,4 @@
-// What stands for a network card: an IPv4 interface of this host.
+// A simulated network card: an IPv4 interface of this host.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,20 @@
 namespace shoal::test::efa {
 
 struct Card {
-  std::string domain;     // "rdmap0s6-rdm"; the number is its place among the cards
+  std::string domain;     // "rdmap0s6-rdm"; the number is the card's index
   std::string interface;  // "eth0"
   in_addr address{};
-  Address gid() const;  // of the card: no port, no key
+  Address gid() const;  // the card's address, without port and key
 };
 
-// In the order of their names: those that SHOAL_TEST_EFA_INTERFACES says (once for each mention),
-// else all that are up but loopback, else loopback.
+// Lists the cards in the order of their names: the interfaces that SHOAL_TEST_EFA_INTERFACES names
+// (one card for each mention), or else all interfaces that are up except loopback, or else
+// loopback.
 std::vector<Card> find_cards();
 
-// "fi_addr_efa://[::ffff:10.0.0.1]:4791:77", as fi_av_straddr gives it.
+// Formats an address as fi_av_straddr does: "fi_addr_efa://[::ffff:10.0.0.1]:4791:77".
 std::string text_of(const Address& address);
-// An address as fi_getinfo's node: IPv4, or IPv6 that holds one.
+// Parses the `node` argument of fi_getinfo: an IPv4 address, or an IPv6 address that maps one.
 std::optional<Address> parse_node(const char* node);
 
 }  // namespace shoal::test::efa

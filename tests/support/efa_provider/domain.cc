@@ -32,7 +32,7 @@ int register_attributes(fid* object, const fi_mr_attr* attributes, std::uint64_t
   const std::size_t length = attributes->mr_iov[0].iov_len;
   if (attributes->iface == FI_HMEM_CUDA) {
     if (!domain->hmem) return -FI_EOPNOTSUPP;
-    // The driver is asked in the thread's context.
+    // The driver answers for the calling thread's current context.
     const int wanted = attributes->device.cuda;
     if (Gpu::get().is_there()
             ? Gpu::get().device_of(base, length) != wanted || Gpu::get().current_device() != wanted
@@ -41,7 +41,7 @@ int register_attributes(fid* object, const fi_mr_attr* attributes, std::uint64_t
   } else if (attributes->iface != FI_HMEM_SYSTEM) {
     return -FI_ENOSYS;
   } else if (Gpu::get().device_of(base, length) >= 0) {
-    return -EFAULT;  // no page of the host's is there
+    return -EFAULT;  // the host maps no page there
   }
   constexpr std::uint64_t kKnown =
       FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -146,7 +146,7 @@ fi_ops only_close(int (*close)(fid*)) {
 }
 
 std::uint64_t MemoryTable::add(Memory* memory) {
-  next_ += 0x11;  // keys that are near each other are not neighbours' keys
+  next_ += 0x11;  // keys are not consecutive, so a key that is off by one is found
   by_key_[next_] = memory;
   return next_;
 }

@@ -1,6 +1,6 @@
-// A card, opened: its registered memory, its endpoints, and the lock around all of it.
+// An open card: its registered memory, its endpoints and the lock that protects them.
 //
-// Lock order: the domain's mutex is the only one.
+// Lock order: the domain's mutex is the only lock.
 #pragma once
 
 #include <condition_variable>
@@ -22,7 +22,7 @@ namespace shoal::test::efa {
 class Endpoint;
 struct Domain;
 
-// What fi_close refuses (-FI_EBUSY) while something that was opened from it is open.
+// fi_close refuses it (-FI_EBUSY) while an object that was opened from it is open.
 struct Fabric : fid_fabric {
   int domains = 0;
 };
@@ -35,16 +35,17 @@ struct Memory : fid_mr {
   bool of_gpu = false;
 };
 
-// Descriptors and keys are one number, and never used again: what is closed is known to be.
+// A descriptor and its key are the same number. Numbers are never reused, so a closed registration
+// is always recognised.
 class MemoryTable {
  public:
   std::uint64_t add(Memory* memory);
   void remove(std::uint64_t key) { by_key_.erase(key); }
-  // Registered under `key`, for that access, all of it.
+  // True if the whole range is registered under `key` for that access.
   bool covers(std::uint64_t key, std::uint64_t start, std::uint64_t bytes,
               std::uint64_t access) const;
   const Memory* find(std::uint64_t key) const;
-  // Some of it is registered as a GPU's.
+  // True if any part of the range is registered as GPU memory.
   bool touches_gpu(std::uint64_t start, std::uint64_t bytes) const;
 
  private:
@@ -54,15 +55,15 @@ class MemoryTable {
 
 struct Domain : fid_domain {
   Domain(Fabric& its_fabric, const Card& its_card, const fi_info& info);
-  ~Domain();  // ends the thread
+  ~Domain();  // ends the card's thread
 
-  // Bytes of registered memory, whoever's. `room` holds them where they are a GPU's.
+  // Access registered memory of any endpoint. `room` is the buffer for bytes that come from a GPU.
   std::span<const std::byte> read(std::uint64_t key, const std::byte* start, std::size_t bytes,
                                   std::vector<std::byte>& room) const;
   void write(std::uint64_t key, void* to, std::span<const std::byte> bytes) const;
   bool is_of_gpu(const void* start, std::size_t bytes) const;
 
-  // A thread that looks every millisecond. Under the mutex.
+  // Starts a thread that makes progress every millisecond. Called with the mutex locked.
   void start_card();
 
   Fabric& fabric;
@@ -70,11 +71,11 @@ struct Domain : fid_domain {
   Options options;
   bool direct;
   bool registers_locally;  // FI_MR_LOCAL
-  bool hmem;               // FI_HMEM was asked for
+  bool hmem;               // the user asked for FI_HMEM
   std::mutex mutex;
   MemoryTable memory;
   int children = 0;                  // queues, address vectors, endpoints, memory regions
-  std::vector<Endpoint*> endpoints;  // enabled ones
+  std::vector<Endpoint*> endpoints;  // only enabled ones
 
  private:
   void run_card();
@@ -84,7 +85,7 @@ struct Domain : fid_domain {
   std::thread thread_;
 };
 
-// For fields of call tables that are not offered.
+// Fills entries of libfabric's call tables that this provider does not implement.
 template <typename Result, typename... Arguments>
 Result not_offered(Arguments...) {
   return static_cast<Result>(-FI_ENOSYS);
@@ -93,7 +94,7 @@ int no_bind(fid*, fid*, std::uint64_t);
 int no_control(fid*, int, void*);
 int no_ops_open(fid*, const char*, std::uint64_t, void**, void*);
 
-// fi_ops of an object that can only be closed.
+// The fi_ops of an object that supports only fi_close.
 fi_ops only_close(int (*close)(fid*));
 
 }  // namespace shoal::test::efa

@@ -1,4 +1,4 @@
-// The provider by itself, in plain libfabric calls: what it says, carries, refuses and loses.
+// Tests the provider with plain libfabric calls: its attributes, transfers, refusals and losses.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -15,14 +15,14 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Event = PlainEndpoint::Event;
 
-// Two endpoints that know each other.
+// Two endpoints that have each other's address.
 struct Pair {
   explicit Pair(const fi_info* hints, std::size_t queue_entries = 256)
       : a(hints, queue_entries), b(hints, queue_entries) {
     to_b = a.insert(b.name());
     to_a = b.insert(a.name());
   }
-  // Reads both queues until `done`; false after five seconds.
+  // Reads both queues until `done`. Returns false after five seconds.
   template <typename Done>
   bool run(Done&& done) {
     const auto deadline = Clock::now() + std::chrono::seconds(5);
@@ -105,7 +105,7 @@ TEST_P(BothFabrics, WriteWithData) {
     ASSERT_TRUE(pair.run([&] { return !pair.at_a.empty() && !pair.at_b.empty(); })) << bytes;
     EXPECT_FALSE(pair.at_a[0].failed);
     EXPECT_EQ(pair.at_a[0].entry.flags, FI_RMA | FI_WRITE);
-    EXPECT_EQ(pair.at_b[0].entry.op_context, nullptr);  // took no receive
+    EXPECT_EQ(pair.at_b[0].entry.op_context, nullptr);  // consumed no receive
     EXPECT_EQ(pair.at_b[0].entry.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
     EXPECT_EQ(pair.at_b[0].entry.data, 99u);
     EXPECT_TRUE(std::equal(sent.begin(), sent.end(), got.begin() + 1));
@@ -114,7 +114,7 @@ TEST_P(BothFabrics, WriteWithData) {
   }
 }
 
-TEST_F(EfaProvider, DirectWritesTakeReceivesOfWhoIsReadyForThat) {
+TEST_F(EfaProvider, DirectWritesConsumeReceivesWithRxCqData) {
   const Info hints = make_hints("efa-direct");
   hints->mode |= FI_RX_CQ_DATA;
   Pair pair(hints.get());
@@ -126,7 +126,7 @@ TEST_F(EfaProvider, DirectWritesTakeReceivesOfWhoIsReadyForThat) {
                          pair.to_b, address_of(got.data()), fi_mr_key(to.get()), &context),
             0);
   pair.run_for(milliseconds(30));
-  EXPECT_TRUE(pair.at_a.empty() && pair.at_b.empty());  // receiver not ready
+  EXPECT_TRUE(pair.at_a.empty() && pair.at_b.empty());  // the receiver is not ready
   ASSERT_EQ(fi_recv(pair.b.endpoint.get(), got.data(), 64, fi_mr_desc(to.get()), FI_ADDR_UNSPEC,
                     &receiving),
             0);
@@ -149,7 +149,7 @@ TEST_P(BothFabrics, InjectSmallThingsSilently) {
   ASSERT_EQ(fi_inject_writedata(pair.a.endpoint.get(), sent.data(), 32, 8, pair.to_b,
                                 address_of(window.data()), fi_mr_key(target.get())),
             0);
-  sent.fill(0);  // ours again at once
+  sent.fill(0);  // the buffer may be reused at once
   ASSERT_TRUE(pair.run([&] { return pair.at_b.size() == 2; }));
   pair.run_for(milliseconds(20));
   EXPECT_TRUE(pair.at_a.empty());
@@ -157,7 +157,7 @@ TEST_P(BothFabrics, InjectSmallThingsSilently) {
   EXPECT_EQ(window[2], 3);
 }
 
-TEST_P(BothFabrics, RefuseWhatCannotBePosted) {
+TEST_P(BothFabrics, RefusePostsThatCannotSucceed) {
   const Info hints = make_hints(GetParam());
   hints->tx_attr->size = 4;
   hints->rx_attr->size = 3;
@@ -191,7 +191,7 @@ TEST_P(BothFabrics, RefuseWhatCannotBePosted) {
   EXPECT_EQ(fi_close(&pair.a.domain->fid), -FI_EBUSY);
 }
 
-TEST_P(BothFabrics, FailWritesThatReachOutsideOfWhatIsRegistered) {
+TEST_P(BothFabrics, FailWritesOutsideRegisteredMemory) {
   Pair pair(make_hints(GetParam()).get());
   std::vector<std::uint8_t> sent(100, 1), got(200, 0);
   const Region from = pair.a.reg(sent.data(), 100);
@@ -222,7 +222,7 @@ TEST_P(BothFabrics, FailWritesThatReachOutsideOfWhatIsRegistered) {
   EXPECT_EQ(std::accumulate(got.begin(), got.end(), 0), 0);
 }
 
-TEST_P(BothFabrics, FailSendsFromMemoryThatIsNotRegisteredAnyMore) {
+TEST_P(BothFabrics, FailSendsFromDeregisteredMemory) {
   Pair pair(make_hints(GetParam()).get());
   std::vector<std::uint8_t> sent(100);
   Region half = pair.a.reg(sent.data(), 50), closed = pair.a.reg(sent.data(), 100);
@@ -239,7 +239,7 @@ TEST_P(BothFabrics, FailSendsFromMemoryThatIsNotRegisteredAnyMore) {
   }
 }
 
-TEST_F(EfaProvider, DirectFailsContextsInUseTwiceAndStrangers) {
+TEST_F(EfaProvider, DirectFailsReusedContextsAndUnknownPeers) {
   Pair pair(make_hints("efa-direct").get());
   std::array<std::uint8_t, 8> bytes{};
   const Region from = pair.a.reg(bytes.data(), 8), to = pair.b.reg(bytes.data(), 8);
@@ -276,9 +276,9 @@ TEST_P(BothFabrics, LoseCompletionsThatTheQueueCannotHold) {
                        address_of(window.data()), fi_mr_key(to.get()), &context),
               0);
   if (direct()) {
-    std::this_thread::sleep_for(milliseconds(100));  // its hardware does not wait for us
+    std::this_thread::sleep_for(milliseconds(100));  // the hardware needs no polling
   } else {
-    fi_cq_data_entry none{};  // reads nothing, but lets all of them leave
+    fi_cq_data_entry none{};  // reads no entry, but makes progress, so that all messages leave
     EXPECT_EQ(fi_cq_read(a.queue.get(), &none, 0), -FI_EAGAIN);
     for (const auto end = Clock::now() + milliseconds(30); Clock::now() < end;) b.poll();
   }
@@ -303,14 +303,14 @@ TEST_P(BothFabrics, WaitForAReceiverThatIsNotReady) {
                     &receiving),
             0);
   ASSERT_TRUE(pair.run([&] { return !pair.at_a.empty() && !pair.at_b.empty(); }));
-  // And it was too small, which both learn.
+  // The receive was also too small. Both sides learn of it.
   EXPECT_TRUE(pair.at_a[0].failed && pair.at_b[0].failed);
   EXPECT_EQ(pair.at_a[0].entry.err, FI_EMSGSIZE);
   EXPECT_EQ(pair.at_b[0].entry.err, FI_ETRUNC);
   EXPECT_EQ(pair.at_b[0].entry.olen, 4u);
 }
 
-// The order in which 64 messages, or the immediate data of 64 writes, come.
+// The order in which 64 messages, or the immediate data of 64 writes, arrive.
 std::vector<std::uint64_t> order_of(const fi_info* hints, bool writes) {
   Pair pair(hints);
   std::array<std::uint64_t, 64> sent{}, got{};
@@ -341,7 +341,7 @@ std::vector<std::uint64_t> sorted(std::vector<std::uint64_t> values) {
   return values;
 }
 
-TEST_P(BothFabrics, DeliverInAnOrderOfTheSeed) {
+TEST_P(BothFabrics, DeliverInAnOrderThatTheSeedChooses) {
   std::vector<std::uint64_t> as_sent(64);
   std::iota(as_sent.begin(), as_sent.end(), 0);
   const Info hints = make_hints(GetParam());
@@ -357,16 +357,16 @@ TEST_P(BothFabrics, DeliverInAnOrderOfTheSeed) {
   }
 }
 
-TEST_F(EfaProvider, KeepsSendAfterSendForWhoAsksForIt) {
+TEST_F(EfaProvider, KeepsSendAfterSendOrderOnRequest) {
   const Info hints = make_hints("efa");
   hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
   variables_.set("SHOAL_TEST_EFA_DELAY_US", "2000");
   const auto order = order_of(hints.get(), false);
   EXPECT_TRUE(std::ranges::is_sorted(order));
-  EXPECT_FALSE(std::ranges::is_sorted(order_of(hints.get(), true)));  // writes have none
+  EXPECT_FALSE(std::ranges::is_sorted(order_of(hints.get(), true)));  // writes have no order
 }
 
-TEST_P(BothFabrics, SendAgainWhatTheWireLoses) {
+TEST_P(BothFabrics, ResendLostPackets) {
   variables_.set("SHOAL_TEST_EFA_LOSS", "100");
   variables_.set("SHOAL_TEST_EFA_DELAY_US", "200");
   Pair pair(make_hints(GetParam()).get());
@@ -417,7 +417,7 @@ TEST_P(BothFabrics, CompleteNothingOnceDeaf) {
   EXPECT_EQ(count_events(milliseconds(150)), 0);
 }
 
-TEST_P(BothFabrics, ProgressAsTheySay) {
+TEST_P(BothFabrics, MakeProgressAsTheirAttributesSay) {
   PlainEndpoint a(make_hints(GetParam()).get()), b(make_hints(GetParam()).get());
   const fi_addr_t to_b = a.insert(b.name());
   b.insert(a.name());
@@ -427,7 +427,7 @@ TEST_P(BothFabrics, ProgressAsTheySay) {
   ASSERT_EQ(fi_write(a.endpoint.get(), bytes.data(), 8, fi_mr_desc(from.get()), to_b,
                      address_of(window.data()), fi_mr_key(to.get()), &context),
             0);
-  // b does not look.
+  // Endpoint b does not poll.
   bool written = false;
   for (const auto end = Clock::now() + milliseconds(60); Clock::now() < end;)
     written |= a.poll().has_value();
@@ -439,16 +439,16 @@ TEST_P(BothFabrics, ProgressAsTheySay) {
   EXPECT_TRUE(written);
 }
 
-// Without an emulated GPU host memory that was registered so stands for a device's.
-TEST_F(EfaProvider, ReachesDeviceMemoryThatIsRegisteredAsSuch) {
+// Without an emulated GPU, host memory registered as device memory stands in for a GPU's.
+TEST_F(EfaProvider, ReachesRegisteredDeviceMemory) {
   Info hints = make_hints("efa");
   hints->caps |= FI_HMEM;
   hints->domain_attr->mr_mode |= FI_MR_HMEM;
-  EXPECT_FALSE(ask(hints.get())) << "not offered";
+  EXPECT_FALSE(ask(hints.get())) << "FI_HMEM is not offered";
   variables_.set("SHOAL_TEST_EFA_HMEM", "p2p");
   EXPECT_EQ(ask(hints.get())->domain_attr->mr_mode & (FI_MR_HMEM | FI_MR_LOCAL), FI_MR_HMEM);
   hints->domain_attr->mr_mode &= ~FI_MR_HMEM;
-  EXPECT_FALSE(ask(hints.get())) << "who is not ready to register it";
+  EXPECT_FALSE(ask(hints.get())) << "the hints lack FI_MR_HMEM";
   hints->domain_attr->mr_mode |= FI_MR_HMEM;
 
   Pair pair(hints.get());
@@ -478,13 +478,14 @@ TEST_F(EfaProvider, ReachesDeviceMemoryThatIsRegisteredAsSuch) {
     EXPECT_TRUE(pair.run([&] { return !pair.at_a.empty(); }));
     return !pair.at_a.empty() && !pair.at_a.front().failed;
   };
-  EXPECT_FALSE(write(nullptr)) << "no descriptor, though this fabric wants none for the host's";
+  EXPECT_FALSE(write(nullptr))
+      << "device memory needs a descriptor even where host memory needs none";
   EXPECT_TRUE(write(fi_mr_desc(region.get())));
   EXPECT_EQ(to, from);
 
   Pair plain(make_hints("efa").get());
   EXPECT_EQ(fi_mr_regattr(plain.a.domain.get(), &attributes, 0, &raw), -FI_EOPNOTSUPP)
-      << "a domain without FI_HMEM";
+      << "the domain was opened without FI_HMEM";
 }
 
 }  // namespace

@@ -13,12 +13,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What the next fragment is drawn from: so many operations, so many fragments of each.
+// The next fragment is chosen at random among this many operations and fragments of each.
 constexpr std::size_t kOperationsAhead = 16, kFragmentsAhead = 16;
 constexpr int kFragmentsInOneProgress = 64;
 constexpr std::size_t kResponsesInOnePacket = 512;
 constexpr auto kLongestGoodbye = milliseconds(100);
-// Of libfabric 2 (rdma/fi_endpoint.h); 1.17 has no name for them, but its users may ask.
+// Option numbers of libfabric 2 (rdma/fi_endpoint.h). 1.17 does not name them, but its users may
+// pass them.
 constexpr int kOptionCudaPermitted = 10, kOptionSharedMemory = 11;
 constexpr int kOptionLargestMessage = 12, kOptionLargestWrite = 14, kOptionInjectMessage = 16,
               kOptionInjectWrite = 18;
@@ -36,13 +37,13 @@ int error_of(Status status) {
   }
 }
 
-// Addresses travel as numbers, as fi_rma(3) has it.
+// Addresses travel as integers, as fi_rma(3) specifies.
 void* as_pointer(std::uint64_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr)
 }
 
-// FI_CONTEXT2 gives the provider eight words of the user's while an operation is in flight. We
-// use them, so that a context which is too small, or used twice, is found.
+// FI_CONTEXT2 lends the provider eight words of the user's context while an operation is in flight.
+// Writing to all of them exposes a context that is too small or used twice.
 void stamp(void* context, std::uint64_t operation) {
   const fi_context2 stamped{{as_pointer(operation), nullptr, nullptr, nullptr, nullptr, nullptr,
                              nullptr, as_pointer(~operation)}};
@@ -112,7 +113,7 @@ void Endpoint::close() {
   const auto deadline = Clock::now() + kLongestGoodbye;
   do {
     {
-      const std::lock_guard lock(domain.mutex);  // the card's thread may be at it
+      const std::lock_guard lock(domain.mutex);  // the card's thread may be using it
       closing_ = true;
       if (!enabled_ || deaf()) return;
       progress();
@@ -159,7 +160,8 @@ bool Endpoint::local_memory_is_registered(const void* descriptor, const void* st
   return domain.memory.covers(number(descriptor), number(start), bytes, access);
 }
 
-// What a card that reaches the device grants: that it must, and that no CUDA call is made for it.
+// Accepts the options of a card that reaches device memory: it must do so, and it makes no CUDA
+// call.
 int Endpoint::set_option(int name, const void* value, std::size_t bytes) const {
   if (enabled_) return -FI_EOPBADSTATE;
   const bool reaches = domain.hmem && offered_hmem() == Hmem::p2p;
@@ -296,7 +298,7 @@ void Endpoint::on_fragment(Peer& from, PacketKind kind, const FragmentHeader& he
 
 Status Endpoint::place(const Peer& from, const FragmentHeader& header,
                        std::span<const std::byte> bytes) {
-  // The device knows only whom the target's address vector knows.
+  // The device accepts packets only from peers in the target's address vector.
   if (direct_ && addresses_->index_of(from.address) == FI_ADDR_NOTAVAIL)
     return Status::unknown_peer;
   if (header.total == 0) return Status::ok;
@@ -410,21 +412,22 @@ void Endpoint::send_responses() {
 }
 
 void Endpoint::send_fragments() {
-  // Who cannot send now (its peer's window is full) is passed over until the next progress.
+  // An operation that cannot send now, because its peer's window is full, waits for the next
+  // progress.
   std::vector<Sending*> able = with_fragments_;
   for (int sent = 0; sent < kFragmentsInOneProgress && !able.empty();) {
     const std::size_t chosen = link_.random()() % std::min(able.size(), kOperationsAhead);
     Sending* const sending = able[chosen];
     if (send_fragment(*sending)) {
       ++sent;
-      // A failed operation is gone already.
+      // A failed operation has already been removed.
       if (std::ranges::find(with_fragments_, sending) != with_fragments_.end()) continue;
     }
     able.erase(able.begin() + static_cast<std::ptrdiff_t>(chosen));
   }
 }
 
-// True when the operation has moved; leaves with_fragments_ with its last fragment.
+// Returns true if the operation sent a fragment. After its last one it leaves with_fragments_.
 bool Endpoint::send_fragment(Sending& sending) {
   const Post& post = sending.post;
   const std::size_t largest =
@@ -469,7 +472,7 @@ void Endpoint::finish(std::uint64_t operation, Status status) {
   if (direct_ && post.context && status == Status::ok && !has_stamp(post.context, operation))
     status = Status::invalid_local_key;
   const bool wanted = !selective_transmit_ || (post.flags & FI_COMPLETION) != 0;
-  // Neither a message's nor a write's injection leaves a trace, unless it fails.
+  // An injected message or write produces no completion unless it fails.
   const bool silent = (post.flags & FI_INJECT) != 0 && !post.context;
   if (closing_ || (status == Status::ok && (!wanted || silent))) return;
   Completed completed{.failed = status != Status::ok};

@@ -1,8 +1,9 @@
-// An endpoint: what its user has posted, what has come for it, and when each is finished. Its
-// libfabric call tables are in endpoint_calls.cc.
+// An endpoint: the operations that its user has posted and the packets that have arrived for it.
+// Its libfabric call tables are in endpoint_calls.cc.
 //
-// A message or write is finished when its receiver says so: a message once a posted receive took it
-// (until then the receiver is "not ready" and it waits), a write once all its bytes are in place.
+// A message or write completes when its receiver confirms it. A message is confirmed once a posted
+// receive took it; until then the receiver is "not ready" and the message waits. A write is
+// confirmed once all its bytes are in place.
 #pragma once
 
 #include <array>
@@ -27,14 +28,14 @@ namespace shoal::test::efa {
 struct Addresses;
 struct Domain;
 
-// One send or write, as its user posts it.
+// One send or write, as posted.
 struct Post {
   PacketKind kind = PacketKind::message;
   const void* bytes = nullptr;
   std::size_t total = 0;
   void* descriptor = nullptr;
   fi_addr_t to = FI_ADDR_UNSPEC;
-  std::uint64_t address = 0, key = 0;  // write
+  std::uint64_t address = 0, key = 0;  // for writes
   std::optional<std::uint64_t> data;   // immediate
   void* context = nullptr;
   std::uint64_t flags = 0;  // FI_INJECT, FI_COMPLETION
@@ -47,23 +48,23 @@ class Endpoint : public fid_ep {
 
   int bind(fid_t object, std::uint64_t flags);
   int enable();
-  // Waits until what we said has been heard, a tenth of a second at most.
+  // Waits until peers have acknowledged all packets, for at most a tenth of a second.
   void close();
   int name(void* buffer, std::size_t* bytes) const;
   int option(int name, void* value, std::size_t* bytes) const;
   int set_option(int name, const void* value, std::size_t bytes) const;
   std::uint64_t default_flags() const { return default_flags_; }
 
-  // 0 or a negative error: EAGAIN, EINVAL, EMSGSIZE, EOPBADSTATE.
+  // Returns 0 or a negative error: EAGAIN, EINVAL, EMSGSIZE, EOPBADSTATE.
   ssize_t post(const Post& wanted);
   ssize_t post_receive(void* buffer, std::size_t bytes, void* descriptor, void* context);
   ssize_t cancel(void* context);
 
-  // Everything happens here: on reading a queue (efa), or each millisecond too (efa-direct).
-  // Under the domain's mutex.
+  // Does all of the endpoint's work: when a queue is read (efa), and each millisecond as well
+  // (efa-direct). Called with the domain's mutex locked.
   void progress();
-  // What the card does each millisecond by itself: all of that (efa-direct), or no more than to
-  // send again what was lost (efa).
+  // The card's own work each millisecond: all of progress() (efa-direct), or only the repetition of
+  // lost packets (efa).
   void progress_of_the_card();
 
   Domain& domain;
@@ -75,7 +76,7 @@ class Endpoint : public fid_ep {
     Peer* peer = nullptr;
     std::array<std::byte, kInjectBytes> injected{};
     std::uint32_t number = 0;
-    std::uint64_t next = 0;            // offset of what is not yet in `ahead`
+    std::uint64_t next = 0;            // offset of the first byte that is not yet in `ahead`
     std::vector<std::uint64_t> ahead;  // offsets of fragments that may leave next
     bool has_fragments() const { return !ahead.empty() || next < post.total; }
   };
@@ -85,18 +86,18 @@ class Endpoint : public fid_ep {
     void* descriptor = nullptr;
     void* context = nullptr;
   };
-  struct Arriving {  // a message or write of which some fragments have come
+  struct Arriving {  // a message or write with some fragments still missing
     std::uint64_t come = 0;
     Status status = Status::ok;
     std::vector<std::byte> bytes;  // message
   };
-  struct Arrived {  // all of it has come; waits for a posted receive
+  struct Arrived {  // a complete message or write that waits for a posted receive
     Peer* from = nullptr;
     FragmentHeader header;
     PacketKind kind = PacketKind::message;
     std::vector<std::byte> bytes;  // message
   };
-  struct Order {  // send-after-send
+  struct Order {  // for send-after-send
     std::uint32_t next = 0;
     std::unordered_map<std::uint32_t, Arrived> early;
   };

@@ -1,4 +1,4 @@
-// libfabric's call tables of an endpoint.
+// libfabric's call tables for an endpoint.
 #include <mutex>
 #include <system_error>
 

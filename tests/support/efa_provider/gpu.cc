@@ -7,7 +7,7 @@
 namespace shoal::test::efa {
 namespace {
 
-// As libfabric finds CUDA: by name, in what the program has loaded.
+// Finds a function by name in the loaded program, as libfabric finds CUDA.
 template <typename Function>
 void find(Function& function, const char* name) {
   function = reinterpret_cast<Function>(::dlsym(RTLD_DEFAULT, name));

@@ -1,6 +1,6 @@
-// The memory of a GPU as a card reaches it by itself (GPUDirect RDMA): not through addresses of the
-// host, and in no order with any stream. Where the program has an emulated GPU that does it;
-// elsewhere host memory that was registered as a device's stands for it.
+// Reaches GPU memory as a card does with GPUDirect RDMA: not through host addresses, and in no
+// order with any stream. If the program has an emulated GPU, it provides the memory. Otherwise host
+// memory registered as device memory stands in for it.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ class Gpu {
   static const Gpu& get();
 
   bool is_there() const { return device_of_ != nullptr; }
-  // The device that has all of it as memory of cudaMalloc; -1: none.
+  // The device whose cudaMalloc memory contains the whole range; -1: none.
   int device_of(const void* begin, std::size_t bytes) const {
     return device_of_ ? device_of_(begin, bytes) : -1;
   }
   int current_device() const { return current_device_ ? current_device_() : 0; }
-  // What is there now.
+  // Reads the current bytes.
   void read(std::byte* to, const void* from, std::size_t bytes) const;
-  // Device work sees it once somebody has flushed it.
+  // Device work sees the bytes only after a flush.
   void write(void* to, std::span<const std::byte> bytes) const;
 
  private:

@@ -23,7 +23,7 @@ struct FreeInfo {
 };
 using Info = std::unique_ptr<fi_info, FreeInfo>;
 
-// One card as one fabric, before anybody's hints. Null when memory is out.
+// Describes one card as one fabric, before the hints are applied. Null if memory is exhausted.
 Info make_info(const Card& card, bool direct) {
   Info info(fi_allocinfo());
   if (!info) return nullptr;
@@ -61,7 +61,7 @@ Info make_info(const Card& card, bool direct) {
   domain.name = ::strdup(card.domain.c_str());
   domain.threading = FI_THREAD_SAFE;
   domain.control_progress = domain.data_progress = direct ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
-  domain.resource_mgmt = FI_RM_ENABLED;  // a sender waits for its receiver; queues overrun still
+  domain.resource_mgmt = FI_RM_ENABLED;  // senders wait for receivers; queues can overrun
   domain.av_type = FI_AV_TABLE;
   domain.mr_mode = kRegistration | (direct ? FI_MR_LOCAL : 0);
   domain.mr_key_size = sizeof(std::uint32_t);
@@ -120,13 +120,14 @@ bool domain_suits(const fi_info& hints, const fi_info& info) {
   if (too_idle(wanted->control_progress, offered.control_progress) ||
       too_idle(wanted->data_progress, offered.data_progress))
     return false;
-  // FI_MR_BASIC is the old name of our three; what a provider needs, its user must be ready for.
+  // FI_MR_BASIC is the old name of our three modes. The user must support every mode that a
+  // provider requires.
   const int ready_for = wanted->mr_mode | (wanted->mr_mode == FI_MR_BASIC ? kRegistration : 0);
   return (offered.mr_mode & ~ready_for) == 0;
 }
 
 bool suits(const fi_info& hints, const fi_info& info) {
-  // FI_TAGGED, FI_FENCE, FI_RMA_EVENT, reads
+  // Among the unsupported capabilities are FI_TAGGED, FI_FENCE, FI_RMA_EVENT and reads.
   const bool with_hmem = offered_hmem() != Hmem::none;
   if (offers_less(hints.caps, kCaps | (with_hmem ? FI_HMEM : 0))) return false;
   if ((hints.caps & FI_HMEM) != 0 &&
@@ -138,7 +139,7 @@ bool suits(const fi_info& hints, const fi_info& info) {
   return attributes_suit(hints, info) && domain_suits(hints, info);
 }
 
-// Narrows what is offered to what was asked for.
+// Restricts the offer to the requested features.
 void adapt(const fi_info& hints, fi_info& info) {
   if (hints.caps != 0) {
     info.caps = hints.caps | kDomainCaps;
@@ -151,7 +152,7 @@ void adapt(const fi_info& hints, fi_info& info) {
     info.rx_attr->caps &= info.caps;
   }
   if (is_direct(info)) {
-    // A write with data takes a posted receive where its user is ready for that.
+    // A write with data consumes a posted receive if its user asked for FI_RX_CQ_DATA.
     info.mode |= hints.mode & FI_RX_CQ_DATA;
     info.rx_attr->mode |= hints.mode & FI_RX_CQ_DATA;
     if ((info.caps & FI_RMA) == 0) info.ep_attr->max_msg_size = kLargestPacket;
@@ -184,7 +185,7 @@ int get_info(std::uint32_t version, const char* node, const char* service, std::
   if (place && service) place->qpn = static_cast<std::uint16_t>(std::atoi(service));
   Info head;
   fi_info* tail = nullptr;
-  // efa-direct comes first, as in libfabric: who can use it gets it.
+  // efa-direct comes first, as in libfabric, so that a user who supports it gets it.
   const std::string only = wanted_fabric();
   for (const bool direct : {true, false}) {
     if (!only.empty() && only != (direct ? kDirectFabricName : kFabricName)) continue;

@@ -1,4 +1,4 @@
-// What the provider says of itself: fi_getinfo.
+// The provider's answers to fi_getinfo.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ inline bool is_direct(const fi_info& info) {
          std::string_view(info.fabric_attr->name) == kDirectFabricName;
 }
 
-// fi_provider::getinfo.
+// Implements fi_provider::getinfo.
 int get_info(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
              const fi_info* hints, fi_info** info);
 

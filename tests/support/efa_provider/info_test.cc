@@ -1,4 +1,4 @@
-// The provider by itself: which fabrics and cards it offers, and to whom.
+// Tests which fabrics and cards the provider offers, and for which hints.
 #include <array>
 #include <set>
 #include <string>
@@ -10,11 +10,11 @@
 namespace shoal::test {
 namespace {
 
-TEST_F(EfaProvider, SaysWhatEfaSays) {
+TEST_F(EfaProvider, HasTheAttributesOfEfa) {
   const Info hints = make_hints();
   const Info list = ask(hints.get());
   ASSERT_TRUE(list && list->next && !list->next->next);
-  const fi_info& direct = *list;  // who can use it gets it first
+  const fi_info& direct = *list;  // users that support it get it first
   const fi_info& plain = *list->next;
   EXPECT_STREQ(direct.fabric_attr->name, "efa-direct");
   EXPECT_STREQ(plain.fabric_attr->name, "efa");
@@ -40,7 +40,7 @@ TEST_F(EfaProvider, SaysWhatEfaSays) {
 
   const PlainEndpoint opened(make_hints("efa-direct").get());
   std::size_t limit = 0, length = sizeof limit;
-  constexpr int kLargestMessage = 12;  // FI_OPT_MAX_MSG_SIZE of libfabric 2
+  constexpr int kLargestMessage = 12;  // FI_OPT_MAX_MSG_SIZE in libfabric 2
   ASSERT_EQ(fi_getopt(&opened.endpoint->fid, FI_OPT_ENDPOINT, kLargestMessage, &limit, &length), 0);
   EXPECT_EQ(limit, 8760u);
   std::array<char, 80> text{};
@@ -49,7 +49,7 @@ TEST_F(EfaProvider, SaysWhatEfaSays) {
   EXPECT_TRUE(std::string(text.data()).starts_with("fi_addr_efa://[::ffff:127.0.0.1]:"));
 }
 
-TEST_F(EfaProvider, RefusesHintsThatEfaRefuses) {
+TEST_F(EfaProvider, RefusesTheHintsThatEfaRefuses) {
   const auto offers = [](auto&& change) {
     Info hints = make_hints();
     change(*hints);
@@ -79,7 +79,7 @@ TEST_F(EfaProvider, RefusesHintsThatEfaRefuses) {
             Names{"efa-direct"});
 }
 
-TEST_F(EfaProvider, HasOneFabricWhereOneIsWanted) {
+TEST_F(EfaProvider, OffersOnlyTheRequestedFabric) {
   variables_.set("SHOAL_TEST_EFA_FABRIC", "efa");
   const Info list = ask(make_hints().get());
   ASSERT_TRUE(list);

@@ -19,7 +19,7 @@ constexpr std::uint32_t kMagic = 0x53454641;
 constexpr double kSmallestWindow = 4, kQuickGrowth = 32, kLargestWindow = 128;
 static_assert(kLargestWindow < kAckBits);
 constexpr auto kShortestTimeout = milliseconds(20), kLongestTimeout = milliseconds(400);
-// A packet is lost when so many later ones have come, and it is no fresh repetition.
+// A packet counts as lost once this many later ones have arrived, unless it was resent recently.
 constexpr std::uint32_t kOvertaken = 8;
 constexpr auto kRepetitionTime = milliseconds(3);
 constexpr std::size_t kBatch = 32, kMostInOneProgress = 128;
@@ -36,7 +36,7 @@ bool test_bit(const std::array<std::uint64_t, kAckWords>& bits, std::uint32_t in
   return (bits[index / 64] >> (index % 64) & 1) != 0;
 }
 
-// Moves all bits one place down.
+// Shifts all bits down by one.
 void shift_down(std::array<std::uint64_t, kAckWords>& bits) {
   for (std::size_t word = 0; word < bits.size(); ++word)
     bits[word] = bits[word] >> 1 | (word + 1 < bits.size() ? bits[word + 1] << 63 : 0);
@@ -58,7 +58,7 @@ Link::Link(in_addr interface_address, const Options& options)
       arrivals_(kBatch * kLargestDatagram) {
   socket_ = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
-  const int bytes = 4 << 20;  // the kernel gives what it allows
+  const int bytes = 4 << 20;  // the kernel may grant less
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   ::setsockopt(socket_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   sockaddr_in here{};
@@ -112,7 +112,7 @@ void Link::fill_header(PacketHeader& header, Peer& peer) const {
 
 bool Link::lose() { return loss_per_mille_ > 0 && random_() % 1000 < loss_per_mille_; }
 
-// False when the socket is full; any other failure is a packet lost on its way.
+// Returns false if the socket is full. Any other failure counts as a packet lost on the way.
 bool Link::transmit(const Peer& peer, std::span<const std::byte> datagram) {
   if (lose()) return true;
   const ssize_t sent = ::sendto(socket_, datagram.data(), datagram.size(), 0,
@@ -145,7 +145,7 @@ bool Link::send(Peer& peer, PacketKind kind, std::span<const std::byte> second,
 bool Link::progress(const OnPacket& on_packet) {
   receive();
   const auto now = Clock::now();
-  // New packets in an order of chance: SRD sprays over many paths.
+  // New packets are delivered in random order, because SRD sprays packets over many paths.
   std::ranges::shuffle(held_, random_);
   std::vector<Held> later, ready;
   for (Held& held : held_) (held.due > now ? later : ready).push_back(std::move(held));
@@ -189,7 +189,7 @@ void Link::receive() {
 
 void Link::take(Datagram datagram) {
   const PacketHeader header = header_of(datagram);
-  if (header.magic != kMagic || header.to_qkey != address_.qkey) return;  // not for us
+  if (header.magic != kMagic || header.to_qkey != address_.qkey) return;  // for another endpoint
   Peer& from = peer(header.from);
   take_acknowledgements(from, header);
   if (header.kind == PacketKind::acknowledge) {
@@ -227,7 +227,7 @@ void Link::take_acknowledgements(Peer& peer, const PacketHeader& header) {
     const std::uint32_t index = sequence - peer.first_in_flight;
     if (index >= count || peer.in_flight[index].acknowledged) return;
     peer.in_flight[index].acknowledged = news = true;
-    // As TCP does: quickly at first, then a packet in each round trip.
+    // The window grows as in TCP: quickly at first, then by one packet for each round trip.
     if (peer.window < kQuickGrowth)
       peer.window += 1;
     else if (peer.window < kLargestWindow)
@@ -241,7 +241,8 @@ void Link::take_acknowledgements(Peer& peer, const PacketHeader& header) {
     if (test_bit(header.received, bit)) acknowledge_one(last = header.expected + 1 + bit);
   if (news) peer.timeout = kShortestTimeout;
 
-  // The wire keeps order here, so what was overtaken is lost; all ours are sent again at once.
+  // A UDP loopback keeps order, so a packet that later ones overtook is lost. All of them are
+  // resent at once.
   const auto now = Clock::now();
   for (std::uint32_t index = 0; index < count; ++index) {
     Peer::InFlight& packet = peer.in_flight[index];
@@ -264,7 +265,8 @@ void Link::take_acknowledgements(Peer& peer, const PacketHeader& header) {
 
 void Link::send_again(Peer& peer, Clock::time_point now) {
   if (peer.in_flight.empty() || now - peer.in_flight.front().sent < peer.timeout) return;
-  // Silence: perhaps the peer computes and does not look, so a few only, ever more rarely.
+  // The peer is silent, perhaps because it computes and does not poll. Only a few packets are
+  // resent, at growing intervals.
   std::size_t sent = 0;
   for (Peer::InFlight& packet : peer.in_flight) {
     if (packet.acknowledged) continue;

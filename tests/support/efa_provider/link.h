@@ -1,7 +1,7 @@
-// Datagrams between endpoints that arrive exactly once, in no promised order: numbered packets over
-// one UDP socket, selective acknowledgements, a window for each peer that shrinks when packets are
-// lost. What SRD does in hardware (Shalev et al., "A Cloud-Optimized Transport Protocol", IEEE
-// Micro 2020), as far as a test needs it.
+// Delivers datagrams between endpoints exactly once, in no promised order. It numbers packets on
+// one UDP socket, acknowledges them selectively, and shrinks a peer's window when packets are lost.
+// It models the parts of SRD that a test needs (Shalev et al., "A Cloud-Optimized Transport
+// Protocol", IEEE Micro 2020).
 //
 // Not thread-safe; never waits.
 #pragma once
@@ -29,7 +29,7 @@ struct AddressHash {
   std::size_t operator()(const Address& address) const;
 };
 
-// What one endpoint knows of another.
+// The state that one endpoint keeps about another.
 struct Peer {
   struct InFlight {
     Datagram datagram;
@@ -38,7 +38,7 @@ struct Peer {
   };
   Address address;
   sockaddr_in where{};
-  // Sending: in_flight[i] has the number first_in_flight + i.
+  // Sending: in_flight[i] has sequence number first_in_flight + i.
   std::uint32_t first_in_flight = kFirstSequence;
   std::deque<InFlight> in_flight;
   double window = 32;  // packets
@@ -52,7 +52,7 @@ struct Peer {
 
 class Link {
  public:
-  // Binds a socket to `interface_address`; throws std::system_error.
+  // Binds a socket to `interface_address`. Throws std::system_error.
   Link(in_addr interface_address, const Options& options);
   ~Link();
   Link(const Link&) = delete;
@@ -62,18 +62,19 @@ class Link {
   Peer& peer(const Address& address);
   std::mt19937_64& random() { return random_; }
 
-  // Sends header, `second` and `third` as the peer's next packet. False: the window or the socket
-  // is full, nothing was sent. The bytes are copied.
+  // Sends the header, `second` and `third` as the peer's next packet and copies the bytes. Returns
+  // false, with nothing sent, if the window or the socket is full.
   bool send(Peer& peer, PacketKind kind, std::span<const std::byte> second,
             std::span<const std::byte> third, std::uint16_t responses = 0);
 
-  // Takes what has come, hands new packets on in a shuffled order, sends again what was lost.
-  // True when a packet came.
+  // Receives packets, passes new ones to `on_packet` in a shuffled order and resends lost ones.
+  // Returns true if a packet arrived.
   using OnPacket = std::function<void(Peer&, const PacketHeader&, std::span<const std::byte> rest)>;
   bool progress(const OnPacket& on_packet);
-  // Sends again what seems lost: that alone progress() does too, but hardware asks nobody.
+  // Resends packets that seem lost. progress() does it too; the card's thread calls only this, as
+  // hardware resends without the user's polling.
   void send_lost_again();
-  // Acknowledges what has come, where no packet of ours has done so already.
+  // Acknowledges received packets unless another packet has already carried the acknowledgement.
   void acknowledge();
 
   bool all_acknowledged() const;
@@ -101,7 +102,7 @@ class Link {
   std::unordered_map<Address, std::unique_ptr<Peer>, AddressHash> peers_;
   std::vector<Held> held_;
   std::vector<Datagram> spare_;
-  std::vector<std::byte> arrivals_;  // of recvmmsg
+  std::vector<std::byte> arrivals_;  // recvmmsg's buffers
 };
 
 }  // namespace shoal::test::efa

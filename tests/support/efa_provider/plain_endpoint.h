@@ -1,4 +1,4 @@
-// libfabric in plain calls, as its manual shows them, for the provider's own tests.
+// Plain libfabric calls, as its manual shows them, for the provider's own tests.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ struct FreeInfo {
 using Info = std::unique_ptr<fi_info, FreeInfo>;
 using Region = std::unique_ptr<fid_mr, CloseFid>;
 
-// What a user asks for who is ready for all that EFA demands.
+// The hints of a user that supports everything EFA requires.
 inline Info make_hints(const char* fabric = nullptr) {
   Info hints(fi_allocinfo());
   hints->caps = FI_MSG | FI_RMA;
@@ -44,7 +44,7 @@ inline Info make_hints(const char* fabric = nullptr) {
   return hints;
 }
 
-// Null: -FI_ENODATA.
+// Returns null for -FI_ENODATA.
 inline Info ask(const fi_info* hints, const char* node = nullptr, std::uint64_t flags = 0) {
   fi_info* found = nullptr;
   const int result = fi_getinfo(FI_VERSION(1, 14), node, nullptr, flags, hints, &found);
@@ -52,7 +52,7 @@ inline Info ask(const fi_info* hints, const char* node = nullptr, std::uint64_t 
   return Info(result == 0 ? found : nullptr);
 }
 
-// A domain with one endpoint; `context`s are fi_context2 of this object.
+// A domain with one endpoint. Each `context` is an fi_context2 of this object.
 class PlainEndpoint {
  public:
   explicit PlainEndpoint(const fi_info* hints, std::size_t queue_entries = 256,
@@ -95,7 +95,7 @@ class PlainEndpoint {
     });
     return region;
   }
-  // The next completion, good or bad, or nothing.
+  // The next completion or error; nothing if the queue is empty.
   struct Event {
     fi_cq_err_entry entry{};
     bool failed = false;
@@ -123,7 +123,7 @@ class PlainEndpoint {
   std::unique_ptr<fid_cq, CloseFid> queue;
   std::unique_ptr<fid_av, CloseFid> addresses;
   std::unique_ptr<fid_ep, CloseFid> endpoint;
-  ssize_t status = 0;  // of the last fi_cq_read
+  ssize_t status = 0;  // returned by the last fi_cq_read
 
  private:
   template <typename Owner, typename Open>
@@ -135,7 +135,7 @@ class PlainEndpoint {
   }
 };
 
-class Variables {  // for one test
+class Variables {  // environment variables, restored after one test
  public:
   void set(const char* name, const std::string& value) {
     ::setenv(name, value.c_str(), 1);

@@ -5,7 +5,7 @@
 
 extern "C" FI_EXT_INI {
   using namespace shoal::test::efa;
-  static fi_provider provider{// Newer than any real one, so that it is taken where both are there.
+  static fi_provider provider{// Newer than any real provider, so that libfabric prefers it.
                               .version = FI_VERSION(9999, 0),
                               .fi_version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION),
                               .context = {},

@@ -30,7 +30,7 @@ ssize_t read_from(fid_cq* cq, void* buffer, std::size_t count, fi_addr_t* source
   for (Endpoint* endpoint : queue.endpoints) endpoint->progress();
   if (!queue.entries.empty() && queue.entries.front().failed) return -FI_EAVAIL;
   if (queue.entries.empty()) return queue.overrun ? -FI_EOVERRUN : -FI_EAGAIN;
-  // Every format is the beginning of the next larger one, and all of fi_cq_err_entry.
+  // Every entry format is a prefix of the next larger one, and all are prefixes of fi_cq_err_entry.
   const std::size_t bytes = entry_bytes(queue.format);
   std::size_t taken = 0;
   for (; taken < count && !queue.entries.empty() && !queue.entries.front().failed; ++taken) {
@@ -102,7 +102,7 @@ void Queue::push(const Completed& completed) {
 }
 
 int open_queue(fid_domain* domain, fi_cq_attr* attributes, fid_cq** made, void* context) {
-  // EFA of libfabric 1.17 has nothing to sleep on.
+  // EFA in libfabric 1.17 has no wait object.
   if (attributes->wait_obj != FI_WAIT_NONE || attributes->flags != 0) return -FI_ENOSYS;
   if (attributes->format == FI_CQ_FORMAT_TAGGED) return -FI_ENOSYS;
   static fi_ops operations = only_close(close_queue);

@@ -1,6 +1,6 @@
-// A completion queue as hardware has it: so many entries and no more. What comes when it is full is
-// lost, and the queue good for nothing after it (fi_cq(3)): only who posts no more than it holds,
-// or reads in time, keeps all.
+// A completion queue with a fixed number of entries, as in hardware. Completions that arrive when
+// it is full are lost, and the queue is unusable afterwards (fi_cq(3)). A user must post no more
+// operations than it holds, or read it in time.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class Endpoint;
 struct Domain;
 
 struct Completed {
-  fi_cq_err_entry entry{};  // of a success its first six fields
+  fi_cq_err_entry entry{};  // a success uses only the first six fields
   fi_addr_t source = FI_ADDR_NOTAVAIL;
   bool failed = false;
 };
@@ -26,7 +26,7 @@ struct Queue : fid_cq {
   fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
   std::deque<Completed> entries;
   bool overrun = false;
-  std::vector<Endpoint*> endpoints;  // enabled ones, which reading makes progress
+  std::vector<Endpoint*> endpoints;  // enabled endpoints; reading the queue makes them progress
 
   void push(const Completed& completed);
 };
