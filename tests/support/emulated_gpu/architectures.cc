@@ -1,5 +1,5 @@
-// What the emulated binary has code for: everything that Shoal is compiled for anywhere, unless
-// SHOAL_EMULATED_GPU_ARCHITECTURES says otherwise.
+// The architectures of the emulated binary's device code: all that Shoal can be compiled for,
+// unless SHOAL_EMULATED_GPU_ARCHITECTURES names others.
 #include <cstdlib>
 
 #include "shoal/kernels/kernels.h"

@@ -22,7 +22,7 @@ namespace {
 thread_local int device_work = 0;
 struct sigaction previous_action;
 
-// One for each thread that runs device work, whose own stack may be a small one.
+// The signal stack of a thread that runs device work, because its own stack may be small.
 struct SignalStack {
   SignalStack() {
     stack_t stack{};
@@ -33,7 +33,7 @@ struct SignalStack {
   ~SignalStack() { sigaltstack(&before, nullptr); }
   SignalStack(const SignalStack&) = delete;
   SignalStack& operator=(const SignalStack&) = delete;
-  stack_t before{};  // a sanitizer's, which it gives back itself
+  stack_t before{};  // a sanitizer's stack, which it frees itself
   char bytes[64 << 10];
 };
 
@@ -50,12 +50,12 @@ std::string describe_fault(const void* address) {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   if (Arena::get().holds(info->si_addr)) {
-    sigaction(SIGSEGV, &previous_action, nullptr);  // a fault in here is an ordinary one
+    sigaction(SIGSEGV, &previous_action, nullptr);  // a fault in here gets the previous handler
     fail(describe_fault(info->si_addr));
   }
   if (previous_action.sa_flags & SA_SIGINFO)
     return previous_action.sa_sigaction(signal, info, context);
-  // The instruction runs again and meets whatever was there before us.
+  // The instruction runs again and reaches the handler that was installed before ours.
   sigaction(SIGSEGV, &previous_action, nullptr);
 }
 
@@ -65,7 +65,7 @@ void madvise_whole_pages(std::byte* begin, std::size_t bytes, int advice) {
   madvise(begin + skipped, (bytes - skipped) / kPage * kPage, advice);
 }
 
-// The byte of a pattern at an address: the low one at even addresses.
+// The byte of a pattern at an address: the low byte at even addresses, else the high one.
 std::byte pattern_at(std::uintptr_t address, Poison pattern) {
   const auto bits = static_cast<unsigned>(pattern);
   return static_cast<std::byte>(address % 2 == 0 ? bits & 0xff : bits >> 8);
@@ -131,7 +131,7 @@ Arena::Arena() {
                      devices));
   base_ = static_cast<std::byte*>(made);
   for (std::size_t device = 0; device < devices; ++device) {
-    // A file, so that another process can open pieces of it.
+    // A file, so that another process can map parts of it.
     const int file = memfd_create("emulated-gpu", MFD_CLOEXEC);
     std::byte* const begin = base_ + device * span_;
     if (file < 0 || ftruncate(file, static_cast<off_t>(span_)) != 0 ||
@@ -142,16 +142,16 @@ Arena::Arena() {
     used_.push_back(begin);
   }
   used_.push_back(base_ + devices * span_);
-  madvise(base_, all, MADV_DONTFORK);  // a child has no device
+  madvise(base_, all, MADV_DONTFORK);  // a forked child has no device
   madvise(base_, all, MADV_DONTDUMP);
   struct sigaction action{};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &previous_action);
-  // What a child maps where device memory was is its own.
+  // In a forked child these addresses are ordinary memory.
   pthread_atfork(nullptr, nullptr, [] { get().allow_all(); });
-  // After AddressSanitizer's report, which knows lines but no allocation of ours.
+  // Adds our allocation to AddressSanitizer's report, which knows only source lines.
   on_report([](const void* address) {
     if (get().holds(address)) say(describe_fault(address));
   });
@@ -208,7 +208,7 @@ void Arena::fill(std::byte* begin, std::size_t bytes, Poison pattern) const {
   alignas(8) thread_local std::byte piece[kPiece];
   const int device = device_of(begin);
   if (bytes >= kPiece) madvise_whole_pages(begin, bytes, MADV_DONTNEED);
-  // Patterns begin anew at even addresses, as those of allocations and of `piece` are.
+  // A pattern depends on whether the address is even, so both `begin` and `piece` start alike.
   poison(piece, std::min(bytes + 1, kPiece), pattern);
   const std::size_t odd = reinterpret_cast<std::uintptr_t>(begin) % 2;
   for (std::size_t done = 0; done < bytes;) {

@@ -1,5 +1,5 @@
-// Where device memory lies: one range of addresses for each device, and one for what other
-// processes have opened to us. Nobody may touch them but while an Opened lives.
+// The addresses of device memory: one range for each device, and one for memory that other
+// processes have shared with this one. A thread may access them only while an Opened lives.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@ namespace shoal::emulated_gpu {
 
 constexpr std::size_t kPage = 4096;
 
-// Each pattern is a NaN of bf16, f16, f32 and f64, and as an index lies outside everything.
+// Each pattern is a NaN in bf16, f16, f32 and f64. As an index it is out of range everywhere.
 enum class Poison : std::uint16_t {
-  fresh = 0x7ff7,    // device memory that nobody has written
-  freed = 0x7ffb,    // device memory given back
+  fresh = 0x7ff7,    // device memory that has not been written
+  freed = 0x7ffb,    // freed device memory
   pending = 0x7ffd,  // pinned memory that a queued copy will write
-  guard = 0x7ffe,    // around allocations
+  guard = 0x7ffe,    // the bytes around allocations
 };
 void poison(void* begin, std::size_t bytes, Poison pattern);
-// Offset of the first byte that is not the pattern; `bytes`: all are.
+// Returns the offset of the first byte that differs from the pattern, or `bytes` if none does.
 std::size_t unpoisoned(const void* begin, std::size_t bytes, Poison pattern);
 
 class Arena {
@@ -29,21 +29,21 @@ class Arena {
   static Arena& get();
 
   std::byte* begin(int device) const { return base_ + static_cast<std::size_t>(device) * span_; }
-  // Bytes of addresses for each device: more than its memory, so that holes do not use it up.
+  // Bytes of addresses for each device. They exceed its memory, so that holes do not exhaust them.
   std::size_t span() const { return span_; }
   int file(int device) const { return files_.at(static_cast<std::size_t>(device)); }
-  // Whose memory that address is; -1: of no device, or opened from another process.
+  // The device that owns an address; -1: no device, or memory of another process.
   int device_of(const void* address) const;
   bool holds(const void* address) const;
 
-  // Fills device memory through its file: opening and closing cost by the page, and pages are there
-  // from their first touch on.
+  // Fills device memory through its file. Opening and closing cost time for each page that exists,
+  // and a write to the file creates pages without opening them.
   void fill(std::byte* begin, std::size_t bytes, Poison pattern) const;
-  // The system takes back what lies behind freed memory, where that is large.
+  // Returns the pages of freed memory to the system if the range is large.
   void release(std::byte* begin, std::size_t bytes) const;
-  // Memory of `device` up to `end` is in use from now on.
+  // Marks memory of `device` up to `end` as in use.
   void use(int device, std::byte* end);
-  // Pages of another process's file, readable and writable by device work; null: refused.
+  // Maps pages of another process's file, readable and writable by device work. Null if refused.
   void* open_window(int file, std::size_t offset, std::size_t bytes);
   void close_window(void* begin);
 
@@ -59,12 +59,12 @@ class Arena {
   std::byte* base_ = nullptr;
   std::size_t span_ = 0, windows_ = 0;
   std::vector<int> files_;
-  std::vector<std::byte*> used_;  // by device, then of the windows: the end of what may be opened
+  std::vector<std::byte*> used_;  // end of the used range, by device, then of the windows
   std::map<std::byte*, std::size_t> open_windows_;
   int opened_ = 0;
 };
 
-// While one lives, device memory can be touched. Cheap where another one lives already.
+// While one lives, device memory can be accessed. Creating one is cheap while another one lives.
 class Opened {
  public:
   Opened() { Arena::get().open(); }
@@ -73,8 +73,8 @@ class Opened {
   Opened& operator=(const Opened&) = delete;
 };
 
-// While one lives, this thread runs device work: it may make no CUDA call, and what it touches
-// wrongly is said to be the device's doing.
+// While one lives, the calling thread runs device work. It may not call CUDA, and its invalid
+// accesses are reported as the device's.
 class DeviceWork {
  public:
   DeviceWork();
@@ -84,8 +84,8 @@ class DeviceWork {
   static bool here();
 };
 
-// "byte 12 of allocation 3 of 4096 bytes" for the report of a wrong access; called within a signal
-// handler, so it waits for nobody.
+// Returns a text such as "byte 12 of allocation 3 of 4096 bytes" for the report of an invalid
+// access. It runs in a signal handler, so it takes no lock that it would have to wait for.
 std::string describe_address(const void* address);
 
 }  // namespace shoal::emulated_gpu

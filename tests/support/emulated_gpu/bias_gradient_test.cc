@@ -1,5 +1,5 @@
-// Who sums a bias's gradient: cuBLASLt within the weight's product, or a pass of our own, whose
-// kernels are counted.
+// Checks which kernel sums the gradient of a bias: cuBLASLt as part of the weight's product, or a
+// separate kernel of Shoal's. The tests count launched kernels.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -47,7 +47,7 @@ class Variable {
   const char* name_;
 };
 
-// What once() has been told since.
+// The notices that once() has logged since.
 std::string said_since(std::size_t before) {
   const auto notices = log::notices();
   std::string all;
@@ -55,8 +55,8 @@ std::string said_since(std::size_t before) {
   return all;
 }
 
-// dW [m, n] and db [n] of x [k, m] and dy [k, n], in bf16. A test names its own n: a notice is said
-// once a process.
+// dW [m, n] and db [n] of x [k, m] and dy [k, n], in bf16. Each test has its own n, because a
+// notice is logged only once a process.
 class BiasGradient : public ::testing::Test {
  protected:
   void start(const std::string& cache = {}) {
@@ -78,7 +78,7 @@ class BiasGradient : public ::testing::Test {
       expected_[i % static_cast<std::size_t>(n)] +=
           static_cast<double>(static_cast<float>(values[i]));
   }
-  // Runs once; how many kernels that took, and whether both results are right.
+  // Runs once and checks both results. Returns the number of launched kernels.
   std::uint64_t run(bool adds = false) {
     const Tensor dw = filled({m_, n_}, adds ? 2.0f : NAN), db = filled({n_}, adds ? 3.0f : NAN);
     kernels::MatmulArgs args;
@@ -141,29 +141,28 @@ class BiasGradient : public ::testing::Test {
 constexpr const char *kWho = "SHOAL_CUDA_BIAS_GRADIENT",
                      *kLibrary = "SHOAL_EMULATED_GPU_BIAS_GRADIENT";
 
-TEST_F(BiasGradient, IsAPassWhereNothingIsTimed) {
+TEST_F(BiasGradient, IsASeparatePassWhereNothingIsTimed) {
   start();
   sizes(16, 24, 200);
   EXPECT_GE(run(), 1u);
   EXPECT_GE(run(true), 1u);
 }
 
-// Nothing but cuBLASLt's kernel, or with it one that adds the sums to those of earlier
-// microbatches.
+// It takes cuBLASLt's kernel only, plus one that adds the sums to those of earlier microbatches.
 TEST_F(BiasGradient, WithinTheProductTakesNoKernelOfOurs) {
   const Variable who(kWho, "product");
   start();
   sizes(16, 32, 100);
   const std::size_t before = log::notices().size();
-  EXPECT_EQ(run(), 1u) << "the first is held against a pass";
+  EXPECT_EQ(run(), 1u) << "the first result is compared with a separate pass";
   EXPECT_EQ(run(), 0u);
   EXPECT_EQ(run(), 0u);
-  EXPECT_EQ(run(true), 2u) << "a key of its own: a product that adds";
+  EXPECT_EQ(run(true), 2u) << "a product that adds has its own key";
   EXPECT_EQ(run(true), 1u);
   EXPECT_THAT(said_since(before), IsEmpty());
 }
 
-TEST_F(BiasGradient, WhatTheLibraryLacksIsAPassAndSaidOnce) {
+TEST_F(BiasGradient, IsASeparatePassAndLoggedOnceIfCublasLtLacksIt) {
   const Variable who(kWho, "product"), library(kLibrary, "none");
   start();
   sizes(16, 40, 100);
@@ -174,7 +173,7 @@ TEST_F(BiasGradient, WhatTheLibraryLacksIsAPassAndSaidOnce) {
                                             "sums_b"));
 }
 
-TEST_F(BiasGradient, WhatTheLibraryRefusesIsAPass) {
+TEST_F(BiasGradient, IsASeparatePassIfCublasLtRefusesIt) {
   const Variable who(kWho, "product");
   start();
   sizes(16, 48, 100);
@@ -182,14 +181,14 @@ TEST_F(BiasGradient, WhatTheLibraryRefusesIsAPass) {
   EXPECT_EQ(run(), 0u);
   const std::size_t before = log::notices().size();
   const Variable library(kLibrary, "refused");
-  EXPECT_EQ(run(), 1u) << "refused later";
+  EXPECT_EQ(run(), 1u) << "cuBLASLt refuses at execution";
   EXPECT_THAT(said_since(before), HasSubstr("cuBLASLt refuses its own proposal for"));
   start();
-  EXPECT_EQ(run(), 2u) << "refused at once: held against a pass, and then a pass";
+  EXPECT_EQ(run(), 2u) << "the comparison takes a pass, and the refused product another";
   EXPECT_EQ(run(), 1u);
 }
 
-TEST_F(BiasGradient, SumsThatAreOffAreSaidAndNotTaken) {
+TEST_F(BiasGradient, InaccurateSumsAreLoggedAndNotUsed) {
   const Variable who(kWho, "product"), library(kLibrary, "rough");
   start();
   sizes(16, 56, 900);
@@ -199,8 +198,8 @@ TEST_F(BiasGradient, SumsThatAreOffAreSaidAndNotTaken) {
   EXPECT_THAT(said_since(before), HasSubstr("off where the largest is"));
 }
 
-// Zeros and what is not finite prove nothing: the library is tried with what comes next.
-TEST_F(BiasGradient, IsTriedWithSumsThatTellSomething) {
+// Sums that are zero or not finite prove nothing, so the library is tried again with the next ones.
+TEST_F(BiasGradient, IsTriedOnlyWithFiniteNonzeroSums) {
   const Variable who(kWho, "product");
   start();
   sizes(16, 64, 100, 0);
@@ -210,7 +209,7 @@ TEST_F(BiasGradient, IsTriedWithSumsThatTellSomething) {
   EXPECT_EQ(run(), 0u);
 }
 
-TEST_F(BiasGradient, IsNotTriedForEver) {
+TEST_F(BiasGradient, IsTriedALimitedNumberOfTimes) {
   const Variable who(kWho, "product");
   start();
   sizes(16, 72, 100, 0);
@@ -222,8 +221,8 @@ TEST_F(BiasGradient, IsNotTriedForEver) {
   EXPECT_THAT(said_since(before), HasSubstr("could not be tried"));
 }
 
-// In a captured step nothing can be waited for: a pass, whatever comes later.
-TEST_F(BiasGradient, OfACapturedStepIsThePassUnlessItWasTriedBefore) {
+// A captured step cannot wait for the comparison, so it always uses a separate pass.
+TEST_F(BiasGradient, CapturedStepUsesASeparatePassUnlessTriedBefore) {
   const Variable who(kWho, "product");
   start();
   sizes(16, 80, 100);
@@ -251,8 +250,8 @@ TEST_F(BiasGradient, OfACapturedStepIsThePassUnlessItWasTriedBefore) {
   EXPECT_EQ(kernels_captured(), 0u);
 }
 
-// Of the size that is timed: what the file says is done, by processes that have not timed it.
-TEST_F(BiasGradient, IsTimedAgreedUponAndKept) {
+// A product of a size that is timed: processes that have not timed it do what the file says.
+TEST_F(BiasGradient, ChoiceIsTimedAgreedUponAndSaved) {
   const shoal::testing::TemporaryDirectory directory;
   start(directory.path());
   sizes(256, 512, 4096);
@@ -269,13 +268,13 @@ TEST_F(BiasGradient, IsTimedAgreedUponAndKept) {
   const bool fused = file["choices"][key]["fused"].get<bool>();
   const std::uint64_t again = run();
   EXPECT_EQ(again == 0, fused);
-  // Another process, and a choice of the other kind.
+  // Another process reads the opposite choice.
   file["choices"][key] = {{"fused", false}, {"microseconds", 1}};
   rewrite();
   start(directory.path());
   EXPECT_GE(run(), 1u);
   file["choices"].erase(key);
-  nlohmann::json taken;  // an algorithm that the library takes: the plain product's
+  nlohmann::json taken;  // an algorithm that the library accepts: the plain product's
   for (const auto& [each, its] : file.at("choices").items())
     if (each.find(" plain ") != std::string::npos) taken = its;
   ASSERT_TRUE(taken.at("fused").get<bool>());
@@ -284,7 +283,7 @@ TEST_F(BiasGradient, IsTimedAgreedUponAndKept) {
   start(directory.path());
   EXPECT_EQ(run(), 0u);
   EXPECT_EQ(run(), 0u);
-  // One that it does not take.
+  // An algorithm that the library refuses.
   file["choices"][key]["algorithm"] = {1, 2, 3, 4, 5, 6, 7, 8};
   rewrite();
   const std::size_t before = log::notices().size();
@@ -293,8 +292,9 @@ TEST_F(BiasGradient, IsTimedAgreedUponAndKept) {
   EXPECT_THAT(said_since(before), HasSubstr("cuBLASLt does not take the algorithm of"));
 }
 
-TEST_F(BiasGradient, OfAFileWhereTheLibraryIsOffIsAPass) {
-  if (shoal::testing::has_little_time()) GTEST_SKIP() << "times algorithms once more";
+TEST_F(BiasGradient, IsASeparatePassIfTheSavedSumsAreInaccurate) {
+  if (shoal::testing::has_little_time())
+    GTEST_SKIP() << "timing the algorithms again takes too long on the emulated GPU";
   const Variable library(kLibrary, "rough");
   const shoal::testing::TemporaryDirectory directory;
   start(directory.path());
@@ -303,8 +303,8 @@ TEST_F(BiasGradient, OfAFileWhereTheLibraryIsOffIsAPass) {
   EXPECT_GE(run(), 1u);
 }
 
-// Kernels of the step that is captured, and the last loss: of a GPT-2 with 8 biases of products and
-// 132 rows, which a pass sums in two chunks and then adds.
+// Returns the kernel count of a captured step and the last loss. The model is a GPT-2 with 8 biases
+// of products and 132 rows, which a separate pass sums in two chunks and then adds.
 std::pair<std::uint64_t, double> captured_step() {
   nn::Gpt2Config config;
   config.vocab_size = 61;
@@ -356,7 +356,7 @@ std::pair<std::uint64_t, double> captured_step() {
   return {took, context.read(loss)};
 }
 
-TEST(BiasGradientOfAStep, TakesNoKernels) {
+TEST(BiasGradientOfAStep, TakesNoExtraKernels) {
   std::pair<std::uint64_t, double> pass, product;
   {
     const Variable who(kWho, "pass");
@@ -370,7 +370,7 @@ TEST(BiasGradientOfAStep, TakesNoKernels) {
   EXPECT_NEAR(product.second, pass.second, 2e-3 * pass.second);
 }
 
-TEST_F(BiasGradient, IsNobodysThatThereIsNot) {
+TEST_F(BiasGradient, UnknownSettingIsAnError) {
   const Variable who(kWho, "cublas");
   start();
   try {

@@ -29,8 +29,8 @@ namespace {
 
 using boost::context::fiber;
 
-// A kernel's parameters, up to 32 KiB, are copied there by each thread. AddressSanitizer's frames
-// are wider, and its report is made there.
+// Each thread copies a kernel's parameters, up to 32 KiB, to its stack. AddressSanitizer's frames
+// are wider, and it writes its report on the same stack.
 constexpr std::size_t kStackBytes = std::size_t{kAddressSanitizer ? 512 : 128} * 1024;
 constexpr std::size_t kMostSharedBytes = std::size_t{227} * 1024;
 constexpr std::size_t kPage = 4096;
@@ -53,7 +53,7 @@ uint3 place_in(const dim3& size, std::size_t number) {
 }
 std::size_t count_of(const dim3& size) { return std::size_t{size.x} * size.y * size.z; }
 
-// Dynamic shared memory, ending where nothing can be touched; AddressSanitizer knows every byte.
+// Dynamic shared memory, followed by a protected page. AddressSanitizer checks it to the byte.
 class SharedMemory {
  public:
   SharedMemory()
@@ -70,7 +70,8 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Nobody may rely on what a block before left: NaN, in every floating dtype.
+  // Fills it with NaN in every floating dtype, so that no block can rely on an earlier one's
+  // values.
   void begin(std::size_t bytes) {
     if (bytes != bytes_) {
       forbid(base_, kRoom);
@@ -88,7 +89,7 @@ class SharedMemory {
   std::size_t bytes_ = 0;
 };
 
-// Turns of one launch in the order that SHOAL_EMULATED_GPU_ORDER asks for.
+// The order of a launch's turns, as SHOAL_EMULATED_GPU_ORDER chooses it.
 class Order {
  public:
   explicit Order(unsigned coins) {
@@ -122,8 +123,8 @@ class Order {
   std::optional<std::mt19937_64> engine_;
 };
 
-// Stacks of whole pages would all begin at the same place in the caches' sets, and the fibers of a
-// warp push each other out: each begins a few lines further than the one before.
+// Staggers the beginnings of stacks by a few cache lines. Stacks that start at page boundaries
+// would share the same cache sets, and the fibers of a warp would evict each other.
 class Stacks {
  public:
   Stacks(std::size_t number, StackOf& made) : shift_(number % 64 * 192), made_(&made) {}
@@ -148,15 +149,15 @@ class Stacks {
   boost::context::protected_fixedsize_stack whole_{kStackBytes};
 };
 
-// A fiber that runs threads: one after another, as long as none of them waits.
+// A fiber that runs threads one after another, as long as none of them has to wait.
 struct Worker {
   fiber suspended;
   StackOf stack;
-  Worker* from = nullptr;  // whose fiber was left for this one
+  Worker* from = nullptr;  // the worker that switched to this one
 };
-// On the fiber of `worker`, as soon as it runs.
+// First call on the fiber of `worker` after a switch.
 void arrive(Worker& worker) { enter_stack(worker.from->stack, worker.stack); }
-// Leaves one fiber and goes on with another.
+// Switches from one fiber to another.
 void change(Worker& from, Worker& to) {
   to.from = &from;
   leave_stack(from.stack, to.stack);
@@ -176,7 +177,7 @@ struct Copy {
 struct Thread {
   enum class State { fresh, ready, waiting, ended };
   State state = State::fresh;
-  bool at_barrier = false;  // waiting: for the block, else for its warp
+  bool at_barrier = false;  // waiting for the block; false: for its warp
   uint3 index{};
   unsigned number = 0;
   Worker* worker = nullptr;
@@ -188,7 +189,7 @@ struct Thread {
   int result = 0;
   bool whole = false, mine = false;
   std::vector<Copy> copies;
-  unsigned group = 0;  // of the copies being started
+  unsigned group = 0;  // the group of the copies started next
 };
 
 struct Warp {
@@ -236,7 +237,7 @@ class Runner {
   Thread* next_turn();
   void work(Worker& worker);
   Worker& idle_worker();
-  // Whose fiber runs the thread that has its turn.
+  // The worker whose fiber runs this thread.
   Worker& worker_of(Thread& thread) {
     enter(thread);
     return thread.state == Thread::State::fresh ? idle_worker() : *thread.worker;
@@ -250,16 +251,16 @@ class Runner {
   }
   void end(Thread& thread);
   void meet(Warp& warp, unsigned lanes, const Thread& last);
-  void settle(unsigned warp);  // lanes that waited for one that has ended
+  void settle(unsigned warp);  // completes meetings that waited for a lane that has now ended
   static void make_copies(Thread& thread, unsigned before_group);
   [[noreturn]] void stuck() const;
 
-  std::minstd_rand coin_;  // falls alike in every process
+  std::minstd_rand coin_;  // gives the same sequence in every process
   Order order_{0};
   Where launch_;
   SharedMemory shared_;
   const std::function<void()>* body_ = nullptr;
-  Worker home_;  // who called run()
+  Worker home_;  // the caller of run()
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> idle_;
   std::vector<Thread> threads_;
@@ -268,7 +269,7 @@ class Runner {
   std::size_t turn_ = 0;
   unsigned arrived_ = 0, ended_ = 0;
   Thread* now_ = nullptr;
-  bool over_ = false;  // fibers come to their ends
+  bool over_ = false;  // fibers are returning
 };
 
 constinit thread_local Runner* running = nullptr;
@@ -297,13 +298,13 @@ Worker& Runner::idle_worker() {
   return worker;
 }
 
-// Each fiber by returning, so that nothing is unwound beneath a sanitizer that does not know of it.
+// Ends each fiber by returning, so that no stack is unwound without a sanitizer's knowledge.
 Runner::~Runner() {
   over_ = true;
   for (const auto& worker : workers_) change(home_, *worker);
 }
 
-// The thread that can go on and has its turn; null: none can.
+// The next runnable thread in turn; null: none can run.
 Thread* Runner::next_turn() {
   for (std::size_t tried = 0; tried < turns_.size(); ++tried) {
     turn_ = turn_ + 1 < turns_.size() ? turn_ + 1 : 0;
@@ -314,7 +315,7 @@ Thread* Runner::next_turn() {
   return nullptr;
 }
 
-// Threads from now_ on, until the next one to go on has a fiber already.
+// Runs threads from now_ on, until the next runnable one already has a fiber.
 void Runner::work(Worker& worker) {
   for (;;) {
     now_->worker = &worker;
@@ -429,7 +430,7 @@ void Runner::in_warp(unsigned mask, bool whole, void (*finish)(Lanes), void* par
     wait();
 }
 
-// `lanes` are all there.
+// All of `lanes` have arrived.
 void Runner::meet(Warp& warp, unsigned lanes, const Thread& last) {
   if (last.whole && lanes != 0xffffffffu)
     fail(fmt::format("{}: lanes {:#x} of the warp have ended before {}", position(), ~lanes,
@@ -487,7 +488,7 @@ void Runner::stuck() const {
     if (!first) first = &thread;
     if (same(thread.where, first->where)) ++there;
   }
-  // Whom it waits for: of its warp the lanes of its mask.
+  // Whether the thread is one that `first` waits for: a lane of its warp that is in its mask.
   for (const Thread& thread : threads_) {
     if (!first->at_barrier &&
         (thread.number / 32 != first->number / 32 || (first->mask >> thread.number % 32 & 1u) == 0))
@@ -514,7 +515,7 @@ std::string name_of(Where launch) {
 
 void run_grid(dim3 grid, dim3 block, std::size_t dynamic_shared,
               const std::function<void()>& thread_body, Where launch) {
-  // __shared__ variables are then one for all threads of the host.
+  // __shared__ variables are then shared by all host threads.
   static std::mutex one_at_a_time;
   std::unique_lock lock(one_at_a_time, std::defer_lock);
   if constexpr (kAddressSanitizer)

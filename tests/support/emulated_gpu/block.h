@@ -1,12 +1,13 @@
-// Runs a kernel's blocks, one after another on the calling thread. The threads of a block are
-// fibers; where they meet (a barrier, a warp's operation) they wait for each other, and a meeting
-// that cannot happen ends the process with one line that says who waits where.
+// Runs a kernel's blocks one after another on the calling thread. The threads of a block are fibers
+// that wait for each other at barriers and in a warp's operations. If a meeting cannot happen, the
+// process ends with one line that names the waiting threads and where they wait.
 //
-// SHOAL_EMULATED_GPU_ORDER says in which order blocks, and the threads of a block, have their
-// turns, and when cp.async copies: forward, and when the copy is waited for; reverse, and at once;
-// mixed (default: each launch has either of each, by coins that fall alike in every process); or a
-// number, the seed of shuffles. A kernel's results must not depend on it: one that lacks a barrier
-// often does.
+// SHOAL_EMULATED_GPU_ORDER chooses the order in which blocks, and the threads of a block, take
+// turns, and when cp.async copies. `forward`: ascending, and copies are made when they are waited
+// for. `reverse`: descending, and copies are made at once. `mixed` (default): each launch picks
+// either order and either time at random, with the same random numbers in every process. A number:
+// the seed of a shuffle. A correct kernel's results do not depend on the order; those of a kernel
+// that lacks a barrier often do.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,11 @@ namespace shoal::emulated_gpu {
 
 using Where = std::source_location;
 
-// A launch's blocks, and the line of the sources that launched it.
+// A launch's grid, and the source line that launched it.
 struct Grid {
   dim3 blocks;
   Where from;
-  Grid(dim3 blocks_in, Where from_in = Where::current())  // NOLINT: stands where a dim3 does
+  Grid(dim3 blocks_in, Where from_in = Where::current())  // NOLINT: replaces a dim3
       : blocks(blocks_in), from(from_in) {}
   Grid(unsigned x, Where from_in = Where::current()) : Grid(dim3(x), from_in) {}  // NOLINT
 };
@@ -34,41 +35,42 @@ struct Grid {
 // "kernel launched at FILE:LINE (FUNCTION)"
 std::string name_of(Where launch);
 
-// Calls thread_body in every thread of every block; threadIdx and the like say which one it is. The
-// sizes are within check_launch's.
+// Calls thread_body in every thread of every block, with threadIdx and similar variables set. The
+// caller has checked the sizes with check_launch.
 void run_grid(dim3 grid, dim3 block, std::size_t dynamic_shared,
               const std::function<void()>& thread_body, Where launch = Where::current());
 
-// What CUDA says of such a launch: cudaErrorInvalidConfiguration of sizes of 0 and beyond the
-// device's limits, cudaErrorInvalidValue of more dynamic shared memory than `kernel` may have.
+// Returns CUDA's answer to such a launch: cudaErrorInvalidConfiguration if a size is 0 or beyond
+// the device's limits, and cudaErrorInvalidValue if `kernel` may not have that much dynamic shared
+// memory.
 cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, std::size_t dynamic_shared);
 
-// check_launch, then `work` on the stream. `words` are the parameters' bytes.
+// Calls check_launch, then queues the work on the stream. `words` are the parameters' bytes.
 cudaError_t queue_launch(const void* kernel, const Grid& grid, dim3 block,
                          std::size_t dynamic_shared, cudaStream_t stream,
                          std::function<void()> thread_body, std::span<const std::uintptr_t> words);
-// How many times that was called: what a step costs before anything is computed. Any thread.
+// Number of queue_launch calls so far. Any thread may call it.
 std::uint64_t launches();
 
-// What a kernel's thread calls.
+// The functions below are called by a kernel's threads.
 
-// The kernel, block and thread that is running here; empty outside kernels.
+// The kernel, block and thread that run on this host thread; empty outside kernels.
 std::string position();
 
-unsigned lane();  // within the warp
+unsigned lane();  // lane index within the warp
 
 enum class Vote { none, any, all, count };
-// Waits for all threads of the block, at the same line; the votes of all.
+// Waits until all threads of the block are at the same line. Returns the combined votes.
 int block_barrier(Vote vote, bool mine, Where where);
 
-// A lane's part in an operation of its warp, by lane; null: the lane takes no part.
+// Each lane's part of a warp operation; null: the lane does not take part.
 using Lanes = void* const (&)[32];
-// Waits for the lanes of `mask`, but those that have ended, at the same line with the same mask;
-// the last calls finish with all their parts. `whole`: none of the 32 may be missing.
+// Waits until the lanes of `mask` that have not ended are at the same line with the same mask. The
+// last lane calls `finish` with all parts. `whole`: all 32 lanes must take part.
 void in_warp(unsigned mask, bool whole, void (*finish)(Lanes lanes), void* part, Where where);
 
-// cp.async: a copy is made at once, or as late as it may be: when it is waited for, or the thread
-// ends.
+// cp.async: copies at once, or as late as allowed, that is, when the copy is waited for or the
+// thread ends.
 void copy_later(void* to, const void* from, bool inside);
 void end_group_of_copies();
 void wait_for_groups_of_copies(int but_the_last);

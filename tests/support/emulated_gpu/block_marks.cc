@@ -1,6 +1,7 @@
-// What the library tells AddressSanitizer of blocks that it cuts from device memory
-// (runtime/memory/block_marks.h), in their streams' order. A block is NaN from when it is handed
-// out until it is written, and again when it is given back. Compiled under AddressSanitizer alone.
+// Marks for AddressSanitizer the blocks that the library cuts from device memory
+// (runtime/memory/block_marks.h), in the order of their streams. A block reads as NaN from
+// allocation until it is written, and again after it is freed. Compiled only under
+// AddressSanitizer.
 #include "shoal/runtime/memory/block_marks.h"
 
 #include <algorithm>
@@ -18,11 +19,11 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-// What is known of a block. Where no stream orders its owner, marks of earlier owners that have yet
-// to have their turn are void.
+// The state of a block. If no stream orders its owner, marks of earlier owners that have not yet
+// run are ignored.
 struct Cut {
   std::size_t allowed = 0, room = 0;
-  std::uint64_t unordered_since = 0;  // the call that handed it out; 0: a stream orders it
+  std::uint64_t unordered_since = 0;  // the call that allocated it; 0: a stream orders it
 };
 struct Cuts {
   std::mutex mutex;
@@ -32,7 +33,7 @@ struct Cuts {
     return cuts;
   }
   using Range = std::map<const std::byte*, Cut>;
-  // Blocks that overlap: another plan's, or of memory that has died since.
+  // Blocks that overlap the range: another plan's, or blocks of freed memory.
   std::pair<Range::iterator, Range::iterator> within(const std::byte* begin, const std::byte* end) {
     auto first = by_begin.upper_bound(begin);
     if (first != by_begin.begin() &&
@@ -46,7 +47,7 @@ struct Cuts {
   }
 };
 
-// The `call`-th mark that was asked for.
+// Applies the mark of the `call`-th call.
 void mark(std::byte* block, std::size_t allowed_bytes, std::size_t room, std::uint64_t call,
           bool ordered) {
   Cuts& cuts = Cuts::get();
@@ -59,7 +60,7 @@ void mark(std::byte* block, std::size_t allowed_bytes, std::size_t room, std::ui
     cuts.by_begin.erase(first, last);
     cuts.by_begin[block] = {allowed_bytes, room, ordered ? 0 : call};
   }
-  // Of a block in a stream's order its last owner is done with it, and the next has yet to come.
+  // In stream order the last owner has finished with the block, and the next one has not started.
   if (ordered)
     Arena::get().fill(block, allowed_bytes > 0 ? allowed_bytes : room,
                       allowed_bytes > 0 ? Poison::fresh : Poison::freed);
@@ -110,7 +111,7 @@ void shoal::mark_device_block(void* pointer, std::size_t allowed, std::size_t ro
     if (!stream) return cudaSuccess;
     if (Capture* const capture = stream->capture.get()) {
       if (capture->invalid) return cudaSuccess;
-      // What was not handed out in the graph is not given back at each of its launches.
+      // A block that was not allocated within the capture must not be freed at each launch.
       if (allowed > 0)
         capture->handed_out.insert(block);
       else if (!capture->handed_out.contains(block))

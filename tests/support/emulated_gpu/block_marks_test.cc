@@ -1,5 +1,5 @@
-// That AddressSanitizer tells apart the blocks that pools and plans cut from device memory, in
-// their streams' order (block_marks.cc): compiled where it is there.
+// Checks that AddressSanitizer distinguishes the blocks that pools and plans cut from device
+// memory, in stream order (block_marks.cc). Compiled only under AddressSanitizer.
 #include "shoal/runtime/memory/block_marks.h"
 
 #include <optional>
@@ -11,12 +11,12 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-constexpr std::size_t kBytes = 52;  // no multiple of anything that blocks are rounded to
+constexpr std::size_t kBytes = 52;  // not a multiple of any block granularity
 
 class BlockMarks : public ::testing::Test {
  protected:
   BlockMarks() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-  // As kernels would.
+  // Reads as a kernel would.
   static void read(const void* block, std::size_t at, cudaStream_t on) {
     const auto* const byte = static_cast<const volatile char*>(block) + at;
     CUDA(enqueue(on, [=] { (void)*byte; }));
@@ -33,7 +33,7 @@ class BlockMarks : public ::testing::Test {
 };
 using BlockMarksDeath = BlockMarks;
 
-TEST_F(BlockMarksDeath, ABlockEndsWhereItWasAskedTo) {
+TEST_F(BlockMarksDeath, ABlockEndsAtItsRequestedSize) {
   for (const bool again : {false, true}) {
     SCOPED_TRACE(again);
     const Buffer block = buffer();
@@ -47,13 +47,13 @@ TEST_F(BlockMarksDeath, ABlockEndsWhereItWasAskedTo) {
         "use-after-poison(.|\n)*READ of size 1(.|\n)*byte 54 of allocation .*, 2 bytes behind the "
         "end of a block of it of 52 bytes");
   }
-  // Of another size of the same class, and longer than before.
+  // A different, larger size of the same size class.
   const Buffer block = buffer(200);
   read(block.data(), 199, stream_);
   wait(stream_);
 }
 
-TEST_F(BlockMarksDeath, AGivenBackBlockIsItsOwnersUntilItsTurn) {
+TEST_F(BlockMarksDeath, AFreedBlockStaysItsOwnersUntilItsTurn) {
   std::optional<Buffer> block = buffer();
   const void* const at = block->data();
   read(at, 0, stream_);
@@ -72,8 +72,8 @@ TEST_F(BlockMarksDeath, AGivenBackBlockIsItsOwnersUntilItsTurn) {
   wait(stream_);
 }
 
-// Of no stream: its owner uses it at once, whatever earlier ones have queued.
-TEST_F(BlockMarks, ABlockOfNoStreamIsItsOwnersAtOnce) {
+// A block without a stream: its owner uses it at once, whatever earlier owners have queued.
+TEST_F(BlockMarks, ABlockWithoutAStreamIsUsableAtOnce) {
   const auto memory = make_device_memory(Device::cuda(0));
   const Buffer all(*memory, 1024, MemoryTag::workspace);
   auto* const block = static_cast<std::byte*>(all.data());
@@ -105,9 +105,9 @@ TEST_F(BlockMarks, ABlockIsNanUntilItIsWritten) {
   EXPECT_EQ(word(at), kFreed);
 }
 
-// A captured step's blocks live within each launch of its graph.
-TEST_F(BlockMarksDeath, GraphsKeepThem) {
-  const Buffer before = buffer();  // keeps its block, and so the other's place
+// The blocks of a captured step live within each launch of its graph.
+TEST_F(BlockMarksDeath, GraphsRepeatTheMarksOfTheirBlocks) {
+  const Buffer before = buffer();  // keeps its block, so the next one gets another place
   std::optional<Buffer> from_outside = buffer();
   const void* const outside = from_outside->data();
   const auto launched = [&](bool after) {
@@ -131,12 +131,12 @@ TEST_F(BlockMarksDeath, GraphsKeepThem) {
     CUDA(cudaGraphExecDestroy(made));
     CUDA(cudaGraphDestroy(graph));
   };
-  buffer().reset();  // the driver is not asked within a capture
+  buffer().reset();  // no driver call is needed during the capture
   launched(false);
   EXPECT_DEATH(launched(true), "use-after-poison(.|\n)*was given back");
 
-  // Given back within a capture that it was not handed out in: not at each launch, when it may be
-  // another's.
+  // A block that is freed in a capture, but was allocated before it, must not be freed at each
+  // launch: it may belong to another owner by then.
   CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   from_outside.reset();
   read(before.data(), 0, stream_);

@@ -7,7 +7,7 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-// Each capture that is under way, by one of its streams.
+// Visits each active capture once, through one of its streams.
 template <class F>
 void for_captures(const F& visit) {
   std::set<Capture*> seen;
@@ -21,13 +21,13 @@ cudaError_t refuse(Capture& capture, cudaError_t error) {
   return error;
 }
 
-// Runs a graph's branches: the origin's in order, the others as late as those that wait allow.
+// Runs a graph's branches: the origin's branch in order, the others as late as their waiters allow.
 class GraphRun {
  public:
   GraphRun(const GraphBranches& branches, bool works)
       : branches_(branches), done_(branches.size()), works_(works) {}
 
-  // The origin's branch, with what the others owe it, and then what only marks.
+  // Runs the origin's branch with the branches it waits for, then the remaining marks.
   void run_all() {
     run(0, branches_.front().size());
     for (std::size_t i = 1; i < branches_.size(); ++i) run(i, branches_[i].size());
@@ -54,8 +54,8 @@ class GraphRun {
   bool works_;
 };
 
-// One operation that runs a whole graph. What a copy writes to pinned memory is poisoned before it,
-// unless the graph touches that memory in another place.
+// One operation that runs a whole graph. Pinned memory that one of its copies writes is poisoned
+// beforehand, unless the graph also uses that memory elsewhere.
 Operation operation_of(const std::shared_ptr<const GraphBranches>& branches) {
   Operation whole;
   std::map<const Pinned*, int> times;
@@ -95,7 +95,7 @@ cudaError_t note_record(CUstream_st& stream, CUevent_st& event) {
 }
 
 cudaError_t note_wait(const std::shared_ptr<CUstream_st>& stream, CUevent_st& event) {
-  if (!event.capture) {  // recorded outside; never recorded is nothing to wait for
+  if (!event.capture) {  // recorded outside; an event never recorded needs no wait
     if (!event.record) return cudaSuccess;
     return refuse(*stream->capture, cudaErrorStreamCaptureIsolation);
   }
@@ -167,7 +167,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   std::shared_ptr<const GraphBranches> branches;
-  std::shared_ptr<Record> last;  // launches of one graph come one after the other
+  std::shared_ptr<Record> last;  // orders the launches of one graph
 };
 
 namespace {
@@ -241,7 +241,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   });
 }
 
-// What orders alone is no node of a graph, but an edge.
+// An operation that only orders is an edge of the graph and not a node.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
   return call("cudaGraphGetNodes", [&](Lock&) {
     if (nodes || !count || !graphs().contains(graph)) return cudaErrorInvalidValue;
@@ -249,7 +249,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::si
     for (const auto& branch : *graph->branches)
       for (const GraphNode& node : branch)
         if (node.operation.work) ++(node.operation.is_mark ? marks : works);
-    *count = works > 0 ? works : std::min<std::size_t>(marks, 1);  // marks alone are kept too
+    *count = works > 0 ? works : std::min<std::size_t>(marks, 1);  // keeps marks-only graphs
     return cudaSuccess;
   });
 }

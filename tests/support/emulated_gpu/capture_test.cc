@@ -1,4 +1,4 @@
-// Captures and graphs: what is noted and run again, and what CUDA refuses meanwhile.
+// Tests captures and graphs: what is recorded and replayed, and what CUDA refuses during a capture.
 #include <thread>
 
 #include "rig.h"
@@ -23,7 +23,8 @@ class Capturing : public ::testing::Test {
     CUDA(cudaGraphDestroy(graph));
     return status;
   }
-  // The call fails so, the capture with it, and after its end the stream goes on.
+  // Checks that the call fails with `expected` and ends the capture, and that the stream works
+  // again afterwards.
   void expect_ended_by(cudaError_t expected, const std::function<cudaError_t()>& call) {
     begin();
     EXPECT_CUDA(expected, call());
@@ -46,7 +47,7 @@ class Capturing : public ::testing::Test {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-TEST_F(Capturing, IsNotedAndRunsAgain) {
+TEST_F(Capturing, WorkIsRecordedAndReplayed) {
   const Ints pinned(1, Ints::pinned);
   int* const at = memory_.data;
   CUDA(cudaMemsetAsync(at, 0, 32, stream_));
@@ -54,10 +55,10 @@ TEST_F(Capturing, IsNotedAndRunsAgain) {
   begin();
   int added = 3;
   CUDA(launch(stream_, [=] { *at += added; }, {at}));
-  added = 100;  // the argument is as it was
+  added = 100;  // the graph keeps the argument's value
   CUDA(copy(at + 1, pinned.data, sizeof(int), stream_));
   EXPECT_CUDA(cudaSuccess, end());
-  EXPECT_EQ(value_of(at), 0) << "nothing ran: " << added;
+  EXPECT_EQ(value_of(at), 0) << "the captured work ran: " << added;
   for (int turn = 1; turn < 4; ++turn) {
     *pinned.data = 10 * turn;
     run();
@@ -66,7 +67,7 @@ TEST_F(Capturing, IsNotedAndRunsAgain) {
   }
 }
 
-TEST_F(Capturing, AForkAndItsJoinKeepTheirOrder) {
+TEST_F(Capturing, ForksAndJoinsKeepTheirOrder) {
   int* const at = memory_.data;
   for (const bool waits : {true, false}) {
     CUDA(cudaMemsetAsync(at, 0, 32, stream_));
@@ -84,10 +85,10 @@ TEST_F(Capturing, AForkAndItsJoinKeepTheirOrder) {
       CUDA(cudaStreamWaitEvent(stream_, join_));
     }
     EXPECT_CUDA(cudaSuccess, end());
-    CUDA(cudaStreamSynchronize(side_));  // is captured no more
+    CUDA(cudaStreamSynchronize(side_));  // no longer captured
     run();
     EXPECT_EQ(value_of(at), 1);
-    EXPECT_EQ(value_of(at + 1), waits ? 1 : 0) << "what is not waited for comes last";
+    EXPECT_EQ(value_of(at + 1), waits ? 1 : 0) << "work without a waiter runs last";
   }
 }
 
@@ -102,7 +103,7 @@ TEST_F(Capturing, AForkThatIsNotJoinedIsAnError) {
   EXPECT_CUDA(cudaErrorStreamCaptureUnjoined, end());
 }
 
-TEST_F(Capturing, WhatNeedsTheStreamNowEndsIt) {
+TEST_F(Capturing, CallsThatWaitForTheStreamEndIt) {
   void* pointer = nullptr;
   int host = 0;
   expect_ended_by(cudaErrorStreamCaptureUnsupported,
@@ -142,7 +143,7 @@ TEST_F(Capturing, WorkFromOutsideEndsIt) {
   EXPECT_CUDA(cudaErrorCapturedEvent, cudaStreamWaitEvent(side_, fork_));
 }
 
-TEST_F(Capturing, IsEndedWhereAndByWhomItBegan) {
+TEST_F(Capturing, EndsOnItsStreamAndThread) {
   cudaGraph_t graph = nullptr;
   EXPECT_CUDA(cudaErrorIllegalState, cudaStreamEndCapture(stream_, &graph));
   EXPECT_CUDA(cudaErrorStreamCaptureUnsupported,
@@ -160,8 +161,8 @@ TEST_F(Capturing, IsEndedWhereAndByWhomItBegan) {
   EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, end());
 }
 
-// A library may ask the driver for something meanwhile only where the capture is relaxed.
-TEST_F(Capturing, UnorderedCallsAreForRelaxedCapturesOnly) {
+// During a capture a library may call the driver only if the capture is relaxed.
+TEST_F(Capturing, OnlyRelaxedCapturesAllowUnorderedCalls) {
   for (const cudaStreamCaptureMode mode :
        {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
         cudaStreamCaptureModeRelaxed}) {

@@ -1,5 +1,6 @@
-// On which devices a process has a context: what the emulated calls make, and that Shoal makes one
-// on no device but its own, whichever thread calls. And which drivers it takes.
+// Checks on which devices a process has a context: which emulated calls create one, and that Shoal
+// creates one only on its own device, whichever thread calls. Also checks which drivers are
+// accepted.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -19,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Begins without a context; its threads with device 0, as all threads do.
+// Each test begins without a context. New threads have device 0 current.
 class Contexts : public ::testing::Test {
  protected:
   void SetUp() override { forget_contexts(); }
@@ -29,7 +30,7 @@ class Contexts : public ::testing::Test {
   }
 };
 
-TEST_F(Contexts, QuestionsAboutDevicesMakeNone) {
+TEST_F(Contexts, DeviceQueriesCreateNone) {
   int value = 0;
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceCount(&value));
@@ -40,7 +41,7 @@ TEST_F(Contexts, QuestionsAboutDevicesMakeNone) {
   EXPECT_THAT(contexts(), IsEmpty());
 }
 
-TEST_F(Contexts, AreWhereThreadsCall) {
+TEST_F(Contexts, AreCreatedOnTheCallingThreadsDevice) {
   in_a_thread([] { CUDA(cudaSetDevice(1)); });
   EXPECT_THAT(contexts(), ElementsAre(1));
   in_a_thread([] { CUDA(cudaGetLastError()); });
@@ -52,7 +53,7 @@ TEST_F(Contexts, AreWhereThreadsCall) {
   EXPECT_THAT(contexts(), ElementsAre(0, 1));
 }
 
-TEST(ContextsDeath, MoreThanAProcessMayHaveEndIt) {
+TEST(ContextsDeath, TooManyEndTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has read no settings
   EXPECT_DEATH(
       {
@@ -63,7 +64,7 @@ TEST(ContextsDeath, MoreThanAProcessMayHaveEndIt) {
       "cudaSetDevice makes a context on device 0: number 2 of this process, which may have 1");
 }
 
-TEST_F(Contexts, AThreadKeepsADeviceWhereItsOwnHasNone) {
+TEST_F(Contexts, AThreadUsesItsDeviceOnlyIfThatHasAContext) {
   in_a_thread([] {
     int device = 0;
     {
@@ -81,9 +82,9 @@ TEST_F(Contexts, AThreadKeepsADeviceWhereItsOwnHasNone) {
   EXPECT_THROW(CurrentCudaDevice(Device::cuda(2)), Error);
 }
 
-// A rank of device 1: each call once in a thread that has set no device, as the engine's and the
-// caller's may be.
-TEST_F(Contexts, OfARankAreOnItsDeviceAlone) {
+// A rank of device 1 makes each call once in a thread that has not set a device, as threads of the
+// engine or the caller may do.
+TEST_F(Contexts, ARankHasOneOnlyOnItsOwnDevice) {
   DeviceBackend& backend = device_backend(DeviceType::cuda);
   const Device device = Device::cuda(1);
   Stream stream{device, nullptr};
@@ -126,7 +127,7 @@ TEST_F(Contexts, OfARankAreOnItsDeviceAlone) {
   }
 }
 
-TEST(DriverDeath, ThatIsTooOldIsRefused) {
+TEST(DriverDeath, TooOldIsRefused) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has read no settings
   const auto asks_for_a_device = [](const char* driver) {
     setenv("SHOAL_EMULATED_GPU_DRIVER", driver, 1);

@@ -1,4 +1,4 @@
-// Copies and fills: what they may touch, and when the host's side of them is read and written.
+// Copies and fills: which memory they may touch, and when their host side is read or written.
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 bool is_host(Kind kind) { return kind != Kind::device; }
 
-// CUDA takes pinned memory for either side.
+// CUDA accepts pinned memory on either side.
 bool agrees(cudaMemcpyKind kind, Kind to, Kind from) {
   switch (kind) {
     case cudaMemcpyDefault:
@@ -29,7 +29,7 @@ bool agrees(cudaMemcpyKind kind, Kind to, Kind from) {
   return false;
 }
 
-// A test's.
+// Callbacks of a test.
 std::atomic<void (*)(cudaMemcpyKind)> before_copy{nullptr};
 std::atomic<bool (*)(cudaMemcpyKind)> may_copy{nullptr};
 
@@ -54,7 +54,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     if (!target.inside || !source.inside) return cudaErrorInvalidValue;
     if (!agrees(kind, target.kind, source.kind)) return cudaErrorInvalidMemcpyDirection;
     const bool waits = target.kind == Kind::pageable;
-    // Where pageable memory is read or written late or at once is the driver's choice.
+    // The driver decides whether pageable memory is accessed at once or later, so assume a wait.
     if (waits || source.kind == Kind::pageable)
       if (const cudaError_t refused = refuse_wait(lock, stream)) return refused;
     Operation copy;
@@ -62,7 +62,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     use(copy, source);
     if (target.kind == Kind::pinned && source.kind == Kind::device)
       copy.fills.push_back({target.pinned, static_cast<std::byte*>(to), bytes});
-    if (source.kind == Kind::pageable && !waits) {  // its owner may change it after the call
+    if (source.kind == Kind::pageable && !waits) {  // the caller may change it after the call
       const auto* begin = static_cast<const std::byte*>(from);
       copy.work = [to, taken = std::vector<std::byte>(begin, begin + bytes)] {
         std::memcpy(to, taken.data(), taken.size());
@@ -85,16 +85,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   });
 }
 
-// `told`: called, by device work, before a copy of memory that is not pageable is carried out; it
-// may take its time, or end the process there. Null: nobody is.
+// Sets a callback that device work makes before each copy that involves no pageable memory. It may
+// block, or end the process. Null removes it.
 extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_before_copies(
     void (*told)(cudaMemcpyKind)) {
   before_copy = told;
 }
 
-// `may`: asked whether such a copy may run yet, as often as somebody looks; until then its stream
-// stands, and nobody who only looks is held up. Of copies that are queued while there is one. It
-// makes no CUDA call. Null: they may.
+// Sets a callback that decides whether such a copy may run yet. Until it returns true, the copy's
+// stream waits; a thread that polls asks again and is not blocked. It applies to copies queued
+// while it is set, and it may not call CUDA. Null removes it.
 extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_hold_copies(
     bool (*may)(cudaMemcpyKind)) {
   may_copy = may;

@@ -1,5 +1,5 @@
-// cuBLASLt's descriptors, proposals and products. What the library refuses is refused with its
-// status; what it would answer with a fault of the device ends the process.
+// cuBLASLt's descriptors, heuristics and products. Calls that the library would refuse return its
+// status. Calls that would make a real device fault end the process.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +20,7 @@ struct cublasLtMatmulDescOpaque_t {
   std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
-  std::int32_t bias_type = -1;  // D's
+  std::int32_t bias_type = -1;  // the type of D
   void* aux = nullptr;
   std::int64_t aux_leading = 0;
 };
@@ -41,12 +41,12 @@ struct cublasLtMatmulPreferenceOpaque_t {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x454d'554c'4154'4544u;
-constexpr std::int64_t kLeastSplit = 64;  // of k, that it is worth parts
+constexpr std::int64_t kLeastSplit = 64;  // the smallest k for which splitting pays
 
-// What cublasLtMatmulAlgo_t holds.
+// The content of a cublasLtMatmulAlgo_t.
 struct Algorithm {
   std::uint64_t magic = kMagic;
-  std::uint64_t parts = 1;                    // of k; more than one need a workspace
+  std::uint64_t parts = 1;  // k is split into this many; more than one need a workspace
   std::uint64_t alignment[4] = {1, 1, 1, 1};  // of A, B, C, D, in bytes
   std::uint64_t unused[2] = {};
 };
@@ -74,8 +74,8 @@ bool is_epilogue(std::uint32_t value) {
   });
 }
 
-// SHOAL_EMULATED_GPU_BIAS_GRADIENT: a library that proposes none of BGRADA and BGRADB ("none"),
-// refuses what it has proposed ("refused"), or adds in bf16 ("rough"). Read at each call.
+// SHOAL_EMULATED_GPU_BIAS_GRADIENT simulates a library that proposes no BGRADA or BGRADB ("none"),
+// refuses its own proposals ("refused"), or adds in bf16 ("rough"). It is read at each call.
 bool as_asked(const char* what) {
   const char* const set = std::getenv("SHOAL_EMULATED_GPU_BIAS_GRADIENT");
   return set && std::strcmp(set, what) == 0;
@@ -126,7 +126,7 @@ cublasStatus_t Problem::check() const {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The part of `given` that is an algorithm for the problem.
+// Checks that `given` is an algorithm for the problem and copies it to `out`.
 cublasStatus_t check(const Problem& problem, const cublasLtMatmulAlgo_t* given, Algorithm& out) {
   if (const cublasStatus_t wrong = problem.check()) return wrong;
   if (given) std::memcpy(static_cast<void*>(&out), given, sizeof out);
@@ -313,7 +313,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
     if (made.alignment[i] < static_cast<std::uint64_t>(size_of(all[i]->type)))
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  // Long sums of few elements go in parts first, so that workspaces are used.
+  // Long sums with few results prefer splits, so that workspaces are used.
   std::vector<std::uint64_t> parts = {1, 2, 3};
   if (problem.k() >= 4 * std::max(d->rows, d->columns)) std::swap(parts[0], parts[1]);
   for (const std::uint64_t count : parts) {

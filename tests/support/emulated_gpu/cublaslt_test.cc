@@ -1,4 +1,4 @@
-// cuBLASLt's products against sums in f64, and what it refuses.
+// Compares cuBLASLt's products with sums in f64, and tests which calls it refuses.
 #include <cmath>
 #include <random>
 
@@ -26,7 +26,7 @@ double rounded(double value, cudaDataType_t type) {
   return static_cast<double>(single);
 }
 
-// A column-major matrix of each group, in pinned memory, which the device reads and writes too.
+// A column-major matrix for each group, in pinned memory that the device also reads and writes.
 class Matrix {
  public:
   Matrix(cudaDataType_t type, std::int64_t rows, std::int64_t columns, int batch, unsigned seed)
@@ -140,7 +140,7 @@ void Products::expect_right(const Case& p) {
   const Matrix a(p.input, p.ta ? p.k : p.m, p.ta ? p.m : p.k, p.batch, 1),
       b(p.input, p.tb ? p.n : p.k, p.tb ? p.k : p.n, p.batch, 2), c(p.output, p.m, p.n, p.batch, 3),
       d(p.output, p.m, p.n, p.batch, 4), bias(p.output, p.m, 1, 1, 5),
-      aux(p.output, p.m, p.n, 1, 6), before(p.output, p.m, p.n, 1, 6);  // as aux was
+      aux(p.output, p.m, p.n, 1, 6), before(p.output, p.m, p.n, 1, 6);  // aux before the product
   const cublasLtMatmulDesc_t how = describe(p, bias.data(), aux);
   const auto results = propose(how, a, b, c, d);
   ASSERT_EQ(status_, CUBLAS_STATUS_SUCCESS);
@@ -187,7 +187,7 @@ void Products::expect_right(const Case& p) {
   (void)cublasLtMatmulDescDestroy(how);
 }
 
-TEST_F(Products, OfEveryTypeAndTransposition) {
+TEST_F(Products, SupportEveryTypeAndTransposition) {
   for (const auto& [input, output] : {std::pair{CUDA_R_32F, CUDA_R_32F},
                                       {CUDA_R_16BF, CUDA_R_16BF},
                                       {CUDA_R_16BF, CUDA_R_32F},
@@ -200,7 +200,7 @@ TEST_F(Products, OfEveryTypeAndTransposition) {
               {.input = input, .output = output, .m = m, .n = n, .k = k, .ta = ta, .tb = tb});
 }
 
-TEST_F(Products, OfGroupsAndOntoWhatWasThere) {
+TEST_F(Products, SupportGroupsAndAccumulation) {
   expect_right({.input = CUDA_R_32F,
                 .output = CUDA_R_32F,
                 .m = 5,
@@ -219,7 +219,7 @@ TEST_F(Products, OfGroupsAndOntoWhatWasThere) {
                 .beta = 1});
 }
 
-TEST_F(Products, WithEveryEpilogue) {
+TEST_F(Products, SupportEveryEpilogue) {
   for (const auto epilogue :
        {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS,
         CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU})
@@ -227,8 +227,8 @@ TEST_F(Products, WithEveryEpilogue) {
       expect_right({.input = type, .output = type, .m = 34, .n = 9, .k = 80, .epilogue = epilogue});
 }
 
-// BGRADA: of D's rows, what op(A) sums to over k; BGRADB: of its columns, op(B).
-TEST_F(Products, WithTheSumsOfAnOperand) {
+// BGRADA sums op(A) over k, for each row of D. BGRADB sums op(B), for each column.
+TEST_F(Products, ComputeTheSumsOfAnOperand) {
   for (const bool of_b : {false, true})
     for (const auto& [input, output] :
          {std::pair{CUDA_R_32F, CUDA_R_32F}, {CUDA_R_16BF, CUDA_R_32F}, {CUDA_R_16F, CUDA_R_16F}})
@@ -262,16 +262,16 @@ TEST_F(Products, WithTheSumsOfAnOperand) {
         }
 }
 
-TEST_F(Products, SumsThatItDoesNotHaveAreRefused) {
+TEST_F(Products, RefuseUnsupportedSums) {
   const Matrix a(CUDA_R_16BF, 16, 8, 1, 1), b(CUDA_R_16BF, 8, 16, 1, 2),
       d(CUDA_R_32F, 16, 16, 1, 3), a2(CUDA_R_16BF, 16, 8, 2, 1), b2(CUDA_R_16BF, 8, 16, 2, 2),
       d2(CUDA_R_32F, 16, 16, 2, 3);
   const cublasLtMatmulDesc_t how = describe({.epilogue = CUBLASLT_EPILOGUE_BGRADA}, d.data(), d);
   EXPECT_FALSE(propose(how, a, b, d, d).empty());
-  EXPECT_TRUE(propose(how, a2, b2, d2, d2).empty()) << "of groups";
+  EXPECT_TRUE(propose(how, a2, b2, d2, d2).empty()) << "groups";
   auto type = static_cast<std::int32_t>(CUDA_R_16BF);
   (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, 4);
-  EXPECT_TRUE(propose(how, a, b, d, d).empty()) << "of another type than D's";
+  EXPECT_TRUE(propose(how, a, b, d, d).empty()) << "the operand's type differs from D's";
   type = CUDA_R_32F;
   (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, 4);
   const auto all = propose(how, a, b, d, d);
@@ -287,22 +287,23 @@ TEST_F(Products, SumsThatItDoesNotHaveAreRefused) {
   auto both = static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BGRADA) | CUBLASLT_EPILOGUE_BIAS;
   (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_EPILOGUE, &both, 4);
   EXPECT_TRUE(propose(how, a, b, d, d).empty());
-  EXPECT_EQ(status_, CUBLAS_STATUS_INVALID_VALUE) << "no such epilogue";
+  EXPECT_EQ(status_, CUBLAS_STATUS_INVALID_VALUE) << "the epilogue does not exist";
   (void)cublasLtMatmulDescDestroy(how);
 }
 
-TEST_F(Products, ProposalsKeepToThePreferences) {
+TEST_F(Products, ProposalsRespectThePreferences) {
   const Matrix a(CUDA_R_16BF, 16, 512, 1, 1), b(CUDA_R_16BF, 512, 16, 1, 2),
       d(CUDA_R_16BF, 16, 16, 1, 3);
   const cublasLtMatmulDesc_t how = describe({}, nullptr, d);
   auto all = propose(how, a, b, d, d);
   ASSERT_GT(all.size(), 1u);
-  EXPECT_GT(all.front().workspaceSize, 0u) << "a long sum goes in parts";
+  EXPECT_GT(all.front().workspaceSize, 0u) << "a long sum is split";
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{2} * 16 * 16 * 4);
   EXPECT_EQ(propose(how, a, b, d, d).size(), all.size() - 1);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{0});
   EXPECT_EQ(propose(how, a, b, d, d).size(), 1u);
-  // What was proposed is known again; with less workspace than it asked for it is refused.
+  // A proposed algorithm passes the check, and is refused with a smaller workspace than it asked
+  // for.
   cublasLtMatmulHeuristicResult_t result{};
   EXPECT_EQ(cublasLtMatmulAlgoCheck(handle_, how, a.layout(), b.layout(), d.layout(), d.layout(),
                                     &all.front().algo, &result),
@@ -323,7 +324,7 @@ TEST_F(Products, ProposalsKeepToThePreferences) {
   (void)cublasLtMatmulDescDestroy(how);
 }
 
-TEST_F(Products, WhatDoesNotFitIsRefused) {
+TEST_F(Products, RefuseLayoutsThatDoNotFit) {
   const Matrix a(CUDA_R_16BF, 16, 8, 1, 1), b(CUDA_R_16BF, 8, 16, 1, 2),
       d(CUDA_R_16BF, 16, 16, 1, 3), wrong(CUDA_R_16BF, 16, 9, 1, 1), f32(CUDA_R_32F, 16, 8, 1, 1),
       two(CUDA_R_16BF, 16, 16, 2, 3);
@@ -340,7 +341,8 @@ TEST_F(Products, WhatDoesNotFitIsRefused) {
   const cublasLtMatmulDesc_t gelu = describe({.epilogue = CUBLASLT_EPILOGUE_GELU_AUX}, nullptr, d);
   std::int64_t leading = 17;
   (void)cublasLtMatmulDescSetAttribute(gelu, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &leading, 8);
-  EXPECT_EQ(status(gelu, a, b, d), CUBLAS_STATUS_INVALID_VALUE) << "aux comes in eights";
+  EXPECT_EQ(status(gelu, a, b, d), CUBLAS_STATUS_INVALID_VALUE)
+      << "aux's leading dimension must be a multiple of 8";
   std::int32_t short_value = 0;
   EXPECT_EQ(
       cublasLtMatmulDescSetAttribute(gelu, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &short_value, 4),
@@ -349,7 +351,7 @@ TEST_F(Products, WhatDoesNotFitIsRefused) {
   (void)cublasLtMatmulDescDestroy(gelu);
 }
 
-TEST_F(Products, LessAlignmentThanWasPromisedIsAFault) {
+TEST_F(Products, LessAlignmentThanPromisedIsAFault) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Matrix a(CUDA_R_16BF, 16, 8, 1, 1), b(CUDA_R_16BF, 8, 16, 1, 2),
       d(CUDA_R_16BF, 16, 16, 1, 3);

@@ -1,7 +1,7 @@
-// cuDNN's backend interface: descriptors, graphs of operations, and a plan that computes a graph
-// one operation after the other. It takes any graph of these operations, where the library knows
-// some chains only; what an operation need not write, it does not write, and what nobody may read
-// is NaN.
+// cuDNN's backend interface: descriptors, graphs of operations, and plans that run a graph's
+// operations one after another. It accepts any graph of these operations, while the library
+// supports only some chains. Memory that an operation need not write stays unwritten, and memory
+// that must not be read is NaN.
 #include "cudnn.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ std::size_t size_of(cudnnBackendAttributeType_t type) {
   }
 }
 
-// A graph and one of the ways to compute it.
+// A graph and one engine that computes it.
 struct Engine {
   std::shared_ptr<const CudnnProgram> program;
   std::int64_t number = -1;
@@ -147,7 +147,7 @@ struct Descriptor {
   std::map<int, Attribute> attributes;
   CudnnTensor tensor;
   CudnnOperation operation;
-  Engine engine;  // of a graph, a heuristic, a configuration, an engine, a plan
+  Engine engine;  // used by graphs, heuristics, configurations, engines and plans
 };
 
 void Descriptor::finalize_tensor() {
@@ -269,7 +269,7 @@ void Descriptor::finalize() {
   final = true;
 }
 
-// The ways to compute a graph, the best first: of a gradient that is one whose sums have no order.
+// The engines of a graph, the fastest first. A gradient's fastest engine adds in no fixed order.
 std::vector<Engine> engines_of(const Engine& graph) {
   Engine quick{graph.program, 5, false}, ordered{graph.program, 6, true};
   return graph.program->is_gradient() ? std::vector{quick, ordered} : std::vector{ordered};
@@ -337,7 +337,7 @@ void execute(const cudnnContext& handle, const Descriptor& plan, const Descripto
   for (const auto& [uid, pointer] : call.memory)
     words.push_back(reinterpret_cast<std::uintptr_t>(pointer));
   const auto work = [shared = plan.engine.program, call, workspace] {
-    // It is the plan's meanwhile: whoever keeps something there loses it.
+    // The workspace belongs to the plan during the run, so its previous content is lost.
     std::memset(workspace, 0xff, static_cast<std::size_t>(shared->workspace()));
     shared->run(call);
   };

@@ -1,4 +1,4 @@
-// What tests ask of the emulated cuDNN.
+// Faults and counts of the emulated cuDNN, for tests.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace shoal::emulated_gpu {
 
 enum class CudnnCall { create, plan, execute };
 
-// The calling thread's next call of that kind (plan: cudnnBackendFinalize of a plan) answers with
-// `status` and does nothing; CUDA's last error is then that memory ran out.
+// Makes the calling thread's next call of that kind (plan: cudnnBackendFinalize of a plan) return
+// `status` without doing anything. CUDA's last error then says that memory ran out.
 void fail_next(CudnnCall call, cudnnStatus_t status);
 
-// Plans of this process: that are there, and that were ever made.
+// Plans of this process that exist, and that were ever made.
 struct CudnnPlans {
   std::int64_t alive = 0, made = 0;
 };

@@ -1,5 +1,4 @@
-// Attention by the emulated cuDNN: what happens where it finds no memory, and which of its plans
-// are kept.
+// Tests attention with the emulated cuDNN: how it reports missing memory, and which plans it keeps.
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -47,7 +46,7 @@ std::optional<Error> error_of(const std::function<void()>& body) {
   return {};
 }
 
-// And what cuDNN met is not what CUDA says of the next call.
+// Also checks that cuDNN's failure does not become CUDA's last error.
 void expect_no_room(const std::optional<Error>& error, const char* what) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::out_of_memory) << error->what();
@@ -56,7 +55,7 @@ void expect_no_room(const std::optional<Error>& error, const char* what) {
   EXPECT_STREQ(cudaGetErrorName(cudaGetLastError()), "cudaSuccess");
 }
 
-TEST(CudnnMemory, APlanThatFoundNoneIsTriedAgain) {
+TEST(CudnnMemory, APlanWithoutMemoryIsRetried) {
   CudnnAttention attention;
   for (const cudnnStatus_t status : kNoRoom)
     for (const bool backward : {false, true}) {
@@ -69,14 +68,14 @@ TEST(CudnnMemory, APlanThatFoundNoneIsTriedAgain) {
     }
 }
 
-TEST(CudnnMemory, ARefusalOfAnotherKindIsKept) {
+TEST(CudnnMemory, AnUnsupportedPlanIsNotRetried) {
   CudnnAttention attention;
   fail_next(CudnnCall::plan, CUDNN_STATUS_NOT_SUPPORTED);
   for (int i = 0; i < 2; ++i)
     EXPECT_THAT(CudnnAttention::refusal(attention.plan(key_of(1))), HasSubstr("NOT_SUPPORTED"));
 }
 
-TEST(CudnnMemory, ACallThatFoundNoneSaysSo) {
+TEST(CudnnMemory, ACallWithoutMemoryReportsIt) {
   CudnnAttention attention;
   const auto run = [&] { attention.run(attention.plan(key_of(1)), {}, 1, nullptr, nullptr); };
   for (const cudnnStatus_t status : kNoRoom) {
@@ -89,8 +88,8 @@ TEST(CudnnMemory, ACallThatFoundNoneSaysSo) {
   EXPECT_EQ(error->code(), ErrorCode::internal) << error->what();
 }
 
-// Without one every call would go by the own kernels from then on.
-TEST(CudnnMemory, AHandleThatFoundNoneIsTriedAgain) {
+// Otherwise every later call would use Shoal's own kernels.
+TEST(CudnnMemory, AHandleWithoutMemoryIsRetried) {
   ::setenv("SHOAL_CUDA_ATTENTION", "cudnn", 1);
   const auto memory = make_device_memory(Device::cuda(0));
   const auto kernels = kernels::make_cuda_kernels(
@@ -113,8 +112,8 @@ TEST(CudnnMemory, AHandleThatFoundNoneIsTriedAgain) {
   EXPECT_FALSE(error_of(run));
 }
 
-// The latest 1024, and what a graph runs besides.
-TEST(CudnnPlansKept, AreThoseUsedLast) {
+// The 1024 latest plans, and those that a graph runs.
+TEST(CudnnPlansKept, AreTheMostRecentlyUsed) {
   constexpr std::int64_t kMost = 1024;
   const std::int64_t before = cudnn_plans().alive;
   const auto alive = [&] { return cudnn_plans().alive - before; };
@@ -146,10 +145,10 @@ TEST(CudnnPlansKept, AreThoseUsedLast) {
             }),
             2);
   EXPECT_EQ(alive(), kMost);
-  ASSERT_EQ(log::notices().size(), notices + 1) << "said once";
+  ASSERT_EQ(log::notices().size(), notices + 1) << "the notice is logged once";
   EXPECT_THAT(log::notices().back().text, HasSubstr("attention has met 1025 shapes"));
-  EXPECT_EQ(makes([&] { attention.plan(key_of(1)); }), 0) << "a graph may run it";
-  EXPECT_EQ(makes([&] { attention.plan(key_of(2)); }), 0) << "asked for meanwhile";
+  EXPECT_EQ(makes([&] { attention.plan(key_of(1)); }), 0) << "a graph may still run the plan";
+  EXPECT_EQ(makes([&] { attention.plan(key_of(2)); }), 0) << "the plan was used since";
   EXPECT_EQ(makes([&] { attention.plan(key_of(3)); }), 1);
   EXPECT_EQ(makes([&] { attention.plan(key_of(4)); }), 1);
   EXPECT_EQ(makes([&] { attention.plan(key_of(kMost + 2)); }), 0);
@@ -173,7 +172,8 @@ TEST(CudnnPlansKept, AreLoggedWithTheirTime) {
       "head_dim 8, causal): ";
   const std::size_t at = said.find(line);
   ASSERT_NE(at, std::string::npos) << said;
-  EXPECT_THAT(said.substr(at), ::testing::MatchesRegex("[^\n]*: [0-9]+ ms\n")) << "and once";
+  EXPECT_THAT(said.substr(at), ::testing::MatchesRegex("[^\n]*: [0-9]+ ms\n"))
+      << "the plan is logged once";
 }
 
 }  // namespace

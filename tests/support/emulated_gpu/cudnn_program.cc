@@ -66,7 +66,8 @@ void put_element(cudnnDataType_t type, void* to, std::int64_t i, float value) {
     static_cast<float*>(to)[i] = value;
 }
 
-// All elements of a tensor in the order of its sizes. Written: those that an operation wrote.
+// All elements of a tensor in the order of its sizes. `written` marks those that an operation has
+// written.
 struct Dense {
   Sizes sizes{};
   std::vector<float> values;
@@ -95,7 +96,7 @@ void each(const Sizes& s, const Each& call) {
         for (std::int64_t j = 0; j < s[3]; ++j) call(b, h, i, j);
 }
 
-// One call of a program.
+// One execution of a program.
 class Run {
  public:
   explicit Run(const CudnnPointers& call) : call_(call) {}
@@ -115,7 +116,7 @@ class Run {
   }
 
  private:
-  // Where an element is in its tensor's memory; below 0: it belongs to another batch row.
+  // An element's index in its tensor's memory; negative: the position belongs to another batch row.
   std::int64_t place(const CudnnTensor& t, std::int64_t b, std::int64_t h, std::int64_t i,
                      std::int64_t j) const {
     const std::int64_t within = h * t.strides[1] + i * t.strides[2] + j * t.strides[3];
@@ -169,7 +170,7 @@ class Run {
     });
   }
 
-  // Of a batch row.
+  // The limit of a batch row.
   std::int64_t limit(const std::optional<CudnnTensor>& by, std::int64_t b,
                      std::int64_t most) const {
     if (!by) return most;
@@ -265,7 +266,7 @@ class Run {
 
   const CudnnPointers& call_;
   std::map<std::int64_t, std::vector<float>> virtual_;
-  std::map<std::int64_t, std::int64_t> same_memory_;  // whose, by reshapes
+  std::map<std::int64_t, std::int64_t> same_memory_;  // tensors that a reshape aliases
 };
 
 }  // namespace

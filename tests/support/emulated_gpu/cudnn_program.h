@@ -1,4 +1,4 @@
-// A graph of cuDNN's operations, computed one after the other.
+// A graph of cuDNN's operations that runs one operation after another.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@ struct CudnnTensor {
   std::array<std::int64_t, 4> sizes{}, strides{};  // [batch, heads, rows, columns], elements
   std::int64_t alignment = 1;                      // bytes
   bool is_virtual = false, by_value = false;
-  // Where batch rows begin, in elements, and where the last one ends; null: by the first stride.
+  // Element offsets where batch rows begin and where the last one ends; null: the first stride
+  // decides.
   std::shared_ptr<const CudnnTensor> ragged;
 
   bool same_as(const CudnnTensor& other) const;
@@ -32,21 +33,21 @@ struct CudnnOperation {
   cudnnReduceTensorOp_t reduction = CUDNN_REDUCE_TENSOR_ADD;
   std::int64_t axis = -1;
   CudnnTensor x, y;                                 // matmul: y = x·b
-  std::optional<CudnnTensor> b, t;                  // t: where x is selected, else b
-  std::optional<CudnnTensor> rows, columns, inner;  // of a matmul, i32 [batch, 1, 1, 1]
+  std::optional<CudnnTensor> b, t;                  // t selects x where true, else b
+  std::optional<CudnnTensor> rows, columns, inner;  // limits of a matmul, i32 [batch, 1, 1, 1]
 
-  std::string complaint() const;  // empty: sizes and types fit
+  std::string complaint() const;  // why sizes or types do not fit; empty: they do
 };
 
-// What a call passes.
+// The tensors that a call passes.
 struct CudnnPointers {
-  std::map<std::int64_t, void*> memory;  // of the device
-  std::map<std::int64_t, float> values;  // by value
+  std::map<std::int64_t, void*> memory;  // device pointers
+  std::map<std::int64_t, float> values;  // scalars passed by value
 };
 
 class CudnnProgram {
  public:
-  // The complaint, or empty.
+  // Return an error text, or an empty string.
   std::string add(const CudnnOperation& operation);
   std::string bind(std::int64_t uid, void* pointer, CudnnPointers& call) const;
   std::string missing(const CudnnPointers& call) const;

@@ -1,4 +1,4 @@
-// The machine that is emulated, as the environment describes it, and CUDA's words for errors.
+// The emulated machine, as environment variables describe it, and CUDA's error texts.
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -34,7 +34,7 @@ std::size_t number(const char* name, std::size_t otherwise, std::size_t lowest,
   return value;
 }
 
-// As CUDA reads its list of numbers: what follows the first that is none of a GPU does not count.
+// Parses the list as CUDA does: entries from the first invalid one on are ignored.
 std::vector<int> visible_of(int devices) {
   std::vector<int> visible;
   const char* set = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -51,7 +51,7 @@ std::vector<int> visible_of(int devices) {
   return visible;
 }
 
-// Another one for each GPU of each host, real or pretended.
+// Differs for each GPU of each host, real or pretended.
 cudaUUID_t uuid_of(int number) {
   const char* host = std::getenv("SHOAL_HOST_NAME");
   const std::size_t of_host = std::hash<std::string_view>()(host ? host : "");
@@ -61,7 +61,7 @@ cudaUUID_t uuid_of(int number) {
   return made;
 }
 
-// KiB of shared memory that a block may ask for (Programming Guide, "Technical Specifications per
+// KiB of shared memory that a block may request (Programming Guide, "Technical Specifications per
 // Compute Capability").
 int shared_memory_of(int major, int minor) {
   switch (10 * major + minor) {
@@ -80,7 +80,7 @@ int shared_memory_of(int major, int minor) {
   }
 }
 
-// "12.0" of an environment variable as major and minor version; false where it is not set.
+// Parses an environment variable such as "12.0" into major and minor version. False if it is unset.
 bool version(const char* name, int most, int& major, int& minor) {
   const char* set = std::getenv(name);
   if (!set) return false;
@@ -112,7 +112,7 @@ Settings read() {
   made.cudnn = static_cast<int>(number("SHOAL_EMULATED_GPU_CUDNN", 0, 0, 99999));
   made.values = number("SHOAL_EMULATED_GPU_STREAM_VALUES", 1, 0, 1) == 1;
   if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
-    made.eager = std::string_view(set) == "1";  // as CUDA's
+    made.eager = std::string_view(set) == "1";  // as CUDA reads it
   if (const char* set = std::getenv("SHOAL_EMULATED_GPU_STREAMS")) {
     const std::string_view text = set;
     if (text != "late" && text != "eager")
@@ -180,13 +180,13 @@ Words words(cudaError_t error) {
   return {"unrecognized error code", "unrecognized error code"};
 }
 
-// By device and kernel.
+// Keyed by device and kernel.
 std::map<std::pair<int, const void*>, int>& dynamic_limits() {
   static auto& all = *new std::map<std::pair<int, const void*>, int>;
   return all;
 }
 
-// Devices with a context of this process.
+// Devices on which this process has a context.
 std::set<int>& with_context() {
   static auto& all = *new std::set<int>;
   return all;

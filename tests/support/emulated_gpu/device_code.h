@@ -1,5 +1,5 @@
-// What nvcc gives to device code unasked: where a thread is, barriers, shuffles, intrinsics.
-// Included in front of every .cu by the build.
+// Declarations that nvcc provides to device code: thread indices, barriers, shuffles, intrinsics.
+// The build includes this header in front of every .cu file.
 #pragma once
 
 #define __CUDACC__ 1
@@ -17,7 +17,7 @@ extern constinit thread_local uint3 threadIdx, blockIdx;
 extern constinit thread_local dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
 
-// Barriers. The line of the call tells one from another.
+// Barriers. The source line of the call identifies a barrier.
 inline void __syncthreads(std::source_location where = std::source_location::current()) {
   shoal::emulated_gpu::block_barrier(shoal::emulated_gpu::Vote::none, false, where);
 }
@@ -59,8 +59,7 @@ T shuffle(unsigned mask, T value, unsigned from, Where where) {
         for (void* const lane : lanes) {
           if (!lane) continue;
           auto& to = *static_cast<Shuffle<T>*>(lane);
-          // A lane that takes no part has no value to give: it is undefined, and most often NaN
-          // here.
+          // A source lane that does not take part makes the value undefined; here it is mostly NaN.
           if (const void* const source = lanes[to.from])
             to.result = static_cast<const Shuffle<T>*>(source)->value;
           else
@@ -75,7 +74,7 @@ struct Ballot {
   std::uint64_t value;
   unsigned result;
 };
-// The lanes for which same(theirs, mine).
+// The mask of lanes for which same(theirs, mine) is true.
 template <typename Same>
 unsigned ballot(unsigned mask, std::uint64_t value, Same, Where where) {
   Ballot mine{value, 0};
@@ -94,7 +93,7 @@ unsigned ballot(unsigned mask, std::uint64_t value, Same, Where where) {
   return mine.result;
 }
 
-// The last lane of the part of the warp, `width` lanes wide, in which `lane` is.
+// The last lane of the `width`-lane segment that contains `lane`.
 inline unsigned last_of(unsigned lane, int width) {
   return lane | (static_cast<unsigned>(width) - 1);
 }
@@ -142,7 +141,7 @@ unsigned __match_any_sync(unsigned mask, T value,
       mask, bits, [](std::uint64_t other, std::uint64_t own) { return other == own; }, where);
 }
 
-// One thread of the host runs a block, and all blocks of a launch.
+// One host thread runs all blocks of a launch, so these need no atomic instructions.
 template <typename T>
 T atomicAdd(T* place, T value) {
   const T before = *place;
@@ -163,21 +162,21 @@ inline float __ll2float_rn(long long x) { return static_cast<float>(x); }
 inline double __ll2double_rn(long long x) { return static_cast<double>(x); }
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
 
-// Rounded each for itself: compiled without contraction.
+// Each operation rounds separately, because this is compiled without contraction.
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-// 0 where |b| is above 2^126, and NaN if a is infinite there.
+// As in CUDA, the result is 0 if |b| is above 2^126, and NaN if a is then infinite.
 inline float __fdividef(float a, float b) {
   if (fabsf(b) > 0x1p126f && fabsf(b) < INFINITY) return a * 0.0f;
   return a / b;
 }
 inline float __expf(float x) { return exp2f(x * 1.44269504088896341f); }
 inline void sincospif(float x, float* sine, float* cosine) {
-  // Whole turns taken off, exactly.
+  // Subtracts whole turns, which is exact.
   const double angle = 3.141592653589793 * (static_cast<double>(x) - 2 * nearbyint(0.5 * x));
   *sine = static_cast<float>(sin(angle));
   *cosine = static_cast<float>(cos(angle));

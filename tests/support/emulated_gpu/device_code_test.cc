@@ -1,4 +1,4 @@
-// What kernels are run by is tested by small kernels, run without streams or device memory.
+// Tests the emulation of device code with small kernels that need no stream or device memory.
 #include "support/emulated_gpu/device_code.h"
 
 #include <array>
@@ -29,7 +29,7 @@ using kernels::wait_for_copies;
 
 constexpr unsigned kAll = 0xffffffffu;
 
-// Threads take their turns in this order while it lives.
+// While it lives, threads take turns in this order.
 class InOrder {
  public:
   explicit InOrder(const std::string& order) {
@@ -65,7 +65,7 @@ TEST(EmulatedBlocks, EveryThreadRunsOnce) {
   }
 }
 
-// The order in which threads and blocks begin.
+// The order in which threads and blocks start.
 std::vector<unsigned> begun() {
   std::vector<unsigned> begun;
   run_grid(2, 4, 0, [&] { begun.push_back(10 * blockIdx.x + threadIdx.x); });
@@ -91,7 +91,7 @@ TEST(EmulatedBlocks, OrderIsChosen) {
   EXPECT_DEATH(begun(), "'sideways' is not mixed, forward, reverse or a number");
 }
 
-// Each thread hands its neighbour a number through shared memory, twice.
+// Each thread passes a number to its neighbour through shared memory, twice.
 std::vector<unsigned> pass_on(bool with_barriers, unsigned threads) {
   std::vector<unsigned> got(threads);
   run_grid(1, threads, 4 * threads, [&] {
@@ -119,11 +119,11 @@ TEST(EmulatedBlocks, BarriersHoldInEveryOrder) {
   }
 }
 
-TEST(EmulatedBlocks, MissingBarrierIsNoticed) {
+TEST(EmulatedBlocks, MissingBarrierChangesResults) {
   const std::vector<unsigned> right = pass_on(true, 64);
   EXPECT_NE(pass_on(false, 64), right);
   const InOrder forwards("forward");
-  // In one order a reader may find all that it needs by luck, not in both.
+  // A reader may be lucky in one order, but not in both.
   const auto last_of_all = [] {
     unsigned sum = 0;
     run_grid(1, 8, 32, [&] {
@@ -139,7 +139,7 @@ TEST(EmulatedBlocks, MissingBarrierIsNoticed) {
   EXPECT_NE(last_of_all(), 8u);
 }
 
-TEST(EmulatedBlocks, VotesOfABlock) {
+TEST(EmulatedBlocks, BlockVotesCombineAllThreads) {
   for (const std::string& order : kOrders) {
     const InOrder in_order(order);
     run_grid(1, 40, 0, [&] {
@@ -153,13 +153,13 @@ TEST(EmulatedBlocks, VotesOfABlock) {
   }
 }
 
-// Kernels outside of the macro, which would put all of their code on one line.
+// Kernels defined outside the macro, which would put all of their code on one line.
 void one_thread_leaves() {
   if (threadIdx.x == 5) return;
   __syncthreads();
 }
 void two_barriers() {
-  // NOLINTNEXTLINE(bugprone-branch-clone): one barrier is not the other
+  // NOLINTNEXTLINE(bugprone-branch-clone): the two barriers differ
   if (threadIdx.x < 32)
     __syncthreads();
   else
@@ -199,7 +199,7 @@ TEST(EmulatedBlocks, MeetingThatCannotHappenEndsTheTest) {
                "lanes 0xff000000 of the warp have ended");
 }
 
-TEST(EmulatedWarps, Shuffles) {
+TEST(EmulatedWarps, ShufflesExchangeValues) {
   for (const int width : {32, 8, 2}) {
     run_grid(1, 64, 0, [&] {
       const int lane = static_cast<int>(threadIdx.x) % 32, first = lane / width * width;
@@ -217,7 +217,7 @@ TEST(EmulatedWarps, Shuffles) {
   }
 }
 
-TEST(EmulatedWarps, VotesAndParts) {
+TEST(EmulatedWarps, VotesCoverTheLanesOfTheirMask) {
   run_grid(1, 32, 0, [&] {
     const unsigned lane = threadIdx.x;
     EXPECT_EQ(__ballot_sync(kAll, lane % 3 == 0), 0x49249249u);
@@ -225,7 +225,7 @@ TEST(EmulatedWarps, VotesAndParts) {
     EXPECT_EQ(same, 0x11111111u << lane % 4);
     EXPECT_EQ(__popc(same), 8);
     EXPECT_EQ(__ffs(static_cast<int>(same)), static_cast<int>(lane % 4) + 1);
-    // Halves of a warp that do different things.
+    // Both halves of a warp do different things.
     if (lane < 16)
       EXPECT_EQ(__ballot_sync(0x0000ffffu, 1), 0x0000ffffu);
     else
@@ -233,7 +233,7 @@ TEST(EmulatedWarps, VotesAndParts) {
   });
 }
 
-TEST(EmulatedWarps, EndedLanesAreNotWaitedForAndGiveNothing) {
+TEST(EmulatedWarps, EndedLanesNeitherDelayNorContribute) {
   for (const std::string& order : kOrders) {
     const InOrder in_order(order);
     run_grid(1, 32, 0, [&] {
@@ -256,7 +256,7 @@ TEST(EmulatedMemory, SharedMemoryIsPoisonedAndEnds) {
   EXPECT_DEATH(run_grid(1, 1, 64, [] { dynamic_shared<volatile float>()[16] = 1; }), "");
 }
 
-TEST(EmulatedMemory, AccessThatIsNotAlignedEndsTheTest) {
+TEST(EmulatedMemory, MisalignedAccessEndsTheTest) {
   const auto store_at = [](unsigned offset) {
     run_grid(1, 1, 32, [&] {
       *reinterpret_cast<uint2*>(dynamic_shared<char>() + offset) = make_uint2(1, 2);
@@ -267,7 +267,7 @@ TEST(EmulatedMemory, AccessThatIsNotAlignedEndsTheTest) {
                "device_code_test.cc:.* misaligned address .* requires 8 byte alignment");
 }
 
-TEST(EmulatedMemory, CopiesArriveAtOnceOrWhenTheyAreWaitedFor) {
+TEST(EmulatedMemory, CopiesArriveAtOnceOrWhenWaitedFor) {
   alignas(16) std::array<std::uint32_t, 12> from{};
   for (std::uint32_t i = 0; i < 12; ++i) from[i] = i + 1;
   {
@@ -295,7 +295,7 @@ TEST(EmulatedMemory, CopiesArriveAtOnceOrWhenTheyAreWaitedFor) {
     wait_for_copies<0>();
     EXPECT_EQ(to[4], 0u);
     EXPECT_EQ(to[7], 0u);
-    EXPECT_EQ(to[8], kAll);  // of no group yet
+    EXPECT_EQ(to[8], kAll);  // not in a group yet
     end_copies();
     wait_for_copies<0>();
     EXPECT_EQ(to[11], 12u);
@@ -304,7 +304,7 @@ TEST(EmulatedMemory, CopiesArriveAtOnceOrWhenTheyAreWaitedFor) {
                "thread \\(0, 0, 0\\): cp.async .* not both aligned to 16");
 }
 
-// One warp multiplies [16, 16] by [16, 8] (columns 0 to 7 of a loaded [16, 16]) from shared memory.
+// One warp multiplies [16, 16] by [16, 8], columns 0 to 7 of a loaded [16, 16], from shared memory.
 template <typename T>
 void expect_product(T (*narrow)(float), float (*widen)(T)) {
   std::mt19937 engine(3);
@@ -350,13 +350,14 @@ void expect_product(T (*narrow)(float), float (*widen)(T)) {
   }
 }
 
-TEST(EmulatedMatrices, ProductsArePlainProducts) {
+TEST(EmulatedMatrices, WarpProductsEqualPlainProducts) {
   expect_product<__nv_bfloat16>(__float2bfloat16_rn, __bfloat162float);
   expect_product<__half>(__float2half_rn, __half2float);
 }
 
-// A format's finite values from 0 up go back and forth; what lies between two of them goes to the
-// nearer, and from the middle to the even one. `largest`: the bits of the largest finite one.
+// Checks that a format's finite values from 0 up survive a round trip. Values between two of them
+// round to the nearer one, and those in the middle to the even one. `largest`: the bits of the
+// largest finite value.
 template <typename T>
 void expect_conversions(T (*narrow)(float), float (*widen)(T), unsigned largest) {
   const auto bits = [&](double x) { return unsigned{narrow(static_cast<float>(x)).bits}; };
@@ -376,7 +377,7 @@ void expect_conversions(T (*narrow)(float), float (*widen)(T), unsigned largest)
       ASSERT_EQ(std::abs(wide), infinity);
       continue;
     }
-    // Above the largest lies what would be the next value.
+    // The value above the largest finite one is what the format would hold next.
     const double here = std::abs(static_cast<double>(wide)),
                  above = size == largest
                              ? 2 * here - static_cast<double>(
@@ -391,13 +392,13 @@ void expect_conversions(T (*narrow)(float), float (*widen)(T), unsigned largest)
   }
 }
 
-TEST(EmulatedConversions, OfEveryPattern) {
-  // Subnormals of bf16 lie among those of f32; their middles too.
+TEST(EmulatedConversions, RoundEveryPatternCorrectly) {
+  // Subnormals of bf16, and the middles between them, are exact in f32.
   expect_conversions<__nv_bfloat16>(__float2bfloat16_rn, __bfloat162float, 0x7f7f);
   expect_conversions<__half>(__float2half_rn, __half2float, 0x7bff);
 }
 
-TEST(EmulatedConversions, KnownValues) {
+TEST(EmulatedConversions, GiveKnownValues) {
   EXPECT_EQ(__float2half_rn(1.0f).bits, 0x3c00);
   EXPECT_EQ(__float2half_rn(-65504.0f).bits, 0xfbff);
   EXPECT_EQ(__float2half_rn(0x1p-24f).bits, 1);
@@ -409,7 +410,7 @@ TEST(EmulatedConversions, KnownValues) {
   EXPECT_EQ(__bfloat162float({0x4049}), 3.140625f);
 }
 
-TEST(EmulatedArithmetic, QuickFunctions) {
+TEST(EmulatedArithmetic, QuickFunctionsAreAccurate) {
   EXPECT_EQ(__fdividef(1.0f, 0x1p127f), 0.0f);
   EXPECT_EQ(__fdividef(3.0f, 0x1p126f), 3 * 0x1p-126f);
   EXPECT_TRUE(std::isnan(__fdividef(INFINITY, 0x1p127f)));
@@ -422,7 +423,7 @@ TEST(EmulatedArithmetic, QuickFunctions) {
   EXPECT_NEAR(cosine, 0, 1e-7);
 }
 
-TEST(EmulatedLaunches, SizesBeyondTheHardware) {
+TEST(EmulatedLaunches, RefuseSizesBeyondTheHardware) {
   const auto check = [](dim3 grid, dim3 block, std::size_t shared) {
     return check_launch(nullptr, grid, block, shared);
   };

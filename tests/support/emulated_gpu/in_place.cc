@@ -1,5 +1,5 @@
-// A program with this source reads what kernels write where it lies, in pinned memory, without
-// waiting: each call is done when it returns.
+// A program with this source may read kernels' results in pinned memory without waiting, because
+// each call has finished when it returns.
 #include <cstdlib>
 
 namespace {

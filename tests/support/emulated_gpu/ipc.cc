@@ -1,6 +1,7 @@
-// Device memory between processes: a handle names the owner's file of device memory, which the
-// other process opens through /proc and maps at an address of its own. As long as it has it open it
-// holds a lock on the first byte there, by which the owner sees that; it goes with the process.
+// Device memory shared between processes. A handle names the owner's file of device memory. The
+// other process opens the file through /proc and maps it at its own address. While it has the
+// memory open, it holds a lock on the first byte, so that the owner can tell. The lock ends with
+// the process.
 #include <cstring>
 #include <string>
 
@@ -31,13 +32,13 @@ struct Window {
   int file;  // holds the lock
 };
 
-// With the lock; by what the process was given.
+// Keyed by the address that the process was given. Needs the lock.
 std::map<void*, Window>& windows() {
   static auto& all = *new std::map<void*, Window>;
   return all;
 }
 
-// Of the byte at `offset`: the lock that `type` says, of this description of the file.
+// A lock of type `type` on the byte at `offset`, for this open file description.
 struct flock lock_of(short type, std::size_t offset) {
   struct flock lock{};
   lock.l_type = type;
@@ -63,8 +64,8 @@ bool shoal::emulated_gpu::is_open_elsewhere(const Allocation& allocation) {
   return fcntl(arena.file(allocation.device), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-// `told`: called before this process closes memory of another one; it may take its time, and makes
-// no CUDA call. Null: nobody is.
+// Sets a callback that is made before this process closes memory of another one. It may block, and
+// may not call CUDA. Null removes it.
 extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_before_close(
     void (*told)()) {
   before_close = told;
@@ -119,7 +120,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
     forbid(begin, handle.mapped);
     allow(*pointer, handle.bytes);
     windows().emplace(*pointer, Window{handle, begin, 1, file});
-    // The flag lets this device use it, whatever number its own has there.
+    // The flag gives access to the current device, whatever its number in the owner's process.
     int device = 0;
     (void)cudaGetDevice(&device);
     add_opened(*pointer, handle.bytes, device);

@@ -1,5 +1,5 @@
-// How many kernels the update of a model's parameters launches: each costs microseconds, whatever
-// it computes.
+// Checks how many kernels launch to update a model's parameters. Each launch costs microseconds,
+// however little it computes.
 #include <memory>
 #include <vector>
 
@@ -14,7 +14,7 @@ namespace {
 
 using kernels::AdamWArgs;
 
-// As many as GPT-2 124M has, small.
+// As many tensors as GPT-2 124M has, but small.
 constexpr std::size_t kTensors = 148;
 
 class Launches : public ::testing::Test {
@@ -56,12 +56,12 @@ class Launches : public ::testing::Test {
   std::vector<AdamWArgs> tensors_;
 };
 
-TEST_F(Launches, OfAdamWAreOne) {
+TEST_F(Launches, AdamWTakesOne) {
   EXPECT_EQ(count([&] { kernels_->optimizer().adamw_many(tensors_, {}); }), 1u);
 }
 
-// Moments with the chunks' sums, the tensors' sums, the update.
-TEST_F(Launches, OfLambAreThree) {
+// One for the moments with the sums of chunks, one for the sums of tensors, one for the update.
+TEST_F(Launches, LambTakesThree) {
   const kernels::LambArgs lamb{tensors_, squares_.view()};
   EXPECT_EQ(count([&] {
               kernels_->optimizer().lamb_moments(lamb, {});

@@ -11,8 +11,9 @@ namespace {
 
 using emulated_gpu::Lanes;
 
-// Lane l of matrix l / 8 says where row l % 8 begins; lane l receives, of each matrix, elements
-// (l / 4, 2 (l % 4)) and the one after; of transposed ones, (2 (l % 4), l / 4) and the one below.
+// ldmatrix: lane l gives the address of row l % 8 of matrix l / 8. Of each matrix, lane l receives
+// element (l / 4, 2 (l % 4)) and the next one in the row. If transposed, it receives element (2 (l
+// % 4), l / 4) and the next one in the column.
 void load(Lanes lanes, bool transposed) {
   std::uint16_t matrix[4][8][8];
   for (int lane = 0; lane < 32; ++lane) {
@@ -39,7 +40,8 @@ float widened(std::uint32_t bits, __half) {
   return __half2float({static_cast<std::uint16_t>(bits)});
 }
 
-// sum [16, 8] = a [16, 16] · b [16, 8], all of them the caller's. Most of an attention test's time.
+// sum [16, 8] = a [16, 16] · b [16, 8], in the caller's arrays. Attention tests spend most of their
+// time here.
 SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("arch=x86-64-v3", "default"))) void product(
     const double (&a)[16][16], const double (&b)[16][8], double (&sum)[16][8]) {
   for (int row = 0; row < 16; ++row) {
@@ -49,8 +51,8 @@ SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("arch=x86-64-v3", "default
   }
 }
 
-// c [16, 8] += a [16, 16] · b [16, 8]. Products are exact; they are summed in f64 and rounded with
-// c once, where the hardware is a little less exact.
+// c [16, 8] += a [16, 16] · b [16, 8]. Products are exact. They are summed with c in f64 and
+// rounded once, which is slightly more exact than the hardware.
 template <typename T>
 void multiply(Lanes lanes) {
   double a[16][16], b[16][8], sum[16][8];

@@ -15,7 +15,7 @@ using namespace shoal::emulated_gpu;
 
 struct CUmemPoolHandle_st {
   int device = 0;
-  std::uint64_t keeps = 0;  // bytes not given back at a synchronisation
+  std::uint64_t keeps = 0;  // bytes that a synchronisation does not release
 };
 
 namespace shoal::emulated_gpu {
@@ -25,7 +25,7 @@ constexpr std::size_t rounded(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
 }
 
-// Of pinned memory: with something behind it that is nobody's.
+// Bytes to map for pinned memory: it is followed by a page that belongs to no allocation.
 constexpr std::size_t mapped_for(std::size_t bytes) {
   return rounded(bytes, kPage) + (kAddressSanitizer ? kPage : 0);
 }
@@ -36,30 +36,30 @@ int current_device() {
   return device;
 }
 
-// A hole among a device's allocations. Freed in stream order it is for that stream alone until it
-// is done; a pool's are the pool's until that gives them back.
+// A hole among a device's allocations. A hole freed in stream order is usable only by that stream
+// until the free has run. A pool's holes belong to the pool until it releases them.
 struct Hole {
   std::size_t size = 0;
   cudaMemPool_t pool = nullptr;
-  std::shared_ptr<Record> freed;  // null: long ago
+  std::shared_ptr<Record> freed;  // null: the free has run
 };
 
 struct Heap {
   std::map<std::byte*, Hole> holes;
-  std::map<std::byte*, std::shared_ptr<Allocation>> live;     // by data, in the order of calls
-  std::map<std::byte*, std::shared_ptr<Allocation>> guarded;  // in the order of streams
+  std::map<std::byte*, std::shared_ptr<Allocation>> live;  // keyed by data, in the order of calls
+  std::map<std::byte*, std::shared_ptr<Allocation>> guarded;  // in stream order
   std::size_t used = 0;  // bytes that are allocated or held by pools
 };
 
-// Memory of another process.
+// A mapping of another process's memory.
 struct Window {
   std::size_t bytes = 0;
   int device = 0;
-  std::uint32_t opened_on = 0;  // a bit for each device
+  std::uint32_t opened_on = 0;  // one bit for each device
 };
 
 struct Memory {
-  std::vector<Heap> heaps;  // by device
+  std::vector<Heap> heaps;  // one for each device
   std::map<std::byte*, std::shared_ptr<Pinned>> pinned;
   std::map<std::byte*, Window> opened;
   std::set<cudaMemPool_t> pools;
@@ -81,7 +81,7 @@ struct Memory {
 
 Heap& heap_of(int device) { return Memory::get().heaps[static_cast<std::size_t>(device)]; }
 
-// Joins neighbours that are free for the same users.
+// Joins adjacent holes that have the same permitted users.
 void settle(Heap& heap) {
   for (auto hole = heap.holes.begin(); hole != heap.holes.end();) {
     if (hole->second.freed && hole->second.freed->done) hole->second.freed.reset();
@@ -99,7 +99,7 @@ void settle(Heap& heap) {
   }
 }
 
-// The pool keeps at most `keep` bytes of what it holds.
+// Reduces the bytes that the pool holds to at most `keep`.
 void trim(Heap& heap, cudaMemPool_t pool, std::size_t keep) {
   settle(heap);
   std::size_t held = 0;
@@ -116,7 +116,8 @@ void trim(Heap& heap, cudaMemPool_t pool, std::size_t keep) {
   settle(heap);
 }
 
-// First fit among the holes of one pool (or of none) that `stream` may use now, aligned to `step`.
+// First fit, aligned to `step`, among the holes of one pool (or of no pool) that `stream` may use
+// now.
 std::byte* take(Heap& heap, std::size_t size, std::size_t step, cudaMemPool_t pool,
                 const CUstream_st* stream) {
   for (const auto& [begin, found] : heap.holes) {
@@ -144,7 +145,7 @@ std::shared_ptr<Allocation> allocate(int device, std::size_t bytes, std::size_t 
   settle(heap);
   std::byte* block = pool ? take(heap, size, step, pool, stream) : nullptr;
   if (!block) {
-    // A pool's pieces can be mapped side by side, so they do not stand in its own way.
+    // Real pools can map scattered pieces side by side, so a fragmented pool must not fail here.
     if (pool && heap.used + size > settings().memory) trim(heap, pool, 0);
     if (heap.used + size > settings().memory) return nullptr;
     block = take(heap, size, step, nullptr, stream);
@@ -176,7 +177,7 @@ void check_guard(const Allocation& of) {
                    of.bytes, static_cast<const void*>(of.data), of.device));
 }
 
-// What the memory holds from its turn in the stream on.
+// Sets the content of memory from its turn in the stream on.
 void begin_life(const std::shared_ptr<Allocation>& of) {
   const Arena& arena = Arena::get();
   arena.fill(of->block, kGuard, Poison::guard);
@@ -199,7 +200,7 @@ void end_life(const std::shared_ptr<Allocation>& of) {
   Arena::get().fill(of->block, of->size, Poison::freed);
 }
 
-// The live allocation that holds an address; null: none.
+// The live allocation that contains an address; null: none does.
 std::shared_ptr<Allocation> find_live(const Heap& heap, const std::byte* at) {
   auto after = heap.live.upper_bound(const_cast<std::byte*>(at));
   if (after == heap.live.begin()) return nullptr;
@@ -259,8 +260,8 @@ bool peers(int device, int peer) {
 std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
                                                   std::span<const std::uintptr_t> words,
                                                   int device) {
-  // Below 0x10007fff8000 lies what AddressSanitizer keeps of memory: two small numbers are no
-  // address.
+  // AddressSanitizer's own data lies below 0x10007fff8000, so two small numbers in one word cannot
+  // look like an address.
   constexpr std::uintptr_t kLowest = kAddressSanitizer ? 0x10007fff8000 : std::uintptr_t{1} << 32,
                            kHighest = std::uintptr_t{1} << 47;
   std::vector<std::shared_ptr<Pinned>> found;
@@ -308,14 +309,14 @@ std::string describe_address(const void* address) {
 
 namespace {
 
-// Pools that keep less than they hold give it back.
+// Pools release what they hold beyond their threshold.
 void trim_pools(int device) {
   for (const cudaMemPool_t pool : Memory::get().pools)
     if (pool->device == device && pool->keeps < settings().memory)
       trim(heap_of(device), pool, pool->keeps);
 }
 
-// Makes the memory of a freed allocation a hole.
+// Turns the memory of a freed allocation into a hole.
 void add_hole(const Allocation& of, std::shared_ptr<Record> freed) {
   Heap& heap = heap_of(of.device);
   if (!of.pool) heap.used -= of.size;
@@ -354,7 +355,7 @@ cudaError_t cudaFree(void* pointer) {
     Heap& heap = heap_of(device);
     const auto found = heap.live.find(static_cast<std::byte*>(pointer));
     if (found == heap.live.end()) return cudaErrorInvalidValue;
-    // CUDA does not define what happens then.
+    // CUDA leaves this undefined.
     if (is_open_elsewhere(*found->second))
       fail(fmt::format("cudaFree of {} bytes that another process still has open",
                        found->second->bytes));
@@ -406,7 +407,7 @@ cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes, cudaMemPo
     if (!stream) return cudaErrorInvalidResourceHandle;
     if (!pointer || !Memory::get().pools.contains(pool)) return cudaErrorInvalidValue;
     *pointer = nullptr;
-    // CUDA would make it a node of the graph, which nothing here could use.
+    // CUDA would add a node to the graph, which Shoal could not use.
     if (const cudaError_t refused = refuse_wait(lock, stream)) return refused;
     if (bytes == 0) return cudaSuccess;
     trim_pools(pool->device);

@@ -1,6 +1,7 @@
-// Device memory as a network card reaches it (GPUDirect RDMA): found by name by a provider that the
-// program loads (../efa_provider). No stream waits for it, and what it writes device work sees only
-// after cudaDeviceFlushGPUDirectRDMAWrites, as on a GPU that keeps no order of such writes.
+// Device memory as a network card reaches it (GPUDirect RDMA). A provider that the program loads
+// finds these functions by name (../efa_provider). No stream waits for the card. Device work sees
+// its writes only after cudaDeviceFlushGPUDirectRDMAWrites, as on a GPU that does not order such
+// writes.
 #include <mutex>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct Written {
 };
 struct Card {
   std::mutex mutex;
-  std::vector<Written> written;  // in order; seen by nobody yet
+  std::vector<Written> written;  // in order; not yet visible to device work
 };
 Card& card() {
   static auto& one = *new Card;
@@ -38,7 +39,7 @@ InFile place_in_file(const void* begin) {
   return {arena.file(device), static_cast<const std::byte*>(begin) - arena.begin(device)};
 }
 
-// Through the file: the host's addresses stay closed.
+// Writes through the file, so that the host's addresses stay closed.
 void store_all(Card& of) {
   for (const Written& one : of.written) {
     const InFile at = place_in_file(one.to);

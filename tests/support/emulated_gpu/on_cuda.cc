@@ -1,5 +1,5 @@
 // A program with this source runs its tests on CUDA's kernels, unless the environment names another
-// device. AddressSanitizer is to see memory of exactly the size that was asked for.
+// device. Under AddressSanitizer allocations have exactly the requested size.
 #include <cstdlib>
 
 namespace {

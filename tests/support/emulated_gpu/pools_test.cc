@@ -1,10 +1,11 @@
-// Stream-ordered memory: poisoned in the stream's order, and not another stream's before its turn.
+// Tests stream-ordered memory: it is poisoned in stream order, and no other stream gets it before
+// its free has run.
 #include "rig.h"
 
 namespace shoal::emulated_gpu {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;  // of the 16 that a device has
+constexpr std::size_t kMiB = std::size_t{1} << 20;  // the device has 16 MiB
 
 class Pools : public ::testing::Test {
  protected:
@@ -21,7 +22,7 @@ class Pools : public ::testing::Test {
     CUDA(cudaMemPoolTrimTo(pool_, 0));
     std::size_t free = 0, total = 0;
     CUDA(cudaMemGetInfo(&free, &total));
-    EXPECT_EQ(free, total) << "a test kept memory";
+    EXPECT_EQ(free, total) << "a test did not free its memory";
   }
   int* allocate(std::size_t bytes, cudaStream_t stream) {
     void* made = nullptr;
@@ -37,13 +38,13 @@ class Pools : public ::testing::Test {
   cudaError_t status_ = cudaSuccess;
 };
 
-TEST_F(Pools, FreshAndFreedMemoryIsPoison) {
+TEST_F(Pools, FreshAndFreedMemoryIsPoisoned) {
   const OwnStream stream;
   int* const first = allocate(1000, stream);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 256, 0u);
   int seen[2] = {};
   int* const out = seen;
-  // Reads as a kernel would that was launched too late, or in a stream of its own.
+  // Reads as a kernel would that was launched too late, or in another stream.
   const auto read = [&](cudaStream_t on) {
     CUDA(launch(on, [=] { *out = peek(first); }, {}));
     CUDA(cudaStreamSynchronize(on));
@@ -54,13 +55,13 @@ TEST_F(Pools, FreshAndFreedMemoryIsPoison) {
   EXPECT_EQ(read(stream), 5);
   CUDA(cudaFreeAsync(first, stream));
   const OwnStream other;
-  EXPECT_EQ(read(other), 5) << "its free has not had its turn";
+  EXPECT_EQ(read(other), 5) << "the free has not run yet";
   EXPECT_EQ(read(stream), kFreed);
   EXPECT_CUDA(cudaErrorInvalidValue, cudaFreeAsync(first, stream));
   EXPECT_CUDA(cudaErrorInvalidValue, copy(out, first, 4, stream));
 }
 
-TEST_F(Pools, FreedMemoryIsItsStreamsAloneUntilItsTurn) {
+TEST_F(Pools, OnlyItsStreamReusesFreedMemoryBeforeItsTurn) {
   const OwnStream stream, other;
   int* const first = allocate(1000, stream);
   CUDA(set(first, 1, stream));
@@ -71,7 +72,7 @@ TEST_F(Pools, FreedMemoryIsItsStreamsAloneUntilItsTurn) {
   EXPECT_EQ(again, first);
   int value = 0;
   CUDA(copy(&value, again, sizeof value, stream));
-  EXPECT_EQ(value, kFresh) << "the new owner does not see what the old one wrote";
+  EXPECT_EQ(value, kFresh) << "the new owner must not see the old owner's values";
   CUDA(cudaFreeAsync(again, stream));
   CUDA(cudaStreamSynchronize(stream));
   int* const late = allocate(1000, other);
@@ -89,12 +90,12 @@ TEST_F(Pools, MemoryRunsOut) {
   EXPECT_LT(free_bytes(), 6 * kMiB);
   EXPECT_EQ(allocate(10 * kMiB, other), nullptr);
   CUDA(cudaFreeAsync(large, stream));
-  EXPECT_EQ(allocate(10 * kMiB, other), nullptr) << "freed, but not yet";
+  EXPECT_EQ(allocate(10 * kMiB, other), nullptr) << "its free has not run yet";
   CUDA(cudaStreamSynchronize(stream));
-  EXPECT_LT(free_bytes(), 6 * kMiB) << "the pool holds it";
+  EXPECT_LT(free_bytes(), 6 * kMiB) << "the pool keeps it";
   void* direct = nullptr;
   EXPECT_CUDA(cudaErrorMemoryAllocation, cudaMalloc(&direct, 10 * kMiB));
-  int* const whole = allocate(12 * kMiB, other);  // of the pool's pieces and more
+  int* const whole = allocate(12 * kMiB, other);  // the pool's pieces and more memory
   EXPECT_NE(whole, nullptr);
   CUDA(cudaFreeAsync(whole, other));
   CUDA(cudaStreamSynchronize(other));
@@ -103,7 +104,7 @@ TEST_F(Pools, MemoryRunsOut) {
   CUDA(cudaFree(direct));
 }
 
-TEST_F(Pools, APoolWithoutThresholdGivesBackWhatItHolds) {
+TEST_F(Pools, APoolWithoutThresholdReleasesItsMemory) {
   const OwnStream stream;
   std::uint64_t nothing = 0;
   CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &nothing));
@@ -114,7 +115,7 @@ TEST_F(Pools, APoolWithoutThresholdGivesBackWhatItHolds) {
   EXPECT_EQ(free_bytes(), before);
 }
 
-TEST_F(Pools, PinnedAndPageableMemoryAreToldApart) {
+TEST_F(Pools, PinnedAndPageableMemoryAreDistinguished) {
   const Ints device(1), pinned(1, Ints::pinned);
   const int plain = 0;
   cudaPointerAttributes is{};

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::int64_t kRows = 8, kColumns = 8;  // of a tile
 constexpr std::int64_t kAtOnce = 512;
-// A column of a tile: one register of AVX2. If a vector needs several registers, g++ 12 keeps the
-// sums in memory, and the product takes 50 times as long.
+// A column of a tile: one AVX2 register. If a vector needs several registers, g++ 12 keeps the sums
+// in memory, and the product takes 50 times as long.
 using Floats = float __attribute__((vector_size(32)));
 static_assert(sizeof(Floats) == kRows * sizeof(float));
 using Tile = std::array<float, static_cast<std::size_t>(kRows* kColumns)>;  // [column][row]
@@ -33,8 +33,8 @@ void store(void* to, std::int64_t i, DType type, float value) {
     static_cast<float16*>(to)[i] = float16(value);
 }
 
-// An operand as f32 in strips of `width` of its outer index: [strip][k][width], zeros behind the
-// end.
+// Packs an operand as f32 in strips of `width` along its outer index: [strip][k][width]. Positions
+// beyond the end are zero.
 std::vector<float> packed(const void* from, DType type, std::int64_t outer, std::int64_t k,
                           std::int64_t outer_step, std::int64_t k_step, std::int64_t width) {
   const std::int64_t strips = (outer + width - 1) / width;
@@ -52,10 +52,10 @@ std::vector<float> packed(const void* from, DType type, std::int64_t outer, std:
   return out;
 }
 
-// Each element is a sum, in the order of k, of sums over kAtOnce: the same bits on every processor,
-// and as a GPU's no worse for a k of a vocabulary's size.
-// What it reads packed() has laid out, so sanitizers, under which it would be most of the time,
-// need not look.
+// Each element is a sum, in the order of k, of partial sums over kAtOnce. The bits are the same on
+// every processor, and the accuracy is that of a GPU even if k is as large as a vocabulary.
+// packed() has laid out the input, so sanitizers need not check these reads, which would take most
+// of the time.
 SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("avx2", "default"))) void multiply_tile(
     const float* a, const float* b, std::int64_t k, float* out) {
   Floats totals[kColumns] = {};
@@ -79,7 +79,7 @@ float gelu_slope(float x) {
   return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
-// What becomes of the sum at (i, j).
+// Computes the final value of element (i, j) from its sum.
 void finish(const Product& p, std::int64_t i, std::int64_t j, float sum) {
   float value = p.alpha * sum;
   if (p.beta != 0) value += p.beta * load(p.c, j * p.c_leading + i, p.output);
@@ -94,7 +94,7 @@ void finish(const Product& p, std::int64_t i, std::int64_t j, float sum) {
   store(p.d, j * p.d_leading + i, p.output, value);
 }
 
-// Over k of an operand that packed() has packed, in halves as no pass of ours adds.
+// Sums a packed operand over k in two halves. No kernel of Shoal's adds in that order.
 void sum_over_k(const std::vector<float>& packed, std::int64_t outer, std::int64_t width,
                 const Product& p, void* out) {
   for (std::int64_t i = 0; i < outer; ++i) {

@@ -1,5 +1,4 @@
-// What the tests of the emulated GPU share: streams, events and memory that clean up after
-// themselves.
+// Streams, events and memory that clean up after themselves, for the emulated GPU's tests.
 #pragma once
 
 #include <cstring>
@@ -23,7 +22,7 @@ struct OwnStream {
   ~OwnStream() { (void)cudaStreamDestroy(handle); }
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
-  operator cudaStream_t() const { return handle; }  // NOLINT: stands where a handle does
+  operator cudaStream_t() const { return handle; }  // NOLINT: replaces a handle
   cudaStream_t handle = nullptr;
 };
 
@@ -34,11 +33,11 @@ struct OwnEvent {
   ~OwnEvent() { (void)cudaEventDestroy(handle); }
   OwnEvent(const OwnEvent&) = delete;
   OwnEvent& operator=(const OwnEvent&) = delete;
-  operator cudaEvent_t() const { return handle; }  // NOLINT: stands where a handle does
+  operator cudaEvent_t() const { return handle; }  // NOLINT: replaces a handle
   cudaEvent_t handle = nullptr;
 };
 
-// Ints of device memory (cudaMalloc) or of pinned host memory.
+// Integers in device memory (cudaMalloc) or in pinned host memory.
 class Ints {
  public:
   enum Where { device, pinned };
@@ -59,7 +58,7 @@ class Ints {
   Where where_;
 };
 
-// Queues `work` that may touch `reached`, as a kernel's launch does.
+// Queues `work`, which may access `reached`, as a kernel launch does.
 template <class F>
 cudaError_t launch(cudaStream_t stream, const F& work, std::initializer_list<const void*> reached) {
   std::vector<std::uintptr_t> words;
@@ -70,13 +69,13 @@ cudaError_t launch(cudaStream_t stream, const F& work, std::initializer_list<con
 inline cudaError_t set(int* at, int value, cudaStream_t stream) {
   return launch(stream, [=] { *at = value; }, {at});
 }
-// Reads and writes that no sanitizer looks at.
+// Reads and writes that no sanitizer checks.
 SHOAL_MAY_TOUCH_ANYTHING inline int peek(const int* at) { return *at; }
 SHOAL_MAY_TOUCH_ANYTHING inline void poke(int* at, int value) { *at = value; }
 inline cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
 }
-// What device memory holds now, by a stream of its own that nothing orders.
+// The current value in device memory, read on a separate stream without ordering.
 inline int value_of(const int* at) {
   const OwnStream stream;
   int value = 0;

@@ -1,5 +1,5 @@
-// What AddressSanitizer is told where the build has it, and nothing where not: memory that nobody
-// may touch although it is mapped, and stacks that are left for one another.
+// Tells AddressSanitizer which mapped memory must not be accessed, and when a thread switches
+// stacks. In other builds these functions do nothing.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace shoal::emulated_gpu {
 
-// For functions that nothing is to look at: they read guards, or would take most of the time.
+// For functions that sanitizers must not check: they read guards, or checking would take most of
+// the time.
 #ifdef __SANITIZE_ADDRESS__
 #define SHOAL_MAY_TOUCH_ANYTHING __attribute__((no_sanitize("address,undefined")))
 inline constexpr bool kAddressSanitizer = true;
@@ -20,8 +21,8 @@ inline constexpr bool kAddressSanitizer = true;
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
-// Who touches these bytes ends the process with a report, in this process only. What is allowed
-// begins at a multiple of 8, as AddressSanitizer keeps account of so many bytes at once.
+// Makes any access to these bytes by this process end it with a report. Accessible ranges begin at
+// a multiple of 8, because AddressSanitizer tracks memory in units of 8 bytes.
 inline void forbid([[maybe_unused]] const void* begin, [[maybe_unused]] std::size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
   __asan_poison_memory_region(begin, bytes);
@@ -33,7 +34,7 @@ inline void allow([[maybe_unused]] const void* begin, [[maybe_unused]] std::size
 #endif
 }
 
-// `told` is called after a report, with the address that was touched.
+// Sets a callback that gets the accessed address after a report.
 inline void on_report([[maybe_unused]] void (*told)(const void* address)) {
 #ifdef __SANITIZE_ADDRESS__
   static void (*kept)(const void*);
@@ -42,20 +43,20 @@ inline void on_report([[maybe_unused]] void (*told)(const void* address)) {
 #endif
 }
 
-// A stack, and what AddressSanitizer keeps of it while it is left.
+// A stack, and AddressSanitizer's data about it while another stack is in use.
 struct StackOf {
   const void* bottom = nullptr;
   std::size_t bytes = 0;
   void* kept = nullptr;
 };
-// Before `from` is left for `to`; `for_good`: nobody comes back to it.
+// Call before switching from `from` to `to`. `for_good`: `from` is never resumed.
 inline void leave_stack([[maybe_unused]] StackOf& from, [[maybe_unused]] const StackOf& to,
                         [[maybe_unused]] bool for_good = false) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(for_good ? nullptr : &from.kept, to.bottom, to.bytes);
 #endif
 }
-// On `to`, first of all; `from` learns where it lies.
+// Call first after switching to `to`. It sets the bounds of `from`.
 inline void enter_stack([[maybe_unused]] StackOf& from, [[maybe_unused]] StackOf& to) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(to.kept, &from.bottom, &from.bytes);

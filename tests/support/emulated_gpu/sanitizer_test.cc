@@ -1,4 +1,5 @@
-// That AddressSanitizer sees what device code does (sanitizer.h): compiled where it is there.
+// Checks that AddressSanitizer checks the accesses of device code (sanitizer.h). Compiled only
+// under AddressSanitizer.
 #include "support/emulated_gpu/sanitizer.h"
 
 #include <thread>
@@ -17,12 +18,12 @@ using kernels::copy_async;
 using kernels::dynamic_shared;
 using kernels::launch_kernel;
 
-// y[i] = x[i], of a thread each.
+// y[i] = x[i], one thread for each i.
 void copy_floats(const float* x, float* y, unsigned count) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) y[i] = x[i];
 }
-constexpr unsigned kCount = 13;  // no multiple of anything that allocations are rounded to
+constexpr unsigned kCount = 13;  // not a multiple of any allocation granularity
 
 class Sanitized : public ::testing::Test {
  protected:
@@ -54,7 +55,7 @@ TEST_F(SanitizedDeath, AReadBehindAnAllocationIsReported) {
   CUDA(cudaFree(y));
 }
 
-TEST_F(SanitizedDeath, MemoryEndsAtAByte) {
+TEST_F(SanitizedDeath, MemoryEndsAtTheExactByte) {
   for (const std::size_t bytes : {1u, 7u, 52u, 4096u}) {
     void* made = nullptr;
     CUDA(cudaMalloc(&made, bytes));
@@ -68,14 +69,14 @@ TEST_F(SanitizedDeath, MemoryEndsAtAByte) {
   }
 }
 
-TEST_F(SanitizedDeath, FreedMemoryIsNobodys) {
+TEST_F(SanitizedDeath, FreedMemoryIsNotAccessible) {
   float *const x = floats(kCount), *const y = floats(kCount);
   CUDA(cudaFree(x));
   EXPECT_DEATH(run(x, y, 1), "use-after-poison(.|\n)*READ of size 4(.|\n)*copy_floats");
   CUDA(cudaFree(y));
 }
 
-// Freed in a stream's order, it is still there for what was queued before, and for nobody after.
+// Memory freed in stream order stays accessible to work queued earlier, but not to later work.
 TEST_F(SanitizedDeath, MemoryFreedInAStreamLivesUntilItsTurn) {
   const OwnStream stream;
   cudaMemPoolProps properties{};
@@ -100,7 +101,7 @@ TEST_F(SanitizedDeath, MemoryFreedInAStreamLivesUntilItsTurn) {
   use(false);
 }
 
-TEST_F(SanitizedDeath, PinnedMemoryEndsWhereItWasAskedTo) {
+TEST_F(SanitizedDeath, PinnedMemoryEndsAtItsRequestedSize) {
   for (const std::size_t count : {kCount, 1024u}) {
     const Ints memory(count, Ints::pinned);
     memory.data[count - 1] = 1;
@@ -114,14 +115,14 @@ TEST_F(SanitizedDeath, PinnedMemoryEndsWhereItWasAskedTo) {
   }
 }
 
-// An address that UBSan, which would end the process first, knows no array of.
+// Hides from UBSan, which would end the process first, that the address belongs to an array.
 template <typename T>
 volatile T* somewhere(T* at) {
   asm volatile("" : "+r"(at));
   return at;
 }
 
-// Kernels outside of the macro, which would put all of their code on one line.
+// Kernels defined outside the macro, which would put all of their code on one line.
 void beyond_dynamic() { dynamic_shared<volatile float>()[threadIdx.x] = 1; }
 void copies_beyond_dynamic() {
   alignas(16) static const float from[4] = {};
@@ -143,7 +144,7 @@ void beyond_local() {
   somewhere(&of_thread[0])[threadIdx.x] = 4;
 }
 
-TEST_F(SanitizedDeath, SharedMemoryEndsWhereItWasAskedTo) {
+TEST_F(SanitizedDeath, SharedMemoryEndsAtItsRequestedSize) {
   for (const unsigned count : {kCount, 16u}) {
     run_grid(2, count, 4 * count, beyond_dynamic);
     EXPECT_DEATH(run_grid(2, count + 1, 4 * count, beyond_dynamic), "WRITE of size 4|SEGV");
@@ -161,10 +162,10 @@ TEST_F(SanitizedDeath, SharedMemoryEndsWhereItWasAskedTo) {
                "stack-buffer-overflow(.|\n)*WRITE of size 4(.|\n)*beyond_local");
 }
 
-// Threads meet while they hold what exceptions and deep frames leave behind: nothing of one fiber
-// is taken for another's. What was in scope is nobody's from then on until its frame ends, which
-// AddressSanitizer sees at a throw only where it knows on which stack that is: words that are
-// handed on by value lie where the frame was.
+// Threads meet while exceptions and deep frames are active, and the sanitizer must not confuse one
+// fiber's stack with another's. At a throw, AddressSanitizer marks variables that left their scope
+// only if it knows the current stack. The words that are passed by value occupy the frames of such
+// variables.
 struct Words {
   unsigned of[2 << 10];
 };
@@ -195,12 +196,12 @@ void throws_and_meets() {
   }
 }
 
-TEST_F(Sanitized, FibersAreToldApart) {
+TEST_F(Sanitized, FibersAreDistinguished) {
   const auto run_all = [] {
     for (const unsigned threads : {64u, 1024u, 32u}) run_grid(2, threads, 64, throws_and_meets);
   };
   run_all();
-  // Of several threads of the host, which come to their ends.
+  // Several host threads, which end afterwards.
   for (int round = 0; round < 2; ++round) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) threads.emplace_back(run_all);

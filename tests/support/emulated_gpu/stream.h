@@ -1,4 +1,4 @@
-// What device code and the emulated runtime say to each other.
+// The interface between device code and the emulated runtime.
 #pragma once
 
 #include <cstdint>
@@ -11,42 +11,43 @@
 
 namespace shoal::emulated_gpu {
 
-// Queues `work` on a stream, as a kernel's launch does: it runs on some thread when its turn comes,
-// or, while the stream is captured, whenever its graph does, so it keeps its arguments by value and
-// may be called more than once. Device memory can be touched while it runs and no CUDA call can be
-// made; it need not be reentrant. A failure is also what cudaGetLastError() then says:
-// cudaErrorInvalidResourceHandle where the stream is unknown or of another device than the
+// Queues `work` on a stream, as a kernel launch does. It runs on some thread when its turn comes,
+// or at each launch of the graph if the stream is captured. So it must keep its arguments by value
+// and may be called more than once; it need not be reentrant. While it runs, it can access device
+// memory and may not call CUDA. A failure also becomes cudaGetLastError():
+// cudaErrorInvalidResourceHandle if the stream is unknown or belongs to another device than the
 // thread's.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
-// The same with the launch's arguments as 8-byte words, of which any may be an address. A word that
-// points to pageable host memory is an illegal address and named by `what` ("kernel softmax"); with
-// the words it is known which pinned memory the work may use, and which it cannot.
+// Does the same with the launch's arguments as 8-byte words, any of which may be an address. A word
+// that points to pageable host memory is an illegal address, reported with `what` ("kernel
+// softmax"). The words also tell which pinned memory the work may use.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const std::string& what,
                     std::span<const std::uintptr_t> words);
 
-// What comes after on the stream does not run before `over()` says so; who waits for that asks
-// again and again, and holds up nobody who runs other streams. `over` makes no CUDA call. Not while
-// the stream is captured.
+// Blocks later work on the stream until `over()` returns true. A thread that waits for this polls,
+// and does not block threads that run other streams. `over` may not call CUDA, and the stream may
+// not be captured.
 cudaError_t enqueue_wait(cudaStream_t stream, std::function<bool()> over);
 
-// Bytes of dynamic shared memory that a launch of `kernel` may ask for on the thread's device:
-// 48 KiB, or what cudaFuncSetAttribute allowed.
+// Bytes of dynamic shared memory that a launch of `kernel` may request on the thread's device: 48
+// KiB, or what cudaFuncSetAttribute allowed.
 int dynamic_shared_limit(const void* kernel);
 
-// The devices on which this process has a primary context: those that were current when a call was
-// made that needs one, and what cudaSetDevice made current. forget_contexts: for tests.
+// The devices on which this process has a primary context. A device gets one when it is current
+// during a call that needs one, or by cudaSetDevice. forget_contexts is for tests.
 std::vector<int> contexts();
 void forget_contexts();
 
-// The calling thread's last error becomes `error` (unless it is none), which is returned.
+// Sets the calling thread's last error to `error`, unless that is success, and returns `error`.
 cudaError_t failed(cudaError_t error);
 
-// What says, within kernels, where the calling thread is; the report of a wrong access ends with
-// it.
+// Sets a function that returns the calling thread's position in a kernel. Reports of invalid
+// accesses end with it.
 void tell_position(std::string (*position)());
 
-// Prints "emulated GPU: LINE" and ends the process: what a real GPU would do is not known.
+// Prints "emulated GPU: LINE" and ends the process, because the behaviour of a real GPU is
+// undefined here.
 [[noreturn]] void fail(const std::string& line);
 
 }  // namespace shoal::emulated_gpu

@@ -1,4 +1,4 @@
-// The driver's functions: streams that wait for a word in memory, and which devices have a context.
+// Driver functions: streams that wait for a word in memory, and which devices have a context.
 #include <atomic>
 #include <string_view>
 
@@ -10,7 +10,7 @@ using namespace shoal::emulated_gpu;
 
 namespace {
 
-// As cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_GEQ; its errors have the runtime's numbers.
+// cuStreamWaitValue32 with CU_STREAM_WAIT_VALUE_GEQ. Its errors have the runtime's numbers.
 int wait_value(cudaStream_t handle, unsigned long long address, std::uint32_t value,
                unsigned flags) {
   return call("cuStreamWaitValue32", [&](Lock& lock) {
@@ -32,7 +32,7 @@ int wait_value(cudaStream_t handle, unsigned long long address, std::uint32_t va
   });
 }
 
-// cuDevicePrimaryCtxGetState.
+// Implements cuDevicePrimaryCtxGetState.
 int context_state(int device, unsigned* flags, int* active) {
   return call_without_context("cuDevicePrimaryCtxGetState", [&](Lock&) {
     if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
@@ -43,7 +43,7 @@ int context_state(int device, unsigned* flags, int* active) {
   });
 }
 
-// Null where this driver has none.
+// Returns null if this driver does not have the function.
 void* driver_function(std::string_view name) {
   if (name == "cuStreamWaitValue32" && settings().values)
     return reinterpret_cast<void*>(&wait_value);

@@ -13,7 +13,7 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-bool forked = false;  // a child of a process that used the device has none
+bool forked = false;  // a child forked from a process that used the device has no device
 thread_local int run_depth = 0;
 
 void finish(Streams& all, Operation& operation) {
@@ -36,9 +36,9 @@ void work(Lock& lock, const Operation& operation) {
   lock.lock();
 }
 
-// False: it may not run yet.
+// Returns false if the operation may not run yet.
 bool run_next(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
-  const Operation& next = stream->queue.front();  // stays: only who runs the stream takes it
+  const Operation& next = stream->queue.front();  // only the stream's runner removes it
   if (const auto after = next.after; after && !after->done)
     if (!advance(lock, after->stream, after->place)) return false;
   if (next.may_run && !next.may_run()) return false;
@@ -50,8 +50,7 @@ bool run_next(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
   return true;
 }
 
-// What a pinned destination holds until its copy has run, unless something queued may still read
-// it.
+// Poisons a pinned destination until its copy has run, unless queued work may still read it.
 void poison_destinations(const Streams& all, const Operation& operation) {
   if (all.unknown_uses > 0) return;
   for (const PinnedRange& range : operation.fills)
@@ -79,7 +78,7 @@ std::shared_ptr<Record> place_in(const std::shared_ptr<CUstream_st>& stream) {
   return record;
 }
 
-// The legacy stream and the blocking ones wait for each other.
+// Makes the legacy stream and blocking streams wait for each other.
 void order_with_legacy(Streams& all, const std::shared_ptr<CUstream_st>& stream) {
   const auto wait_for = [&](const std::shared_ptr<CUstream_st>& other) {
     if (other->done >= other->queued) return;
@@ -173,7 +172,7 @@ bool advance(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64
     if (stream->runner == self)
       fail(fmt::format("operation {} of a stream of device {} waits for itself", stream->done + 1,
                        stream->device));
-    if (stream->runner) {  // another thread has it, and comes to our place or leaves it to us
+    if (stream->runner) {  // another thread runs it, and reaches `place` or leaves the stream to us
       all.progress.wait(lock);
       continue;
     }
@@ -188,7 +187,7 @@ bool advance(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64
   return runs;
 }
 
-// A real GPU's would be patient for ever.
+// A real GPU would wait forever.
 void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t place) {
   constexpr auto kLook = std::chrono::microseconds(100);
   constexpr auto kPatience = std::chrono::seconds(100);
@@ -207,8 +206,8 @@ void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
   run(lock, stream, stream->queued);
 }
 
-// The stream whose next operation was queued last goes first: most who forget to wait come later
-// than what they should wait for.
+// Runs the stream whose next operation was queued last first. Where a wait is missing, the
+// operation that lacks it was mostly queued after the one it needs.
 void run_device(Lock& lock, int device) {
   Streams& all = Streams::get();
   std::vector<std::pair<std::shared_ptr<CUstream_st>, std::uint64_t>> wanted;
@@ -359,7 +358,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t handle) {
 
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return call("cudaEventQuery", [&](Lock& lock) {
-    constexpr int kNotReady = 2;  // so often it is said that the work is not done, then it is
+    constexpr int kNotReady = 2;  // a query reports unfinished work this often, then completion
     const auto event = event_of(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
     if (event->capture) return refuse_captured(*event);

@@ -1,5 +1,5 @@
-// That the emulated GPU is late, poisoned and closed: each of its strictnesses, without which a
-// mistake of the host would pass here.
+// Checks each strictness of the emulated GPU: lateness, poison and closed memory. Without them a
+// mistake in host code would pass the tests.
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-// This program's machine: small devices, so that memory runs out.
+// This program's machine has small devices, so that memory runs out.
 [[maybe_unused]] const int kMachine = [] {
   setenv("SHOAL_EMULATED_GPUS", "2", 1);
   setenv("SHOAL_EMULATED_GPU_MEMORY", "16777216", 1);
@@ -25,7 +25,7 @@ class Late : public ::testing::Test {
 };
 using LateDeath = Late;
 
-// Of a process that has no device yet: its children may have one then.
+// Runs before the process uses a device, because its children can have one only then.
 void export_to_a_child() {
   int to_child[2], to_parent[2];
   ASSERT_EQ(pipe(to_child), 0);
@@ -50,7 +50,7 @@ void export_to_a_child() {
     _exit(write(to_parent[1], &answer, 1) == 1 ? 0 : 1);
   }
   {
-    const OwnStream stream;  // what it allocates lies before, not in whole pages
+    const OwnStream stream;  // allocates memory first, so that the export does not start at a page
     void* before = nullptr;
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
@@ -69,7 +69,7 @@ void export_to_a_child() {
     char answer = 0;
     ASSERT_EQ(read(to_parent[0], &answer, 1), 1);
     EXPECT_EQ(answer, 'y');
-    EXPECT_EQ(value_of(shared.data), 42) << "the other process wrote it";
+    EXPECT_EQ(value_of(shared.data), 42) << "the other process wrote the value";
     void* own = nullptr;
     EXPECT_CUDA(cudaErrorDeviceUninitialized,
                 cudaIpcOpenMemHandle(&own, handle, cudaIpcMemLazyEnablePeerAccess));
@@ -77,7 +77,7 @@ void export_to_a_child() {
   waitpid(child, nullptr, 0);
 }
 
-TEST_F(LateDeath, AnotherProcessOpensWhatWasExported) {
+TEST_F(LateDeath, AnotherProcessOpensExportedMemory) {
   EXPECT_EXIT(
       {
         export_to_a_child();
@@ -107,7 +107,7 @@ TEST_F(LateDeath, TheHostMayNotTouchDeviceMemory) {
   EXPECT_DEATH(memory.data[0] = 1, "the host touched device memory");
 }
 
-TEST_F(LateDeath, DeviceWorkMayNotTouchWhatIsNotAllocated) {
+TEST_F(LateDeath, DeviceWorkMayNotTouchUnallocatedMemory) {
   const Ints memory(16);
   EXPECT_DEATH(
       {
@@ -117,7 +117,7 @@ TEST_F(LateDeath, DeviceWorkMayNotTouchWhatIsNotAllocated) {
       "device work touched what is not allocated at .* behind the end of");
 }
 
-TEST_F(LateDeath, WritingBesideAnAllocationIsFound) {
+TEST_F(LateDeath, WritesBesideAnAllocationAreDetected) {
   const Ints memory(10);
   const auto write = [&](std::ptrdiff_t at) {
     (void)launch(nullptr, [to = memory.data + at] { poke(to, 1); }, {memory.data});
@@ -133,7 +133,7 @@ TEST_F(LateDeath, WritingBesideAnAllocationIsFound) {
       "something wrote 0 bytes behind");
 }
 
-TEST_F(LateDeath, ArgumentsThatTheDeviceCannotReachAreNamed) {
+TEST_F(LateDeath, ArgumentsThatTheDeviceCannotReachAreReported) {
   const Ints pinned(1, Ints::pinned);
   auto plain = std::make_unique<int>(1);
   EXPECT_DEATH(
@@ -224,7 +224,7 @@ TEST_F(LateDeath, BlocksHaveTheSharedMemoryOfTheirChip) {
         << capability;
 }
 
-TEST_F(Late, WorkRunsWhenItIsWaitedFor) {
+TEST_F(Late, WorkRunsWhenTheHostWaitsForIt) {
   const OwnStream stream;
   int ran = 0;
   CUDA(launch(stream, [&] { ran = 1; }, {}));
@@ -233,7 +233,7 @@ TEST_F(Late, WorkRunsWhenItIsWaitedFor) {
   CUDA(cudaEventRecord(between, stream));
   CUDA(launch(stream, [&] { ran = 2; }, {}));
   CUDA(cudaEventSynchronize(between));
-  EXPECT_EQ(ran, 1) << "up to the event, and no further";
+  EXPECT_EQ(ran, 1) << "work after the event ran";
   CUDA(cudaStreamSynchronize(stream));
   EXPECT_EQ(ran, 2);
 }
@@ -258,8 +258,9 @@ TEST_F(Late, AForgottenWaitReadsPoison) {
   }
 }
 
-// Waiting for the device, who came last goes first: most who forget a wait need what came before.
-TEST_F(Late, ADeviceWideWaitDoesNotMendTheOrder) {
+// A wait for the device runs the latest work first, because an operation that lacks a wait mostly
+// needs earlier ones.
+TEST_F(Late, ADeviceWideWaitDoesNotRestoreTheOrder) {
   const Ints memory(1), seen(1);
   const OwnStream writer, reader;
   CUDA(set(memory.data, 1, writer));
@@ -268,7 +269,7 @@ TEST_F(Late, ADeviceWideWaitDoesNotMendTheOrder) {
   EXPECT_EQ(value_of(seen.data), kFresh);
 }
 
-TEST_F(Late, AWaitForAnEventThatWasNotRecordedIsNone) {
+TEST_F(Late, AWaitForAnUnrecordedEventDoesNothing) {
   const OwnStream stream;
   const OwnEvent never;
   int ran = 0;
@@ -317,7 +318,7 @@ TEST_F(Late, PinnedMemoryIsReadAndWrittenInTheStreamsTurn) {
   CUDA(copy(memory.data, source.data, sizeof(int), stream));
   *source.data = 2;  // too early
   CUDA(copy(target.data, memory.data, sizeof(int), stream));
-  EXPECT_EQ(*target.data, kPending) << "reading it before the wait shows";
+  EXPECT_EQ(*target.data, kPending) << "reads before the wait must see poison";
   CUDA(cudaStreamSynchronize(stream));
   EXPECT_EQ(*target.data, 2);
 }
@@ -333,14 +334,14 @@ TEST_F(Late, PinnedMemoryThatQueuedWorkReadsIsNotPoisoned) {
   CUDA(cudaStreamSynchronize(stream));
   EXPECT_EQ(*pinned.data, 4);
   EXPECT_EQ(value_of(memory.data), 3);
-  // Of work whose arguments are not known, any may be read.
+  // Work with unknown arguments may read any pinned memory.
   CUDA(enqueue(stream, [=] { *to = *from; }));
   CUDA(copy(pinned.data, memory.data, sizeof(int), stream));
   CUDA(cudaStreamSynchronize(stream));
   EXPECT_EQ(*pinned.data, 4);
 }
 
-TEST_F(Late, PageableMemoryIsReadAtTheCallAndWrittenByIt) {
+TEST_F(Late, PageableMemoryIsReadAndWrittenDuringTheCall) {
   const OwnStream stream;
   const Ints memory(1);
   auto value = std::make_unique<int>(1);
@@ -395,7 +396,7 @@ TEST_F(Late, HandlesAndDevicesAreChecked) {
     const OwnStream there;
     EXPECT_CUDA(cudaErrorInvalidResourceHandle, cudaEventRecord(event, there));
     CUDA(cudaEventRecord(event, stream));
-    CUDA(cudaStreamWaitEvent(there, event));  // of any device
+    CUDA(cudaStreamWaitEvent(there, event));  // events of any device
   }
   CUDA(cudaSetDevice(0));
 }
@@ -410,7 +411,7 @@ WaitValue wait_value() {
 }
 unsigned long long address_of(const int* word) { return reinterpret_cast<std::uintptr_t>(word); }
 
-// Queries never wait, so that the thread that is to set the word can ask; other streams run.
+// Queries never wait, so the thread that will set the word can query. Other streams run meanwhile.
 TEST_F(Late, AStreamWaitsForAWordThatTheHostSets) {
   const OwnStream stream, behind, other;
   const OwnEvent event, last;
@@ -437,10 +438,11 @@ TEST_F(Late, AStreamWaitsForAWordThatTheHostSets) {
   CUDA(cudaStreamSynchronize(other));
   usleep(1000);
   EXPECT_EQ(after, 0);
-  value = 1;  // beyond it is good too
+  value = 1;  // larger values satisfy the wait too
   waiting.join();
   EXPECT_EQ(after, 2);
-  EXPECT_NE(wait_value()(stream, address_of(plain.data), 0, 0), 0) << "of pinned memory only";
+  EXPECT_NE(wait_value()(stream, address_of(plain.data), 0, 0), 0)
+      << "the word must be in pinned memory";
 }
 
 TEST_F(LateDeath, AWordThatAStreamWaitsForIsNotFreed) {
@@ -468,14 +470,14 @@ TEST_F(LateDeath, ADriverMayHaveNoStreamValues) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Each thread's streams depend on its left neighbour's in turn: whoever waits runs what it needs,
-// though others run it too.
+// Each thread's stream depends in turn on its left neighbour's. A waiting thread runs the streams
+// it needs, although other threads run them too.
 TEST_F(Late, ThreadsRunEachOthersStreams) {
   constexpr int kThreads = 4, kTurns = 200;
   const Ints counters(kThreads);
   std::vector<std::unique_ptr<OwnStream>> streams;
   std::vector<std::unique_ptr<OwnEvent>> events;
-  std::mutex mutex;  // of the handles: a record and the wait for it are a pair
+  std::mutex mutex;  // makes recording an event and waiting for it one step
   for (int i = 0; i < kThreads; ++i) {
     streams.push_back(std::make_unique<OwnStream>());
     events.push_back(std::make_unique<OwnEvent>());

@@ -1,5 +1,5 @@
-// The part of cuBLASLt that Shoal uses, answered by the CPU (../README.md). Names and numbers are
-// those of the library of CUDA 13. Matrices are column-major.
+// The part of cuBLASLt that Shoal uses, implemented on the CPU (../README.md). Names and numbers
+// are those of the library in CUDA 13. Matrices are column-major.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +27,14 @@ enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
   CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
   CUBLASLT_EPILOGUE_DGELU = 64 | 128,
-  CUBLASLT_EPILOGUE_BGRADA = 256,  // sums over k of op(A), one for each row of D
-  CUBLASLT_EPILOGUE_BGRADB = 512,  // of op(B), one for each column
+  CUBLASLT_EPILOGUE_BGRADA = 256,  // sums op(A) over k, for each row of D
+  CUBLASLT_EPILOGUE_BGRADB = 512,  // sums op(B) over k, for each column of D
 };
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,                 // int32_t
   CUBLASLT_MATMUL_DESC_TRANSB = 4,                 // int32_t
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,               // uint32_t
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // of D's type, a bias or its gradient
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // a bias or its gradient, of D's type
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,  // of D's type
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,       // int64_t, a multiple of 8
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,        // int32_t
@@ -49,7 +49,7 @@ enum cublasLtReductionScheme_t {
 };
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t
-  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t, as the rest
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t, as are the others
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,

@@ -1,5 +1,5 @@
-// CUDA's bf16 as far as Shoal uses it (../README.md): conversions to nearest even; every NaN
-// becomes 0x7fff, as the hardware makes it.
+// The part of CUDA's bf16 that Shoal uses (../README.md). Conversions round to nearest even, and
+// every NaN becomes 0x7fff, as in hardware.
 #pragma once
 
 #include <bit>

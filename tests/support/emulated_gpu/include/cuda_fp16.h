@@ -1,5 +1,5 @@
-// CUDA's f16 as far as Shoal uses it (../README.md): conversions to nearest even; every NaN becomes
-// 0x7fff, and 0x7fffffff in f32, as the hardware makes them.
+// The part of CUDA's f16 that Shoal uses (../README.md). Conversions round to nearest even. Every
+// NaN becomes 0x7fff, or 0x7fffffff in f32, as in hardware.
 #pragma once
 
 #include <bit>
@@ -19,9 +19,9 @@ inline __half __float2half_rn(float value) {
   const std::uint32_t sign = bits >> 16 & 0x8000u;
   std::uint32_t made = 0;
   if (size > 0x7f800000u) return {0x7fff};
-  if (size >= 0x477ff000u) {  // 65520 and more: the tie above the largest goes to infinity
+  if (size >= 0x477ff000u) {  // from 65520 on: the tie above the largest value rounds to infinity
     made = 0x7c00u;
-  } else if (size < 0x38800000u) {  // below 2^-14, whose unit is that of floats from 0.5 on
+  } else if (size < 0x38800000u) {  // below 2^-14 the unit is that of floats from 0.5 on
     made = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3f000000u;
   } else {
     made = ((size + 0xfffu + (size >> 13 & 1u)) >> 13) - (112u << 10);

@@ -1,5 +1,5 @@
-// The part of CUDA's runtime interface that Shoal uses, answered by the CPU (../README.md). Names
-// and numbers are CUDA 13's; what is not here, Shoal does not call.
+// The part of CUDA's runtime interface that Shoal uses, implemented on the CPU (../README.md).
+// Names and numbers are those of CUDA 13.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
 using cudaMemPool_t = struct CUmemPoolHandle_st*;
 
-// Each thread's last failure; cudaGetLastError() forgets it.
+// Returns and clears the calling thread's last error.
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -88,7 +88,7 @@ cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarge
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceCount(int* count);
-cudaError_t cudaGetDevice(int* device);  // of the calling thread
+cudaError_t cudaGetDevice(int* device);  // the calling thread's current device
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
@@ -127,7 +127,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 struct CUgraphNode_st;
 using cudaGraphNode_t = CUgraphNode_st*;
-// With null for `nodes`: how many there are. No program here wants the nodes themselves.
+// Sets only the count: `nodes` must be null, because no program here needs the nodes themselves.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph,
                                  unsigned long long flags = 0);
@@ -194,8 +194,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer);
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* pointer);
 
-// Functions of the driver: cuStreamWaitValue32, by which a stream waits until a word of pinned
-// memory that the host sets is (cyclically) at least a value.
+// Driver functions. With cuStreamWaitValue32 a stream waits until a word of pinned memory that the
+// host sets is (cyclically) at least a value.
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,
   cudaDriverEntryPointSymbolNotFound = 1,

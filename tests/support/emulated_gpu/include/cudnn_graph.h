@@ -1,5 +1,5 @@
-// The part of cuDNN's backend interface that Shoal uses, answered by the CPU (../README.md). Names
-// and numbers are those of cuDNN 9.
+// The part of cuDNN's backend interface that Shoal uses, implemented on the CPU (../README.md).
+// Names and numbers are those of cuDNN 9.
 #pragma once
 
 #include <cstddef>
@@ -129,10 +129,10 @@ struct cudnnContext;
 using cudnnHandle_t = cudnnContext*;
 using cudnnBackendDescriptor_t = void*;
 
-// As SHOAL_EMULATED_GPU_CUDNN says.
+// Returns the version in SHOAL_EMULATED_GPU_CUDNN.
 std::size_t cudnnGetVersion();
 const char* cudnnGetErrorString(cudnnStatus_t status);
-void cudnnGetLastErrorString(char* message, std::size_t bytes);  // of the calling thread
+void cudnnGetLastErrorString(char* message, std::size_t bytes);  // the calling thread's last error
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// CUDA's small vectors, dim3 and the words before declarations, for g++. Part of the emulated GPU
-// (../README.md); the real header of this name is the CUDA toolkit's.
+// CUDA's small vectors, dim3 and declaration keywords for g++. Part of the emulated GPU
+// (../README.md); the real header of this name comes with the CUDA toolkit.
 #pragma once
 
 #define __host__
@@ -9,9 +9,9 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// The threads of a block are fibers of one thread of the host, which runs one block at a time.
-// AddressSanitizer guards variables of the program, and none of a thread: there one thread of the
-// host runs a launch at a time (block.cc).
+// The threads of a block are fibers of one host thread, which runs one block at a time.
+// AddressSanitizer guards static variables but not thread_local ones. Under it __shared__ is
+// therefore static, and only one host thread runs a launch at a time (block.cc).
 #ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
 #else
@@ -45,7 +45,7 @@ struct __align__(16) double2 {
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
-  constexpr dim3(unsigned x_in = 1, unsigned y_in = 1, unsigned z_in = 1)  // NOLINT: as CUDA's
+  constexpr dim3(unsigned x_in = 1, unsigned y_in = 1, unsigned z_in = 1)  // NOLINT: like CUDA's
       : x(x_in), y(y_in), z(z_in) {}
 };
 

@@ -1,5 +1,6 @@
-// kernels/cuda/instructions.cuh in C++: a warp's operations gather what its lanes hold. What each
-// does, and who holds what, says NVIDIA's PTX ISA ("Warp-level matrix instructions", "cp.async").
+// kernels/cuda/instructions.cuh in C++. A warp's operations exchange the values of its lanes.
+// NVIDIA's PTX ISA defines each operation and which lane holds which element ("Warp-level matrix
+// instructions", "cp.async").
 #pragma once
 
 #include <cfloat>
@@ -65,7 +66,7 @@ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std:
 
 inline float exp2_quick(float x) {
   const float y = std::exp2(x);
-  return y < FLT_MIN ? 0.0f : y;  // NaN stays
+  return y < FLT_MIN ? 0.0f : y;  // NaN stays NaN
 }
 
 inline void forget(std::uint32_t& value) { asm volatile("" : "+r"(value)); }

@@ -1,4 +1,4 @@
-// launch_kernel of the emulated GPU, in the stead of kernels/cuda's.
+// launch_kernel on the emulated GPU; replaces the one of kernels/cuda.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ template <typename... P, typename... A>
   const auto add = [&]<typename T>(const T& parameter) {
     const std::size_t first = words.size();
     words.resize(first + (sizeof(T) + sizeof(std::uintptr_t) - 1) / sizeof(std::uintptr_t));
-    // What lies between members is whatever was there, and may look like an address.
+    // Padding holds arbitrary bytes, which could look like an address, so clear it.
     T plain = parameter;
     __builtin_clear_padding(&plain);
     std::memcpy(words.data() + first, &plain, sizeof(T));
