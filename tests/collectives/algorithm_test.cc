@@ -37,14 +37,14 @@ TEST(Shard, TilesTheBufferInBalancedWholeGranules) {
       }
 }
 
-// "((01)(23))4", by the definition.
+// A text such as "((01)(23))4", built from the definition.
 std::string tree_of(int begin, int size) {
   if (size == 1) return std::string(1, static_cast<char>('a' + begin));
   const int left = algorithm::canonical_left(size);
   return "(" + tree_of(begin, left) + tree_of(begin + left, size - left) + ")";
 }
 
-TEST(CanonicalTree, IsThatOfABinaryCounter) {
+TEST(CanonicalTree, IsTheTreeOfABinaryCounter) {
   EXPECT_EQ(tree_of(0, 5), "(((ab)(cd))e)");
   EXPECT_EQ(tree_of(0, 7), "(((ab)(cd))((ef)g))");
   for (int size = 1; size <= 17; ++size) {
@@ -66,7 +66,7 @@ TEST(CanonicalTree, IsThatOfABinaryCounter) {
   }
 }
 
-// The groups' trees put together by the tree over the groups.
+// The trees of the groups, joined by the tree over the groups.
 std::string tree_of_groups(std::span<const int> sizes, int begin) {
   if (sizes.size() == 1) return tree_of(begin, sizes[0]);
   const auto left =
@@ -77,8 +77,8 @@ std::string tree_of_groups(std::span<const int> sizes, int begin) {
          tree_of_groups(sizes.subspan(left), begin + ranks) + ")";
 }
 
-TEST(CanonicalTree, SaysWhichGroupsItMatches) {
-  // Every way to cut up to 12 ranks into consecutive groups.
+TEST(CanonicalTree, KnowsWhichGroupsItMatches) {
+  // Every way to divide up to 12 ranks into consecutive groups.
   for (int size = 1; size <= 12; ++size)
     for (int cuts = 0; cuts < 1 << (size - 1); ++cuts) {
       std::vector<int> sizes{1};
@@ -129,11 +129,11 @@ TEST(Slices, CoverTheCount) {
     }
 }
 
-// Plays all ranks, each chunk as the ranks whose input it contains.
+// Simulates all ranks. A chunk is the list of ranks whose input it contains.
 TEST(Ring, EveryRankEndsWithEveryChunkFromEveryRankExactlyOnce) {
   struct Parcel {
     int chunk = -1;
-    std::map<int, int> from;  // rank -> times
+    std::map<int, int> from;  // rank -> how often it is contained
   };
   for (int size = 2; size <= 17; ++size) {
     std::vector<Parcel> box(static_cast<std::size_t>(size));
@@ -172,7 +172,7 @@ TEST(Ring, NeighboursAreInverse) {
   EXPECT_THROW(algorithm::ring_step(0, 2, 3), Error);
 }
 
-TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
+TEST(Choice, RefusesUnknownNamesAndListsTheValidOnes) {
   try {
     parse_algorithm("rings");
     FAIL();
@@ -184,8 +184,8 @@ TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
   }
 }
 
-// Every element of every recv buffer comes from exactly one place, and each sender's parts for
-// different receivers are disjoint unless they are the same.
+// Each element of each recv buffer comes from exactly one sender. A sender's parts for different
+// receivers are either identical or disjoint.
 void expect_tiled(const algorithm::Exchange& exchange) {
   const int size = exchange.size();
   for (int receiver = 0; receiver < size; ++receiver) {

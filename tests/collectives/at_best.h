@@ -1,12 +1,12 @@
-// Time limits on a machine that others use too.
+// Time limits for a machine that other processes use too.
 #pragma once
 
 #include <algorithm>
 
 namespace shoal::test {
 
-// What must take less than `limit` seconds: those of the shortest of three tries, where the first
-// do not keep to it. Load delays one or another; what is slow by itself is slow each time.
+// Returns the shortest time of at most three tries of `once`; it stops at the first one within
+// `limit` seconds. Load delays a try now and then, while slow code is slow every time.
 template <typename Once>
 double at_best(double limit, Once&& once) {
   double best = once();

@@ -1,4 +1,4 @@
-// Cards of other ranks, which are refused in one line that says whose they were.
+// Checks that an unreadable card of another rank is refused in one line that names the rank.
 #include "shoal/collectives/transport/fabric/cards.h"
 
 #include <limits>
@@ -36,7 +36,7 @@ void expect_refusal(const Error& error, int rank, const std::string& card) {
                                   HasSubstr("run the same build of Shoal on every rank")));
 }
 
-// Rank 0 of two; the other has left its card and does nothing more.
+// Rank 0 of two. The other rank has published this card and does nothing more.
 Error error_of_links(const std::string& card) {
   const auto store = make_hash_store();
   store->set("p/card/1", card);
@@ -44,7 +44,7 @@ Error error_of_links(const std::string& card) {
       [&] { const transport::PeerLinks links(0, 2, *store, "p", Deadline::in_seconds(0.02)); });
 }
 
-TEST(Cards, OfRanksOfOneHost) {
+TEST(Cards, OfTheSameHostMustBeReadable) {
   using namespace std::string_literals;
   const std::string where = transport::to_card(transport::own_identity());
   auto cards = hostile_cards();
@@ -55,13 +55,13 @@ TEST(Cards, OfRanksOfOneHost) {
   cards.push_back(where + "\n1\n" + std::string(108, 's'));
   cards.push_back("\0"s + where + "\n1\nsocket");
   for (const std::string& card : cards) expect_refusal(error_of_links(card), 1, card);
-  // A whole one: rank 1 does not come.
+  // A valid card; rank 1 then does not join.
   for (const std::string& name : {"socket"s, "\0\n\xff"s})
     EXPECT_THAT(error_of_links(where + "\n1\n" + name).what(), HasSubstr("rank(s) 1 did not join"));
 }
 
-// Containers of one machine may say the same host name.
-TEST(Cards, OfAnotherNetworkNamespaceSaySo) {
+// Containers of one machine may report the same host name.
+TEST(Cards, OfAnotherNetworkNamespaceAreExplained) {
   transport::HostIdentity there = transport::own_identity();
   there.network = "net:[1]";
   const Error apart = error_of_links(transport::to_card(there) + "\n1\nsocket");
@@ -75,7 +75,7 @@ TEST(Cards, OfAnotherNetworkNamespaceSaySo) {
               AllOf(HasSubstr("run on different machines"), HasSubstr("SHOAL_HOST_NAME")));
 }
 
-// Rank 1 of two; rank 0 has left its card and is gone.
+// Rank 1 of two. Rank 0 has published this card and has gone.
 Error error_of_hub(const std::string& card) {
   const auto store = make_hash_store();
   store->set("c/came/0", "1");
@@ -85,7 +85,7 @@ Error error_of_hub(const std::string& card) {
   });
 }
 
-TEST(Cards, OfTheControlLinks) {
+TEST(Cards, OfControlLinksMustBeReadable) {
   const std::string where = transport::to_card(transport::own_identity());
   const auto whole = [&](const std::string& port, const std::string& addresses) {
     return fmt::format("{}\n{}\nsecret\n{}", where, port, addresses);
@@ -103,7 +103,7 @@ TEST(Cards, OfTheControlLinks) {
             HasSubstr("127.0.0.1 ("), HasSubstr("port 1")));
 }
 
-TEST(Cards, OfHosts) {
+TEST(Cards, OfHostsMustBeReadable) {
   using namespace std::string_literals;
   for (const std::string& card : {""s, "a\0b"s, "a\nb"s, std::string(1 << 20, 'a')}) {
     const auto store = make_hash_store();
@@ -152,7 +152,7 @@ Error error_of_opening(const json& card) {
   });
 }
 
-TEST(FabricCards, ThatAreWholeAreTaken) {
+TEST(FabricCards, ThatAreCompleteAreAccepted) {
   const fabric::Survey survey = fabric::parse_survey(fabric::to_card(a_survey()), 2);
   EXPECT_EQ(survey.sites, a_survey().sites);
   EXPECT_EQ(survey.local_rank, 1);
@@ -162,7 +162,7 @@ TEST(FabricCards, ThatAreWholeAreTaken) {
   EXPECT_EQ(opened.magic, an_opening().magic);
 }
 
-// Without each field, and with something else in its place.
+// Checks the card without each field, and with a wrong value in each field.
 template <typename ErrorOf>
 void expect_every_field_to_matter(const json& whole, const ErrorOf& error_of) {
   for (const auto& [name, value] : whole.items()) {
@@ -186,7 +186,7 @@ void expect_every_field_to_matter(const json& whole, const ErrorOf& error_of) {
   }
 }
 
-TEST(FabricCards, WithAFieldOfAnotherKindNameTheirRank) {
+TEST(FabricCards, WithAFieldOfAnotherTypeNameTheirRank) {
   expect_every_field_to_matter(fabric::to_card(a_survey()), error_of_survey);
   expect_every_field_to_matter(fabric::to_card(an_opening()), error_of_opening);
   expect_every_field_to_matter(fabric::to_card(a_survey()).at("sites").at(0), [](const json& site) {
@@ -197,11 +197,11 @@ TEST(FabricCards, WithAFieldOfAnotherKindNameTheirRank) {
   json card = fabric::to_card(a_survey());
   card["local_rank"] = 2;
   expect_refusal(error_of_survey(card), 1, card.dump());
-  card["local_size"] = 3;  // more than the job has
+  card["local_size"] = 3;  // more ranks than the job has
   expect_refusal(error_of_survey(card), 1, card.dump());
 }
 
-TEST(FabricCards, WithAddressesThatAreNoneNameTheirRank) {
+TEST(FabricCards, WithInvalidAddressesNameTheirRank) {
   const std::string address = fabric::to_card(an_opening())["addresses"][0];
   for (const std::string& other :
        {address.substr(1), std::string("zz"), std::string(address.size(), 'g'),
@@ -209,7 +209,7 @@ TEST(FabricCards, WithAddressesThatAreNoneNameTheirRank) {
     json card = fabric::to_card(an_opening());
     card["lane"] = other;
     expect_refusal(error_of_opening(card), 1, card.dump());
-    if (other.size() == 1 << 20) continue;  // which connect.cc compares with its own
+    if (other.size() == 1 << 20) continue;  // connect.cc compares it with its own
     card = fabric::to_card(an_opening());
     card["addresses"][0] = other;
     expect_refusal(error_of_opening(card), 1, card.dump());
@@ -219,7 +219,8 @@ TEST(FabricCards, WithAddressesThatAreNoneNameTheirRank) {
   expect_refusal(error_of_opening(card), 1, card.dump());
 }
 
-// The same through an endpoint, rank 0 of two: rank 1 has left its cards and does nothing more.
+// The same through an endpoint. It is rank 0 of two; rank 1 has published its cards and does
+// nothing more.
 class FabricEndpointCards : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -256,7 +257,7 @@ TEST_F(FabricEndpointCards, NameTheirRank) {
     expect_refusal(error_of(card, opened), 1, card);
   for (const std::string& card : {std::string(), opened.substr(1)})
     expect_refusal(error_of(survey, card), 1, card);
-  // libfabric would read on behind it.
+  // libfabric would read past the end of this address.
   json card = whole_["opened"];
   card["addresses"][0] = "00";
   expect_refusal(error_of(survey, card.dump()), 1, card.dump());

@@ -1,6 +1,6 @@
-// Faults of a job on an emulated cluster (bench/cluster/emulate), and the same on one host: every
-// survivor ends within its deadline and 2 s, not with 0, and names the rank and the operation;
-// nothing stays behind. tests/collectives/fault_ranks.cc is what goes wrong.
+// Faults of a job on an emulated cluster (bench/cluster/emulate), and on one host. Every survivor
+// must end within its deadline plus 2 s with a nonzero status, and name the rank and the operation.
+// No process or file may remain. tests/collectives/fault_ranks.cc causes the faults.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -40,7 +40,7 @@ struct Ending {
   std::string said;
 };
 
-// A run of fault_ranks through some scenarios.
+// One run of fault_ranks through several scenarios.
 class FaultRun {
  public:
   const std::string& directory() const { return directory_.path(); }
@@ -84,7 +84,7 @@ void expect_in_time(const Ending& ending, const std::string& what, int rank) {
       << what << ", rank " << rank << ": " << ending.said;
 }
 
-// Processes of a run that live, memfds and sockets with them.
+// Processes of a run that are still alive, and any memfds and sockets that remain.
 std::vector<std::string> living(const FaultRun& run) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -122,7 +122,7 @@ void expect_mismatches_named(const FaultRun& run, const std::vector<std::string>
     }
     const GroupDiagnosis found = run.diagnosis(scenario);
     EXPECT_EQ(found.verdict, Verdict::mismatch) << scenario << ": " << found.summary;
-    // The call may have ended before more than two ranks came to it: then both are named.
+    // The call may have failed before a third rank entered it. Then both ranks are named.
     EXPECT_THAT(found.culprits, AnyOf(ElementsAre(victim), AllOf(SizeIs(2), Contains(victim))))
         << scenario << ": " << found.summary;
   }
@@ -170,7 +170,7 @@ class ClusterFaults : public ::testing::Test {
   }
 };
 
-TEST_F(ClusterFaults, OnTwoHostsAreNamedInTimeAndLeaveNothing) {
+TEST_F(ClusterFaults, OnTwoHostsAreNamedInTimeAndCleanUp) {
   const FaultRun run;
   play(run, 2, "2", {"kill:3", "kill:0", "stall:3", "resume:3"});
   for (const int victim : {3, 0}) {
@@ -204,14 +204,14 @@ TEST_F(ClusterFaults, OnTwoHostsAreNamedInTimeAndLeaveNothing) {
   EXPECT_THAT(run.diagnosis("stall:3").culprits, ElementsAre(3));
   EXPECT_THAT(run.diagnosis("stall:3").summary, HasSubstr("rank 3 did nothing"));
 
-  // Stopped for less than the deadline: nothing happened.
+  // It was stopped for less than the deadline, so the job succeeds.
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_EQ(run.ending("resume:3", rank).exit_status, 0) << run.ending("resume:3", rank).said;
 }
 
-// Rank 0's host is the centre of the control links: the others cannot even tell each other. All
-// live, and each says what it lost.
-TEST_F(ClusterFaults, OfRankZerosLinkEndEveryHost) {
+// Rank 0's host is the centre of the control links, so the other hosts cannot reach each other
+// either. All ranks survive, and each reports the ranks it lost.
+TEST_F(ClusterFaults, OfRankZerosLinkEndTheRanksOfEveryHost) {
   const FaultRun run;
   play(run, 3, "2,1,1", {"cut:0"});
   for (int rank = 0; rank < 4; ++rank) {
@@ -229,9 +229,9 @@ TEST_F(ClusterFaults, OfRankZerosLinkEndEveryHost) {
   EXPECT_THAT(found.summary, HasSubstr("lost ranks 0, 1"));
 }
 
-// One host, no root needed: shared memory (more of it in faults_test.cc); the network alone; both,
-// as on two hosts, over tcp and over what looks like EFA, where the end of an endpoint says
-// nothing.
+// One host, without root: over shared memory (faults_test.cc tests more of it), over the network
+// only, and over both as on two hosts. The transports are tcp and a simulated EFA, whose closed
+// endpoints send no notice.
 struct Place {
   std::string name, transport;
   bool two_hosts = false;
@@ -240,7 +240,7 @@ struct Place {
 void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
 class HostFaults : public ::testing::TestWithParam<Place> {};
 
-TEST_P(HostFaults, AreNamedInTimeAndLeaveNothing) {
+TEST_P(HostFaults, AreNamedInTimeAndCleanUp) {
   const Place& place = GetParam();
   constexpr int kSize = 4, kVictim = 3;
   if (!place.transport.empty() && fabric::fabric_providers().empty())

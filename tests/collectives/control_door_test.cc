@@ -1,4 +1,5 @@
-// The control links' door: a process without the job's token becomes no rank, and disturbs nobody.
+// The listening socket of the control links: a process without the job's token cannot become a rank
+// and does not disturb the others.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -33,7 +34,7 @@ class ControlDoor : public ::testing::Test {
   }
   ~ControlDoor() override { ::unsetenv("SHOAL_JOB_TOKEN_FILE"); }
 
-  // Rank `rank` of two meets the other. Returns the number of connections that it has then.
+  // Rank `rank` of two meets the other one. Returns its number of connections afterwards.
   std::future<std::size_t> meets(int rank, double seconds) {
     return std::async(std::launch::async, [this, rank, seconds] {
       const std::string prefix = "group";
@@ -43,7 +44,7 @@ class ControlDoor : public ::testing::Test {
           connections, [](const Connection& connection) { return bool(connection.fd); }));
     });
   }
-  // The port in rank 0's card, and its secret: a stranger who read the store knows both.
+  // Reads the port in rank 0's card and its secret, as a foreign process could from the store.
   void read_card() {
     store_->set("group/came/1", "1");
     const std::string card = store_->get("group/hub", Deadline::in_seconds(20));
@@ -72,7 +73,7 @@ class ControlDoor : public ::testing::Test {
   std::string secret_;
 };
 
-TEST_F(ControlDoor, StrangersWhoKnowTheCardDoNotJoin) {
+TEST_F(ControlDoor, ForeignProcessesThatKnowTheCardDoNotJoin) {
   auto hub = meets(0, 30);
   read_card();
   for (const JobToken& token :
@@ -82,12 +83,12 @@ TEST_F(ControlDoor, StrangersWhoKnowTheCardDoNotJoin) {
     send(stranger, {Kind::hello, 1, client.hello(), 0});
     Message challenge;
     ASSERT_TRUE(await(stranger, challenge, Deadline::in_seconds(10)));
-    EXPECT_FALSE(client.answer(challenge.text));  // the stranger sees that it has no token
+    EXPECT_FALSE(client.answer(challenge.text));  // this process can tell that it has no token
     send(stranger, {Kind::hello, 1, std::string(handshake::kProof, 'x'), 0});
     Message more;
     EXPECT_FALSE(await(stranger, more, Deadline::in_seconds(10)));
   }
-  // What f990d27 took for rank 1: the card's secret as a hello.
+  // f990d27 accepted this as rank 1: a hello with the card's secret.
   Connection stranger = knock();
   send(stranger, {Kind::hello, 1, secret_, 0});
   Message more;
@@ -98,7 +99,7 @@ TEST_F(ControlDoor, StrangersWhoKnowTheCardDoNotJoin) {
   EXPECT_EQ(hub.get(), 1u);
 }
 
-TEST_F(ControlDoor, SilentStrangersDelayNoRank) {
+TEST_F(ControlDoor, SilentForeignProcessesDelayNoRank) {
   auto hub = meets(0, 30);
   read_card();
   std::vector<Connection> silent;
@@ -111,7 +112,7 @@ TEST_F(ControlDoor, SilentStrangersDelayNoRank) {
   EXPECT_LT(seconds_since(start), 5);  // one after another they would take 2 s each
 }
 
-TEST_F(ControlDoor, ARankWithAnotherTokenIsMissed) {
+TEST_F(ControlDoor, ARankWithAnotherTokenCountsAsMissing) {
   auto hub = meets(0, 2);
   read_card();
   remove_file(folder_ / "token");

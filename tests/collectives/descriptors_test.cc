@@ -1,4 +1,4 @@
-// Memory is shared by file descriptors, which a process and a user have few of.
+// Memory is shared by file descriptors. A process, and a user, can have only a limited number.
 #include <cstdint>
 #include <filesystem>
 #include <vector>
@@ -27,7 +27,8 @@ using test::ProcessRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Of this process, for good. Root could have more in flight than its limit: no longer.
+// Lowers this process's limit permanently. Root could have exceeded it in flight; this prevents
+// that.
 void allow_descriptors(rlim_t number) {
   const rlimit limit{number, number};
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) throw_error(ErrorCode::io, "setrlimit");
@@ -41,8 +42,8 @@ std::ptrdiff_t open_descriptors() {
                        std::filesystem::directory_iterator());
 }
 
-// All ranks announce more than the kernel lets the user have in flight before anybody waits.
-TEST(SymmetricMemory, OfManySegmentsNeedsFewDescriptors) {
+// Before any rank waits, all ranks announce more descriptors than the user may have in flight.
+TEST(SymmetricMemory, WithManySegmentsNeedsFewDescriptors) {
   constexpr int kSegments = 100;
   constexpr std::int64_t kCount = 100000;
   ProcessRanks ranks(4, [](const World& world, Store& store) {
@@ -69,12 +70,12 @@ TEST(SymmetricMemory, OfManySegmentsNeedsFewDescriptors) {
   for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-TEST(SymmetricMemory, IsWaitedForNoLongerThanTheDeadlineAndNamesWhoDoesNotTakeIt) {
+TEST(SymmetricMemory, TimesOutAndNamesTheRankThatDoesNotMapIt) {
   ProcessRanks ranks(2, [](const World& world, Store& store) {
     allow_descriptors(64);
     const auto communicator = make_communicator(world, store, with_deadline(1));
     communicator->barrier()->wait();
-    if (world.rank == 1) {  // computes, and looks at nothing
+    if (world.rank == 1) {  // computes, and makes no progress
       store.get("given up", Deadline::in_seconds(20));
       return;
     }
@@ -96,11 +97,11 @@ TEST(SymmetricMemory, IsWaitedForNoLongerThanTheDeadlineAndNamesWhoDoesNotTakeIt
   EXPECT_EQ(outcomes[1].exit_status, 0) << outcomes[1].error;
 }
 
-// The kernel drops a descriptor that finds no number in the process it comes to.
-TEST(SymmetricMemory, ThatFindsNoDescriptorIsNamedOnAllRanks) {
+// The kernel drops a descriptor if the receiving process has no free number for it.
+TEST(SymmetricMemory, WithoutAFreeDescriptorIsNamedOnAllRanks) {
 #if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "UBSan asks through a pipe whether an object can be read, and reports what it "
-                  "finds no descriptors for";
+  GTEST_SKIP() << "UBSan needs a pipe to check whether an object can be read, and reports an error"
+                  " without descriptors";
 #endif
   ProcessRanks ranks(2, [](const World& world, Store& store) {
     allow_descriptors(64);

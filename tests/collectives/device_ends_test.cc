@@ -1,6 +1,6 @@
-// What a communicator of device memory leaves behind where something fails: nothing that its host's
-// operations still move, and nothing that other ranks were told of. The host stands for the device,
-// and its own communicator says what happens to its operations.
+// Checks cleanup after a failure in a communicator of device memory: no host operation still uses
+// its memory, and no buffer announced to other ranks stays open. Host memory stands in for the
+// device, and the host communicator controls when its operations end.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -26,13 +26,13 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Stands between an engine and its host's operations.
+// Hooks between an engine and its host communicator.
 struct Between {
   std::function<void(const Call&)> before = {};             // may throw
-  std::function<WorkPtr(const Call&, WorkPtr)> after = {};  // what the engine gets instead
+  std::function<WorkPtr(const Call&, WorkPtr)> after = {};  // returned to the engine
 };
 
-// Passes on what an engine calls while ranks find each other, meet and send.
+// Forwards the calls that an engine makes to exchange addresses, meet and send.
 class Host final : public BackendCommunicator {
  public:
   Host(std::unique_ptr<Communicator> inner, std::shared_ptr<const Between> between)
@@ -73,7 +73,7 @@ std::unique_ptr<Communicator> device(const World& world, Store& store, Between b
       device::DeviceCommunicator::Options{.stream = {}, .host = "here", .deadline_seconds = 20});
 }
 
-// Calls `asked` when it is asked for, and `gone` when nobody waits for it any more.
+// Calls `asked` when it is tested or waited for, and `gone` when it is dropped.
 class Watched final : public Work {
  public:
   Watched(WorkPtr inner, std::function<void()> asked, std::function<void()> gone)
@@ -94,10 +94,10 @@ class Watched final : public Work {
   std::function<void()> asked_, gone_;
 };
 
-// Ranks say where their buffers are out of memory of the call that waits for it. Where a message
-// fails meanwhile the hosts have ended that before it goes.
-TEST(DeviceEnds, TheHostsHaveEndedBeforeTheMemoryOfWhatTheyMoveGoes) {
-  std::vector<std::string> events;  // of rank 0's engine
+// Ranks exchange the addresses of their buffers through memory of the call that waits. If a message
+// fails meanwhile, the host operations must end before this memory is freed.
+TEST(DeviceEnds, HostOperationsEndBeforeTheirMemoryIsFreed) {
+  std::vector<std::string> events;  // on rank 0's engine
   std::vector<std::string> errors(2);
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     std::atomic<bool> armed = false, gathers = false;
@@ -146,9 +146,9 @@ TEST(DeviceEnds, TheHostsHaveEndedBeforeTheMemoryOfWhatTheyMoveGoes) {
   EXPECT_THAT(events, ElementsAre("a last barrier", "the gather is dropped"));
 }
 
-// Rank 1 has told the others of its segments, or has not, when it fails; nobody knows who has
-// heard.
-TEST(DeviceEnds, NothingIsLeftOfRanksThatFailWhileTheyFindEachOther) {
+// Rank 1 fails before or after it has announced its segments. The others cannot know which ranks
+// have received the announcement.
+TEST(DeviceEnds, RanksThatFailWhileTheyExchangeAddressesLeaveNothing) {
   for (const bool told : {false, true}) {
     SCOPED_TRACE(told);
     const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
@@ -176,7 +176,7 @@ TEST(DeviceEnds, NothingIsLeftOfRanksThatFailWhileTheyFindEachOther) {
   }
 }
 
-TEST(DeviceEnds, SegmentsAreTheirRanksUntilSomebodyHoldsThem) {
+TEST(DeviceEnds, SegmentsLiveUntilTheirLastHolderReleasesThem) {
   const std::shared_ptr<device::PeerAccess> access = device::make_host_peer_access();
   device::Segments::Held own = device::Segments::make(access);
   const std::uint64_t number = own->number();

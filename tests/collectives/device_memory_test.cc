@@ -1,6 +1,6 @@
-// Memory that ranks' GPUs share, on emulated ones: whose it is after it was freed, and what is said
-// where there is none left. Over CUDA's own and over NCCL's, whose calls a shim answers
-// (nccl_shim/).
+// Memory that ranks' GPUs share, on emulated GPUs: which stream may reuse it after it was freed,
+// and the error when memory runs out. Tested with CUDA's memory and with NCCL's, whose calls a shim
+// implements (nccl_shim/).
 #include <cstdlib>
 #include <vector>
 
@@ -25,11 +25,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-// Two GPUs of 96 MiB, unless the environment says otherwise.
+// Two GPUs with 96 MiB each, unless the environment says otherwise.
 [[maybe_unused]] const int kChosen =
     setenv("SHOAL_EMULATED_GPUS", "2", 0) + setenv("SHOAL_EMULATED_GPU_MEMORY", "100663296", 0);
 
-// A rank with a GPU of its own. What it holds is counted in `memory`, the communicator's too.
+// A rank with its own GPU. `memory` counts the rank's allocations and the communicator's.
 struct Rank {
   Rank(const World& world, Store& store, const std::string& backend)
       : device(Device::cuda(world.rank)), stream(device) {
@@ -61,7 +61,7 @@ class DeviceMemory : public ::testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(DeviceMemory, IsTheStreamsThatFreedIt) {
+TEST_P(DeviceMemory, StaysWithTheStreamThatFreedIt) {
   on_two_gpus([](Rank& rank) {
     const OwnedStream other(rank.device);
     const auto pinned = make_pinned_memory();
@@ -72,7 +72,7 @@ TEST_P(DeviceMemory, IsTheStreamsThatFreedIt) {
     rank.cuda.copy(seen.data(), first.data(), 1, rank.stream.view());  // has yet to run
     first.reset();
     const Buffer second = rank.symmetric(kMiB, other.view());
-    EXPECT_NE(second.data(), where) << "no event says that the first stream is done with it";
+    EXPECT_NE(second.data(), where) << "the first stream's work may still use the memory";
     rank.cuda.fill(second.data(), 2, kMiB, other.view());
     rank.cuda.synchronize(other.view());
     rank.cuda.synchronize(rank.stream.view());
@@ -81,7 +81,7 @@ TEST_P(DeviceMemory, IsTheStreamsThatFreedIt) {
   });
 }
 
-TEST_P(DeviceMemory, GoesToAnotherStreamBehindItsWorkWhereThereIsNoOther) {
+TEST_P(DeviceMemory, GoesToAnotherStreamAfterItsWorkIfNoOtherIsFree) {
   on_two_gpus([](Rank& rank) {
     const OwnedStream other(rank.device);
     const auto pinned = make_pinned_memory();
@@ -99,8 +99,8 @@ TEST_P(DeviceMemory, GoesToAnotherStreamBehindItsWorkWhereThereIsNoOther) {
   });
 }
 
-// By what a steady step is held to.
-TEST_P(DeviceMemory, WhatItAsksOfTheDriverIsCounted) {
+// Tests of steady-state steps rely on these counters.
+TEST_P(DeviceMemory, DriverCallsAreCounted) {
   on_two_gpus([](Rank& rank) {
     const auto asked = [&] {
       rank.communicator->host().barrier()->wait();
@@ -111,14 +111,14 @@ TEST_P(DeviceMemory, WhatItAsksOfTheDriverIsCounted) {
     const DeviceStatistics before = asked();
     rank.symmetric(20 * kMiB, rank.stream.view()).reset();
     const DeviceStatistics grown = asked();
-    EXPECT_EQ(grown.allocations - before.allocations, 2) << "a segment for each rank";
+    EXPECT_EQ(grown.allocations - before.allocations, 2) << "each rank maps one segment";
     rank.symmetric(20 * kMiB, rank.stream.view()).reset();
     EXPECT_EQ(asked(), grown);
   });
 }
 
-// And what is given back when communicators end: by the last one that holds it.
-TEST_P(DeviceMemory, GivingItBackIsCounted) {
+// The calls that free memory when communicators end are also counted. The last owner makes them.
+TEST_P(DeviceMemory, FreeingIsCounted) {
   const auto ends = [](bool has_segment) {
     DeviceStatistics asked;
     shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -141,11 +141,12 @@ TEST_P(DeviceMemory, GivingItBackIsCounted) {
     return asked;
   };
   const DeviceStatistics without = ends(false), with = ends(true);
-  EXPECT_EQ(with.deallocations - without.deallocations, 2) << "a segment of each rank";
-  EXPECT_EQ(with.synchronizations - without.synchronizations, 2) << "each after its device's work";
+  EXPECT_EQ(with.deallocations - without.deallocations, 2) << "one segment for each rank";
+  EXPECT_EQ(with.synchronizations - without.synchronizations, 2)
+      << "each waits for its device's work first";
 }
 
-TEST_P(DeviceMemory, OutOfItSaysWhatWasAskedWhatIsHeldAndWhatToDo) {
+TEST_P(DeviceMemory, ExhaustionReportsTheRequestTheUsersAndTheRemedy) {
   on_two_gpus([](Rank& rank) {
     const Stream stream = rank.stream.view();
     const Buffer parameters(rank.memory, 20 * kMiB, MemoryTag::parameters, stream);
@@ -156,19 +157,20 @@ TEST_P(DeviceMemory, OutOfItSaysWhatWasAskedWhatIsHeldAndWhatToDo) {
         std::string(GetParam()) == "nccl" ? "(ncclMemAlloc of 73400320 bytes" : "(cudaMalloc";
     EXPECT_THAT(error_text([&] { rank.symmetric(70 * kMiB, stream); }),
                 AllOf(HasSubstr("no room for 73400320 bytes of gradients"), HasSubstr(call), held));
-    // Of other memory, too, it is known what the communicator holds.
+    // An allocation that is not the communicator's also reports the communicator's memory.
     EXPECT_THAT(error_text([&] { Buffer(rank.memory, 70 * kMiB, MemoryTag::activations, stream); }),
                 AllOf(HasSubstr("no room for 73400320 bytes of activations"), held));
     EXPECT_EQ(rank.memory.total().current, static_cast<std::int64_t>(32 * kMiB));
-    EXPECT_TRUE(rank.symmetric(kMiB, stream)) << "and it goes on";
+    EXPECT_TRUE(rank.symmetric(kMiB, stream)) << "smaller allocations still succeed";
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, ::testing::Values("native", "nccl"),
                          [](const auto& test) { return test.param; });
 
-// Streams late, memory of GPUs: stricter than the shim over host memory.
-TEST(NcclOnGpus, EveryOperationIsExactAndAutoChoosesIt) {
+// Emulated streams run late and host and device memory are separate, so this is stricter than the
+// shim over host memory.
+TEST(NcclOnGpus, EveryOperationIsExactAndAutoChoosesNccl) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     Rank rank(world, store, "auto");
     EXPECT_EQ(rank.communicator->backend(), "nccl");
@@ -176,9 +178,9 @@ TEST(NcclOnGpus, EveryOperationIsExactAndAutoChoosesIt) {
   });
 }
 
-// A rank's own part is copied by CUDA, which refuses memory of the host that is not pinned. CUDA
-// remembers that for whoever asks after a later call.
-TEST(NcclOnGpus, AFailedCopyIsNotTheNextCallsFault) {
+// CUDA copies a rank's own part and refuses host memory that is not pinned. CUDA then keeps this
+// error until a later call reads it.
+TEST(NcclOnGpus, AFailedCopyIsNotReportedByTheNextCall) {
   shoal::test::run_thread_ranks(1, [](const World& world, Store& store) {
     Rank rank(world, store, "nccl");
     const Buffer received(*rank.upstream, 4, MemoryTag::data, rank.stream.view());

@@ -1,5 +1,5 @@
-// Communicators of device memory, the host standing for the device: what they do with calls, by
-// which way data goes, and what happens when something fails. On a GPU: tests/gpu.
+// Communicators of device memory, with host memory in place of the device: the routes of calls and
+// the handling of failures. On a GPU: tests/gpu.
 #include <cstring>
 #include <future>
 #include <numeric>
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Numbers = std::vector<std::int64_t>;
 
-// Ranks that stand on `hosts` hosts in turn: those of two hosts share no memory.
+// Ranks take turns on `hosts` hosts. Ranks on different hosts share no memory.
 std::unique_ptr<Communicator> device(const World& world, Store& store, int hosts = 1,
                                      double deadline = 30, std::int64_t copy_bytes = 1 << 20,
                                      bool fixed_order = false) {
@@ -44,7 +44,7 @@ std::unique_ptr<Communicator> device(const World& world, Store& store, int hosts
 
 struct Group {
   int ranks, hosts;
-  std::int64_t copy_bytes = 1 << 20;  // 0: what is not symmetric passes through host memory
+  std::int64_t copy_bytes = 1 << 20;  // 0: memory that is not symmetric is staged in host memory
 };
 void PrintTo(const Group& group, std::ostream* out) {
   *out << group.ranks << " ranks on " << group.hosts << " hosts, " << group.copy_bytes
@@ -52,8 +52,8 @@ void PrintTo(const Group& group, std::ostream* out) {
 }
 class Everything : public ::testing::TestWithParam<Group> {};
 
-// Slices of 4 KiB: 1031 elements make one or several, and the last one is short.
-TEST_P(Everything, IsExact) {
+// Slices of 4 KiB: 1031 elements take one or several slices, and the last one is short.
+TEST_P(Everything, GivesExactResults) {
   shoal::test::run_thread_ranks(GetParam().ranks, [](const World& world, Store& store) {
     const auto communicator = device(world, store, GetParam().hosts, 30, GetParam().copy_bytes);
     EXPECT_THAT(test::check_everything(*communicator, {0, 1, 7, 1031}), IsEmpty());
@@ -89,7 +89,7 @@ TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsCopiedOrSta
     EXPECT_EQ(values[kCount - 1], 6.0f);
     EXPECT_EQ(c->statistics().zero_copy, 1);
     EXPECT_EQ(c->statistics().bounced, 0);
-    // A rank copies its own buffer, and the others notice nothing.
+    // This rank copies its own buffer; the others are not affected.
     std::vector<float> small(1000, 1.0f);
     std::fill_n(values, 1000, 1.0f);
     shoal::test::sum(*c, world.rank == 1 ? small.data() : values, 1000);
@@ -97,7 +97,7 @@ TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsCopiedOrSta
     EXPECT_EQ(c->statistics().zero_copy, world.rank == 1 ? 1 : 2);
     EXPECT_EQ(c->statistics().bounced, world.rank == 1 ? 1 : 0);
     EXPECT_EQ(c->statistics().bounced_bytes, world.rank == 1 ? 4000 : 0);
-    // One that is too large decides for all.
+    // One buffer that is too large makes all ranks stage theirs.
     std::vector<float> plain(kCount, 1.0f);
     std::fill_n(values, kCount, 1.0f);
     shoal::test::sum(*c, world.rank == 1 ? plain.data() : values, kCount);
@@ -108,8 +108,8 @@ TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsCopiedOrSta
   });
 }
 
-// As the layers of a sequence that is split call them: one operation on the wire.
-TEST(DeviceCommunicator, CollectivesOfAGroupGoTogether) {
+// The layers of a split sequence call them like this. They become one operation on the network.
+TEST(DeviceCommunicator, CollectivesOfAGroupAreOneOperation) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto c = device(world, store);
     constexpr std::int64_t kCount = 50, kCalls = 7;
@@ -135,7 +135,7 @@ TEST(DeviceCommunicator, CollectivesOfAGroupGoTogether) {
   });
 }
 
-TEST(DeviceCommunicator, GroupsThatDifferAreNamed) {
+TEST(DeviceCommunicator, GroupsThatDifferAreAMismatch) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto c = device(world, store);
     std::vector<float> a(8), b(32);
@@ -147,7 +147,7 @@ TEST(DeviceCommunicator, GroupsThatDifferAreNamed) {
   EXPECT_THAT(errors, Each(HasSubstr("all_gather of 4 f32")));
 }
 
-TEST(DeviceCommunicator, FixedOrderIsTheHostsToTheBit) {
+TEST(DeviceCommunicator, FixedOrderHasTheBitsOfTheHostsResult) {
   constexpr std::int64_t kCount = 3001;
   shoal::test::run_thread_ranks(5, [](const World& world, Store& store) {
     const auto c = device(world, store, 1, 30, 1 << 20, true);
@@ -163,7 +163,7 @@ TEST(DeviceCommunicator, FixedOrderIsTheHostsToTheBit) {
   });
 }
 
-// Each rank posts in its own order; a collective between two messages holds up neither.
+// Each rank posts in its own order. A collective between two messages delays neither of them.
 TEST(DeviceCommunicator, MessagesPassCollectives) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store);
@@ -186,7 +186,7 @@ TEST(DeviceCommunicator, MessagesPassCollectives) {
   });
 }
 
-TEST(DeviceCommunicator, GroupsAreOneWork) {
+TEST(DeviceCommunicator, AGroupHasOneWork) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto c = device(world, store);
     std::vector<float> a(3000, 1.0f), b(7, 2.0f), in(20000), out(20000, 5.0f);
@@ -220,7 +220,7 @@ TEST(DeviceCommunicator, SplitsIntoGroupsThatOutliveIt) {
   });
 }
 
-TEST(DeviceCommunicator, OtherCallsAreNamedAsTheUserMadeThem) {
+TEST(DeviceCommunicator, MismatchedCallsAreNamedAsTheUserMadeThem) {
   for (const int hosts : {1, 2}) {
     const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
       const auto c = device(world, store, hosts);
@@ -251,7 +251,7 @@ TEST(DeviceCommunicator, AMissingRankIsNamedAndLaterCallsThrow) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
 }
 
-TEST(DeviceCommunicator, AnAbortEndsWhatIsInFlight) {
+TEST(DeviceCommunicator, AnAbortEndsOperationsInFlight) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto c = device(world, store);
     std::vector<float> x(5000);
@@ -265,7 +265,7 @@ TEST(DeviceCommunicator, AnAbortEndsWhatIsInFlight) {
   EXPECT_THAT(errors, Each(HasSubstr("rank 2 aborted: enough")));
 }
 
-TEST(DeviceCommunicator, HostValuesHaveAGroupOfTheirOwn) {
+TEST(DeviceCommunicator, HostValuesUseASeparateGroup) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store);
     std::vector<float> large(100000, 1.0f);
@@ -279,8 +279,9 @@ TEST(DeviceCommunicator, HostValuesHaveAGroupOfTheirOwn) {
   });
 }
 
-// A host that is about to wait for its stream keeps no Work of the calls it made.
-TEST(DeviceCommunicator, WatchesItsLastCall) {
+// watch() gives the Work of the last call, so a host thread that is about to wait for its stream
+// need not keep the Works of its calls.
+TEST(DeviceCommunicator, WatchCoversItsLastCall) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store);
     EXPECT_EQ(c->watch({}), nullptr);
@@ -291,7 +292,7 @@ TEST(DeviceCommunicator, WatchesItsLastCall) {
   });
 }
 
-TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
+TEST(DeviceSymmetricMemory, MergesFreedBlocksAndFindsTheirSegments) {
   device::ShareableMemory memory(device::make_host_peer_access(), Stream{}, nullptr);
   const std::size_t mib = std::size_t{1} << 20;
   void* a = memory.allocate(mib, MemoryTag::gradients, {});
@@ -309,7 +310,7 @@ TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-TEST(ShareableMemoryDeath, ItsBlocksAreToldApart) {
+TEST(ShareableMemoryDeath, SanitizersDistinguishItsBlocks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   device::ShareableMemory memory(device::make_host_peer_access(), Stream{}, nullptr);
   const auto give = [&] { return memory.allocate(1000, MemoryTag::gradients, {}); };
@@ -325,7 +326,7 @@ TEST(ShareableMemoryDeath, ItsBlocksAreToldApart) {
 }
 #endif
 
-// Gives so many segments, then none.
+// Provides this many segments, then fails.
 class FewSegments final : public device::PeerAccess {
  public:
   explicit FewSegments(int segments) : left_(segments) {}
@@ -348,7 +349,7 @@ class FewSegments final : public device::PeerAccess {
   int left_;
 };
 
-TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
+TEST(DeviceSymmetricMemory, StaysWithTheStreamThatFreedItWhileOthersAreFree) {
   int here = 0, there = 0;
   const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
   const auto access = std::make_shared<FewSegments>(2);
@@ -359,18 +360,18 @@ TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
   };
   void* const a = give(first);
   memory.deallocate(a, kHalf, MemoryTag::activations, first);
-  EXPECT_EQ(give({}), a) << "who names no stream is on the first";
+  EXPECT_EQ(give({}), a) << "a call without a stream uses the first one";
   memory.deallocate(a, kHalf, MemoryTag::activations, {});
   void* const b = give(second);
-  EXPECT_NE(b, a) << "its work may still use the other's";
+  EXPECT_NE(b, a) << "the first stream's work may still use that block";
   EXPECT_EQ(access->waits, 0);
-  EXPECT_EQ(give(second), a) << "the device has no third segment";
-  EXPECT_EQ(access->waits, 1) << "by then the other's work has been waited for";
+  EXPECT_EQ(give(second), a) << "it must reuse a block, because the device has no third segment";
+  EXPECT_EQ(access->waits, 1) << "reuse by another stream waits for the first stream's work";
   EXPECT_THROW(give(second), Error);
-  EXPECT_EQ(access->waits, 1) << "there is nothing to wait for";
+  EXPECT_EQ(access->waits, 1) << "the same stream need not wait";
 }
 
-// Whose driver waits until somebody else has gone on with the memory.
+// A driver whose calls wait until another thread has used the memory.
 class SlowDriver final : public device::PeerAccess {
  public:
   std::string name() const override { return "slow"; }
@@ -386,10 +387,10 @@ class SlowDriver final : public device::PeerAccess {
   }
   void wait_for_device() override { during("wait"); }
 
-  std::function<void()> other;  // what another thread does meanwhile
+  std::function<void()> other;  // work of another thread during the call
   std::string which;
   bool refuses = false;
-  std::vector<std::string> stood_still;  // the calls during which it could not
+  std::vector<std::string> stood_still;  // driver calls that blocked the other thread
 
  private:
   void during(const std::string& call) {
@@ -403,7 +404,7 @@ class SlowDriver final : public device::PeerAccess {
   std::vector<std::future<void>> pending_;
 };
 
-TEST(DeviceSymmetricMemory, IsThereForOthersWhileTheDriverWaits) {
+TEST(DeviceSymmetricMemory, IsUsableByOthersWhileTheDriverWaits) {
   int here = 0, there = 0;
   const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
   const auto driver = std::make_shared<SlowDriver>();
@@ -424,14 +425,15 @@ TEST(DeviceSymmetricMemory, IsThereForOthersWhileTheDriverWaits) {
   void* const b = give(kSegment, second);
   driver->which = "export";
   (void)memory.exported(b);
-  // The second stream wants what the first has freed, of which that one may still take.
+  // The second stream needs memory that the first has freed; meanwhile the first may still take
+  // some.
   driver->refuses = true;
   driver->which = "wait";
   EXPECT_EQ(give(kSmall, second), static_cast<std::byte*>(a) + 2 * kSmall)
-      << "what nobody took meanwhile";
+      << "it gets the part that no thread took meanwhile";
   EXPECT_EQ(turns, 3);
   EXPECT_THAT(driver->stood_still, IsEmpty());
-  memory.segments().closed_elsewhere();  // nobody has opened what was exported
+  memory.segments().closed_elsewhere();  // no other process has opened the exported memory
 }
 
 TEST(Slices, CoverEveryElementOnce) {
@@ -459,8 +461,8 @@ TEST(Slices, CoverEveryElementOnce) {
   EXPECT_THAT(seen, Each(1));
 }
 
-// A last one of a single element too, and none that is empty.
-TEST(Slices, AreAsManyAsAreNeeded) {
+// The last slice may have a single element, and none is empty.
+TEST(Slices, AreNoMoreThanNeeded) {
   Call call;
   call.operation = Operation::all_reduce;
   call.dtype = DType::f32;

@@ -33,7 +33,7 @@ Signature message(Operation operation, int peer) {
   return signature;
 }
 
-// The recorders of a group, as the ranks would have them.
+// The flight recorders of a group, one for each rank.
 class Job {
  public:
   explicit Job(int size, std::uint32_t first = 1) : next_(static_cast<std::size_t>(size), first) {
@@ -41,7 +41,7 @@ class Job {
     for (int rank = 0; rank < size; ++rank) members.push_back(rank);
     for (int rank = 0; rank < size; ++rank) recorders_.emplace_back("native/1", rank, members);
   }
-  // That rank calls the next operation; `done`: and finishes it.
+  // The rank calls its next operation; with `done` it also finishes it.
   void call(int rank, const Signature& signature, bool done = true) {
     auto& recorder = recorders_[static_cast<std::size_t>(rank)];
     const std::uint32_t sequence = next_[static_cast<std::size_t>(rank)]++;
@@ -81,10 +81,10 @@ TEST(Diagnosis, NamesTheRankThatDidNotCome) {
   EXPECT_THAT(found.details, ::testing::Contains(HasSubstr("rank 0 failed")));
 }
 
-TEST(Diagnosis, BelievesWhoSaysThatARankDied) {
+TEST(Diagnosis, BelievesReportsOfADeath) {
   Job job(3);
   job.all(kBarrier);
-  job.call(0, all_reduce(16), false);  // rank 1 heard of it before it came here
+  job.call(0, all_reduce(16), false);  // rank 1 learned of the death before it got here
   job.at(0).failed("rank 2 died", {Blame::Kind::died, {2}});
   job.at(1).failed("rank 2 died", {Blame::Kind::died, {2}});
   const GroupDiagnosis found = job.diagnosis({2});
@@ -94,7 +94,7 @@ TEST(Diagnosis, BelievesWhoSaysThatARankDied) {
               HasSubstr("rank 2 died, while #2 all_reduce of 16 f32, sum was open on rank 0"));
 }
 
-TEST(Diagnosis, TellsACutNetworkFromAHostThatIsDown) {
+TEST(Diagnosis, DistinguishesACutNetworkFromADeadHost) {
   const auto play = [](const std::vector<int>& without) {
     Job job(4);
     for (int rank = 0; rank < 4; ++rank) job.call(rank, all_reduce(16), false);
@@ -144,8 +144,8 @@ TEST(Diagnosis, ShowsBothSidesOfAMismatch) {
   EXPECT_THAT(found.summary, HasSubstr("ranks 0, 2 called all_reduce of 16 f32, sum"));
 }
 
-// The end of a mismatch leaves open what a slower rank had not finished yet.
-TEST(Diagnosis, NamesAMismatchAlthoughAnEarlierCallWasOnItsWay) {
+// A mismatch ends the group while a slower rank may not have finished an earlier call.
+TEST(Diagnosis, NamesAMismatchAlthoughAnEarlierCallWasInFlight) {
   Job job(3);
   job.all(kBarrier);
   for (const int rank : {0, 1, 2}) {
@@ -163,8 +163,8 @@ TEST(Diagnosis, NamesAMismatchAlthoughAnEarlierCallWasOnItsWay) {
   EXPECT_THAT(found.summary, HasSubstr("rank 2 called all_reduce of 17 f32, sum"));
 }
 
-// Two ranks differ before the others came to the call: no majority says who is wrong.
-TEST(Diagnosis, OfAMismatchWithoutMajorityBlamesNobodyAlone) {
+// Two ranks differ before the others made the call, so no majority shows which one is wrong.
+TEST(Diagnosis, BlamesBothSidesOfAMismatchWithoutMajority) {
   Job job(4);
   job.all(kBarrier);
   job.call(2, all_reduce(16), false);
@@ -176,7 +176,7 @@ TEST(Diagnosis, OfAMismatchWithoutMajorityBlamesNobodyAlone) {
   EXPECT_THAT(job.diagnosis().culprits, ElementsAre(1, 3));
 }
 
-TEST(Diagnosis, TellsAKilledRankFromAStalledNetwork) {
+TEST(Diagnosis, DistinguishesAKilledRankFromAStalledNetwork) {
   Job job(3);
   job.all(kBarrier);
   for (const int rank : {0, 1, 2}) job.call(rank, all_reduce(16), false);
@@ -193,7 +193,7 @@ TEST(Diagnosis, TellsAKilledRankFromAStalledNetwork) {
   EXPECT_THAT(stalled.summary, HasSubstr("ranks 1, 2 did not get all of the others' data"));
 }
 
-TEST(Diagnosis, NamesTheMessageThatNobodySent) {
+TEST(Diagnosis, NamesTheMessageThatWasNeverSent) {
   Job job(3);
   job.all(kBarrier);
   for (const std::uint32_t number : {0U, 1U})
@@ -216,8 +216,8 @@ TEST(Diagnosis, NamesTheMessageThatNobodySent) {
   EXPECT_EQ(job.diagnosis().verdict, Verdict::stalled);
 }
 
-// Whoever waits in a recv does not come to the others' barrier.
-TEST(Diagnosis, NamesTheMessageThatHoldsACollectiveUp) {
+// A rank that waits in a recv cannot enter the others' barrier.
+TEST(Diagnosis, NamesTheMessageThatBlocksACollective) {
   Job job(3);
   job.all(kBarrier);
   job.at(0).message(0, message(Operation::recv, 2));
@@ -226,7 +226,7 @@ TEST(Diagnosis, NamesTheMessageThatHoldsACollectiveUp) {
   EXPECT_EQ(found.verdict, Verdict::desync);
   EXPECT_THAT(found.culprits, ElementsAre(2));
   EXPECT_THAT(found.summary, HasSubstr("rank 2 never called the send that recv of 4 f32"));
-  // Its data may be on the way: not what keeps rank 0 from the barrier.
+  // The message may be in flight, so it does not explain why rank 0 is missing from the barrier.
   job.at(2).message(0, message(Operation::send, 0));
   EXPECT_THAT(job.diagnosis().culprits, ElementsAre(0));
 }
@@ -252,7 +252,7 @@ TEST(Diagnosis, FollowsSequencesOverTheWrap) {
   EXPECT_THAT(found.culprits, ElementsAre(0));
 }
 
-TEST(FlightRecorder, RemembersTheLastOnesOnly) {
+TEST(FlightRecorder, RemembersOnlyTheLastOperations) {
   FlightRecorder recorder("native/1", 0, {0, 1});
   for (std::uint32_t sequence = 1; sequence <= 2 * FlightRecorder::kCapacity + 3; ++sequence) {
     recorder.submitted(sequence, kBarrier);
@@ -267,14 +267,14 @@ TEST(FlightRecorder, RemembersTheLastOnesOnly) {
   const auto oldest = recorder.message(0, message(Operation::send, 1));
   for (std::uint32_t number = 1; number <= FlightRecorder::kCapacity; ++number)
     recorder.message(number, message(Operation::send, 1));
-  recorder.message_finished(oldest);  // forgotten
+  recorder.message_finished(oldest);  // already overwritten
   const auto messages = recorder.to_json()["messages"];
   ASSERT_EQ(messages.size(), FlightRecorder::kCapacity);
   EXPECT_EQ(messages.front()["number"], 1);
   for (const auto& one : messages) EXPECT_TRUE(one["finished_s_ago"].is_null());
 }
 
-TEST(FlightRecorder, DumpsAFileThatComesBack) {
+TEST(FlightRecorder, DumpsAFileThatCanBeRead) {
   const testing::TemporaryDirectory directory;
   FlightRecorder recorder("native/1", 1, {3, 5});
   recorder.submitted(7, all_reduce(12));
@@ -288,12 +288,13 @@ TEST(FlightRecorder, DumpsAFileThatComesBack) {
   ASSERT_EQ(dump.operations.size(), 1U);
   EXPECT_EQ(dump.operations[0].text, "all_reduce of 12 f32, sum");
   EXPECT_FALSE(dump.operations[0].finished_s_ago);
-  // Nowhere to write: no exception, no file.
+  // Without a writable place it neither throws nor creates a file.
   EXPECT_EQ(recorder.dump("/proc/none/such"), "");
 }
 
-// An Error may quote what a user named, and is cut to fit shared memory.
-TEST(FlightRecorder, DumpsAFailureThatIsNoText) {
+// An Error may quote user input, and is cut to fit shared memory, possibly inside a UTF-8
+// character.
+TEST(FlightRecorder, DumpsAFailureThatIsNotValidUtf8) {
   const testing::TemporaryDirectory directory;
   FlightRecorder recorder("native/1", 0, {0, 1});
   recorder.failed("cannot read caf\xc3");
@@ -302,7 +303,7 @@ TEST(FlightRecorder, DumpsAFailureThatIsNoText) {
   EXPECT_THAT(read_flight_dump(path).failure, HasSubstr("cannot read caf"));
 }
 
-TEST(FlightRecorder, RefusesWhatIsNoDump) {
+TEST(FlightRecorder, RefusesFilesThatAreNotDumps) {
   const testing::TemporaryDirectory directory;
   const std::string path = directory / "x.json";
   for (const char* text : {"{", "[]", "{}", R"({"format": "shoal-flight-9"})",

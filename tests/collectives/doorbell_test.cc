@@ -1,4 +1,4 @@
-// How long ranks that share cores may spin.
+// How long ranks that share cores may poll before they sleep.
 #include "shoal/collectives/transport/doorbell.h"
 
 #include <array>
@@ -29,12 +29,14 @@ int cores_of_ranks(const std::vector<Rank>& ranks) {
   return transport::cores_of(seen);
 }
 
-TEST(Doorbell, RanksHaveTheCoresOfAllUnderTheirQuotas) {
+TEST(Doorbell, RanksHaveTheirCommonCoresWithinTheirQuotas) {
   EXPECT_EQ(cores_of_ranks({{0b0011}, {0b1100}}), 4);
   EXPECT_EQ(cores_of_ranks({{0b1111}, {0b1111}}), 4);
-  EXPECT_EQ(cores_of_ranks({{0b1111, 1.5, 7}, {0b1111, 1.5, 7}}), 1) << "one group";
-  EXPECT_EQ(cores_of_ranks({{0b1111, 1.5, 7}, {0b1111, 1.5, 8}}), 3) << "a group each";
-  EXPECT_EQ(cores_of_ranks({{0b1111, 0.5, 7}, {0b1111}}), 4) << "one has no quota";
+  EXPECT_EQ(cores_of_ranks({{0b1111, 1.5, 7}, {0b1111, 1.5, 7}}), 1)
+      << "both ranks share one quota";
+  EXPECT_EQ(cores_of_ranks({{0b1111, 1.5, 7}, {0b1111, 1.5, 8}}), 3)
+      << "each rank has its own quota";
+  EXPECT_EQ(cores_of_ranks({{0b1111, 0.5, 7}, {0b1111}}), 4) << "one rank has no quota";
   EXPECT_EQ(cores_of_ranks({{0b1111, 0.5, 7}}), 1);
   EXPECT_EQ(cores_of_ranks({{0b0001, 8, 7}}), 1);
 }

@@ -1,5 +1,5 @@
-// Ranks that are threads of one process leave its environment as it is: nothing tells a getenv() of
-// another rank, or of a library, that setenv() moves what it reads.
+// Ranks that are threads of one process must not change its environment: setenv() may move a value
+// while a getenv() of another rank, or of a library, reads it.
 #include <cstdlib>
 #include <mutex>
 #include <string>
@@ -18,7 +18,7 @@
 namespace {
 
 std::mutex mutex;
-std::vector<std::string>* by_others = nullptr;  // set by threads that are not `main_thread`
+std::vector<std::string>* by_others = nullptr;  // changes made by threads other than `main_thread`
 std::thread::id main_thread;
 
 void note(const char* name) {
@@ -34,7 +34,7 @@ Function next_of(const char* name) {
 
 }  // namespace
 
-// In place of the C library's, for all that is loaded.
+// Replaces the C library's function for the program and its libraries.
 extern "C" int setenv(const char* name, const char* value, int replace) noexcept {
   if (replace != 0 || std::getenv(name) == nullptr) note(name);
   return next_of<int (*)(const char*, const char*, int)>("setenv")(name, value, replace);
@@ -52,12 +52,13 @@ namespace shoal::collectives {
 namespace {
 
 TEST(Environment, IsNotChangedWhileRanksRun) {
-  // Nothing has opened libfabric before: what is done once would be done.
+  // libfabric has not been opened yet, so its one-time setup happens here.
   std::vector<std::string> changed;
   main_thread = std::this_thread::get_id();
   by_others = &changed;
   std::thread([] { ::setenv("SHOAL_TEST_ENVIRONMENT", "1", 1); }).join();
-  EXPECT_THAT(changed, ::testing::ElementsAre("SHOAL_TEST_ENVIRONMENT")) << "it would be seen";
+  EXPECT_THAT(changed, ::testing::ElementsAre("SHOAL_TEST_ENVIRONMENT"))
+      << "the hook must notice changes";
   changed.clear();
   shoal::test::run_thread_ranks(2, [](World world, Store& store) {
     world.host = world.rank == 0 ? "a" : "b";

@@ -1,6 +1,6 @@
-// Endpoints over EFA, as far as support/efa_provider shows it: no order, small inject, registration
-// at both ends, queues that overrun, writes that take receives. Users name "efa", which is
-// efa-direct where libfabric has it (it lists that first) and else the fabric efa.
+// Endpoints over the simulated EFA of support/efa_provider: no ordering, small inject, registration
+// at both ends, queues that overrun, writes that consume receives. The name "efa" means efa-direct
+// if libfabric has it (it lists that first), else the fabric efa.
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -47,17 +47,17 @@ TrafficPlan all_sizes(std::int64_t eager) {
   TrafficPlan plan;
   plan.rounds = 6;
   plan.messages = 200;
-  plan.first_sequence = 0xfffffffau;  // wraps
+  plan.first_sequence = 0xfffffffau;  // wraps around
   plan.sizes = {0, 1, 3, 31, 32, 33, 1000, eager - 1, eager, eager + 1, 3 * eager, 70'001};
   return plan;
 }
 
 struct Case {
   std::string name;
-  const char* fabric = "efa";  // the only one there is; empty: both
+  const char* fabric = "efa";  // the only fabric offered; empty: both
   int ranks = 2;
   const char* cards = "lo";
-  int rails = 1;  // of each rank
+  int rails = 1;  // for each rank
   bool writes = true;
   const char* delay_us = "0";
   const char* loss = "0";
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"LossyDirect2", "efa-direct", 2, "lo", 1, true, "200", "30"}),
     [](const auto& one) { return one.param.name; });
 
-// efa-direct: a message is one packet, however large a write may be.
+// With efa-direct a message is one packet, however large a write may be.
 TEST(FabricOverEfa, EagerMessagesFitAPacket) {
   use_efa_provider();
   run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -122,9 +122,9 @@ TEST(FabricOverEfa, EagerMessagesFitAPacket) {
   });
 }
 
-// Host memory registered as a device's: what is posted there goes by rendezvous, with descriptors,
-// however short it is.
-TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
+// Host memory registered as device memory. Messages in it use rendezvous with descriptors, even
+// short ones.
+TEST(FabricOverEfa, MessagesOfDeviceMemoryAreAlwaysWritten) {
   for (const char* fabric : {"efa", "efa-direct"}) {
     use_efa_provider("lo,lo");
     ::setenv("SHOAL_TEST_EFA_FABRIC", fabric, 1);
@@ -151,11 +151,11 @@ TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
         for (std::int64_t i = 0; i < bytes; ++i)
           ASSERT_EQ(memory[static_cast<std::size_t>(200'000 + i)], 2 - world.rank) << bytes;
       }
-      EXPECT_EQ(endpoint->statistics().eager_messages, 1) << "of nothing";
+      EXPECT_EQ(endpoint->statistics().eager_messages, 1) << "only the empty message";
       EXPECT_EQ(endpoint->statistics().rendezvous_messages, 4);
       EXPECT_EQ(endpoint->statistics().registrations, 1);
       meet(*endpoint, store, "all", kSeconds);
-      // Once it is given up it is the host's again.
+      // After the registration ends it is ordinary host memory.
       region.reset();
       transport::Completion done;
       endpoint->begin({1, 99}, {});
@@ -170,7 +170,7 @@ TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
   }
 }
 
-// Nothing here can copy into a device's memory.
+// No code here can copy into device memory.
 TEST(FabricOverEfa, AnEagerMessageIntoDeviceMemoryIsRefused) {
   use_efa_provider();
   ::setenv("SHOAL_TEST_EFA_HMEM", "p2p", 1);
@@ -194,7 +194,7 @@ TEST(FabricOverEfa, AnEagerMessageIntoDeviceMemoryIsRefused) {
   EXPECT_THAT(errors[1], ::testing::HasSubstr("1000 bytes from host memory of rank 0"));
 }
 
-TEST(FabricOverEfa, SaysWhyDeviceMemoryIsOutOfReach) {
+TEST(FabricOverEfa, ExplainsWhyDeviceMemoryIsOutOfReach) {
   use_efa_provider();
   const auto why = [](const char* hmem, int device, bool writes = true) {
     ::setenv("SHOAL_TEST_EFA_HMEM", hmem, 1);
@@ -209,7 +209,7 @@ TEST(FabricOverEfa, SaysWhyDeviceMemoryIsOutOfReach) {
         problem = endpoint->device_memory_problem();
         EXPECT_THROW(endpoint->register_device_memory(memory.data(), 100), Error);
       }
-      run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);  // the host's goes on
+      run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);  // host memory works
       meet(*endpoint, store, "leave", kSeconds);
     });
     ::unsetenv("SHOAL_TEST_EFA_HMEM");
@@ -235,7 +235,7 @@ TEST(FabricOverEfa, FewCreditsAreEnough) {
   });
 }
 
-// What was registered to be sent from is no place for a peer's writes, though it is still kept.
+// A cached registration for sending does not allow a peer's writes.
 TEST(FabricOverEfa, ABufferThatWasSentMayBeReceivedInto) {
   for (const char* fabric : {"efa", "efa-direct"}) {
     use_efa_provider();
@@ -256,7 +256,7 @@ TEST(FabricOverEfa, ABufferThatWasSentMayBeReceivedInto) {
         drive(*endpoint, completion, kSeconds);
         endpoint->end({1, round});
       }
-      EXPECT_EQ(second.back(), 2 - world.rank);  // the peer's, then sent back
+      EXPECT_EQ(second.back(), 2 - world.rank);  // the peer's value, then sent back
       EXPECT_EQ(first.back(), 1 + world.rank);
       meet(*endpoint, store, "leave", kSeconds);
     });
@@ -289,7 +289,8 @@ TEST(FabricOverEfa, LargeMessagesBothWaysBetweenProcesses) {
   }
 }
 
-// EFA after a death: nothing completes, well or badly. It is for the owner's deadline to end that.
+// After a death on EFA no operation completes, with or without error. The owner's deadline must end
+// it.
 TEST(FabricOverEfa, APeerThatFallsSilentCompletesNothing) {
   const shoal::testing::TemporaryDirectory directory;
   const std::string file = directory / "deaf";

@@ -1,4 +1,4 @@
-// Ranks that find each other by libfabric's endpoints, and some that do not.
+// Ranks that exchange libfabric addresses, and some that do not.
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST_F(FabricJoining, MissingRanksAreNamed) {
   }
 }
 
-// Rank 1's card comes after it was waited for, and before it is looked up who is missing.
+// Rank 1's card arrives after the wait for it has timed out, and before missing ranks are listed.
 class LateCard final : public ForwardingStore {
  public:
   LateCard(Store& store, std::string card) : ForwardingStore(store), card_(std::move(card)) {}
@@ -55,7 +55,7 @@ class LateCard final : public ForwardingStore {
   const std::string card_;
 };
 
-TEST_F(FabricJoining, ARankThatIsLateIsNamedThoughItCameMeanwhile) {
+TEST_F(FabricJoining, ALateRankIsNamedThoughItCameMeanwhile) {
   const auto error_of = [](int size, const std::string& card) {
     const auto store = make_hash_store();
     LateCard late(*store, card);
@@ -80,7 +80,7 @@ TEST_F(FabricJoining, ARankThatIsLateIsNamedThoughItCameMeanwhile) {
   EXPECT_THAT(torn.what(), HasSubstr("the card of rank 1 is unreadable"));
 }
 
-TEST_F(FabricJoining, ARankThatCannotJoinTellsTheOthersWhy) {
+TEST_F(FabricJoining, ARankThatCannotJoinReportsWhyToTheOthers) {
   const auto start = Clock::now();
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto options = over(world.rank == 1 ? "warp" : "tcp");

@@ -1,5 +1,5 @@
-// Parts of the fabric transport that need no libfabric: striping, the choice of rails, interface
-// lists, the sockets for small messages.
+// Parts of the fabric transport that work without libfabric: striping, the choice of rails,
+// interface lists, the sockets for small messages.
 #include <cstring>
 #include <limits>
 #include <span>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
-TEST(Datagrams, AreRefusedWhereTheQueueCouldOverrun) {
+TEST(Datagrams, AreRefusedIfTheQueueCouldOverrun) {
   constexpr std::uint32_t kOld = 1 << 16 | 17, kLast = 2 << 16 | 3, kMended = 2 << 16 | 4;
   EXPECT_NO_THROW(fabric::check_datagrams("udp;ofi_rxd", kOld, fabric::kDatagramWindow, 32));
   EXPECT_NO_THROW(fabric::check_datagrams("udp;ofi_rxd", kMended, 128, 1000));
@@ -116,19 +116,19 @@ TEST(Interfaces, IncludeAndExcludeLists) {
   }
 }
 
-TEST(Rails, OfWhichAllRanksHaveTheNetwork) {
+TEST(Rails, AreThoseWhoseNetworkAllRanksHave) {
   const std::vector<fabric::RailSite> two{{"eth0", "10.0.0.0/24"}, {"eth1", "10.0.1.0/24"}};
   const std::vector<fabric::RailSite> one{{"ens5", "10.0.1.0/24"}};
   const auto common = fabric::find_common_rails({two, one, two});
   EXPECT_FALSE(common.by_index);
   EXPECT_THAT(common.sites, ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(1)));
-  // Routed networks: nothing in common, so by place.
+  // Routed networks have no common prefix, so rails are paired by index.
   const auto routed = fabric::find_common_rails({two, {{"eth0", "10.9.0.0/24"}}});
   EXPECT_TRUE(routed.by_index);
   EXPECT_THAT(routed.sites, ElementsAre(ElementsAre(0), ElementsAre(0)));
 }
 
-TEST(Rails, AreSharedEvenlyNearOnesFirst) {
+TEST(Rails, AreSharedEvenlyWithNearOnesFirst) {
   const auto equal = [](int ranks, int rails) {
     return fabric::share_rails(std::vector(static_cast<std::size_t>(ranks),
                                            std::vector<int>(static_cast<std::size_t>(rails), 0)));
@@ -139,7 +139,7 @@ TEST(Rails, AreSharedEvenlyNearOnesFirst) {
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
   EXPECT_THAT(equal(4, 1),
               ElementsAre(ElementsAre(0), ElementsAre(0), ElementsAre(0), ElementsAre(0)));
-  // p4d: 8 accelerators, 4 cards; then a rank on the far socket.
+  // A p4d has 8 accelerators and 4 cards. The last rank is on the other socket.
   for (int ranks = 1; ranks <= 17; ++ranks)
     for (int rails = 1; rails <= 32; ++rails) {
       std::vector<int> uses(static_cast<std::size_t>(rails), 0);
@@ -155,7 +155,7 @@ TEST(Rails, AreSharedEvenlyNearOnesFirst) {
               ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
 }
 
-TEST(Rails, PairByNetworkAndThenByPlace) {
+TEST(Rails, PairByNetworkAndThenByIndex) {
   EXPECT_THAT(fabric::pair_rails({"a", "b"}, {"b", "a"}), ElementsAre(1, 0));
   EXPECT_THAT(fabric::pair_rails({"efa", "efa"}, {"efa", "efa", "efa"}), ElementsAre(0, 1));
   EXPECT_THAT(fabric::pair_rails({"efa", "efa", "efa"}, {"efa", "efa"}), ElementsAre(0, 1, 0));
@@ -178,7 +178,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-// Ranks 0 and 1 in one thread; what came to each, in order.
+// Ranks 0 and 1 in one thread, and the messages that each received, in order.
 struct Lanes {
   fabric::SocketLane low{loopback(), 0, 2, kLargest}, high{loopback(), 1, 2, kLargest};
   std::vector<std::string> to_low, to_high;
@@ -191,7 +191,7 @@ struct Lanes {
     lane.look_closely();
     look(lane, into, false);
   }
-  // Without look_closely(): at the sockets of wanted peers.
+  // Polls without look_closely(): only the sockets of wanted peers.
   static bool look(fabric::SocketLane& lane, std::vector<std::string>& into, bool wanted) {
     return lane.poll(
         [&](std::span<const std::byte> message) {
@@ -231,8 +231,8 @@ TEST(SocketLane, IsOpenedByTheHigherRank) {
   EXPECT_THAT(lanes.to_high, ElementsAre("hello"));
 }
 
-// Far more than the sockets hold, so messages are cut where the kernel likes.
-TEST(SocketLane, CarriesMessagesWholeAndHoldsBackWhatThereIsNoRoomFor) {
+// Far more data than the sockets buffer, so the kernel splits messages anywhere.
+TEST(SocketLane, DeliversMessagesWholeAndDefersThoseWithoutRoom) {
   Lanes lanes;
   ASSERT_TRUE(lanes.connect());
   std::vector<std::string> sent = {"hello"};
@@ -260,7 +260,7 @@ struct RawHello {
   std::int32_t rank;
 };
 
-// Connects as rank 1 would, and says so with these bytes.
+// Connects as rank 1 would, and sends these bytes as its hello.
 transport::FileDescriptor raw_peer(const fabric::SocketLane& lane, const RawHello& hello,
                                    const std::string& more) {
   transport::FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -282,8 +282,9 @@ std::string lost(Lanes& lanes) {
   return why;
 }
 
-// A look is a system call: who expects nothing makes few, and still misses nothing.
-TEST(SocketLane, LooksOftenWhereSomethingIsWantedAndElseNowAndThen) {
+// Polling a socket is a system call. A lane that expects nothing polls rarely, and still misses no
+// message.
+TEST(SocketLane, PollsOftenWhenAMessageIsExpectedAndElseRarely) {
   Lanes lanes;
   ASSERT_TRUE(lanes.connect());
   const auto looks_until_it_comes = [&](bool wanted) {
@@ -296,12 +297,12 @@ TEST(SocketLane, LooksOftenWhereSomethingIsWantedAndElseNowAndThen) {
     EXPECT_THAT(lanes.to_low, ElementsAre("more"));
     return looks;
   };
-  (void)looks_until_it_comes(false);  // so that the next look at all is far away
+  (void)looks_until_it_comes(false);  // so the next unconditional poll is far away
   EXPECT_EQ(looks_until_it_comes(true), 1);
   EXPECT_GT(looks_until_it_comes(false), 8);
 }
 
-TEST(SocketLane, TurnsStrangersAway) {
+TEST(SocketLane, RejectsForeignConnections) {
   Lanes lanes;
   for (const RawHello& hello :
        {RawHello{kMagic + 1, 1}, RawHello{kMagic, 0}, RawHello{kMagic, 2}, RawHello{kMagic, -1}}) {
@@ -314,7 +315,7 @@ TEST(SocketLane, TurnsStrangersAway) {
   EXPECT_TRUE(lanes.low.take_losses().empty());
 }
 
-TEST(SocketLane, LosesAPeerThatBreaksOffAndNotOneThatLeaves) {
+TEST(SocketLane, LosesAPeerThatBreaksOffButNotOneThatLeaves) {
   {
     Lanes lanes;
     const std::string half("\x08\0\0\0four", 8);

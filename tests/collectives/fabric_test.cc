@@ -58,7 +58,7 @@ fabric::FabricOptions two_rails(const std::string& provider) {
 struct Case {
   std::string name, provider;
   int ranks = 2;
-  bool rails = false;  // two of them
+  bool rails = false;  // two rails
   bool writes = true;
   std::int64_t eager = 8192;
   bool sockets = true;
@@ -77,7 +77,7 @@ class Traffic : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Traffic, OfThousandsOfMessagesArrivesWhole) {
+TEST_P(Traffic, DeliversThousandsOfMessagesWhole) {
   SHOAL_PROVIDER_OR_SKIP();
   const std::int64_t eager = GetParam().eager;
   run_thread_ranks(GetParam().ranks, [&](const World& world, Store& store) {
@@ -87,7 +87,7 @@ TEST_P(Traffic, OfThousandsOfMessagesArrivesWhole) {
     TrafficPlan plan;
     plan.rounds = 12;
     plan.messages = 250;
-    plan.first_sequence = 0xfffffffau;  // wraps
+    plan.first_sequence = 0xfffffffau;  // wraps around
     plan.sizes = {0, 1, 3, 64, 1000, eager - 1, eager, eager + 1, 3 * eager, 70'001};
     run_traffic(*endpoint, plan, kSeconds);
     const transport::EndpointStatistics statistics = endpoint->statistics();
@@ -139,12 +139,12 @@ TEST(Fabric, FewCreditsAreEnough) {
   });
 }
 
-TEST(Fabric, SmallMessagesTakeSocketsOnceTheyAreConnected) {
+TEST(Fabric, SmallMessagesUseSocketsOnceConnected) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto endpoint = connect(world, store, over("tcp"));
-    // The lowest bit says that the sender's last message went by a socket: both go on until both
-    // have seen both say so.
+    // The lowest bit says that the sender's previous message went through a socket. Both ranks
+    // continue until each has seen this bit in both messages.
     const Deadline deadline = Deadline::in_seconds(kSeconds);
     std::uint32_t value = 0, got = 0;
     for (std::uint32_t sequence = 0; (value & got & 1) == 0 && !deadline.passed(); ++sequence) {
@@ -186,8 +186,8 @@ TEST(Fabric, LargeMessagesBothWaysAtOnce) {
   });
 }
 
-// Many ranks write to one and it to them: more datagrams than the queue of udp;ofi_rxd holds, were
-// they all on their way at once.
+// Many ranks send to one, which answers all of them: more datagrams than udp;ofi_rxd's queue holds,
+// if all were in flight at once.
 TEST(Fabric, BurstsBetweenOneAndManyOverUdpArriveWhole) {
   SHOAL_PROVIDER_OR_SKIP();
   constexpr int kRanks = 18;
@@ -221,7 +221,7 @@ TEST(Fabric, BurstsBetweenOneAndManyOverUdpArriveWhole) {
   });
 }
 
-// A sender that runs far ahead of its receiver is held, not buffered without end.
+// A sender far ahead of its receiver is blocked, not buffered without limit.
 TEST(Fabric, UnmatchedMessagesAreBounded) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -258,9 +258,10 @@ TEST(Fabric, UnmatchedMessagesAreBounded) {
   });
 }
 
-// Each write of a peer takes an entry of a completion queue, and EFA's overrun: of more than it has
-// room for (1024, rail.h) the rest is allowed when earlier ones have come.
-TEST(Fabric, NoMoreIsAllowedThanACompletionQueueHolds) {
+// Each write of a peer takes a completion queue entry, and EFA's queue can overrun. The endpoint
+// grants as many writes as it has entries (1024, rail.h), and the rest when earlier ones have
+// arrived.
+TEST(Fabric, GrantsNoMoreWritesThanACompletionQueueHolds) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [](const World& world, Store& store) {
     constexpr transport::OperationKey kKey{1, 1};
@@ -292,7 +293,7 @@ TEST(Fabric, NoMoreIsAllowedThanACompletionQueueHolds) {
   });
 }
 
-TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
+TEST(Fabric, AMismatchIsNamedWhicheverSideSeesIt) {
   SHOAL_PROVIDER_OR_SKIP();
   for (const std::int64_t bytes : {std::int64_t{100}, std::int64_t{100'000}}) {
     const auto errors = thread_rank_errors(2, [&](const World& world, Store& store) {
@@ -304,7 +305,8 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
       std::vector<std::byte> data(static_cast<std::size_t>(bytes)), in(data.size());
       transport::Completion completion;
       endpoint->begin({1, 1}, signature);
-      // Both only send, so nobody grants anything: a stalled send must still say what it is.
+      // Both ranks only send, so neither grants a write. A stalled send must still announce its
+      // call.
       endpoint->post_send(1 - world.rank, {{1, 1}, 0}, data.data(), bytes, completion);
       endpoint->post_receive(1 - world.rank, {{1, 1}, 99}, in.data(), 1, completion);
       try {
@@ -312,7 +314,7 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
       } catch (const Error& problem) {
         EXPECT_EQ(problem.code(), ErrorCode::mismatch);
         EXPECT_EQ(problem.peer(), 1 - world.rank);
-        // What this rank still has to say goes out, so that the other sees it too.
+        // Send this rank's remaining messages, so that the other rank sees the mismatch too.
         const Deadline others = Deadline::in_seconds(kSeconds);
         for (store.add("seen", 1); store.add("seen", 0) < 2 && !others.passed();) try {
             endpoint->progress();
@@ -328,8 +330,8 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
   }
 }
 
-// A small message lies there before its receiver calls anything, and would fit what that calls.
-TEST(Fabric, WhatCameBeforeTheCallIsCompared) {
+// A small message arrives before its receiver's call and has the length that the call expects.
+TEST(Fabric, MessagesThatArriveBeforeTheCallAreCompared) {
   SHOAL_PROVIDER_OR_SKIP();
   const auto errors = thread_rank_errors(2, [](const World& world, Store& store) {
     const auto endpoint = connect(world, store, over("tcp"));
@@ -355,9 +357,9 @@ TEST(Fabric, WhatCameBeforeTheCallIsCompared) {
               AllOf(HasSubstr("rank 1 called all_gather"), HasSubstr("rank 0 called all_reduce")));
 }
 
-// A sender that stalls says what it called, and may be served before that is read. However long
-// after the end of the operation it comes: of the key's next use it says nothing.
-TEST(Fabric, ALateAnnouncementIsNoMismatch) {
+// A stalled sender announces its call, and may be served before the announcement is read. Once the
+// operation has ended, the announcement must not count for the key's next use.
+TEST(Fabric, ALateAnnouncementIsNotAMismatch) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [](const World& world, Store& store) {
     const auto endpoint = connect(world, store, over("tcp"));
@@ -393,8 +395,8 @@ TEST(Fabric, ALateAnnouncementIsNoMismatch) {
   });
 }
 
-// What is said too early is not kept, so it is said again.
-TEST(Fabric, WhoCallsSomethingElseLaterIsNamedToo) {
+// An announcement that arrives too early is not kept, so it is repeated.
+TEST(Fabric, ARankThatLaterCallsAnotherOperationIsNamed) {
   SHOAL_PROVIDER_OR_SKIP();
   const auto errors = thread_rank_errors(2, [](const World& world, Store& store) {
     const auto endpoint = connect(world, store, over("tcp"));
@@ -414,7 +416,7 @@ TEST(Fabric, WhoCallsSomethingElseLaterIsNamedToo) {
       endpoint->abandon();
       return;
     }
-    while (!endpoint->progress()) endpoint->sleep(1000);  // its first words
+    while (!endpoint->progress()) endpoint->sleep(1000);  // its first announcement
     endpoint->begin({1, 1}, signature);
     try {
       drive(*endpoint, never, kSeconds);
@@ -488,8 +490,8 @@ TEST_P(KilledPeer, NeverHangsItsPeers) {
 INSTANTIATE_TEST_SUITE_P(All, KilledPeer, ::testing::Values("tcp", "udp"),
                          [](const auto& named) { return named.param; });
 
-// Closing ofi_rxm's endpoint just then took the process with it.
-TEST(Fabric, LeavingInTheMiddleOfAPeersWriteEndsOnlyTheEndpoint) {
+// Closing ofi_rxm's endpoint at this moment used to end the process.
+TEST(Fabric, LeavingDuringAPeersWriteEndsOnlyTheEndpoint) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [](const World& world, Store& store) {
     auto endpoint = connect(world, store, over("tcp"));
@@ -514,8 +516,8 @@ TEST(Fabric, LeavingInTheMiddleOfAPeersWriteEndsOnlyTheEndpoint) {
   });
 }
 
-// The last message of a rank that leaves at once still arrives, large and small.
-TEST(Fabric, LastWordsArrive) {
+// The last message, large or small, of a rank that leaves at once still arrives.
+TEST(Fabric, TheLastMessageArrives) {
   SHOAL_PROVIDER_OR_SKIP();
   for (const char* provider : {"tcp", "udp"}) {
     ProcessRanks ranks(2, [&](const World& world, Store& store) {
@@ -531,7 +533,7 @@ TEST(Fabric, LastWordsArrive) {
         barrier(store, "gone", 2, Deadline::in_seconds(kSeconds));
         return;
       }
-      // The acknowledgements of reliable datagrams are ours to send.
+      // The receiver must poll to acknowledge reliable datagrams.
       const Deadline polling = Deadline::in_seconds(kSeconds);
       while (endpoint->statistics().unexpected < 20 && !polling.passed())
         if (!endpoint->progress()) endpoint->sleep(100);
@@ -548,7 +550,7 @@ TEST(Fabric, LastWordsArrive) {
   }
 }
 
-TEST(Fabric, RegistrationsAreKept) {
+TEST(Fabric, RegistrationsAreCached) {
   SHOAL_PROVIDER_OR_SKIP();
   run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto endpoint = connect(world, store, over("tcp"));
@@ -571,7 +573,7 @@ TEST(Fabric, RegistrationsAreKept) {
   });
 }
 
-TEST(Fabric, UnknownProviderNamesWhatThereIs) {
+TEST(Fabric, UnknownProviderListsTheAvailableOnes) {
   SHOAL_PROVIDER_OR_SKIP();
   const auto store = make_hash_store();
   try {
@@ -583,7 +585,7 @@ TEST(Fabric, UnknownProviderNamesWhatThereIs) {
   }
 }
 
-TEST(Fabric, BuildsWithoutItSayWhichFlag) {
+TEST(Fabric, BuildsWithoutLibfabricNameTheFlag) {
   if (!fabric::fabric_providers().empty()) GTEST_SKIP() << "this build has libfabric";
   const auto store = make_hash_store();
   try {

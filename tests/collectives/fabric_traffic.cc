@@ -12,7 +12,7 @@ namespace shoal::collectives::test {
 namespace {
 
 constexpr std::uint32_t kGroup = 7;
-constexpr std::int64_t kGuard = 16;  // bytes after each receive, which nobody may touch
+constexpr std::int64_t kGuard = 16;  // bytes after each receive, which must not change
 constexpr std::byte kUntouched{0xa5};
 
 struct Planned {
@@ -25,7 +25,7 @@ struct Planned {
 std::vector<Planned> plan_round(const TrafficPlan& plan, int round, int size) {
   std::mt19937 random(plan.seed * 1000 + static_cast<std::uint32_t>(round));
   std::vector<Planned> messages;
-  std::map<std::pair<int, int>, std::uint32_t> ordinals;  // by (from, to)
+  std::map<std::pair<int, int>, std::uint32_t> ordinals;  // keyed by (from, to)
   for (int i = 0; i < plan.messages; ++i) {
     Planned message;
     message.from = static_cast<int>(random() % static_cast<unsigned>(size));

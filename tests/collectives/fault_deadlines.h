@@ -1,12 +1,13 @@
-// What fault_ranks and the test that starts it agree on.
+// Deadlines that fault_ranks shares with the test that starts it.
 #pragma once
 
 #include <string_view>
 
 namespace shoal::collectives {
 
-// Seconds that operations of a scenario have: few where survivors wait for them, else many, so
-// that whoever ends long before has not waited for them, on a busy machine too.
+// Seconds that a scenario's operations have. They are few if survivors must wait for the deadline.
+// Otherwise they are many, so that a survivor that ends much earlier cannot have waited, even on a
+// busy machine.
 inline double deadline_of(std::string_view what) {
   return what == "stall" || what == "cut" ? 3.5 : 8;
 }

@@ -121,7 +121,7 @@ class FaultEndpoint final : public Endpoint {
     return {peer, tag, nullptr, 0, &tracks_.back(), {}};
   }
 
-  // Both ends derive the same pieces from the tag that they share.
+  // Both ends derive the same pieces from their common tag.
   template <typename Visit>
   void for_pieces(MessageTag tag, std::int64_t bytes, Visit&& visit) const {
     std::uint64_t hash = options_.seed ^ tag.operation.group;
@@ -154,7 +154,7 @@ class FaultEndpoint final : public Endpoint {
     return !released.empty();
   }
 
-  std::list<Track> tracks_;  // stable addresses; outlive the posts of inner_
+  std::list<Track> tracks_;  // stable addresses; they outlive the posts of inner_
   std::unique_ptr<Endpoint> inner_;
   FaultOptions options_;
   std::shared_ptr<FaultControl> control_;

@@ -1,6 +1,6 @@
-// An Endpoint with network faults: it holds messages back, lets later ones overtake,
-// cuts them into independent pieces, and loses a peer on command. All ranks must use the same seed
-// and pieces.
+// An Endpoint with network faults. It delays messages so that later ones overtake them, splits them
+// into independent pieces, and loses a peer on command. All ranks must use the same seed and
+// pieces.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@ struct FaultOptions {
   std::uint64_t seed = 1;
   double held_back = 0.5;         // share of messages that are delayed
   int longest_delay_us = 500;     // the longest such delay
-  std::uint32_t most_pieces = 4;  // a message is cut into 1 to this many (at most 16)
+  std::uint32_t most_pieces = 4;  // a message is split into 1 to this many pieces (at most 16)
 };
 
 // Commands from the test's thread, and counters for it.
 class FaultControl {
  public:
-  // From now on no message to or from that rank completes (EFA after a death).
+  // After this call no message to or from that rank completes, as with EFA after a death.
   void lose_silently(int rank) { silent_.store(rank); }
-  // The next progress() throws peer_lost (a TCP reset).
+  // After this call the next progress() throws peer_lost, as after a TCP reset.
   void lose_loudly(int rank) { loud_.store(rank); }
   int silent() const { return silent_.load(); }
   int loud() const { return loud_.load(); }

@@ -1,7 +1,8 @@
-// A rank that goes wrong on command: fault_ranks DIRECTORY SCENARIO... under torchrun's variables,
-// each SCENARIO "what:victim" in a process of its own, all ranks in step. How each ended is in
-// DIRECTORY/SCENARIO.RANK: exit status, signal, seconds since the fault, what it said.
-// tests/collectives/cluster_faults_test.cc starts it, on emulated hosts or on one.
+// A rank that fails on command: fault_ranks DIRECTORY SCENARIO... with torchrun's variables. Each
+// SCENARIO "what:victim" runs in its own process, and all ranks run the scenarios in step.
+// DIRECTORY/SCENARIO.RANK then holds the exit status, the signal, the seconds since the fault and
+// the rank's output. tests/collectives/cluster_faults_test.cc starts it, on emulated hosts or on
+// one.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +56,7 @@ void link(const char* state) {
   if (std::system(command.c_str()) != 0) throw_error(ErrorCode::io, "{}", command);
 }
 
-// Only what the victim does; the fault's time is written down just before.
+// Runs only on the victim. It first writes down the time of the fault.
 void go_wrong(const Scenario& scenario, Communicator& c, std::vector<float>& x) {
   const auto n = static_cast<std::int64_t>(x.size());
   write_whole(scenario.file("fault"), fmt::format("{:.6f}", now()));
@@ -71,7 +72,7 @@ void go_wrong(const Scenario& scenario, Communicator& c, std::vector<float>& x) 
   std::vector<float> part(7);
   if (scenario.what == "operation")
     c.reduce_scatter(x.data(), part.data(), 7, DType::f32, ReduceOp::sum)->wait();
-  // Nothing comes from whoever only waits for another rank's data.
+  // A rank that only waits for another rank's data sends nothing itself.
   if (scenario.what == "waiting") c.broadcast(x.data(), n, DType::f32, 0)->wait();
   if (scenario.what == "order") c.barrier()->wait();
 }
@@ -94,7 +95,7 @@ void run_rank(const Scenario& scenario) {
   }
 }
 
-// In a child, since a rank that was killed cannot report.
+// Runs the rank in a child process, because a killed rank cannot report.
 pid_t start_rank(const Scenario& scenario, int rank) {
   std::fflush(nullptr);
   const pid_t pid = fork();
@@ -120,8 +121,8 @@ bool all_others_ended(const Scenario& scenario, int rank, int size) {
   return true;
 }
 
-// The end of the child, helped along where it is stopped: continued, or killed once the others are
-// through, as a person would.
+// Waits for the child. A stopped child is continued, or killed after the other ranks have ended, as
+// a person would do.
 int wait_for(const Scenario& scenario, pid_t pid, int rank, int size) {
   const double start = now();
   double stopped = 0;
@@ -157,7 +158,7 @@ void play(const Scenario& scenario, int rank, int size) {
 
 int run(int argc, char** argv) {
   const int rank = std::atoi(std::getenv("RANK")), size = std::atoi(std::getenv("WORLD_SIZE"));
-  // libfabric looks for its devices once, not in every child: a second of two cores each time.
+  // Look for libfabric's devices once and not in every child, where it takes both cores a second.
   (void)fabric::fabric_providers();
   for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];

@@ -1,4 +1,4 @@
-// What goes wrong is named: dead, stalled, leaving and disagreeing ranks.
+// Errors must name the cause: dead, stalled, leaving and disagreeing ranks.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -36,7 +36,7 @@ std::set<std::string> shared_files() {
   for (const char* folder : {"/dev/shm", "/dev/mqueue"}) {
     std::error_code absent;
     for (const auto& entry : std::filesystem::directory_iterator(folder, absent))
-      // Other programs of this machine come and go there.
+      // Ignore files of other programs on this machine.
       if (entry.path().filename().string().find("shoal") != std::string::npos)
         names.insert(entry.path());
   }
@@ -67,7 +67,7 @@ double seconds_to_name_a_killed_rank(int size, std::int64_t count) {
       continue;
     }
     EXPECT_EQ(outcome.exit_status, 1);
-    // A survivor may meet another survivor's end first; its last words name the victim too.
+    // A survivor may first see another survivor's end, whose last words name the victim too.
     EXPECT_THAT(outcome.error, HasSubstr(fmt::format("rank {} died", victim)));
     EXPECT_THAT(outcome.error, HasSubstr("all_reduce of"));
   }
@@ -118,7 +118,7 @@ TEST(StalledRank, IsNamedWhenTheDeadlinePasses) {
   ranks.send_signal(1, SIGKILL);
   const auto outcomes = ranks.wait(10);
   EXPECT_LT(seconds_since(start), 4.0);
-  // The first to give up names the stalled rank; the other may quote it instead.
+  // The first rank to give up names the stalled rank. The other may quote it instead.
   for (const int rank : {0, 2})
     EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].error,
                 AllOf(HasSubstr("barrier (#2) did not finish within"),
@@ -133,7 +133,7 @@ TEST(StalledRank, KeepsTheProgressThreadFromBurningACore) {
     if (world.rank == 0) {
       auto work =
           communicator->all_reduce(values.data(), values.data(), 100000, DType::f32, ReduceOp::sum);
-      before = std::clock();  // of the whole process, both ranks
+      before = std::clock();  // CPU time of the whole process, that is, of both ranks
       sleep_seconds(0.5);
       after = std::clock();
       work->wait();
@@ -167,13 +167,13 @@ TEST(LeavingRank, MayLeaveOnceItsOwnOperationsAreDone) {
     });
 }
 
-TEST(FailedRank, IsNamedAlthoughItLivesOn) {
+TEST(FailedRank, IsNamedAlthoughItKeepsRunning) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(world.rank ? 1 : 30));
     communicator->barrier()->wait();
     if (world.rank == 1) {
       try {
-        communicator->barrier()->wait();  // alone
+        communicator->barrier()->wait();  // this rank only
       } catch (const Error&) {
         store.set("failed", "");
         store.get("named", Deadline::in_seconds(40));
@@ -181,7 +181,7 @@ TEST(FailedRank, IsNamedAlthoughItLivesOn) {
       }
     }
     store.get("failed", Deadline::in_seconds(20));
-    communicator->barrier()->wait();  // that one rank 1 did take part in
+    communicator->barrier()->wait();  // rank 1 did take part in this one
     const auto start = Clock::now();
     try {
       communicator->barrier()->wait();
@@ -196,7 +196,7 @@ TEST(FailedRank, IsNamedAlthoughItLivesOn) {
                                HasSubstr("barrier (#3)")));
 }
 
-// What rank 1 calls instead of rank 0's all_reduce of 100 f32, sum.
+// A call that rank 1 makes instead of rank 0's all_reduce of 100 f32, sum.
 struct Difference {
   std::string text;
   std::function<std::unique_ptr<Work>(Communicator&, float*)> call;
@@ -236,7 +236,7 @@ TEST_P(Mismatch, IsNamedOnEveryRankBeforeDataMoves) {
       for (const float value : values)
         untouched[static_cast<std::size_t>(world.rank)] &= value == 7.0f;
       EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      // The failure stays.
+      // Later calls throw the same failure.
       EXPECT_THROW(communicator->barrier(), Error);
       throw;
     }
@@ -273,7 +273,7 @@ TEST(Mismatch, OfSelectionTablesIsNamed) {
   EXPECT_THAT(errors[0], HasSubstr("with algorithm inline and direct"));
 }
 
-TEST(Abort, EndsWaitsOnAllRanksAndSaysWhy) {
+TEST(Abort, EndsWaitsOnAllRanksAndReportsWhy) {
   const auto errors = test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(30));
     communicator->barrier()->wait();
@@ -294,7 +294,7 @@ TEST(Abort, EndsWaitsOnAllRanksAndSaysWhy) {
   for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 2 aborted: loss is NaN"));
 }
 
-TEST(Abort, FromAnotherThreadEndsTheOwnWait) {
+TEST(Abort, FromAnotherThreadEndsTheRanksOwnWait) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(30));
     communicator->barrier()->wait();
@@ -319,7 +319,7 @@ TEST(Abort, FromAnotherThreadEndsTheOwnWait) {
 }
 
 TEST(Hosts, MoreThanOneCannotShareMemory) {
-  // A card as a rank of another machine under the same name would leave it.
+  // A card that a rank of another machine with the same host name would publish.
   const auto store = make_hash_store();
   store->set("p/card/1", "another-host\n\n\n\n\n1\nsocket");
   try {
@@ -341,7 +341,7 @@ TEST(Hosts, ShmAmongSeveralIsRefused) {
   EXPECT_THAT(errors[0], HasSubstr("transport shm, but the 2 ranks are on 2 hosts"));
 }
 
-TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
+TEST(Flight, DumpsOfAllRanksTogetherNameTheMissingRank) {
   const testing::TemporaryDirectory directory;
   const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
     // Long enough to form the group on a busy machine.
@@ -351,7 +351,7 @@ TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
     std::vector<float> values(5000, 1.0f), small(16, 1.0f);
     sum(*communicator, values);
     if (world.rank != 1) sum(*communicator, small);
-    // It lives on without calling what the others wait for, until they gave up.
+    // Rank 1 keeps running, but does not make the others' call until they have given up.
     if (world.rank == 1) sleep_seconds(3);
     communicator->barrier()->wait();
   });
@@ -367,7 +367,7 @@ TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
   EXPECT_THAT(found[0].summary, HasSubstr("all_reduce of 16 f32, sum"));
 }
 
-TEST(Flight, OfEveryRankSaysTogetherWhichMessageDidNotCome) {
+TEST(Flight, DumpsOfAllRanksTogetherNameTheMissingMessage) {
   const testing::TemporaryDirectory directory;
   (void)test::thread_rank_errors(2, [&](const World& world, Store& store) {
     CommunicatorOptions options = with_deadline(2);
@@ -399,7 +399,7 @@ void run(native::Engine& engine, Call&& call, Deadline deadline) {
   work->wait(deadline);
 }
 
-// Sequence numbers and places wrap; nothing may hang or mismatch there.
+// Sequence numbers and slot indices wrap around here, which must cause no hang and no mismatch.
 TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
   constexpr std::uint32_t kFirst = 0xffffffffu - 20;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
@@ -433,7 +433,7 @@ std::int64_t resident_bytes() {
   return resident * 4096;
 }
 
-// As many operations as a day of training has; numbers wrap in the middle. 10^6 by SHOAL_TEST_FULL.
+// As many operations as in a day of training, with a wrap in the middle. SHOAL_TEST_FULL: 10^6.
 std::int64_t many(std::int64_t by_default, std::int64_t full) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   by_default /= 20;
@@ -501,18 +501,18 @@ TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
       log::info("{} operations, {:.2f} us each, resident memory +{} KiB", operations,
                 seconds_since(start) * 1e6 / static_cast<double>(operations),
                 (resident_bytes() - base) >> 10);
-    // Receive buffers are touched for the first time for as long as 65000 large operations, half of
-    // what the full run has before it looks.
+    // Receive buffers are first touched during 65000 large operations, which is half of what the
+    // full run does before it measures.
     EXPECT_LT(resident_bytes() - base, (operations < 100'000 ? 4 : 1) << 20);
   });
-  // On a busy machine too.
+  // Long enough on a busy machine.
   const double patience = 100 + 4e-4 * static_cast<double>(operations);
   for (const auto& outcome : ranks.wait(patience))
     EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-// Two jobs that fail one after the other into one directory do not mix their dumps.
-TEST(FlightDirectory, HasARoomForEachJob) {
+// Two jobs that fail one after the other and use one directory must not mix their dumps.
+TEST(FlightDirectory, HasASubdirectoryForEachJob) {
   const testing::TemporaryDirectory directory;
   ASSERT_EQ(::setenv("SHOAL_FLIGHT_DIR", directory.path().c_str(), 1), 0);
   for (int job = 0; job < 2; ++job)
@@ -534,7 +534,7 @@ TEST(FlightDirectory, HasARoomForEachJob) {
   EXPECT_EQ(jobs, 2);
 }
 
-TEST(FlightDirectory, WaitsForNobody) {
+TEST(FlightDirectory, WaitsForNoOtherRank) {
   const testing::TemporaryDirectory directory;
   ASSERT_EQ(::setenv("SHOAL_FLIGHT_DIR", directory.path().c_str(), 1), 0);
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {

@@ -1,5 +1,5 @@
-// fixed_order: sums of numbers that no float holds exactly have the bits of the canonical tree over
-// ranks, whatever the hosts, algorithm, split of messages and transport.
+// fixed_order: sums of numbers that no float holds exactly must have the bits of the canonical tree
+// over ranks, for all hosts, algorithms, message splits and transports.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -37,7 +37,7 @@ double input_of(int rank, std::int64_t i) {
 }
 float factor_of(int rank) { return 0.3f + 0.7f * static_cast<float>(rank); }
 
-// T: elements, A: what they are added in.
+// T: element type; A: accumulation type.
 template <typename T, typename A>
 struct Typed {
   static A term(ReduceOp op, int rank, std::int64_t i) {
@@ -49,7 +49,8 @@ struct Typed {
     if (op == ReduceOp::max) return std::max(a, b);
     return a + b;
   }
-  // Ranks [begin, begin + size), by the definition of the tree; or from the left.
+  // The result over ranks [begin, begin + size) by the definition of the tree, or added from the
+  // left.
   static A tree(ReduceOp op, int begin, int size, std::int64_t i) {
     if (size == 1) return term(op, begin, i);
     const int left = algorithm::canonical_left(size);
@@ -68,7 +69,7 @@ struct Typed {
     for (std::int64_t i = 0; i < count; ++i)
       static_cast<T*>(to)[i] = static_cast<T>(static_cast<A>(input_of(rank, i)));
   }
-  // Elements of `got`, the first of which is element `begin` of all, that are not right.
+  // Counts wrong elements of `got`, which starts at element `range.begin` of the whole result.
   static std::int64_t wrong(const void* got, ReduceOp op, int size, algorithm::Range range) {
     std::int64_t wrong = 0;
     for (std::int64_t i = range.begin; i < range.end; ++i) {
@@ -97,7 +98,8 @@ Reduction reduction_of(ReduceOp op, int rank) {
   return op == ReduceOp::premultiplied_sum ? Reduction::premultiplied_sum(factor_of(rank)) : op;
 }
 
-// One operation on `count` elements of every rank; a line where the bits are not those of the tree.
+// Runs one operation on `count` elements of every rank. Returns a line if the bits differ from the
+// tree's.
 std::string check(Communicator& c, Operation operation, DType dtype, ReduceOp op,
                   std::int64_t count, bool symmetric) {
   const int rank = c.rank(), size = c.size();
@@ -124,7 +126,7 @@ std::string check(Communicator& c, Operation operation, DType dtype, ReduceOp op
       c.reduce_scatter(send, recv, count / size, dtype, reduction)->wait();
       mine = {rank * (count / size), (rank + 1) * (count / size)};
       break;
-    default:  // rank 0's part is empty, the last one has what is left
+    default:  // rank 0's part is empty, and the last rank has the remainder
       counts.front() = 0;
       counts.back() = count - count / size * (size - 2);
       c.reduce_scatter_v(send, recv, counts, dtype, reduction)->wait();
@@ -163,7 +165,7 @@ CommunicatorOptions fixed(const std::string& algorithm = "", const std::string& 
   return options;
 }
 
-// Real processes and transports first: they fork.
+// Real processes and transports come first, because they fork.
 struct Job {
   std::string hosts, transport, algorithm, rules;
 };
@@ -235,7 +237,7 @@ TEST_P(FixedOrder, HasTheBitsOfTheCanonicalTree) {
   EXPECT_THAT(run_layout(GetParam(), fixed(), {9011}, false), IsEmpty());
 }
 
-TEST_P(FixedOrder, WithWhateverAlgorithmAndSplitOfMessages) {
+TEST_P(FixedOrder, HasTheSameBitsForEveryAlgorithmAndMessageSplit) {
   for (const char* algorithm : {"direct", "ring", "tree", "recursive_doubling", "inline"})
     EXPECT_THAT(run_layout(GetParam(), fixed(algorithm), {67}, false), IsEmpty()) << algorithm;
   EXPECT_THAT(run_layout(GetParam(), fixed("", "@direct/256#@tree/100"), {2055}, false), IsEmpty());
@@ -247,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Hosts, FixedOrder,
                                            "aaabbb", "aabbcc", "aaaabb", "aabbccd", "aaaabbb",
                                            "abababab", "aaaaaaa", "abcdef", "aabcc"));
 
-TEST(FixedOrder, IsNotWhatAFoldFromTheLeftGives) {
+TEST(FixedOrder, DiffersFromASumFromTheLeft) {
   // Otherwise the tests above could not fail.
   for (int size = 4; size <= 8; ++size) {
     int differs = 0;

@@ -1,4 +1,4 @@
-// Ranks that die while their Communicator forms, each at a known step of it.
+// Ranks that die at a chosen step while their Communicator forms.
 #include <algorithm>
 #include <csignal>
 
@@ -65,7 +65,8 @@ TEST_P(FormingFaults, NameTheRankThatDied) {
   }
 }
 
-// Before there are control links a rank may only be late; then it is known at once.
+// Before the control links exist, a dead rank only looks late. Afterwards its death is known at
+// once.
 INSTANTIATE_TEST_SUITE_P(
     Steps, FormingFaults,
     ::testing::Values(

@@ -1,5 +1,5 @@
-// Ranks on emulated hosts: threads that share memory with those of one host name only and reach
-// the others over the loopback.
+// Ranks on emulated hosts: threads that share memory only with ranks of the same host name, and
+// reach the others over the loopback.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -50,7 +50,7 @@ TEST(Placement, NumbersNodesByTheirLowestRank) {
   EXPECT_TRUE(hierarchical::Placement(hosts_of("aabbb")).contiguous());
 }
 
-// By sender and receiver: elements of the whole buffer that a step's messages carry.
+// Keyed by sender and receiver: the elements of the whole buffer that a step's messages carry.
 using Messages = std::map<std::pair<int, int>, std::vector<std::int64_t>>;
 
 void note(Messages& messages, int from, int to, std::int64_t begin, std::int64_t count) {
@@ -182,8 +182,8 @@ TEST(Hierarchical, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
     ASSERT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
 }
 
-// Each host takes a broadcast's bytes in once, and gives a reduce's out once, whatever its ranks.
-TEST(Hierarchical, RootedOperationsCrossTheWiresOncePerHost) {
+// A broadcast's bytes enter each host once, and a reduce's leave it once, for any number of ranks.
+TEST(Hierarchical, RootedOperationsCrossTheNetworkOncePerHost) {
   constexpr std::int64_t kCount = 300000;
   for (const bool by_levels : {true, false}) {
     const LoopbackRanks loopback(6);
@@ -209,7 +209,7 @@ TEST(Hierarchical, RootedOperationsCrossTheWiresOncePerHost) {
         EXPECT_EQ(values[7], 24.0f);
       }
     });
-    // Rank to rank counts those inside a host too: n - 1 times the data.
+    // From rank to rank, messages inside a host count too: n - 1 times the data.
     for (const auto& bytes : crossed) EXPECT_EQ(bytes.load(), (by_levels ? 1 : 5) * kCount * 4);
   }
 }
@@ -242,10 +242,10 @@ TEST(Hierarchical, EmptyOperationsPassTheTurn) {
   });
 }
 
-// Every kind of task in flight at once, ranks out of step: what one host puts on its rails before
-// another kind's, all hosts must.
-TEST(Hierarchical, MixedOperationsInFlightKeepOneOrderOnTheRails) {
-  constexpr std::int64_t kPart = 20000;  // above what goes from rank to rank
+// Operations of every kind are in flight at once and ranks are out of step. All hosts must issue
+// them on their rails in the same order.
+TEST(Hierarchical, MixedOperationsKeepOneOrderOnTheRails) {
+  constexpr std::int64_t kPart = 20000;  // large enough to go by levels
   const LoopbackRanks loopback(4);
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), with_deadline(30));
@@ -290,7 +290,7 @@ TEST(Hierarchical, MixedOperationsInFlightKeepOneOrderOnTheRails) {
   });
 }
 
-// Large sums leave the host's counters alone only where they go from rank to rank.
+// Only operations by levels change the counters of the host's groups.
 TEST(Hierarchical, TheTableDecidesBetweenLevelsAndRankToRank) {
   const LoopbackRanks loopback(4);
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
@@ -325,7 +325,7 @@ TEST(Hierarchical, SixteenBitFloatsAccumulateInSinglePrecisionOverAllLevels) {
   });
 }
 
-TEST(Hierarchical, KeepsManyOperationsInFlightAndFinishesThemUnattended) {
+TEST(Hierarchical, FinishesManyOperationsInFlightUnattended) {
   const LoopbackRanks loopback(6, 512);
   shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
     const auto c = loopback.hierarchical(world, store, hosts_of("aabbcc"), with_deadline(60));
@@ -351,8 +351,9 @@ TEST(Hierarchical, KeepsManyOperationsInFlightAndFinishesThemUnattended) {
   });
 }
 
-// The next operation reduces in the node while this one is on the rails, and yet no rank needs
-// another one's next call: some wait for each operation before they call the next, some for none.
+// The next operation reduces inside the host while this one uses the rails. Yet no rank may need
+// another rank's next call: some ranks wait for each operation before they make the next call,
+// others never wait.
 TEST(Hierarchical, OverlapsOperationsWithoutNeedingTheNextCall) {
   for (const char* letters : {"aabb", "aaabb"}) {
     const auto hosts = hosts_of(letters);
@@ -395,8 +396,8 @@ TEST(Hierarchical, OverlapsOperationsWithoutNeedingTheNextCall) {
   }
 }
 
-// Both phases of a node work on the caller's memory in place, whichever Communicator runs them.
-TEST(Hierarchical, CopiesNothingOfSymmetricMemory) {
+// Both phases inside a host work on the caller's memory in place, whichever communicator runs them.
+TEST(Hierarchical, DoesNotCopySymmetricMemory) {
   const auto hosts = hosts_of("aabb");
   const LoopbackRanks loopback(4);
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
@@ -413,7 +414,7 @@ TEST(Hierarchical, CopiesNothingOfSymmetricMemory) {
   });
 }
 
-TEST(Hierarchical, SplitsAreWhatTheirRanksHostsMakeThem) {
+TEST(Hierarchical, ASplitsHierarchyFollowsTheHostsOfItsRanks) {
   const LoopbackRanks loopback(6);
   shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
     const auto c = loopback.hierarchical(world, store, hosts_of("aaabbb"), with_deadline(30));
@@ -455,7 +456,8 @@ TEST(Hierarchical, AMismatchIsNamedOnEveryRank) {
     EXPECT_THAT(error, AllOf(HasSubstr("ranks called different operations"), HasSubstr("4999")));
 }
 
-// Differences that no step inside a host or on a rail shows: the steps are the same sums.
+// Differences that the steps inside a host or on a rail cannot show, because the steps are the
+// same.
 TEST(Hierarchical, AMismatchIsNamedAsItWasCalled) {
   const auto errors_of = [](const auto& call_of_victim, int victim, bool whole_host) {
     const LoopbackRanks loopback(4);
@@ -482,10 +484,10 @@ TEST(Hierarchical, AMismatchIsNamedAsItWasCalled) {
       EXPECT_THAT(error, AllOf(HasSubstr("called all_reduce of 4999 f32, sum"),
                                HasSubstr("called all_reduce of 5000 f32, sum")));
   }
-  // Rank 3 alone, and by its number in the job.
+  // Only rank 3, by its number in the job.
   for (const auto& error : errors_of(avg, 3, false))
     EXPECT_THAT(error, HasSubstr("rank 3 called all_reduce of 5000 f32, avg"));
-  // One goes over the hosts, the other from rank to rank.
+  // One rank's call goes over the hosts and the other's from rank to rank.
   for (const auto& error : errors_of(barrier, 2, false))
     EXPECT_THAT(error, AllOf(HasSubstr("rank 2 called barrier"),
                              HasSubstr("called all_reduce of 5000 f32, sum")));
@@ -508,12 +510,12 @@ TEST(Hierarchical, AStalledRankIsNamed) {
       EXPECT_THAT(error, HasSubstr("all_reduce of 5000 f32, sum")) << hosts;
       all += error + "\n";
     }
-    // Whoever noticed first; the others may have waited for its host only.
+    // The first rank to notice reports it; the others may have waited only for its host.
     EXPECT_THAT(all, HasSubstr("did not finish within 1.")) << hosts;
   }
 }
 
-// Rank 2 has no rail: only its host's group tells that it has left. It keeps its memory.
+// Rank 2 has no rail, so only its host's group reports that it has left. Its memory stays mapped.
 TEST(Hierarchical, LeavingEndsTheHostsGroupToo) {
   const LoopbackRanks loopback(3, 1024);
   shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {

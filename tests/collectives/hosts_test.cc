@@ -1,6 +1,6 @@
-// The native backend from make_communicator on over libfabric's tcp and over what
-// support/efa_provider shows of EFA: processes on one host and on
-// emulated ones (SHOAL_HOST_NAME, World::host).
+// The native backend, made by make_communicator, over libfabric's tcp and over the simulated EFA of
+// support/efa_provider. Ranks are processes on one host and on emulated hosts (SHOAL_HOST_NAME,
+// World::host).
 #include <csignal>
 
 #include "at_best.h"
@@ -32,13 +32,13 @@ World on_host(World world, const std::string& hosts) {
   return world;
 }
 
-// The transport between hosts, and one letter a rank: its host.
+// The transport between hosts, and each rank's host as one letter.
 using Place = std::tuple<std::string, std::string>;
 class Hosts : public ::testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
     shoal::test::use_efa_provider();
-    // "efa" takes efa-direct where it is; here it is not.
+    // "efa" selects efa-direct if it is offered; here it is not.
     ::setenv("SHOAL_TEST_EFA_FABRIC", std::get<0>(GetParam()) == "efa" ? "efa" : "", 1);
     if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }

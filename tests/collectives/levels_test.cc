@@ -1,6 +1,6 @@
-// Operations on device memory by levels: what each rank has to do, for every number of ranks and
-// hosts, and what Communicators of device memory make of it, the host standing for the device. On a
-// GPU: tests/gpu/multirank_test.cc.
+// Operations on device memory by levels: each rank's plan, for all numbers of ranks and hosts, and
+// communicators of device memory that use it, with host memory in place of the device. On a GPU:
+// tests/gpu/multirank_test.cc.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -32,7 +32,7 @@ using Numbers = std::vector<std::int64_t>;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// All ranks' plans, carried out on whole numbers. Element i of rank r's send is 1000 r + i + 1.
+// Executes the plans of all ranks on integers. Element i of rank r's send is 1000 r + i + 1.
 struct Carried {
   Carried(const Call& call, const hierarchical::Placement& where) {
     const int size = where.size();
@@ -52,7 +52,7 @@ struct Carried {
     for (int rail = 0; rail < where.rails(); ++rail) carry(where, where.rail(rail));
   }
 
-  // What the rail's members send and receive; it is the same call on all of them.
+  // Exchanges the data of a rail's members, which all make the same call.
   void carry(const hierarchical::Placement& where, const std::vector<int>& members) {
     std::vector<Numbers> in, out;
     for (const int rank : members) {
@@ -104,7 +104,7 @@ struct Carried {
 
 std::int64_t value(int rank, std::int64_t index) { return 1000 * rank + index + 1; }
 
-// Of every rank.
+// The sum over all ranks.
 std::int64_t sum(int size, std::int64_t index) {
   std::int64_t all = 0;
   for (int rank = 0; rank < size; ++rank) all += value(rank, index);
@@ -120,7 +120,7 @@ std::vector<std::string> hosts_of(int ranks, int hosts, bool even, std::mt19937&
   return names;
 }
 
-TEST(LevelPlans, SumsAndBroadcastsOfAnyHosts) {
+TEST(LevelPlans, SumAndBroadcastOverAnyHosts) {
   std::mt19937 random(1);
   for (int size = 2; size <= 17; ++size)
     for (const std::int64_t count : {1, 31, 200}) {
@@ -138,14 +138,14 @@ TEST(LevelPlans, SumsAndBroadcastsOfAnyHosts) {
             ASSERT_EQ(cast.received[at(rank)][at(i)], value(root, i));
           }
         }
-      // Each host's sum crosses once.
+      // Each host's sum crosses the network once.
       EXPECT_EQ(std::accumulate(all.staged.begin(), all.staged.end(), std::int64_t{0}),
                 count * where.nodes());
       EXPECT_EQ(std::accumulate(cast.staged.begin(), cast.staged.end(), std::int64_t{0}), count);
     }
 }
 
-TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
+TEST(LevelPlans, ScatterAndGatherOverEvenHosts) {
   std::mt19937 random(2);
   for (int size = 2; size <= 17; ++size)
     for (int hosts = 1; hosts <= size; ++hosts) {
@@ -177,7 +177,7 @@ TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
     }
 }
 
-TEST(LevelPlans, WhatHasNone) {
+TEST(LevelPlans, AreNotOfferedForOtherCalls) {
   const hierarchical::Placement uneven({"a", "a", "b"});
   EXPECT_TRUE(device::has_levels(Call{.operation = Operation::all_reduce, .count = 5}, uneven));
   EXPECT_FALSE(
@@ -187,14 +187,14 @@ TEST(LevelPlans, WhatHasNone) {
                                   hierarchical::Placement({"a", "b"})));
 }
 
-// Looking for networks changes the process's environment, once: not while ranks that are threads
-// read it.
+// Looking for networks changes the process's environment once. That must not happen while ranks
+// that are threads read it.
 class Networks final : public ::testing::Environment {
   void SetUp() override { (void)fabric::fabric_providers(); }
 };
 [[maybe_unused]] const auto* const kNetworks = ::testing::AddGlobalTestEnvironment(new Networks);
 
-// One letter a rank: its host. Over loopback: ranks of a host share memory and hosts a network.
+// Each letter is a rank's host. Over loopback, ranks of a host share memory and hosts a network.
 std::unique_ptr<Communicator> device(World world, Store& store, const std::string& hosts,
                                      std::int64_t copy_bytes = 1 << 20, bool fixed_order = false,
                                      double deadline = 30) {
@@ -212,8 +212,8 @@ std::unique_ptr<Communicator> device(World world, Store& store, const std::strin
                                           .levels_from = 1});
 }
 
-// Without messages from device memory, which gathers and broadcasts would be where the host stands
-// for the device.
+// Disables messages from device memory. Gathers and broadcasts would use them here, because host
+// memory stands in for the device.
 class WithoutWires : public ::testing::Test {
  protected:
   WithoutWires() { ::setenv("SHOAL_GPUDIRECT", "off", 1); }
@@ -222,7 +222,7 @@ class WithoutWires : public ::testing::Test {
 class ByLevels : public WithoutWires, public ::testing::WithParamInterface<std::string> {};
 using Levels = WithoutWires;
 
-// Everything that there is, in several slices, the last of which is short.
+// Every operation in several slices, with a short last one.
 TEST_P(ByLevels, EveryOperationIsExact) {
   const std::string hosts = GetParam();
   shoal::test::run_thread_ranks(static_cast<int>(hosts.size()),
@@ -235,17 +235,17 @@ INSTANTIATE_TEST_SUITE_P(Places, ByLevels,
                          ::testing::Values("aabb", "abab", "aaabbb", "aabbcc", "aab", "abb"),
                          [](const auto& one) { return one.param; });
 
-// What needs a sum, beside messages that go straight.
-TEST(LevelsAndWires, EveryOperationIsExact) {
+// Operations that need a sum go by levels, and the others as direct messages.
+TEST(LevelsAndRdma, EveryOperationIsExact) {
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto c = device(world, store, "aabb");
     EXPECT_THAT(test::check_everything(*c, {1031}), IsEmpty());
   });
 }
 
-// From buffers that are copied: a rank's part stands at the beginning of what it receives, and its
-// neighbours write the rest. Two are under way at once, of which the second lies behind the first.
-TEST_F(Levels, GathersInPlaceHaveRoomForWhatIsReceived) {
+// With copied buffers, a rank's part is at the start of its receive buffer, and its neighbours
+// write the rest. Two operations are in flight; the second one's buffer follows the first one's.
+TEST_F(Levels, GathersInPlaceHaveRoomForTheReceivedParts) {
   shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
     const auto c = device(world, store, "aabb");
     constexpr std::int64_t kCount = 5000;
@@ -265,8 +265,8 @@ TEST_F(Levels, GathersInPlaceHaveRoomForWhatIsReceived) {
   });
 }
 
-// A buffer that is not symmetric, and too large to be copied there, decides for all ranks.
-TEST_F(Levels, EveryOperationIsExactWhereSomeIsStaged) {
+// A buffer that is not symmetric and too large to copy makes all ranks stage theirs.
+TEST_F(Levels, EveryOperationIsExactIfSomeBuffersAreStaged) {
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto c = device(world, store, "aabb", 0);
     EXPECT_THAT(test::check_everything(*c, {1, 7}), IsEmpty());
@@ -276,17 +276,17 @@ TEST_F(Levels, EveryOperationIsExactWhereSomeIsStaged) {
 struct Staged {
   Operation operation;
   DType dtype;
-  std::int64_t bytes;  // of each rank's, of 2 x 2 ranks with buffers of 4096 elements
+  std::int64_t bytes;  // staged by each of 2 x 2 ranks, with buffers of 4096 elements
   ReduceOp op = ReduceOp::sum;
 };
 
-// A rank copies into pinned memory its share of the host's, and nothing else.
-TEST_F(Levels, ARanksShareAloneIsStaged) {
+// A rank copies only its share of the host's data into pinned memory.
+TEST_F(Levels, OnlyARanksShareIsStaged) {
   constexpr std::int64_t kCount = 4096;
   const std::vector<Staged> cases{
       {Operation::all_reduce, DType::f32, kCount * 4 / 2},
       {Operation::all_reduce, DType::bf16, kCount * 4 / 2},  // sums are f32 between hosts
-      {Operation::all_reduce, DType::bf16, kCount * 2 / 2, ReduceOp::max},  // which is no sum
+      {Operation::all_reduce, DType::bf16, kCount * 2 / 2, ReduceOp::max},  // max is not a sum
       {Operation::all_reduce, DType::i8, kCount / 2},
       {Operation::reduce, DType::f32, kCount * 4 / 2},
       {Operation::reduce_scatter, DType::f32, kCount * 4 / 2},
@@ -316,9 +316,9 @@ float number(int rank, std::int64_t index) {
   return (static_cast<float>(mixed % 65521) - 32760.0f) / 97.0f;  // no sum of three is exact
 }
 
-// Each host's in the order of its ranks, then the hosts': as the host's own levels have it, every
-// time, and 16-bit floats are rounded once.
-TEST_F(Levels, SumsAreTheHostsToTheBit) {
+// Ranks of a host are added in rank order, then the hosts, as by the host's own levels. The result
+// is the same each time, and 16-bit floats are rounded once.
+TEST_F(Levels, SumsHaveTheBitsOfTheHostsResult) {
   constexpr std::int64_t kCount = 5003;
   for (const bool fixed_order : {false, true})
     shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
@@ -346,7 +346,7 @@ TEST_F(Levels, SumsAreTheHostsToTheBit) {
     });
 }
 
-// Of more than two they are summed from the left, which the canonical tree does with three.
+// More than two values are added from the left. For three, the canonical tree does the same.
 TEST_F(Levels, SumsAreInTheOrderOfTheRanks) {
   constexpr std::int64_t kCount = 5003;
   shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
@@ -362,8 +362,8 @@ TEST_F(Levels, SumsAreInTheOrderOfTheRanks) {
   });
 }
 
-// And with four it does not: whatever the way, it is the host's result.
-TEST_F(Levels, FixedOrderOfFourOnAHostIsTheTrees) {
+// For four it does not. The result must be the host's on every route.
+TEST_F(Levels, FixedOrderOfFourOnAHostIsTheCanonicalTree) {
   constexpr std::int64_t kCount = 1001;
   shoal::test::run_thread_ranks(8, [&](const World& world, Store& store) {
     const auto c = device(world, store, "aaaabbbb", 1 << 20, true);
@@ -379,8 +379,8 @@ TEST_F(Levels, FixedOrderOfFourOnAHostIsTheTrees) {
   });
 }
 
-// Hosts that the canonical tree does not match: everything passes through pinned memory.
-TEST_F(Levels, FixedOrderOfOtherHostsIsStaged) {
+// The canonical tree does not match these hosts, so all data passes through pinned memory.
+TEST_F(Levels, FixedOrderOverMismatchedHostsIsStaged) {
   constexpr std::int64_t kCount = 3001;
   shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
     const auto c = device(world, store, "abab", 1 << 20, true);
@@ -394,7 +394,7 @@ TEST_F(Levels, FixedOrderOfOtherHostsIsStaged) {
   });
 }
 
-TEST_F(Levels, HostsThatAreUnevenSayWhatIsStaged) {
+TEST_F(Levels, UnevenHostsLogWhatIsStaged) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto c = device(world, store, "aab");
     test::Case call{Operation::reduce_scatter, DType::f32, ReduceOp::sum};
@@ -411,7 +411,7 @@ TEST_F(Levels, HostsThatAreUnevenSayWhatIsStaged) {
   }));
 }
 
-TEST_F(Levels, OtherCallsAreNamedAsTheUserMadeThem) {
+TEST_F(Levels, MismatchedCallsAreNamedAsTheUserMadeThem) {
   const auto errors = shoal::test::thread_rank_errors(4, [&](const World& world, Store& store) {
     const auto c = device(world, store, "aabb");
     std::vector<float> x(2000);
@@ -422,9 +422,9 @@ TEST_F(Levels, OtherCallsAreNamedAsTheUserMadeThem) {
                                  HasSubstr("all_reduce of 1999 f32, sum"))));
 }
 
-// Rank 0 alone is in a hurry, once all have met, which takes as long as the machine is busy. Who
-// comes when all others have given up is told why.
-TEST_F(Levels, ARankThatDoesNotComeIsNamedOnAll) {
+// Only rank 0 has a short deadline, and only after all ranks have met, because that takes longer on
+// a busy machine. The missing rank calls after all others have given up and is told why.
+TEST_F(Levels, AMissingRankIsNamedOnAllRanks) {
   const auto errors = shoal::test::thread_rank_errors(4, [](const World& world, Store& store) {
     const auto c = device(world, store, "aabb", 1 << 20, false, 100);
     std::vector<float> x(2000);
@@ -443,7 +443,7 @@ TEST_F(Levels, ARankThatDoesNotComeIsNamedOnAll) {
                          HasSubstr("missing: rank(s) 3"))));
 }
 
-TEST_F(Levels, AnAbortEndsWhatIsInFlight) {
+TEST_F(Levels, AnAbortEndsOperationsInFlight) {
   const auto errors = shoal::test::thread_rank_errors(4, [](const World& world, Store& store) {
     const auto c = device(world, store, "aabb");
     std::vector<float> x(200'000);

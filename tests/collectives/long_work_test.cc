@@ -1,4 +1,4 @@
-// Ranks that work at their own pace notice each other's ends, and wait while there is progress.
+// Ranks that work at their own pace detect each other's ends, and wait while there is progress.
 #include "shoal/collectives/long_work.h"
 
 #include <array>
@@ -21,13 +21,13 @@ using shoal::test::with_deadline;
 using test::ProcessRanks;
 using ::testing::HasSubstr;
 
-// Beats now and then for so long.
+// Reports progress now and then for this long.
 void work(LongWork& long_work, double seconds) {
   for (const auto until = Deadline::in_seconds(seconds); !until.passed(); sleep_seconds(0.05))
     (void)long_work.beat();
 }
 
-TEST(LongWork, IsWaitedForAsLongAsItMakesProgress) {
+TEST(LongWork, IsAwaitedAsLongAsItMakesProgress) {
   constexpr double kDeadline = 0.8;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(kDeadline));
@@ -36,7 +36,7 @@ TEST(LongWork, IsWaitedForAsLongAsItMakesProgress) {
     if (world.rank == 1) work(long_work, 2.5 * kDeadline);
     EXPECT_EQ(long_work.finish(), 0);
     EXPECT_GE(seconds_since(began), 2.5 * kDeadline);
-    EXPECT_EQ(long_work.finish(), 0) << "again";
+    EXPECT_EQ(long_work.finish(), 0) << "finishing twice is allowed";
   });
 }
 
@@ -58,12 +58,12 @@ TEST(LongWork, WithoutProgressEndsAtTheDeadline) {
   EXPECT_THAT(errors[0], HasSubstr("missing: rank 1"));
 }
 
-TEST(LongWork, TellsAllRanksWhatOneWasTold) {
+TEST(LongWork, PassesASignalOfOneRankToAll) {
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(20));
     LongWork long_work(*communicator);
     std::atomic<int> signal{0};
-    if (world.rank == 2) {  // which has no work
+    if (world.rank == 2) {  // this rank has no work
       signal = 15;
       EXPECT_EQ(long_work.finish(&signal), 15);
     } else {
@@ -74,15 +74,15 @@ TEST(LongWork, TellsAllRanksWhatOneWasTold) {
         heard = long_work.beat(&signal);
       }
       EXPECT_EQ(heard, 15);
-      EXPECT_EQ(long_work.beat(&signal), 15) << "until it is finished";
+      EXPECT_EQ(long_work.beat(&signal), 15) << "the signal stays until the work is finished";
       EXPECT_EQ(long_work.finish(&signal), 15);
     }
-    EXPECT_EQ(long_work.agree(), 0) << "what was told is over";
+    EXPECT_EQ(long_work.agree(), 0) << "a new phase starts without the signal";
     EXPECT_EQ(long_work.finish(), 0);
   });
 }
 
-TEST(LongWork, OfOneRankHearsWhatItWasTold) {
+TEST(LongWork, OfASingleRankReturnsItsSignal) {
   test::run_thread_ranks(1, [&](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(20));
     LongWork long_work(*communicator);
@@ -94,7 +94,7 @@ TEST(LongWork, OfOneRankHearsWhatItWasTold) {
   });
 }
 
-// The rank that works, and the one that waits, name one that dies.
+// Both the working rank and the waiting rank name a rank that dies.
 TEST(LongWork, EndsWhenARankDies) {
   ProcessRanks ranks(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(60));
@@ -108,7 +108,8 @@ TEST(LongWork, EndsWhenARankDies) {
   const auto killed = Clock::now();
   ranks.send_signal(2, SIGKILL);
   const auto outcomes = ranks.wait(20);
-  EXPECT_LT(seconds_since(killed), 5) << "a tenth of a second, but this machine may be loaded";
+  EXPECT_LT(seconds_since(killed), 5)
+      << "a death is reported within a tenth of a second on an idle machine";
   EXPECT_THAT(outcomes[0].error, HasSubstr("rank 2 died"));
   EXPECT_THAT(outcomes[1].error, HasSubstr("rank 2 died"));
 }
@@ -123,7 +124,7 @@ TEST(LongWork, EndsAtTheDeadlineWhenARankIsStopped) {
   });
   ASSERT_TRUE(ranks.wait_until_ready(20, 1));
   ranks.send_signal(1, SIGSTOP);
-  const auto outcomes = ranks.wait(3);  // the stopped one does not end
+  const auto outcomes = ranks.wait(3);  // the stopped rank does not end
   EXPECT_THAT(outcomes[0].error, HasSubstr("missing: rank 1"));
 }
 
