@@ -22,7 +22,7 @@ enum class Kind : std::uint8_t {
   written,  // from the sender of a large message: it is written
 };
 
-// A message in transit. `bytes` is compared by the receiver and, for `ready`, by the sender.
+// A message in transit. The receiver compares `bytes`, and for `ready` the sender does.
 struct Envelope {
   Kind kind = Kind::eager;
   int peer = -1;  // its sender
@@ -96,7 +96,7 @@ class LoopbackEndpoint final : public Endpoint {
 
   void begin(OperationKey key, const Signature& signature) override {
     {
-      // From the first posted receive on, peers may write into a buffer.
+      // Once a receive has been posted, peers may write into a buffer.
       const std::lock_guard lock(own_.mutex);
       own_.open = true;
     }
@@ -290,7 +290,7 @@ class LoopbackEndpoint final : public Endpoint {
   LoopbackFabric::Mailbox& own_;
   EndpointStatistics statistics_;
   std::unordered_map<OperationKey, Signature, KeyHash> begun_;
-  // messages of operations not begun here yet
+  // messages of operations that have not begun here
   std::unordered_map<OperationKey, std::vector<Envelope>, KeyHash> early_;
   std::unordered_map<Match, Post, MatchHash> sends_, receives_;
   std::unordered_map<Match, Envelope, MatchHash> unexpected_, ready_;

@@ -1,5 +1,5 @@
-// Endpoints between the threads of one process, with the protocol of the real ones: small messages
-// travel eagerly; larger ones are written into the receiver's buffer once the receiver has
+// Endpoints between the threads of one process, with the protocol of the real ones. Small messages
+// travel eagerly. A larger message is written into the receiver's buffer once the receiver has
 // announced it. For tests of the engine and the algorithms; not fast.
 #pragma once
 
@@ -14,7 +14,7 @@ struct LoopbackOptions {
   std::int64_t eager_bytes = 4096;
 };
 
-// The connection between the endpoints: made once, shared by all threads.
+// The connection between the endpoints. Created once and shared by all threads.
 class LoopbackFabric {
  public:
   explicit LoopbackFabric(int size, LoopbackOptions options = {});
@@ -32,7 +32,7 @@ class LoopbackFabric {
   std::vector<std::unique_ptr<Mailbox>> mailboxes_;
 };
 
-// One for each rank. Messages sent to an endpoint that is gone are dropped.
+// Makes one rank's endpoint. Messages to an endpoint that no longer exists are dropped.
 std::unique_ptr<Endpoint> make_loopback_endpoint(std::shared_ptr<LoopbackFabric> fabric, int rank);
 
 }  // namespace shoal::collectives::transport

@@ -24,7 +24,7 @@ struct LoopbackRanks {
     return faults ? transport::make_fault_endpoint(std::move(plain), *faults, control)
                   : std::move(plain);
   }
-  // With control connections.
+  // Makes a communicator with control connections.
   std::unique_ptr<Communicator> communicator(const World& world, Store& store,
                                              const CommunicatorOptions& options,
                                              const transport::FaultOptions* faults = nullptr,
@@ -36,7 +36,8 @@ struct LoopbackRanks {
         world.local_size, options, first);
   }
 
-  // Ranks on emulated hosts: shared memory inside, the loopback between.
+  // Makes a communicator over emulated hosts: shared memory inside a host, the loopback between
+  // hosts.
   std::unique_ptr<Communicator> hierarchical(
       const World& world, Store& store, const std::vector<std::string>& hosts,
       const CommunicatorOptions& options, const transport::FaultOptions* faults = nullptr,

@@ -1,6 +1,7 @@
-// The correctness matrix: operation x dtype x reduction x ranks x size x alignment x memory x place
-// x algorithm x hosts x order x transport. Every pair of values in the normal run; a thousand times
-// as many combinations, and 64 MiB + 3, where SHOAL_TEST_FULL is set (./dev test --full).
+// The correctness matrix: operation x dtype x reduction x ranks x size x alignment x memory x
+// placement x algorithm x hosts x order x transport. The normal run covers every pair of values.
+// With SHOAL_TEST_FULL (./dev test --full) it runs a thousand times as many combinations, and 64
+// MiB + 3.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -36,20 +37,21 @@ bool full_run() {
   return value && std::string_view(value) == "1";
 }
 
-// All but shm run programs over an Endpoint; efa and efa-direct are what support/efa_provider shows
-// of them, out of order.
+// All transports but shm run programs over an Endpoint. efa and efa-direct are simulated by
+// support/efa_provider, without ordering.
 const std::vector<std::string> kTransports{"shm", "shm endpoint", "loopback", "shuffled loopback",
                                            "tcp", "udp",          "efa",      "efa-direct"};
 constexpr int kFirstFabric = 4;
 const std::vector<std::string> kAlgorithms{
     "",      "direct",  "ring",  "halving_doubling", "recursive_doubling", "tree",
     "chain", "sharded", "bruck", "pairwise"};
-constexpr int kShmAlgorithms = 3;  // the first of them can be forced inside a host
+constexpr int kShmAlgorithms = 3;  // shm can force only the first three
 const std::vector<int> kRanks{2, 3, 4, 5, 6, 7, 8, 9, 1};
-// Inline, one block, several slices with a remainder.
+// Inline, one block, and several slices with a remainder.
 const std::vector<std::int64_t> kCounts{0, 1, 3, 129, 2055, 30001};
 enum class Offset { none, element, byte };
-// Emulated hosts: of equal size, of two ranks each, like 3 + 2 + 1, and with ranks by turns.
+// Emulated hosts: one host, hosts of equal size, hosts of two ranks, hosts of sizes like 3 + 2 + 1,
+// and ranks that alternate between hosts.
 enum class Hosts { one, halves, pairs, uneven, turns };
 constexpr int kPlacements = 5;
 
@@ -64,7 +66,7 @@ enum Axis {
   place,
   algorithm,
   placement,
-  order,  // 1: fixed
+  order,  // 1: fixed order
   transport
 };
 
@@ -123,7 +125,7 @@ bool offers(Operation of, int number) {
          std::ranges::count(candidates(of), parse_algorithm(pick(kAlgorithms, number))) > 0;
 }
 
-// An algorithm is a choice of some operations only; those decide what else goes with it.
+// Each algorithm exists only for some operations, which decide the other values it fits.
 bool fits_algorithm(int axis, int value, int number) {
   return std::ranges::any_of(test::kOperations, [&](Operation candidate) {
     if (!offers(candidate, number)) return false;
@@ -141,12 +143,12 @@ bool fits_transport(int axis, int value, int number) {
   return axis != placement || number > 1 || value == 0;
 }
 
-// Levels need hosts, and some host with more than one rank.
+// Levels need several hosts, and a host with more than one rank.
 bool fits_placement(int axis, int value, int number) {
   return axis != ranks || number == 0 || pick(kRanks, value) > 2;
 }
 
-// What rules a row out involves two axes at a time.
+// Each rule that excludes a row involves two axes.
 bool allowed(int a, int i, int b, int j) {
   if (b == algorithm && !fits_algorithm(a, i, j)) return false;
   if (b == transport && !fits_transport(a, i, j)) return false;
@@ -165,7 +167,7 @@ bool allowed(int a, int i, int b, int j) {
   return test::is_possible(c);
 }
 
-// allowed(), looked up.
+// Caches allowed() in a table.
 class AllowedPairs {
  public:
   AllowedPairs() : sizes_(axis_sizes()) {
@@ -198,8 +200,8 @@ class AllowedPairs {
   std::vector<bool> table_;
 };
 
-// One rank's Communicators over one transport, one after the other: over shm each by
-// make_communicator, elsewhere groups on one engine, which connects once.
+// One rank's communicators over one transport, one after another. Over shm make_communicator makes
+// each. Elsewhere they are groups on one engine, which connects once.
 class RankOfMatrix {
  public:
   RankOfMatrix(const World& world, Store& store, const std::string& over,
@@ -211,7 +213,7 @@ class RankOfMatrix {
                                    std::make_unique<transport::ControlLinks>(
                                        world.rank, world.size, store, "matrix/control", deadline),
                                    world.local_size, options({}));
-    // Keeps the engine while the others come and go.
+    // Keeps the engine while the other communicators come and go.
     base_ = std::make_unique<net::NetCommunicator>(
         net::make_world_group(engine_, world.size, options({})), options({}));
   }
@@ -241,7 +243,7 @@ class RankOfMatrix {
                               const CommunicatorOptions& of, std::vector<int> members) {
         return native::make_node_communicator(rank, size, store_, inner, of, std::move(members));
       };
-      // By rule, so that what goes by levels still does, and its rails use the algorithm.
+      // Set by a rule, so that operations still go by levels, and the rails use the algorithm.
       if (!chosen.algorithm.empty()) chosen.collectives = "@" + std::exchange(chosen.algorithm, {});
       current_ = std::make_unique<hierarchical::HierarchicalCommunicator>(std::move(plan), chosen);
     }
@@ -283,7 +285,7 @@ class RankOfMatrix {
   int number_ = 0;
 };
 
-// Ranks that are threads. Rows of one transport and number of ranks.
+// Runs ranks as threads. All rows have the same transport and number of ranks.
 std::vector<std::string> run_rows(int size, const std::string& over, std::vector<test::Row> rows) {
   std::ranges::stable_sort(rows, {}, [](const test::Row& row) {
     return std::array<int, 3>{row[placement], row[algorithm], row[order]};
@@ -309,20 +311,20 @@ std::vector<std::string> run_rows(int size, const std::string& over, std::vector
   return wrong;
 }
 
-// The number of a transport.
+// The parameter is the index of a transport.
 class Matrix : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (GetParam() < kFirstFabric) return;
     shoal::test::use_efa_provider();
-    // "efa" takes efa-direct where it is; here it is not.
+    // "efa" selects efa-direct if it is offered; here it is not.
     ::setenv("SHOAL_TEST_EFA_FABRIC", over() == "efa" ? "efa" : "", 1);
     if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }
   static std::string over() { return pick(kTransports, GetParam()); }
 };
 
-// Every pair of values of the other axes, over each transport.
+// Covers every pair of values of the other axes, for each transport.
 TEST_P(Matrix, EveryPairOfValuesIsExact) {
   const AllowedPairs pairs;
   const auto fits = [&](int axis, int value) {
@@ -331,19 +333,19 @@ TEST_P(Matrix, EveryPairOfValuesIsExact) {
   const auto over_this = [&](int a, int i, int b, int j) {
     return pairs(a, i, b, j) && fits(a, i) && fits(b, j);
   };
-  std::map<int, std::vector<test::Row>> rows;  // by ranks
+  std::map<int, std::vector<test::Row>> rows;  // keyed by the number of ranks
   const int variants = GetParam() < kFirstFabric ? 3 : 1;
-  for (int variant = 0; variant < variants; ++variant)  // each gives other triples
+  for (int variant = 0; variant < variants; ++variant)  // each covers other triples
     for (const test::Row& row : test::pairwise_rows(axis_sizes(), over_this, variant))
       rows[pick(kRanks, row[ranks])].push_back(row);
   ASSERT_GE(rows.size(), kRanks.size() - 1);
   for (auto& [size, list] : rows) EXPECT_THAT(run_rows(size, over(), std::move(list)), IsEmpty());
 }
 
-// Every fifth combination over shm, every 61st over the others: primes, so that no axis is
-// favoured. Offsets by turns.
+// Runs every fifth combination over shm and every 61st over other transports. These steps are
+// primes, so that no axis is favoured. Offsets alternate.
 TEST_P(Matrix, ManyCombinationsAreExact) {
-  if (!full_run()) GTEST_SKIP() << "only by ./dev test --full";
+  if (!full_run()) GTEST_SKIP() << "runs only with ./dev test --full";
   const int step = over() == "shm" ? 5 : 61;
   const std::vector<int> sizes = axis_sizes();
   const AllowedPairs pairs;
@@ -354,7 +356,7 @@ TEST_P(Matrix, ManyCombinationsAreExact) {
     test::Row row(sizes.size(), 0);
     row[ranks] = r;
     row[transport] = GetParam();
-    int number = r;  // of the possible ones
+    int number = r;  // index among the possible combinations
     for (;;) {
       row[offset] = number % 3;
       if (pairs(row) && number++ % step == 0) rows.push_back(row);
@@ -376,8 +378,8 @@ INSTANTIATE_TEST_SUITE_P(Over, Matrix, ::testing::Range(0, static_cast<int>(kTra
                            return name;
                          });
 
-// 64 MiB and 3 elements in the full run; several slices of every plan otherwise, and one or two
-// under ThreadSanitizer, which takes minutes for each.
+// 64 MiB and 3 elements in the full run. Otherwise several slices of each plan, or one or two under
+// ThreadSanitizer, which takes minutes for each.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::int64_t kLargeBytes = 300 << 10, kFullBytes = 3 << 20;
 #else
@@ -438,7 +440,7 @@ TEST_P(LargeBuffers, AreExact) {
 INSTANTIATE_TEST_SUITE_P(Over, LargeBuffers, ::testing::Values("shm", "tcp"),
                          [](const auto& one) { return one.param; });
 
-TEST(Pairwise, CoversEveryAllowedPairAndNoOther) {
+TEST(Pairwise, CoversExactlyTheAllowedPairs) {
   const auto sizes = axis_sizes();
   const AllowedPairs pairs;
   const auto rows = test::pairwise_rows(sizes, pairs);
@@ -457,7 +459,8 @@ TEST(Pairwise, CoversEveryAllowedPairAndNoOther) {
         for (int j = 0; j < sizes[static_cast<std::size_t>(b)]; ++j)
           possible += allowed(a, i, b, j);
   EXPECT_EQ(seen.size(), possible);
-  // The largest two axes alone need this many; a covering that needs three times as many is bad.
+  // The two largest axes alone need this many rows. A covering with three times as many would be
+  // poor.
   EXPECT_GE(rows.size(), std::size(test::kOperations) * kRanks.size());
   EXPECT_LT(rows.size(), 3 * std::size(test::kOperations) * kRanks.size());
   EXPECT_EQ(rows, test::pairwise_rows(sizes, pairs));
@@ -475,7 +478,7 @@ TEST(Pairwise, SmallAxesAreCoveredInFewRows) {
   EXPECT_THROW(test::pairwise_rows({2, 2, 2}, unequal), std::exception);
 }
 
-// One rank whose results have one wrong byte: the checks above must not be blind.
+// One rank's results have one wrong byte, which the checks above must detect.
 class Damaging final : public BackendCommunicator {
  public:
   Damaging() : memory_(make_host_memory()) {}
@@ -501,7 +504,7 @@ class Damaging final : public BackendCommunicator {
   std::unique_ptr<MemoryResource> memory_;
 };
 
-TEST(Predictable, SeesOneWrongByteInTheResultAndBehindIt) {
+TEST(Predictable, DetectsOneWrongByteInAndAfterTheResult) {
   Damaging communicator;
   const Case c{Operation::all_reduce, DType::i32, ReduceOp::sum, 100};
   for (const std::int64_t byte : {0, 201, 399, 400, 463}) {

@@ -1,4 +1,4 @@
-// send and recv of native, and the shared-memory endpoint beneath.
+// send and recv of the native backend, and the shared-memory endpoint below it.
 #include <array>
 #include <csignal>
 #include <cstring>
@@ -32,10 +32,10 @@ CommunicatorOptions options(double deadline = 30) {
   return o;
 }
 
-TEST(Messages, TheKthSendMeetsTheKthRecvWhateverElseRuns) {
+TEST(Messages, TheKthSendMatchesTheKthRecvWhateverElseRuns) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options());
-    // Lengths on both sides of eager, empty ones among them.
+    // Lengths below and above the eager limit, including empty messages.
     const std::vector<std::int64_t> counts{1, 0, 5000, 3, 100000, 2};
     std::vector<std::vector<std::int32_t>> data;
     std::vector<WorkPtr> works;
@@ -48,13 +48,13 @@ TEST(Messages, TheKthSendMeetsTheKthRecvWhateverElseRuns) {
       c->all_reduce(&one, &one, 1, DType::i64, ReduceOp::sum)->wait();
       EXPECT_EQ(one, 2);
     }
-    // Waited for in another order.
+    // The works are waited for in another order.
     for (std::size_t i = works.size(); i-- > 0;) works[i]->wait();
     for (std::size_t i = 0; i < counts.size(); ++i)
       for (std::int64_t k = 0; k < counts[i]; ++k)
         ASSERT_EQ(data[i][static_cast<std::size_t>(k)], counts[i]);
     for (std::size_t i = 0; i < counts.size() && world.rank == 1; ++i)
-      EXPECT_EQ(data[i].back(), -1);  // not beyond
+      EXPECT_EQ(data[i].back(), -1);  // the element after the message is unchanged
   });
 }
 
@@ -78,7 +78,7 @@ TEST(Messages, TravelFromAndToSymmetricMemory) {
   });
 }
 
-// More than the ring holds, and nobody takes any before all are posted.
+// More messages than the ring holds. No rank waits before all are posted.
 TEST(Messages, ManyMayBeInFlight) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options());
@@ -98,7 +98,7 @@ TEST(Messages, ManyMayBeInFlight) {
   });
 }
 
-TEST(Messages, LargeOnesCrossInBothDirections) {
+TEST(Messages, LargeOnesTravelInBothDirections) {
   shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options());
     constexpr std::int64_t kCount = 300007;
@@ -115,7 +115,7 @@ TEST(Messages, LargeOnesCrossInBothDirections) {
     }
     c->end_group()->wait();
     for (int peer = 0; peer < 4; ++peer)
-      for (const std::int32_t value : in[static_cast<std::size_t>(peer)])  // none of its own
+      for (const std::int32_t value : in[static_cast<std::size_t>(peer)])  // none to itself
         ASSERT_EQ(value, 10 * peer + world.rank);
   });
 }
@@ -124,7 +124,8 @@ TEST(Messages, AreFinishedByTheProgressThread) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options());
     std::vector<float> x(200000, static_cast<float>(world.rank));
-    // The call of the second rank may finish its own message at once, so the receiver calls first.
+    // A sender's call may finish a message at once if the receiver has already called, so the
+    // receiver calls first.
     WorkPtr work;
     if (world.rank == 1) {
       work = c->recv(x.data(), 200000, DType::f32, 0);
@@ -156,7 +157,7 @@ TEST(Messages, NameAMismatch) {
                                HasSubstr("message 1 from rank 0")));
 }
 
-TEST(Messages, NameWhoDoesNotComeWhenTheDeadlinePasses) {
+TEST(Messages, NameTheMissingRankWhenTheDeadlinePasses) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options(0.3));
     std::vector<float> x(100000);
@@ -170,7 +171,7 @@ TEST(Messages, NameWhoDoesNotComeWhenTheDeadlinePasses) {
             HasSubstr("rank 1 has not sent it (it last called barrier (#1))")));
 }
 
-TEST(Messages, OfAPartNameRanksAsTheJobNumbersThem) {
+TEST(Messages, OfASplitGroupNameRanksByTheirNumbersInTheJob) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto part =
         make_communicator(world, store, options(2))->split(world.rank == 0 ? -1 : 0, 0);
@@ -226,7 +227,7 @@ TEST(Messages, NameAKilledPeerWithinASecond) {
     EXPECT_LT(shoal::test::at_best(1, [count] { return seconds_to_name_a_killed_peer(count); }), 1);
 }
 
-// What was sent before the sender left still arrives.
+// A message sent before its sender left still arrives.
 TEST(Messages, OutliveTheirSendersCommunicator) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     auto c = make_communicator(world, store, options());
@@ -241,7 +242,7 @@ TEST(Messages, OutliveTheirSendersCommunicator) {
   });
 }
 
-// The endpoint alone.
+// Tests of the endpoint without a communicator.
 
 constexpr transport::OperationKey kKey{7, 1};
 const Signature kSignature{Operation::all_reduce, DType::u8, ReduceOp::sum, 0, -1, 10, 0};
@@ -270,7 +271,7 @@ TEST(ShmEndpoint, MatchesMessagesByTagInAnyOrder) {
       out.emplace_back(bytes, static_cast<std::uint8_t>(world.rank * 64 + i));
       in.emplace_back(bytes, std::uint8_t{255});
     }
-    if (world.rank == 2) sleep_seconds(0.02);  // messages come before their operation has begun
+    if (world.rank == 2) sleep_seconds(0.02);  // messages arrive before their operation has begun
     endpoint->begin(kKey, kSignature);
     const int to = (world.rank + 1) % 3, from = (world.rank + 2) % 3;
     for (std::uint32_t i = 0; i < kMessages; ++i)
@@ -293,7 +294,7 @@ TEST(ShmEndpoint, MatchesMessagesByTagInAnyOrder) {
   });
 }
 
-TEST(ShmEndpoint, NamesOtherOperationsAndOtherLengths) {
+TEST(ShmEndpoint, NamesMismatchedOperationsAndLengths) {
   for (const bool other_length : {false, true}) {
     const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
       const auto endpoint = connected(world, store);
@@ -331,7 +332,8 @@ TEST(ShmEndpoint, NamesAPeerThatLeaves) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group"));
 }
 
-// Two ranks in one memory, the second of which sends and leaves just when the first looks for it.
+// Two ranks share one memory. The second one sends a message and leaves just when the first one
+// checks whether it is alive.
 class FarewellHost final : public transport::ShmHost {
  public:
   FarewellHost(int rank, std::array<transport::RankPage, 2>& pages,
@@ -359,7 +361,7 @@ class FarewellHost final : public transport::ShmHost {
   std::array<std::byte*, 2> mailboxes_;
 };
 
-TEST(ShmEndpoint, TakesWhatAPeerSentBeforeItLeft) {
+TEST(ShmEndpoint, DeliversMessagesSentBeforeAPeerLeft) {
   const auto pages = std::make_unique<std::array<transport::RankPage, 2>>();
   const std::size_t bytes = transport::shm_mailbox_bytes(2);
   const auto memory = make_host_memory();
@@ -383,7 +385,7 @@ TEST(ShmEndpoint, TakesWhatAPeerSentBeforeItLeft) {
   receiver->begin(kKey, kSignature);
   receiver->post_receive(1, {kKey, 0}, &received, 1, receives);
   on_look = [&] { sender->post_send(0, {kKey, 0}, &sent, 1, sends); };
-  EXPECT_FALSE(receiver->progress());  // there was nothing, and then it looked for the peer
+  EXPECT_FALSE(receiver->progress());  // it finds no message, and then checks the peer
   on_look = nullptr;
   EXPECT_TRUE(receiver->progress());
   EXPECT_TRUE(receives.done());

@@ -1,5 +1,5 @@
-// A rank under mpirun: runs the checks that its first argument names with the backend that its
-// second one names. Exit status 0: all right. tests/collectives/mpirun_test.cc starts it.
+// A rank under mpirun. The first argument names the checks to run, and the second one the backend.
+// Exit status 0: all checks passed. tests/collectives/mpirun_test.cc starts it.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -34,10 +34,11 @@ void check_results(Communicator& communicator) {
   const auto said = std::ranges::any_of(notices, [](const log::Notice& notice) {
     return notice.text.find("of 16-bit floats, which MPI's cannot add") != std::string::npos;
   });
-  expect(said == (communicator.backend() == "mpi"), "what takes the place of MPI's reductions");
+  expect(said == (communicator.backend() == "mpi"),
+         "the notice that MPI's reductions are replaced");
 }
 
-// Sums of random numbers: the bytes of rank 0's result are everybody's.
+// Sums of random numbers must have the bytes of rank 0's result on all ranks.
 void check_bits(Communicator& communicator) {
   for (const std::int64_t count : {1000, 300001}) {
     std::mt19937 random(static_cast<unsigned>(communicator.rank()));
@@ -75,9 +76,9 @@ void check_groups(Communicator& communicator) {
   part->end_group()->wait();
   for (std::size_t i = 1; i < ranks.size(); ++i)
     expect(ranks[i] == ranks[i - 1] - 2, "order of a part");
-  expect(communicator.split(-1, 0) == nullptr, "a part of nobody");
+  expect(communicator.split(-1, 0) == nullptr, "a split with color -1");
 
-  // Received in another order than sent, while collectives run.
+  // Messages are received in another order than sent, while collectives run.
   std::vector<std::int32_t> first(50000, rank), second(3, rank), got(50000, -1), more(3, -1);
   const int to = (rank + 1) % size, from = (rank + size - 1) % size;
   auto a = communicator.send(first.data(), 50000, DType::i32, to);
@@ -89,11 +90,11 @@ void check_groups(Communicator& communicator) {
   expect(got.back() == from && more.back() == from, "messages");
 }
 
-// What MPI cannot count is refused on every rank alike, though only the root has the long buffer;
-// nobody is left waiting. The pointers are never followed.
+// Counts beyond MPI's range are refused on every rank, although only the root has the long buffer,
+// so no rank is left waiting. The pointers are never dereferenced.
 void check_refused(Communicator& communicator) {
   constexpr std::int64_t kCount = 1'500'000'000;
-  std::vector<float> recv(200);  // before what is sent, which would overlap it otherwise
+  std::vector<float> recv(200);  // allocated before the send buffer, so that the two do not overlap
   float* const send = recv.data() + 100;
   for (const bool gathers : {true, false}) {
     std::string refused;
@@ -109,15 +110,15 @@ void check_refused(Communicator& communicator) {
            "gather or scatter: " + refused);
   }
   communicator.all_reduce(send, recv.data(), 100, DType::f32, ReduceOp::sum)->wait();
-  // Of an all_to_all_v the others know nothing but what the cards say.
+  // For all_to_all_v the other ranks know a rank's counts only from the cards.
   const std::vector<std::int64_t> long_counts{1, 3'000'000'000}, counts{1, 1};
   const bool longer = communicator.rank() == 1;
   communicator.all_to_all_v(send, longer ? long_counts : counts, recv.data(), counts, DType::u8)
       ->wait();
 }
 
-// Says what it failed with, then waits until all ranks have: mpirun ends the others with the first
-// that ends before it has ended MPI.
+// Prints this rank's failure, then waits until all ranks have done so: mpirun ends all ranks with
+// the first one that ends without finalizing MPI.
 template <typename Body>
 void all_say(const World& world, Store& store, const std::string& what, Body&& body) {
   try {
@@ -130,7 +131,7 @@ void all_say(const World& world, Store& store, const std::string& what, Body&& b
   for (int rank = 0; rank < world.size; ++rank) store.get(key(rank), Deadline::in_seconds(60));
 }
 
-// Ranks 2 and 1 of the job, in this order, are a part whose own numbers for them are 0 and 1.
+// Ranks 2 and 1 of the job, in this order, form a group in which they are 0 and 1.
 void check_names_in_a_part(const World& world, Store& store, Communicator& communicator) {
   std::vector<float> values(100, 1.0f);
   const bool longer = world.rank == 1;
@@ -169,7 +170,8 @@ void check_names_in_a_part(const World& world, Store& store, Communicator& commu
   });
 }
 
-// Sums of f32 have the bits of the canonical tree; counts for which MPI changes its algorithm.
+// Sums of f32 must have the bits of the canonical tree. MPI changes its algorithm between these
+// counts.
 float term(int rank, std::int64_t i) {
   std::mt19937 random(static_cast<unsigned>(1000 * i + rank));
   return std::normal_distribution<float>()(random);
@@ -201,7 +203,7 @@ void check_fixed_order(Communicator& c) {
   }
 }
 
-// Rank 1 gives up; rank 0 hears it, in whatever way it waits, long before its deadline.
+// Rank 1 aborts. Rank 0 learns of it long before its deadline, however it waits.
 void check_abort(const World& world, Store& store, Communicator& communicator) {
   std::vector<float> values(100, 1.0f);
   const auto in_a_part = [&](const std::string& what, auto&& wait) {
@@ -222,7 +224,7 @@ void check_abort(const World& world, Store& store, Communicator& communicator) {
 }
 
 #if SHOAL_HAVE_MPI
-// Ranks that stop between two steps of making a group, which no Communicator can be made to do.
+// Ranks that stop between two steps of forming a group. A Communicator cannot be made to do that.
 void check_engine(const World& world, Store& store) {
   CommunicatorOptions options;
   mpi::MpiRuntime::instance();
@@ -236,7 +238,7 @@ void check_engine(const World& world, Store& store) {
   all_say(world, store, "unsplit", [&] {
     if (first) unsplit->split(0, 0, Deadline::in_seconds(0.5));
   });
-  // What only waited to receive is cancelled with the group: MPI writes nowhere any more.
+  // Dropping the group cancels its receives, so MPI writes nowhere afterwards.
   const auto cancelled = make("cancelled");
   all_say(world, store, "cancelled", [&] {
     std::vector<float> values(4);

@@ -1,4 +1,4 @@
-// The mpi backend, and native under mpirun: starts mpi_ranks.cc with mpirun.
+// The mpi backend, and the native backend under mpirun. It starts mpi_ranks.cc with mpirun.
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -31,7 +31,7 @@ struct Outcome {
   std::string output;
 };
 
-// An argument that tells this test's processes from others.
+// An argument that identifies this test's processes.
 std::string mark() { return fmt::format("of-test-{}", getpid()); }
 
 std::vector<std::string> living_ranks() {
@@ -45,8 +45,8 @@ std::vector<std::string> living_ranks() {
 }
 
 Outcome mpirun(int ranks, const std::string& what, const std::string& backend) {
-  // Root shells (containers, CI) need the first two; more ranks than cores the third; yielding is
-  // what Open MPI's manual advises then.
+  // Root shells (containers, CI) need the first two settings, and more ranks than cores need the
+  // third. Open MPI's manual then advises to yield.
   const std::string command = fmt::format(
       "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 90 mpirun "
       "--oversubscribe --mca mpi_yield_when_idle 1 -n {} '{}' {} {} {} 2>&1",
@@ -99,7 +99,7 @@ TEST_F(Mpirun, MpiNamesEveryDifferenceBeforeDataMoves) {
   }
 }
 
-// All that MPI permits: mpirun names the process that died and ends the others.
+// MPI permits no more: mpirun names the process that died and ends the others.
 TEST_F(Mpirun, MpiEndsWithAKilledRank) {
   const auto start = std::chrono::steady_clock::now();
   const Outcome outcome = mpirun(3, "kill", "mpi");
@@ -110,7 +110,7 @@ TEST_F(Mpirun, MpiEndsWithAKilledRank) {
   EXPECT_THAT(living_ranks(), IsEmpty());
 }
 
-TEST_F(Mpirun, MpiWritesItsLastCallsDown) {
+TEST_F(Mpirun, MpiDumpsItsLastCalls) {
   const shoal::testing::TemporaryDirectory directory;
   ::setenv("SHOAL_FLIGHT_DIR", directory.path().c_str(), 1);
   (void)mpirun(2, "mismatch", "mpi");
@@ -135,7 +135,7 @@ TEST_F(Mpirun, MpiNamesUnequalCountsAndMessages) {
               HasSubstr("recv of 4 f32 from rank 1 (message 1 between the two) did not finish"));
 }
 
-// ASan sees whether MPI writes where the part's receive was.
+// AddressSanitizer detects whether MPI writes to the dropped receive's buffer.
 TEST_F(Mpirun, MpiOutlivesAPartThatWasDroppedWithAReceive) {
   const Outcome outcome = mpirun(2, "dropped", "mpi");
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 lives on"));
@@ -148,7 +148,7 @@ TEST_F(Mpirun, MpiRefusesCountsThatItCannotExchange) {
   EXPECT_THAT(outcome.output, HasSubstr("needs a buffer of 3000000000 elements"));
 }
 
-TEST_F(Mpirun, MpiRefusesOnEveryRankWhatOneCannotCount) {
+TEST_F(Mpirun, MpiRefusesOnEveryRankACountThatOneRankCannotExpress) {
   const Outcome outcome = mpirun(2, "refused", "mpi");
   for (const int rank : {0, 1})
     EXPECT_THAT(outcome.output,
@@ -157,7 +157,7 @@ TEST_F(Mpirun, MpiRefusesOnEveryRankWhatOneCannotCount) {
                                           rank)));
 }
 
-TEST_F(Mpirun, MpiNamesRanksOfAPartAsTheJobNumbersThem) {
+TEST_F(Mpirun, MpiNamesRanksOfASplitGroupByTheirNumbersInTheJob) {
   const std::string output = mpirun(3, "part", "mpi").output;
   EXPECT_THAT(output, HasSubstr("mismatch: rank 1 failed: "));
   EXPECT_THAT(output, HasSubstr("rank 1 called all_reduce of 99 f32, sum"));
@@ -174,7 +174,7 @@ TEST_F(Mpirun, MpiNamesRanksOfAPartAsTheJobNumbersThem) {
   EXPECT_THAT(output, HasSubstr("abort: rank 2 failed: rank 1 aborted: enough [rank 2"));
 }
 
-// With 5 and 6 ranks MPI's own orders are others.
+// With 5 and 6 ranks MPI's own orders differ from the canonical tree.
 TEST_F(Mpirun, MpiSumsInFixedOrder) {
   for (const int ranks : {5, 6}) {
     const Outcome outcome = mpirun(ranks, "fixed", "mpi");
@@ -182,7 +182,7 @@ TEST_F(Mpirun, MpiSumsInFixedOrder) {
   }
 }
 
-TEST_F(Mpirun, MpiHearsAnAbortHoweverItWaits) {
+TEST_F(Mpirun, MpiNoticesAnAbortHoweverItWaits) {
   const std::string output = mpirun(2, "abort", "mpi").output;
   for (const char* what : {"waits", "tests", "messages"})
     for (const int rank : {0, 1})
@@ -191,7 +191,7 @@ TEST_F(Mpirun, MpiHearsAnAbortHoweverItWaits) {
                                                 what, rank, rank)));
 }
 
-TEST_F(Mpirun, MpiWaitsForNobodyWithoutADeadline) {
+TEST_F(Mpirun, MpiWaitsForNoRankWithoutADeadline) {
   EXPECT_THAT(mpirun(2, "unjoined", "mpi").output,
               HasSubstr("unjoined: rank 0 failed: mpi: rank(s) 1 did not join the group in time"));
   const std::string output = mpirun(2, "engine", "mpi").output;
@@ -207,19 +207,19 @@ TEST_F(Mpirun, MpiNamesTheStalledRank) {
   EXPECT_THAT(outcome.output, HasSubstr("missing: rank(s) 1"));
 }
 #else
-TEST_F(Mpirun, MpiBackend) { GTEST_SKIP() << "built with SHOAL_MPI=OFF, or without MPI"; }
+TEST_F(Mpirun, MpiBackendIsBuilt) { GTEST_SKIP() << "built with SHOAL_MPI=OFF, or without MPI"; }
 #endif
 
 TEST_F(Mpirun, NativeEndsWithAKilledRank) {
   const Outcome outcome = mpirun(3, "kill", "native");
   EXPECT_NE(outcome.status, 0);
-  // mpirun's words, or a survivor's that was faster.
+  // Either mpirun or a faster survivor reports it.
   EXPECT_THAT(outcome.output, AnyOf(HasSubstr("signal 9"), HasSubstr("rank 1 died")));
   EXPECT_THAT(outcome.output, HasSubstr("rank 1"));
   EXPECT_THAT(living_ranks(), IsEmpty());
 }
 
-TEST_F(Mpirun, NativeWorksUnderIt) {
+TEST_F(Mpirun, NativeWorksUnderMpirun) {
   const Outcome outcome = mpirun(3, "results", "native");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
 }

@@ -1,4 +1,5 @@
-// Ranks of one machine in namespaces of their own, as in containers: whoever notices first says so.
+// Ranks of one machine in separate namespaces, as in containers. The rank that notices first
+// reports it.
 #include <cstdlib>
 
 #include "support/ranks.h"
@@ -28,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Whether a process of this user may have a namespace of its own.
+// Whether a process of this user may create such a namespace.
 bool may_unshare(int kind) {
   const pid_t child = fork();
   if (child == 0) _exit(unshare(kind) == 0 ? 0 : 1);
@@ -53,7 +54,7 @@ std::vector<std::string> errors_of(ProcessRanks& ranks, double seconds) {
   return errors;
 }
 
-TEST(Namespaces, OfTheNetworkAreNamedWhereRanksSayOneHost) {
+TEST(Namespaces, OfTheNetworkAreNamedIfRanksReportTheSameHost) {
   if (!may_unshare(CLONE_NEWNET)) GTEST_SKIP() << "unshare of the network is refused here";
   ProcessRanks ranks(3, [](const World& world, Store& store) {
     if (world.rank == 1) enter(CLONE_NEWNET);
@@ -67,8 +68,8 @@ TEST(Namespaces, OfTheNetworkAreNamedWhereRanksSayOneHost) {
   EXPECT_THAT(errors[2], HasSubstr("ranks 2 and 1 "));
 }
 
-// On its own loopback nobody listens, and it has no other way.
-TEST(Namespaces, OfTheNetworkAreNamedWhereRankZeroIsOutOfReach) {
+// Nothing listens on this rank's own loopback, and it has no other route.
+TEST(Namespaces, OfTheNetworkAreNamedIfRankZeroIsUnreachable) {
   if (!may_unshare(CLONE_NEWNET)) GTEST_SKIP() << "unshare of the network is refused here";
   ProcessRanks ranks(3, [](const World& world, Store& store) {
     if (world.rank == 1) enter(CLONE_NEWNET);
@@ -80,13 +81,13 @@ TEST(Namespaces, OfTheNetworkAreNamedWhereRankZeroIsOutOfReach) {
   EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 0 on '" + name + "'"), HasSubstr("--network host")));
   EXPECT_THAT(errors[0], HasSubstr("rank 1 did not join: rank 0 on '" + name + "'"));
   const auto addresses = transport::control::own_addresses();
-  if (addresses.size() <= std::size_t{transport::control::kLoopbacks}) return;  // no other is tried
+  if (addresses.size() <= std::size_t{transport::control::kLoopbacks}) return;  // no other to try
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("did not answer at " + addresses[0]),
                                  HasSubstr(", port "), Not(HasSubstr("127.0.0.1")))));
 }
 
-// They share memory all the same, but do not copy by process numbers.
-TEST(Namespaces, OfProcessesAreNamedInThePlaceOfPtrace) {
+// They share memory, but cannot copy between processes by process id.
+TEST(Namespaces, OfProcessesAreNamedInsteadOfPtrace) {
   if (!may_unshare(CLONE_NEWPID)) GTEST_SKIP() << "unshare of processes is refused here";
   const testing::TemporaryDirectory directory;
   const std::string log = directory.path() + "/log";
@@ -100,7 +101,7 @@ TEST(Namespaces, OfProcessesAreNamedInThePlaceOfPtrace) {
     const int file = open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
     dup2(file, STDERR_FILENO);
     if (world.rank == 0) return body();
-    enter(CLONE_NEWPID);  // of children
+    enter(CLONE_NEWPID);  // takes effect for child processes
     const pid_t child = fork();
     if (child == 0) {
       try {
@@ -129,10 +130,10 @@ TEST(Namespaces, OfUsersAreNamedToo) {
                     HasSubstr("--userns host")));
 }
 
-TEST(Namespaces, ThatTheKernelDoesNotTellDifferFromNone) {
+TEST(Namespaces, ThatTheKernelHidesCountAsEqual) {
   transport::HostIdentity here = transport::own_identity(), there = here;
   EXPECT_TRUE(transport::share_loopback(here, there));
-  there.name = "another name";  // of a container in the machine's network
+  there.name = "another name";  // such as a container's name, in the machine's network namespace
   EXPECT_TRUE(transport::share_loopback(here, there));
   there.network.clear();
   EXPECT_FALSE(transport::share_loopback(here, there));

@@ -1,5 +1,5 @@
 // The native backend's results: ranks as threads and as processes, all operations, dtypes,
-// algorithms, kinds of memory.
+// algorithms and kinds of memory.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -37,7 +37,7 @@ CommunicatorOptions options_for(const std::string& algorithm) {
   return options;
 }
 
-// matrix_test.cc covers thread ranks.
+// matrix_test.cc covers ranks that are threads.
 class NativeResults : public ::testing::TestWithParam<int> {};
 
 TEST_P(NativeResults, AreExactWithProcessRanks) {
@@ -52,8 +52,8 @@ TEST_P(NativeResults, AreExactWithProcessRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, NativeResults, ::testing::Values(2, 3, 5));
 
-// Naps are long by the time of the last call, which nobody drives but the progress threads.
-TEST(Native, AfterManyCallsThatWaitTheProgressThreadStillTakesWhatNobodyDrives) {
+// After many waits the progress threads sleep long. The last call is driven only by them.
+TEST(Native, TheProgressThreadStillDrivesAfterManyWaitingCalls) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto node =
         native::make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
@@ -78,8 +78,9 @@ TEST(Native, AfterManyCallsThatWaitTheProgressThreadStillTakesWhatNobodyDrives) 
   });
 }
 
-// It drives what no caller drives, whenever that comes: while the thread naps, parks or is parked.
-TEST(ProgressThread, DrivesWhatIsSubmittedWheneverThatComes) {
+// The progress thread drives operations that no caller drives, even if they are submitted while it
+// sleeps, parks or is parked.
+TEST(ProgressThread, DrivesOperationsWheneverTheyAreSubmitted) {
   struct Steps final : ProgressThread::Steps {
     bool drive() override {
       progress->none_in_flight();
@@ -112,8 +113,9 @@ TEST(ProgressThread, DrivesWhatIsSubmittedWheneverThatComes) {
   progress.end();
 }
 
-// What hierarchical does with its host's groups: nobody else drives, and sleeps end with the bell.
-TEST(Native, DrivenByHandItDozesUntilItIsRung) {
+// The hierarchical communicator uses its host's groups like this: no other thread drives them, and
+// a doorbell ends their sleep.
+TEST(Native, DrivenByHandItSleepsUntilTheDoorbellRings) {
   constexpr int kRounds = 5, kLongMilliseconds = 30000;
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto node =
@@ -124,7 +126,7 @@ TEST(Native, DrivenByHandItDozesUntilItIsRung) {
       float value = 1;
       if (world.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       const auto work = node->all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum);
-      // Time in which a progress thread would take what has arrived.
+      // Long enough for a progress thread to take an arrived message.
       if (world.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       while (!work->test()) dynamic_cast<NodeWork&>(*work).doze(kLongMilliseconds);
       EXPECT_EQ(value, 2);
@@ -134,8 +136,8 @@ TEST(Native, DrivenByHandItDozesUntilItIsRung) {
   });
 }
 
-// What PyTorch's backend does with threads that share a Communicator.
-TEST(Native, AThreadThatDrivesGivesWayWhenItIsInterrupted) {
+// PyTorch's backend does this for threads that share a Communicator.
+TEST(Native, ADrivingThreadStopsWhenInterrupted) {
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto node =
         native::make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
@@ -156,7 +158,7 @@ TEST(Native, AThreadThatDrivesGivesWayWhenItIsInterrupted) {
         other.join();
         EXPECT_GE(seconds_since(start), 0.02);
         wanted = 0;
-        node->send(&word, 1, DType::f32, 1)->wait();  // the other rank may call
+        node->send(&word, 1, DType::f32, 1)->wait();  // lets the other rank call
         EXPECT_TRUE(driven.drive(Deadline::never(), wanted, may_spin));
       } else {
         node->recv(&word, 1, DType::f32, 0)->wait();
@@ -167,7 +169,7 @@ TEST(Native, AThreadThatDrivesGivesWayWhenItIsInterrupted) {
   });
 }
 
-// Rules of the table decide inside a host too.
+// The table's rules also apply inside a host.
 TEST(Native, TheTableOverridesThePlans) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     CommunicatorOptions options = options_for("");
@@ -180,7 +182,7 @@ TEST(Native, TheTableOverridesThePlans) {
       communicator->all_reduce(data, data, count, DType::f32, ReduceOp::sum)->wait();
       return communicator->statistics();
     };
-    const auto before = sum(plain.data(), 10);  // 40 bytes: the table has taken inline away
+    const auto before = sum(plain.data(), 10);  // 40 bytes: the table has excluded inline
     EXPECT_EQ(before.inlined, 0);
     EXPECT_EQ(before.bounced, 1);
     EXPECT_THAT(before.why, HasSubstr("option collectives: all_reduce:0-256"));
@@ -191,7 +193,7 @@ TEST(Native, TheTableOverridesThePlans) {
     EXPECT_EQ(ring.ring, 1);
     EXPECT_THAT(ring.why, AllOf(HasSubstr("option collectives"), HasSubstr("@ring")));
     EXPECT_EQ(plain[0], 8.0f);
-    EXPECT_EQ(sum(symmetric.data(), 20000).ring, 1);  // the rule is of the other memory
+    EXPECT_EQ(sum(symmetric.data(), 20000).ring, 1);  // the rule is for the other memory
     communicator->broadcast(plain.data(), 1, DType::f32, 0)->wait();
     EXPECT_EQ(communicator->statistics().inlined, 1);
     const std::string written = FlightRecorder("any", 0, {0}).to_json()["notices"].dump();
@@ -200,7 +202,7 @@ TEST(Native, TheTableOverridesThePlans) {
   });
 }
 
-TEST(Native, ExcludingEveryPlanLeavesDirect) {
+TEST(Native, DirectRemainsWhenEveryPlanIsExcluded) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     CommunicatorOptions options = options_for("");
     options.collectives = "all_reduce:0";
@@ -212,8 +214,8 @@ TEST(Native, ExcludingEveryPlanLeavesDirect) {
   });
 }
 
-// Sums of random numbers depend on the order of additions: all ranks and all runs must agree to
-// the bit, and the zero-copy and bounced routes with them.
+// Sums of random numbers depend on the order of additions. All ranks, all runs, and both the
+// zero-copy and the bounced route must give the same bits.
 TEST(Native, ResultsAreBitIdenticalOnAllRanksAndInBothKindsOfMemory) {
   constexpr std::int64_t kCount = 300001;
   for (const std::string algorithm : {"", "ring"}) {
@@ -255,7 +257,7 @@ TEST(Native, MinAndMaxPropagateNaN) {
 }
 
 TEST(Native, SixteenBitFloatsAccumulateInSinglePrecision) {
-  // 256 + 1 + 1 + 1 + 1 is 260; rounded to bf16 after each addition it would stay 256.
+  // 256 + 1 + 1 + 1 + 1 is 260. Rounded to bf16 after each addition, it would stay 256.
   for (const std::string algorithm : {"", "direct", "ring"})
     shoal::test::run_thread_ranks(5, [&](const World& world, Store& store) {
       const auto communicator = make_communicator(world, store, options_for(algorithm));
@@ -301,11 +303,12 @@ TEST(Native, CountsRoutesAndSymmetricBytes) {
   });
 }
 
-TEST(Native, SymmetricMemoryGrowsAndIsUsedAgain) {
+TEST(Native, SymmetricMemoryGrowsAndIsReused) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options_for(""));
     MemoryResource& memory = communicator->memory_resource();
-    // Ranks allocate differently on purpose: operations say where their buffers lie.
+    // Ranks deliberately allocate differently, because each operation announces where its buffers
+    // are.
     Buffer extra;
     if (world.rank == 1) extra = Buffer(memory, 100 << 20, MemoryTag::communication);
     std::vector<Buffer> buffers;
@@ -344,8 +347,8 @@ TEST(Native, SeveralCommunicatorsShareAStore) {
   });
 }
 
-// A call like the one before it is published before all is worked out anew.
-TEST(Native, CallsThatDifferFromTheOneBeforeAreNotTakenForIt) {
+// A call like the one before it is published without recomputing its plan.
+TEST(Native, CallsThatDifferFromTheOneBeforeAreNotConfusedWithIt) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options_for(""));
     const float own = world.rank == 0 ? 2.0f : 5.0f;
@@ -360,7 +363,7 @@ TEST(Native, CallsThatDifferFromTheOneBeforeAreNotTakenForIt) {
       EXPECT_EQ(x[4], own);
       EXPECT_EQ(reduced(4, ReduceOp::sum), 7);
       EXPECT_EQ(reduced(4, ReduceOp::max), 5);
-      EXPECT_EQ(reduced(64, ReduceOp::max), 5);  // beside the first line
+      EXPECT_EQ(reduced(64, ReduceOp::max), 5);  // beyond the first cache line
       EXPECT_EQ(reduced(64, ReduceOp::max), 5);
       EXPECT_EQ(reduced(2, ReduceOp::max), 5);
       EXPECT_EQ(x[2], own);
@@ -374,9 +377,9 @@ TEST(Native, CallsThatDifferFromTheOneBeforeAreNotTakenForIt) {
   });
 }
 
-// Who repeats a call describes it only after its peers may have seen it.
-// Rank 1 goes on with a call that differs in one respect from those that both have repeated.
-TEST(Native, RepeatedCallsThatMeetAnotherAreNamed) {
+// A rank that repeats a call may publish its description only after its peers have seen the call.
+// Rank 1 then makes a call that differs in one respect from the one both ranks have repeated.
+TEST(Native, RepeatedCallsThatMeetADifferentOneAreNamed) {
   struct Another {
     std::int64_t count;
     DType dtype;
@@ -425,11 +428,11 @@ TEST(Native, RefusesBadArgumentsBeforeAnythingMoves) {
     EXPECT_THAT(error_text([&] { c->all_reduce(x.data(), x.data() + 1, 8, DType::f32, sum); }),
                 HasSubstr("overlap"));
     EXPECT_THAT(error_text([&] { c->broadcast(x.data(), 1, DType::f32, 2); }), HasSubstr("root 2"));
-    c->barrier()->wait();  // nothing above counted as a call
+    c->barrier()->wait();  // none of the refused calls counted
   });
 }
 
-TEST(MakeCommunicator, NamesTheBackendsAndAlgorithmsThereAre) {
+TEST(MakeCommunicator, ErrorsListTheBackendsAndAlgorithms) {
   const auto store = make_hash_store();
   const auto text_with = [&](const CommunicatorOptions& options) {
     return error_text([&] { make_communicator(shoal::test::local_world(0, 1), *store, options); });
@@ -443,11 +446,11 @@ TEST(MakeCommunicator, NamesTheBackendsAndAlgorithmsThereAre) {
   EXPECT_THAT(text_with(options), HasSubstr("did you mean tree? There are direct, ring"));
 }
 
-// Its operations are copies, whatever was asked for: who prints backend() says what is used.
+// A single rank's operations are copies, whatever backend was requested, and backend() must say so.
 TEST(MakeCommunicator, ASingleRankTakesEveryBackendNameAndIsNative) {
   const auto store = make_hash_store();
   for (const std::string backend : {"native", "mpi", "nccl"}) {
-    // With a GPU it is NCCL itself, for device memory.
+    // With a GPU, the nccl backend really is NCCL, for device memory.
     if (backend == "nccl" && device_backend(DeviceType::cuda).count() > 0) continue;
     CommunicatorOptions options;
     options.backend = backend;

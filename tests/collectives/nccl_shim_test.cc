@@ -1,6 +1,6 @@
-// The nccl backend's own sources over a shim of NCCL and CUDA (nccl_shim/), with several ranks: the
-// sequences of calls, their results, and what happens when something fails. What only several GPUs
-// can show is listed in docs/internals/gpu.md.
+// The nccl backend's sources over a shim of NCCL and CUDA (nccl_shim/), with several ranks: the
+// sequences of calls, their results and the handling of failures. docs/internals/gpu.md lists what
+// only several GPUs can show.
 #include <algorithm>
 #include <vector>
 
@@ -56,7 +56,7 @@ TEST_P(NcclShim, EveryOperationIsExact) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclShim, ::testing::Values(1, 2, 3, 5));
 
-// Which NCCL leaves as it was, and so does the shim.
+// NCCL leaves the result of one rank unscaled, and so does the shim.
 TEST(NcclOfOneRank, ScalesAPremultipliedSum) {
   shim::clear();
   shoal::test::run_thread_ranks(1, [](const World& world, Store& store) {
@@ -75,7 +75,7 @@ TEST(NcclOfOneRank, ScalesAPremultipliedSum) {
   });
 }
 
-// What rank 1 of 3 calls for one operation.
+// The calls that rank 1 of 3 makes for one operation.
 std::vector<std::string> sequence(
     const std::function<WorkPtr(Communicator&, float*, float*)>& body) {
   std::vector<std::string> calls;
@@ -86,12 +86,12 @@ std::vector<std::string> sequence(
     body(*c, send.data(), recv.data())->wait();
     if (world.rank != 1) return;
     calls = shim::calls(1);
-    calls.erase(calls.begin());  // commInitRank
+    calls.erase(calls.begin());  // drops commInitRank
   });
   return calls;
 }
 
-TEST(NcclSequences, WhatNcclHasIsOneCall) {
+TEST(NcclSequences, OperationsOfNcclAreOneCall) {
   EXPECT_THAT(sequence([](Communicator& c, float* x, float* y) {
                 return c.all_reduce(x, y, 16, DType::f32, ReduceOp::max);
               }),
@@ -105,7 +105,7 @@ TEST(NcclSequences, WhatNcclHasIsOneCall) {
       ElementsAre("broadcast 9 f32 root 2", "launch 1"));
 }
 
-TEST(NcclSequences, TheRestIsOneLaunchOfSeveral) {
+TEST(NcclSequences, OtherOperationsAreOneLaunchOfSeveralCalls) {
   EXPECT_THAT(sequence([](Communicator& c, float* x, float* y) {
                 return c.gather(x, y, 4, DType::f32, 1);
               }),
@@ -115,7 +115,7 @@ TEST(NcclSequences, TheRestIsOneLaunchOfSeveral) {
                 return c.reduce_scatter_v(x, y, counts, DType::f32, ReduceOp::sum);
               }),
               ElementsAre("reduce 3 f32 sum root 0", "reduce 5 f32 sum root 2", "launch 2"));
-  // Rank a sends b a + 2 b elements.
+  // Rank a sends a + 2 b elements to rank b.
   EXPECT_THAT(sequence([](Communicator& c, float* x, float* y) {
                 const std::int64_t a = c.rank();
                 const Numbers sent{a, a + 2, a + 4}, received{2 * a, 2 * a + 1, 2 * a + 2};
@@ -139,7 +139,7 @@ TEST(NcclSequences, AGroupIsOneLaunch) {
       ElementsAre("allReduce 8 f32 sum", "send 2 f32 to 2", "recv 2 f32 from 0", "launch 3"));
 }
 
-TEST(NcclSequences, ASplitNamesColorsAndTheRanksOfTheNewGroups) {
+TEST(NcclSequences, ASplitPassesColorsAndTheRanksInTheNewGroups) {
   shim::clear();
   shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
     const auto c = nccl(world, store);
@@ -156,7 +156,7 @@ TEST(NcclSequences, ASplitNamesColorsAndTheRanksOfTheNewGroups) {
   });
 }
 
-TEST(NcclFailures, AnAbortEndsEveryRanksWaits) {
+TEST(NcclFailures, AnAbortEndsTheWaitsOfAllRanks) {
   shim::clear();
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto c = nccl(world, store);
@@ -171,7 +171,7 @@ TEST(NcclFailures, AnAbortEndsEveryRanksWaits) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(shim::calls(rank), Contains("commAbort"));
 }
 
-TEST(NcclFailures, ARankThatDoesNotComeIsATimeout) {
+TEST(NcclFailures, AMissingRankIsATimeout) {
   shim::clear();
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto c = nccl(world, store, 0.5);
@@ -183,7 +183,7 @@ TEST(NcclFailures, ARankThatDoesNotComeIsATimeout) {
   EXPECT_THAT(shim::calls(0), Contains("commAbort"));
 }
 
-TEST(NcclFailures, ALostPeerIsNccl) {
+TEST(NcclFailures, ALostPeerIsReportedWithNcclsText) {
   shim::clear();
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto c = nccl(world, store);
@@ -205,7 +205,7 @@ TEST(NcclFailures, AnOldLibraryIsRefusedBeforeAnythingStarts) {
   shim::clear();
 }
 
-TEST(NcclFailures, TwoRanksOfOneGpuAreNamed) {
+TEST(NcclFailures, TwoRanksOnOneGpuAreNamed) {
   shim::clear();
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     make_communicator(world, store, on_gpu(world.rank % 2));
@@ -214,8 +214,9 @@ TEST(NcclFailures, TwoRanksOfOneGpuAreNamed) {
               Each(AllOf(HasSubstr("ranks 0 and 2 are both on GPU-shim-0"), HasSubstr("native"))));
 }
 
-// As sharded gradients and values do it: a bucket's memory lives from its first use to its sum.
-TEST(NcclMemory, SteadyStepsAskForNoneAndFindTheirBuffersWhereTheyWere) {
+// Sharded gradients and values use memory like this: a bucket's memory lives from its first use to
+// its sum.
+TEST(NcclMemory, SteadyStepsAllocateNoneAndReuseTheirBuffers) {
   shim::clear();
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = nccl(world, store);
@@ -243,7 +244,7 @@ TEST(NcclMemory, SteadyStepsAskForNoneAndFindTheirBuffersWhereTheyWere) {
       c->host().barrier()->wait();
     }
   });
-  // A segment each, and nothing is unmapped before the device was waited for.
+  // Each rank has one segment, and memory is unmapped only after a wait for the device.
   const std::vector<std::string> calls = shim::memory_calls();
   EXPECT_EQ(std::ranges::count(calls, "memAlloc 8388608"), 2);
   EXPECT_EQ(std::ranges::count(calls, "memFree"), 2);
@@ -255,8 +256,9 @@ TEST(NcclMemory, SteadyStepsAskForNoneAndFindTheirBuffersWhereTheyWere) {
   }
 }
 
-// Values in host memory go beside NCCL, over the same ranks, also those of a group that was split.
-TEST(NcclHost, ValuesOfTheHostAreSummedAndEndWithTheGroup) {
+// Values in host memory are exchanged without NCCL, between the same ranks, including those of a
+// split group.
+TEST(NcclHost, HostValuesAreSummedAndEndWithTheGroup) {
   shim::clear();
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto c = nccl(world, store);
@@ -276,7 +278,7 @@ TEST(NcclHost, ValuesOfTheHostAreSummedAndEndWithTheGroup) {
   EXPECT_THAT(errors[2], HasSubstr("rank 1 aborted: enough"));
 }
 
-TEST(AutoBackend, IsNcclWhereEachRankHasAGpu) {
+TEST(AutoBackend, IsNcclIfEachRankHasAGpu) {
   shim::clear();
   const auto backend_of = [](int ranks, int gpus, const std::string& rules = {}) {
     std::string backend;
@@ -298,7 +300,7 @@ TEST(AutoBackend, IsNcclWhereEachRankHasAGpu) {
   shim::clear();
 }
 
-// The colors and keys of a split.
+// The color and key that a rank publishes for a split.
 TEST(NcclCards, ThatAreUnreadableNameTheirRank) {
   shim::clear();
   auto cards = shoal::test::hostile_cards();

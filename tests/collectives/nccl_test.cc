@@ -1,5 +1,5 @@
-// The nccl backend on one GPU, as a group of one rank: that calls reach NCCL and results come back.
-// Skips without a GPU. Several ranks need several GPUs.
+// The nccl backend on one GPU, as a group of one rank: calls reach NCCL and results come back.
+// Skips without a GPU. Tests of several ranks need several GPUs.
 #include <vector>
 
 #include "support/ranks.h"
@@ -32,7 +32,7 @@ class Nccl : public ::testing::Test {
     cuda().copy(send_.data(), values.data(), kCount * 4, stream_);
   }
   static DeviceBackend& cuda() { return device_backend(DeviceType::cuda); }
-  // The last element of the result; the next call starts from a cleared one.
+  // Returns the last element of the result and clears the buffer for the next call.
   float last() {
     std::vector<float> values(kCount);
     cuda().copy(values.data(), recv_.data(), kCount * 4, stream_);

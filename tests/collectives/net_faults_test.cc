@@ -1,5 +1,5 @@
-// Faults in the engine over an Endpoint, ranks as threads over the loopback; and what its control
-// connections tell of deaths.
+// Faults in the engine over an Endpoint, with ranks as threads over the loopback, and deaths that
+// its control connections report.
 #include <atomic>
 #include <csignal>
 #include <filesystem>
@@ -43,7 +43,7 @@ TEST(NetFaults, AMismatchIsNamedOnEveryRank) {
       sum(*c, values);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_THROW(c->barrier(), Error);  // the failure stays
+      EXPECT_THROW(c->barrier(), Error);  // later calls throw the same failure
       throw;
     }
   });
@@ -52,7 +52,7 @@ TEST(NetFaults, AMismatchIsNamedOnEveryRank) {
                              HasSubstr("called all_reduce of 100 f32, sum")));
 }
 
-TEST(NetFaults, EveryRankWritesItsGroupsDown) {
+TEST(NetFaults, EveryRankDumpsItsGroups) {
   const shoal::testing::TemporaryDirectory directory;
   const LoopbackRanks loopback(3);
   (void)shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
@@ -63,7 +63,7 @@ TEST(NetFaults, EveryRankWritesItsGroupsDown) {
     std::vector<float> values(5000);
     sum(*c, values);
     if (part->size() == 2) sum(*part, values);
-    if (world.rank == 1) {  // never calls what the others wait for
+    if (world.rank == 1) {  // never makes the call that the others wait for
       for (const char* other : {"given up/0", "given up/2"})
         store.get(other, Deadline::in_seconds(20));
       c->abort("the others gave up");
@@ -83,7 +83,7 @@ TEST(NetFaults, EveryRankWritesItsGroupsDown) {
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].group, "world");
   EXPECT_EQ(found[0].verdict, Verdict::desync);
-  EXPECT_EQ(found[0].sequence, 3U);  // after the split's own exchange
+  EXPECT_EQ(found[0].sequence, 3U);  // the split's own exchange came first
   EXPECT_THAT(found[0].culprits, ::testing::ElementsAre(1));
   EXPECT_THAT(found[0].summary,
               HasSubstr("all_reduce of 5000 f32, sum, which ranks 0, 2 wait for"));
@@ -91,7 +91,7 @@ TEST(NetFaults, EveryRankWritesItsGroupsDown) {
   EXPECT_EQ(found[1].verdict, Verdict::fine);
 }
 
-TEST(NetFaults, EveryRankWritesItsMessagesDown) {
+TEST(NetFaults, EveryRankDumpsItsMessages) {
   const shoal::testing::TemporaryDirectory directory;
   const LoopbackRanks loopback(2);
   (void)shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
@@ -139,7 +139,8 @@ TEST(NetFaults, AStalledRankIsNamedWithTheMessageThatIsMissing) {
 TEST(NetFaults, ASilentlyLostPeerIsNamedByTheDeadline) {
   const LoopbackRanks loopback(3);
   const transport::FaultOptions faults{1, 0, 0, 1};
-  // The lost one, whom nobody answers either, would say first what it misses.
+  // Rank 2 is lost to the others and gets no answer either, so without a longer deadline it might
+  // report first.
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto c =
         loopback.communicator(world, store, with_deadline(world.rank == 2 ? 3 : 1), &faults);
@@ -174,8 +175,8 @@ TEST(NetFaults, ALostConnectionFailsEveryOperationWithThePeersName) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
 }
 
-// What an endpoint sees out at its end costs a second where a peer is gone.
-TEST(NetFaults, OnlyAnEndpointThatNobodyWaitsForIsAbandoned) {
+// At its end an endpoint waits for outstanding messages. If a peer is gone, that costs a second.
+TEST(NetFaults, OnlyAnEndpointWithALostPeerIsAbandoned) {
   const LoopbackRanks lost(2), left(2);
   const transport::FaultOptions faults{1, 0, 0, 1};
   (void)shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
@@ -187,7 +188,7 @@ TEST(NetFaults, OnlyAnEndpointThatNobodyWaitsForIsAbandoned) {
     store.set("failed", "");
   });
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
-    // So long rank 1 waits for rank 0 at its end, in vain.
+    // Rank 1 waits this long for rank 0 at its end, in vain.
     auto c = left.communicator(world, store, with_deadline(world.rank == 1 ? 3 : 20), &faults);
     c->barrier()->wait();
     if (world.rank == 0) store.get("rank 1 has left", Deadline::in_seconds(20));
@@ -212,11 +213,11 @@ TEST(NetFaults, ARankThatLeavesIsNamed) {
   EXPECT_LT(seconds_since(start), 4);
 }
 
-// What rank 0 passes on, it passes on when it has no Communicator any more.
-TEST(NetFaults, AreHeardOfAfterRankZeroHasLeft) {
+// Rank 0 must forward news even after it has dropped its communicator.
+TEST(NetFaults, AreReportedAfterRankZeroHasLeft) {
   const LoopbackRanks loopback(3);
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
-    // So long rank 0 waits for the others at its end.
+    // Rank 0 waits this long for the others at its end.
     auto c = loopback.communicator(world, store, with_deadline(world.rank == 0 ? 2 : 30));
     auto rest = c->split(world.rank == 0 ? -1 : 0, world.rank);
     c.reset();
@@ -258,7 +259,7 @@ TEST(NetFaults, AbortEndsWaitsOnAllRanksAndSaysWhy) {
   for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 2 aborted: loss is NaN"));
 }
 
-TEST(NetFaults, AbortFromAnotherThreadEndsTheOwnWait) {
+TEST(NetFaults, AbortFromAnotherThreadEndsTheRanksOwnWait) {
   const LoopbackRanks loopback(2);
   const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(30));
@@ -289,7 +290,7 @@ TEST(NetFaults, AWorkOutlivesItsCommunicatorWithAnError) {
   });
 }
 
-// Counts how often it is looked after.
+// Counts calls to progress().
 class Watched final : public transport::Endpoint {
  public:
   Watched(std::unique_ptr<transport::Endpoint> inner, std::atomic<int>& looks)
@@ -327,8 +328,9 @@ class Watched final : public transport::Endpoint {
   std::atomic<int>& looks_;
 };
 
-// What it has sent may still be on the way, and with manual progress nobody else moves it.
-TEST(NetFaults, WhoIsDoneLooksAfterItsEndpointUntilTheOthersAre) {
+// Messages that it has sent may still be in flight. With manual progress only their sender moves
+// them.
+TEST(NetFaults, AFinishedRankDrivesItsEndpointUntilTheOthersFinish) {
   const LoopbackRanks loopback(2);
   std::atomic<int> looks{0};
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -340,22 +342,22 @@ TEST(NetFaults, WhoIsDoneLooksAfterItsEndpointUntilTheOthersAre) {
         std::make_unique<transport::ControlLinks>(world.rank, world.size, store, "links", deadline),
         world.local_size, with_deadline(20));
     c->barrier()->wait();
-    if (world.rank == 1) {  // until rank 0 has looked some more; no longer than it waits
+    if (world.rank == 1) {  // rank 0 must make progress until rank 1 leaves
       store.get("leaving", deadline);
       const int before = looks.load();
       const auto patience = Deadline::in_seconds(4);
       while (looks.load() < before + 10 && !patience.passed()) sleep_seconds(0.001);
       EXPECT_GE(looks.load(), before + 10);
     } else {
-      sleep_seconds(0.05);  // the progress thread sleeps now
+      sleep_seconds(0.05);  // by now the progress thread sleeps
       store.set("leaving", "");
     }
     c.reset();
   });
 }
 
-// Processes, so that one can be killed; nothing but control connections between them.
-TEST(ControlLinks, TellOfADeathAtOnce) {
+// Uses processes, so that one can be killed. Only control connections link them.
+TEST(ControlLinks, ReportADeathAtOnce) {
   shoal::test::ProcessRanks ranks(4, [](const World& world, Store& store) {
     const transport::ControlLinks links(world.rank, world.size, store, "c",
                                         Deadline::in_seconds(20));
@@ -369,14 +371,14 @@ TEST(ControlLinks, TellOfADeathAtOnce) {
   const auto killed = Clock::now();
   ranks.send_signal(2, SIGKILL);
   const auto outcomes = ranks.wait(10);
-  EXPECT_LT(seconds_since(killed), 5);  // 15 where a host is out of reach
+  EXPECT_LT(seconds_since(killed), 5);  // an unreachable host takes 15
   for (const int rank : {0, 1, 3})
     EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].error, HasSubstr("lost "));
   EXPECT_THAT(outcomes[1].error, HasSubstr("lost 2"));
 }
 
-// A stopped process is no dead one: its host answers for it, and it may come back.
-TEST(ControlLinks, TellAStoppedProcessFromADeadOne) {
+// A stopped process is not dead: its host answers for it, and it may resume.
+TEST(ControlLinks, DistinguishAStoppedProcessFromADeadOne) {
   shoal::test::ProcessRanks ranks(3, [](const World& world, Store& store) {
     const auto patience = Deadline::in_seconds(25);
     const double reach = 1.0;
@@ -390,7 +392,7 @@ TEST(ControlLinks, TellAStoppedProcessFromADeadOne) {
     if (world.rank == 2) {
       std::raise(SIGSTOP);
     } else {
-      // For longer than its host might be out of reach.
+      // Longer than the time after which a host counts as unreachable.
       while (silence() < 1.5 * reach && !patience.passed()) sleep_seconds(0.01);
       all_did("missed it", {0, 1});
       const int stopped = std::stoi(store.get("joined/2", patience));
@@ -404,7 +406,7 @@ TEST(ControlLinks, TellAStoppedProcessFromADeadOne) {
   for (const auto& outcome : ranks.wait(30)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-TEST(ControlLinks, NameTheRanksThatDidNotCome) {
+TEST(ControlLinks, NameTheMissingRanks) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     if (world.rank == 1) return;
     const transport::ControlLinks links(world.rank, world.size, store, "c",
@@ -415,7 +417,7 @@ TEST(ControlLinks, NameTheRanksThatDidNotCome) {
                 HasSubstr("rank(s) 1 did not join the group in time"));
 }
 
-// What rank 0 tells of itself reaches the others with other addresses.
+// Replaces the addresses in rank 0's card for the other ranks.
 class ReaddressedStore final : public ForwardingStore {
  public:
   ReaddressedStore(Store& store, std::string addresses)
@@ -423,7 +425,7 @@ class ReaddressedStore final : public ForwardingStore {
   std::string get(std::string_view key, Deadline deadline) override {
     const std::string value = ForwardingStore::get(key, deadline);
     if (!key.ends_with("/hub")) return value;
-    std::istringstream card(value);  // five lines of where rank 0 is
+    std::istringstream card(value);  // the card has five lines before the addresses
     std::string port, secret, skipped;
     for (int line = 0; line < 5; ++line) std::getline(card, skipped);
     card >> port >> secret;
@@ -455,8 +457,8 @@ TEST(ControlLinks, ReachRankZeroByItsNextAddress) {
   expect_to_hear_of_an_abort("255.255.255.255\n127.0.0.1");
 }
 
-// Its card is there, so it lives: soon an error on both sides, whatever the deadline.
-TEST(ControlLinks, NameTheAddressesAtWhichRankZeroIsOutOfReach) {
+// Rank 0's card exists, so rank 0 is alive. Both sides fail soon, whatever the deadline.
+TEST(ControlLinks, NameTheAddressesAtWhichRankZeroIsUnreachable) {
   const auto start = Clock::now();
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     ReaddressedStore readdressed(store, "255.255.255.255\n::ffff:255.255.255.255");
@@ -478,9 +480,9 @@ TEST(ControlLinks, ReachRankZeroOverIpv6) {
   expect_to_hear_of_an_abort("::1");
 }
 
-// Another machine that has one of rank 0's addresses takes the connection and says nothing to the
-// point; rank 0 itself is played.
-TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
+// Another machine with one of rank 0's addresses accepts the connection, but does not answer as
+// rank 0. The test itself acts as rank 0.
+TEST(ControlLinks, AbandonAListenerThatIsNotRankZero) {
   for (const bool speaks : {false, true})
     shoal::test::run_thread_ranks(2, [speaks](const World& world, Store& store) {
       const auto deadline = Deadline::in_seconds(30);
@@ -506,7 +508,7 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
       int port = 0;
       const transport::FileDescriptor stranger = listen_at(0x7f000002, port);
       const transport::FileDescriptor hub = listen_at(0x7f000003, port);
-      // Sends what `words` makes of the hello.
+      // Answers the hello with the result of `words`.
       const auto answer = [](const transport::FileDescriptor& at, const auto& words) {
         transport::control::Connection connection;
         connection.fd =
@@ -524,7 +526,7 @@ TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
       store.set("c/came/0", "1");
       using transport::control::Kind;
       using transport::control::Message;
-      // Rank 0 has the secret of its card and the job's token; here the token is none.
+      // Rank 0 has the secret in its card and the job's token, which is empty here.
       const auto challenge = [](const std::string& secret, const std::string& hello) {
         handshake::Server server(JobToken().with(secret), "control");
         return Message{Kind::hello, 0, server.challenge(hello), 0}.bytes();

@@ -1,5 +1,5 @@
-// The engine over an Endpoint: ranks as threads over the loopback, in order and shuffled, delayed
-// and cut to pieces.
+// The engine over an Endpoint, with ranks as threads over the loopback. Messages arrive in order,
+// or shuffled, delayed and split into pieces.
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -55,14 +55,14 @@ INSTANTIATE_TEST_SUITE_P(InOrder, NetResults,
 INSTANTIATE_TEST_SUITE_P(Shuffled, NetResults,
                          ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(true)));
 
-// True when it is spent with the last of the yields that every wait has, and not before.
+// True if patience is spent exactly at the last of the yields that every wait makes.
 bool spent_at_last(net::Patience& patience, Clock::time_point now) {
   for (int look = 0; look < net::Patience::kLateLooks; ++look)
     if (patience.spent(now)) return false;
   return patience.spent(now);
 }
 
-TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
+TEST(Patience, PollsLessWhenWaitsAreLongAndMoreWhenTheyAreShort) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
   net::Patience patience(microseconds(160));
@@ -74,16 +74,17 @@ TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
     patience.moved(start + microseconds(5000));
   }
   EXPECT_EQ(patience.look(), microseconds(5));
-  // Longer than it now looks, shorter than it might: looking would have paid.
+  // This wait is longer than the current polling time and shorter than the maximum, so polling
+  // longer would have paid.
   EXPECT_FALSE(patience.spent(start));
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(5)));
   patience.moved(start + microseconds(150));
   EXPECT_EQ(patience.look(), microseconds(10));
-  patience.moved(start + microseconds(9000));  // nobody had waited
+  patience.moved(start + microseconds(9000));  // no thread had waited
   EXPECT_EQ(patience.look(), microseconds(10));
 }
 
-TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
+TEST(Patience, SleepsForAWhileIfOtherThreadsNeedTheCore) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
   net::Patience patience(microseconds(160));
@@ -91,14 +92,14 @@ TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(100)));  // four yields took long
   patience.moved(start + microseconds(110));
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(1000)));
-  EXPECT_TRUE(patience.spent(start + microseconds(1001)));  // not once more for each sleep
+  EXPECT_TRUE(patience.spent(start + microseconds(1001)));  // no yields between sleeps
   patience.moved(start + microseconds(1100));
   EXPECT_FALSE(patience.spent(start + microseconds(30000)));
 }
 
-// A rank that waits too gives the core back at once; who computes does not, and every yield would
-// cost as much again.
-TEST(Patience, SleepsAtOnceWhereAYieldTookASliceOfTheScheduler) {
+// Another waiting rank returns the core at once. A computing thread does not, and each yield would
+// cost another time slice.
+TEST(Patience, SleepsAtOnceIfAYieldTookATimeSlice) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
   net::Patience patience(microseconds(160));
@@ -106,20 +107,20 @@ TEST(Patience, SleepsAtOnceWhereAYieldTookASliceOfTheScheduler) {
   EXPECT_FALSE(patience.spent(start + microseconds(200)));
   EXPECT_FALSE(patience.spent(start + microseconds(300)));
   EXPECT_TRUE(patience.spent(start + microseconds(3300)));
-  EXPECT_TRUE(patience.spent(start + microseconds(4300)));  // after a sleep of as long
+  EXPECT_TRUE(patience.spent(start + microseconds(4300)));  // after an equally long sleep
   patience.moved(start + microseconds(4400));
-  EXPECT_FALSE(patience.spent(start + microseconds(4500)));  // looking still comes first
+  EXPECT_FALSE(patience.spent(start + microseconds(4500)));  // polling still comes first
   EXPECT_TRUE(patience.spent(start + microseconds(4700)));
   patience.moved(start + microseconds(4800));
-  EXPECT_FALSE(patience.spent(start + microseconds(24000)));  // and it is over some time
+  EXPECT_FALSE(patience.spent(start + microseconds(24000)));  // and after some time this state ends
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(24200)));
 }
 
-TEST(Patience, IsNotLostForAFewYieldsThatTookLong) {
+TEST(Patience, SurvivesAFewSlowYields) {
   using std::chrono::microseconds;
   Clock::time_point now{std::chrono::hours(1)};
   net::Patience patience(microseconds(160));
-  for (int wait = 0; wait < 40; ++wait) {  // one yield of 16: an interrupt, the hypervisor
+  for (int wait = 0; wait < 40; ++wait) {  // one slow yield of 16: an interrupt, the hypervisor
     for (int look = 0; look < 16; ++look) {
       EXPECT_FALSE(patience.spent(now)) << "wait " << wait << ", look " << look;
       now += microseconds(look == 3 ? 30 : 1);
@@ -128,7 +129,7 @@ TEST(Patience, IsNotLostForAFewYieldsThatTookLong) {
   }
 }
 
-TEST(Net, WhatIsOnlyTestedHasTheDeadlineToo) {
+TEST(Net, AWorkThatIsOnlyTestedHasTheDeadlineToo) {
   const LoopbackRanks loopback(2);
   const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(1));
@@ -150,7 +151,7 @@ TEST(Net, WhatIsOnlyTestedHasTheDeadlineToo) {
               AllOf(HasSubstr("recv of 10 f32 from rank 1"), HasSubstr("did not finish within")));
 }
 
-// Each has a thread that waits, and both drive one engine.
+// Each group has a waiting thread, and both threads drive one engine.
 TEST(Net, TwoGroupsOfOneEngineMayBeWaitedForAtOnce) {
   const LoopbackRanks loopback(2);
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -218,7 +219,7 @@ TEST(Net, ManyOperationsOfManySizesAreInFlightAtOnce) {
   });
 }
 
-TEST(Net, CompletesWithoutAnybodyWaiting) {
+TEST(Net, CompletesWithoutAWaitingThread) {
   const LoopbackRanks loopback(2);
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(20));
@@ -240,19 +241,19 @@ TEST(Net, WaitingCostsNoCore) {
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(20));
     c->barrier()->wait();
-    const std::clock_t before = std::clock();  // of the process: all ranks
+    const std::clock_t before = std::clock();  // CPU time of the process, that is, of all ranks
     if (world.rank == 3) sleep_seconds(0.5);
     c->barrier()->wait();
     EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.25);
   });
 }
 
-TEST(Net, MessagesMeetInOrderWhateverElseRuns) {
+TEST(Net, MessagesMatchInOrderWhateverElseRuns) {
   const LoopbackRanks loopback(3, 256);
   const transport::FaultOptions shuffled{3, 0.5, 200, 2};
   shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(60), &shuffled);
-    constexpr std::size_t kMessages = 200;  // beyond the reach of a lane
+    constexpr std::size_t kMessages = 200;  // more than a lane's window
     const int right = (world.rank + 1) % 3, left = (world.rank + 2) % 3;
     std::vector<std::vector<std::int64_t>> out, in;
     std::vector<WorkPtr> works;
@@ -286,7 +287,7 @@ TEST(Net, SplitsAreIndependentAndNest) {
     EXPECT_EQ(none == nullptr, world.rank == 0);
     const auto pair = half->split(half->rank() == 2 ? 7 : 3, 0);
     EXPECT_EQ(pair->size(), half->rank() == 2 ? 1 : 2);
-    c.reset();  // the others live on
+    c.reset();  // the split groups remain
     std::int64_t a = 1 << world.rank, b = 1;
     auto first = half->all_reduce(&a, &a, 1, DType::i64, ReduceOp::sum);
     if (none) none->all_reduce(&b, &b, 1, DType::i64, ReduceOp::sum)->wait();
@@ -303,11 +304,11 @@ std::int64_t resident_bytes() {
   return resident * 4096;
 }
 
-// Numbers of operations and messages wrap; memory stays flat.
+// Numbers of operations and messages wrap around, and memory stays constant.
 TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int kOperations = 3000;
-  constexpr bool kMemoryTells = false;  // they keep what was freed, and find leaks themselves
+  constexpr bool kMemoryTells = false;  // sanitizers keep freed memory and find leaks themselves
 #else
   constexpr int kOperations = 30000;
   constexpr bool kMemoryTells = true;
@@ -322,7 +323,7 @@ TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
       std::fill(values.begin(), values.end(), world.rank + i);
       c->all_reduce(values.data(), values.data(), 8, DType::i32, ReduceOp::sum)->wait();
       ASSERT_EQ(values[7], 2 * i + 1);
-      // Nobody waits for anybody: only the reach keeps the receiver from drowning.
+      // Neither rank waits for the other. Only the window limits the sender.
       auto work = world.rank == 0 ? c->send(values.data(), 8, DType::i32, 1)
                                   : c->recv(values.data(), 8, DType::i32, 0);
       work->wait();
@@ -334,8 +335,8 @@ TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
   });
 }
 
-// Every 64th message is answered (net_group.cc), however small it is.
-TEST(Net, AFastSenderCannotBuryItsReceiver) {
+// Every 64th message is acknowledged (net_group.cc), however small it is.
+TEST(Net, AFastSenderCannotOverrunItsReceiver) {
   const LoopbackRanks loopback(2);
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(30));
@@ -343,7 +344,7 @@ TEST(Net, AFastSenderCannotBuryItsReceiver) {
     std::vector<WorkPtr> works;
     if (world.rank == 0) {
       for (std::int64_t& value : values) works.push_back(c->send(&value, 1, DType::i64, 1));
-      works.front()->wait();  // is on its way: what nobody answers waits for nobody
+      works.front()->wait();  // in flight: an unacknowledged send waits for no rank
       for (int i = 0; i < 100; ++i) EXPECT_FALSE(works.back()->test());
     }
     barrier(store, "sent", 2, Deadline::in_seconds(20));
@@ -353,7 +354,7 @@ TEST(Net, AFastSenderCannotBuryItsReceiver) {
   });
 }
 
-TEST(Net, AFastRootCannotBuryASlowRank) {
+TEST(Net, AFastRootCannotOverrunASlowRank) {
   const LoopbackRanks loopback(2);
   std::atomic<int> ahead{0};
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {

@@ -1,5 +1,5 @@
-// What the matrix does not see: groups, sub-groups, unequal counts that do not agree, arguments
-// that are refused. With the native backend; mpirun_test.cc repeats some under mpi.
+// Cases that the matrix does not cover: groups, sub-groups, unequal counts that disagree, and
+// refused arguments. With the native backend; mpirun_test.cc repeats some with mpi.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -56,7 +56,7 @@ bool noticed(const std::string& text) {
   });
 }
 
-TEST(Options, OfTheEnvironmentThatHaveNoEffectAreSaid) {
+TEST(Options, OfTheEnvironmentThatHaveNoEffectAreLogged) {
   const auto store = make_hash_store();
   CommunicatorOptions o;
   o.backend = "mpi";
@@ -67,7 +67,7 @@ TEST(Options, OfTheEnvironmentThatHaveNoEffectAreSaid) {
   EXPECT_TRUE(noticed("SHOAL_COLLECTIVES has no effect"));
 }
 
-TEST(SingleRank, RefusesWhatIsUnknownAndSaysWhatHasNoEffect) {
+TEST(SingleRank, RefusesUnknownOptionsAndLogsIneffectiveOnes) {
   const auto store = make_hash_store();
   const auto text_with = [&](const CommunicatorOptions& o) {
     return error_text([&] { make_communicator(shoal::test::local_world(0, 1), *store, o); });
@@ -87,7 +87,7 @@ TEST(SingleRank, RefusesWhatIsUnknownAndSaysWhatHasNoEffect) {
   EXPECT_TRUE(noticed("backend mpi: without effect, for one rank's"));
 }
 
-TEST(SingleRank, IsAbortedAsOthersAre) {
+TEST(SingleRank, AbortsLikeSeveralRanks) {
   const auto store = make_hash_store();
   const auto c = make_communicator(shoal::test::local_world(0, 1), *store, options());
   c->barrier()->wait();
@@ -114,7 +114,7 @@ TEST(UnequalCounts, ThatDifferAreNamedOnEveryRank) {
   EXPECT_THAT(errors[2], HasSubstr("rank 2 gives rank 1 a count of 0, rank 1 gives it 1"));
 }
 
-TEST(UnequalCounts, WhatIsSentMustBeWhatIsExpected) {
+TEST(UnequalCounts, SentAndExpectedCountsMustAgree) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
     Numbers sent{4, 4, 4}, expected{4, 4, 4};
@@ -122,14 +122,14 @@ TEST(UnequalCounts, WhatIsSentMustBeWhatIsExpected) {
     std::vector<float> send(13), recv(12);
     communicator->all_to_all_v(send.data(), sent, recv.data(), expected, DType::f32)->wait();
   });
-  // Rank 2 too, which has no part in it, before data moves.
+  // Rank 2, which exchanges nothing with the other two, fails as well before data moves.
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 sends 5 elements to rank 0, which expects 4")));
 }
 
-TEST(UnequalCounts, OneLargeAmongSmallOnesLeavesTheControlMessage) {
+TEST(UnequalCounts, OneLargePartAmongSmallOnesIsNotInlined) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
-    // Only rank 2 sends much: its peers must not take its data for inline.
+    // Only rank 2 sends much. Its peers must not expect its data inline.
     const auto count = [](int from, int to) { return from == 2 && to == 0 ? 50000 : 1; };
     Numbers sent, expected;
     for (int peer = 0; peer < 3; ++peer) {
@@ -149,7 +149,7 @@ TEST(UnequalCounts, OneLargeAmongSmallOnesLeavesTheControlMessage) {
   });
 }
 
-TEST(Groups, AreOverOnceACallInThemIsRefused) {
+TEST(Groups, EndWhenACallInThemIsRefused) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options(5));
     std::vector<float> values(10, 1.0f);
@@ -158,7 +158,8 @@ TEST(Groups, AreOverOnceACallInThemIsRefused) {
     c->all_reduce(values.data(), values.data(), 5, DType::f32, ReduceOp::sum);
     EXPECT_THAT(error_text([&] { c->broadcast(values.data(), 10, DType::f32, 2); }),
                 HasSubstr("root"));
-    // Not queued for an end_group() that does not come, and without what was called before.
+    // This call is not queued for an end_group() that never comes, and the group's earlier calls
+    // are dropped.
     c->all_reduce(values.data() + 5, values.data() + 5, 5, DType::f32, ReduceOp::sum)->wait();
     EXPECT_EQ(values[4], 1.0f);
     EXPECT_EQ(values[5], 2.0f);
@@ -192,12 +193,12 @@ TEST(Arguments, OfTheNewOperationsAreChecked) {
                 HasSubstr("to itself"));
     EXPECT_THAT(error_text([&] { c->recv(x.data(), 1, DType::f32, 5); }), HasSubstr("rank 5"));
     EXPECT_THAT(error_text([&] { c->end_group(); }), HasSubstr("without begin_group"));
-    c->barrier()->wait();  // nothing above counted as a call
+    c->barrier()->wait();  // none of the refused calls counted
   });
 }
 
-// 3 * 21845 is 65535, beyond f16's 65504: only the mean fits.
-TEST(Averages, OfSixteenBitFloatsDoNotOverflowOnTheWay) {
+// 3 * 21845 is 65535, beyond f16's 65504. Only the mean fits.
+TEST(Averages, OfSixteenBitFloatsDoNotOverflowMidway) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
     for (const std::int64_t count : {5, 9000}) {
@@ -208,7 +209,7 @@ TEST(Averages, OfSixteenBitFloatsDoNotOverflowOnTheWay) {
   });
 }
 
-TEST(Groups, NothingMovesBeforeTheEndAndOneWorkIsForAll) {
+TEST(Groups, NothingMovesBeforeTheEndAndOneWorkCoversAllCalls) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
     std::vector<float> a(10, 1.0f), b(20000, 2.0f), gathered(6);
@@ -257,7 +258,7 @@ TEST(Groups, SmallAllReducesOfOneKindBecomeOne) {
   });
 }
 
-// Factors belong to a call, and to a rank: such sums are not made one.
+// Each factor belongs to one call and one rank, so such sums are not fused.
 TEST(Groups, PremultipliedSumsKeepTheirFactors) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
@@ -273,7 +274,7 @@ TEST(Groups, PremultipliedSumsKeepTheirFactors) {
   });
 }
 
-TEST(Groups, OtherPartsOfTheSameSumAreAMismatch) {
+TEST(Groups, DifferentPartsOfTheSameFusedSumAreAMismatch) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
     std::vector<float> a(5), b(3);
@@ -287,7 +288,7 @@ TEST(Groups, OtherPartsOfTheSameSumAreAMismatch) {
   EXPECT_THAT(errors, Each(HasSubstr("all_reduce of 8 f32, sum, fused of other calls of a group")));
 }
 
-TEST(Groups, AFusedCallIsNotASingleOneOfTheSameLength) {
+TEST(Groups, AFusedCallMismatchesASingleOneOfTheSameLength) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
     std::vector<float> a(8);
@@ -308,7 +309,7 @@ TEST(Groups, AFusedCallIsNotASingleOneOfTheSameLength) {
 TEST(Split, MakesGroupsOrderedByKeyThatOutliveTheirParent) {
   shoal::test::run_thread_ranks(5, [](const World& world, Store& store) {
     auto parent = make_communicator(world, store, options());
-    // Even and odd ranks, each in reverse order; rank 4 is nobody's.
+    // Even and odd ranks, each in reverse order. Rank 4 is in no group.
     const auto part = parent->split(world.rank == 4 ? -1 : world.rank % 2, -world.rank);
     const auto again = parent->split(0, 0);
     parent.reset();
@@ -332,7 +333,7 @@ TEST(Split, MakesGroupsOrderedByKeyThatOutliveTheirParent) {
   });
 }
 
-TEST(Split, NamesRanksOfThePartAsTheJobNumbersThem) {
+TEST(Split, NamesRanksByTheirNumbersInTheJob) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto part =
         make_communicator(world, store, options())->split(world.rank == 0 ? -1 : 0, 0);
@@ -364,7 +365,7 @@ TEST(Split, NamesTheRankThatDoesNotCallIt) {
   EXPECT_EQ(errors[2].find("split"), std::string::npos);
 }
 
-TEST(Split, NamesARankThatCallsSomethingElse) {
+TEST(Split, NamesARankThatMakesAnotherCall) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
     if (world.rank == 0)
@@ -375,11 +376,11 @@ TEST(Split, NamesARankThatCallsSomethingElse) {
   EXPECT_THAT(errors[0], HasSubstr("rank 0 called split, rank 1 called barrier"));
 }
 
-TEST(Options, WithoutADeadlineTheEnvironmentsHolds) {
+TEST(Options, WithoutADeadlineUseTheEnvironments) {
   ASSERT_EQ(::setenv("SHOAL_DEADLINE_S", "1.5", 1), 0);
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, {});
-    if (world.rank == 1) {  // long after that deadline, long before the usual one
+    if (world.rank == 1) {  // long after that deadline, and long before the default one
       store.get("given up", Deadline::in_seconds(60));
       return;
     }

@@ -62,12 +62,12 @@ class Generator {
     return number;
   }
 
-  // Fills the row from `axis` on, the values that cover most first; goes back where none fits.
+  // Fills the row from `axis` on, preferring values that cover most pairs. Backtracks if none fits.
   bool complete(Row& row, std::size_t axis, int turn) const {
     if (axis == row.size()) return true;
     if (row[axis] >= 0) return complete(row, axis + 1, turn);
     const int a = static_cast<int>(axis);
-    std::set<std::pair<int, int>> candidates;  // by pairs covered, then by turns
+    std::set<std::pair<int, int>> candidates;  // ordered by covered pairs, then by turns
     for (int k = 0; k < size(a); ++k) {
       const int value = (turn + k) % size(a);
       if (fits(row, {a, value})) candidates.insert({-newly_covered(row, {a, value}), k});
@@ -88,7 +88,7 @@ class Generator {
 
   const std::vector<int>& sizes_;
   const Allowed& allowed_;
-  std::set<Pair> open_;  // allowed pairs that no row has yet
+  std::set<Pair> open_;  // allowed pairs that no row covers yet
 };
 
 }  // namespace

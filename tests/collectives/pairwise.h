@@ -1,5 +1,5 @@
-// Covering arrays: few rows in which every allowed pair of values of two axes comes up together
-// (Cohen, Dalal, Fredman and Patton, "The AETG System", 1997), made deterministically.
+// Covering arrays: few rows in which every allowed pair of values of two axes occurs together
+// (Cohen, Dalal, Fredman and Patton, "The AETG System", 1997). The result is deterministic.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@ namespace shoal::collectives::test {
 
 using Row = std::vector<int>;  // an index into each axis
 
-// `sizes`: how many values each axis has. `allowed(a, i, b, j)`, a < b: value i of axis a may stand
-// beside value j of axis b. `variant`: another covering of the same pairs. Throws invalid_argument
-// when some pair is allowed but fits no row.
+// `sizes`: the number of values of each axis. `allowed(a, i, b, j)`, with a < b: whether value i of
+// axis a may occur with value j of axis b. `variant`: selects another covering of the same pairs.
+// Throws invalid_argument if an allowed pair fits no row.
 std::vector<Row> pairwise_rows(const std::vector<int>& sizes,
                                const std::function<bool(int a, int i, int b, int j)>& allowed,
                                int variant = 0);

@@ -1,5 +1,5 @@
-// Errors name ranks as the job numbers them, whichever part of it (a pipeline's, a host's) met
-// them, and a recv as one, although it is compared as its sender's send.
+// Errors name ranks by their numbers in the job, whichever split group (a pipeline's, a host's) met
+// them. They name a recv as a recv, although it is compared as its sender's send.
 #include <csignal>
 
 #include "loopback_ranks.h"
@@ -23,19 +23,19 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// All ranks but 0.
+// A group of all ranks but 0.
 std::unique_ptr<Communicator> part_of(Communicator& whole) {
   return whole.split(whole.rank() == 0 ? -1 : 0, 0);
 }
 
-// Ranks 1 and 2 of the job, which are 0 and 1 of the part, disagree about a message.
+// Ranks 1 and 2 of the job, which are 0 and 1 of the group, disagree about a message.
 void disagree(Communicator& whole, std::int64_t sent, std::int64_t expected) {
   const auto part = part_of(whole);
   if (!part) return;
   std::vector<float> x(static_cast<std::size_t>(std::max(sent, expected)));
   if (whole.rank() == 1) {
     part->send(x.data(), sent, DType::f32, 1)->wait();
-    part->barrier()->wait();  // a small message is on its way at once
+    part->barrier()->wait();  // a small message leaves at once
   } else {
     part->recv(x.data(), expected, DType::f32, 0)->wait();
   }
@@ -46,7 +46,7 @@ auto names_the_two(std::int64_t sent, std::int64_t expected) {
                HasSubstr(fmt::format("rank 2 called recv of {} f32 from rank 1", expected)));
 }
 
-TEST(PartNames, OfMismatchedMessagesInSharedMemory) {
+TEST(PartNames, AreTheJobsForMismatchesInSharedMemory) {
   for (const std::int64_t count : {5, 50000}) {
     const auto errors =
         shoal::test::thread_rank_errors(3, [count](const World& world, Store& store) {
@@ -58,7 +58,7 @@ TEST(PartNames, OfMismatchedMessagesInSharedMemory) {
   }
 }
 
-TEST(PartNames, OfMismatchedMessagesOverAnEndpoint) {
+TEST(PartNames, AreTheJobsForMismatchesOverAnEndpoint) {
   for (const std::int64_t count : {5, 50000}) {
     const LoopbackRanks loopback(3);
     const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
@@ -70,7 +70,7 @@ TEST(PartNames, OfMismatchedMessagesOverAnEndpoint) {
   }
 }
 
-TEST(PartNames, OfMismatchedMessagesOverTcp) {
+TEST(PartNames, AreTheJobsForMismatchesOverTcp) {
   if (fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   for (const std::int64_t count : {5, 50000}) {
     ProcessRanks ranks(3, [count](const World& world, Store& store) {
@@ -84,7 +84,7 @@ TEST(PartNames, OfMismatchedMessagesOverTcp) {
   }
 }
 
-TEST(PartNames, OfAMessageThatDoesNotComeOverAnEndpoint) {
+TEST(PartNames, AreTheJobsForAMissingMessageOverAnEndpoint) {
   const LoopbackRanks loopback(3);
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto part = part_of(*loopback.communicator(world, store, with_deadline(0.5)));
@@ -100,7 +100,7 @@ TEST(PartNames, OfAMessageThatDoesNotComeOverAnEndpoint) {
   EXPECT_THAT(errors[2], HasSubstr("recv of 4 f32 from rank 1 (#0) did not finish"));
 }
 
-TEST(PartNames, OfARankThatIsKilledInAMessage) {
+TEST(PartNames, AreTheJobsForARankKilledDuringAMessage) {
   ProcessRanks ranks(3, [](const World& world, Store& store) {
     const auto part = part_of(*make_communicator(world, store, with_deadline(60)));
     ProcessRanks::say_ready(store);
@@ -114,12 +114,12 @@ TEST(PartNames, OfARankThatIsKilledInAMessage) {
                                              HasSubstr("recv of 4 f32 from rank 1")));
 }
 
-// What a Group says itself: while it forms, and where it copies between processes.
-TEST(PartNames, OfAGroup) {
+// Errors that a Group itself reports: while it forms, and where it copies between processes.
+TEST(PartNames, AreTheJobsForErrorsOfAGroup) {
   const auto store = make_hash_store();
   try {
     const native::Group group(0, 2, *store, "forming", Deadline::in_seconds(0.2), {5, 7});
-    ADD_FAILURE() << "formed";
+    ADD_FAILURE() << "the group formed without rank 7";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank(s) 7 did not join the group"));
     EXPECT_EQ(error.rank(), 5);
@@ -132,7 +132,7 @@ TEST(PartNames, OfAGroup) {
       std::uint64_t found = 0;
       try {
         group.read_memory(1, 8, &found, sizeof found);
-        ADD_FAILURE() << "read";
+        ADD_FAILURE() << "memory of a missing address was read";
       } catch (const Error& error) {
         EXPECT_THAT(error.what(), HasSubstr("cannot reach the memory of rank 7"));
         EXPECT_EQ(error.rank(), 5);
@@ -144,8 +144,9 @@ TEST(PartNames, OfAGroup) {
   });
 }
 
-// The part's hosts hold ranks 1 and 2, 3 and 4 of the job: steps inside a host fail first.
-TEST(PartNames, OfALevelledOperation) {
+// The group's hosts hold ranks 1 and 2, and ranks 3 and 4 of the job. Steps inside a host fail
+// first.
+TEST(PartNames, AreTheJobsForOperationsByLevels) {
   const LoopbackRanks loopback(5);
   const auto errors = shoal::test::thread_rank_errors(5, [&](const World& world, Store& store) {
     const auto c =
@@ -163,14 +164,14 @@ TEST(PartNames, OfALevelledOperation) {
                       HasSubstr(fmt::format("[rank {}, peer 4", rank))));
 }
 
-TEST(PartNames, OfARankAlone) {
+TEST(PartNames, AreTheJobsForAGroupOfOneRank) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(20));
     const auto alone = c->split(world.rank, 0);
     alone->abort("enough");
     try {
       alone->barrier();
-      ADD_FAILURE() << "not aborted";
+      ADD_FAILURE() << "the call was not aborted";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} aborted: enough", world.rank)));
     }

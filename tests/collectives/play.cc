@@ -27,7 +27,7 @@ float as_float(Element element) {
 }
 Element as_element(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-// What follows another by `after`, as bits.
+// For each instruction, the earlier ones it is ordered after by `after`, as bits.
 class Order {
  public:
   explicit Order(const algorithm::Program& program, int rank)
@@ -64,7 +64,7 @@ class Memory {
     spaces_[2].assign(partial_.size(), 0);
   }
 
-  // Input and output are one memory: 0; scratch 1; partial 2.
+  // Memory spaces: input and output share 0, scratch is 1, partial is 2.
   static std::size_t space_of(algorithm::Space space) {
     return space == algorithm::Space::scratch ? 1 : space == algorithm::Space::partial ? 2 : 0;
   }
@@ -106,7 +106,7 @@ class Memory {
   PlayedRank& rank_;
   int number_;
   std::vector<Element> scratch_, partial_;
-  std::array<std::vector<char>, 3> spaces_;  // written
+  std::array<std::vector<char>, 3> spaces_;  // which elements have been written
 };
 
 bool touches_nothing(const algorithm::Instruction& instruction, const Memory& memory) {
@@ -155,7 +155,7 @@ void check_races(const algorithm::Program& program, const Memory& memory, int ra
     for (const algorithm::Piece& source : instruction.sources)
       if (instruction.in_tree && source.space == algorithm::Space::partial)
         wrong("rank {}: instruction {} sums a partial by the tree", rank, i);
-    for (const algorithm::Piece& source : instruction.sources) {  // the same, or apart
+    for (const algorithm::Piece& source : instruction.sources) {  // identical or disjoint
       const std::int64_t a = memory.place(source), b = memory.place(instruction.target);
       if (Memory::space_of(source.space) == Memory::space_of(instruction.target.space) && a != b &&
           a < b + source.count && b < a + source.count)
@@ -240,7 +240,7 @@ class Player {
 
  private:
   struct State {
-    std::vector<int> waits;  // for so many
+    std::vector<int> waits;  // number of instructions it still waits for
     std::vector<std::vector<std::size_t>> followers;
     std::vector<int> level;
   };
@@ -287,7 +287,7 @@ class Player {
     }
   }
 
-  // One of the ready instructions takes place, or waits for its other side.
+  // Executes one ready instruction, or parks it until its peer's side is ready.
   void step() {
     std::size_t chosen = 0;
     if (shuffled_) chosen = random_() % ready_.size();

@@ -1,4 +1,4 @@
-// The player itself: each promise of a program broken once.
+// Tests the simulator: each test breaks one guarantee of a program.
 #include "play.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class Broken : public testing::Test {
   std::vector<PlayedRank> ranks_;
 };
 
-TEST_F(Broken, NothingYet) { EXPECT_EQ(problem(), ""); }
+TEST_F(Broken, NothingIsReportedForACorrectProgram) { EXPECT_EQ(problem(), ""); }
 TEST_F(Broken, RaceIsFound) {
   find(0, algorithm::Verb::reduce).after.clear();
   EXPECT_EQ(problem(), "rank 0: instructions 1 and 2 race for elements from 0");
@@ -46,7 +46,7 @@ TEST_F(Broken, RaceIsFound) {
 TEST_F(Broken, RaceInPlaceIsFound) {
   ranks_[0].output_at = 0;
   EXPECT_EQ(problem(), "");
-  // Receives the result over what it still sends.
+  // Receives the result into elements that it still has to send.
   for (auto& instruction : ranks_[0].program.instructions)
     if (instruction.target.space == algorithm::Space::output &&
         instruction.verb == algorithm::Verb::receive)
@@ -79,7 +79,7 @@ TEST_F(Broken, UnwrittenElementIsFound) {
 TEST_F(Broken, DeadlockIsFound) {
   for (std::size_t rank : {0U, 1U}) {
     auto& all = ranks_[rank].program.instructions;
-    std::swap(all[0], all[1]);  // receives first, and sends only then
+    std::swap(all[0], all[1]);  // both receive before they send
     all[1].after = {0};
     all[2].after = {0, 1};
   }

@@ -15,7 +15,7 @@ std::int64_t input(int rank, std::int64_t index, ReduceOp op) {
   return mixed % 7 + (op == ReduceOp::min || op == ReduceOp::max ? 0 : index % 3);
 }
 
-// At most 8 * (1 + 2 + 3) * 3 over nine ranks: exact in bf16.
+// At most 8 * (1 + 2 + 3) * 3 over nine ranks, which is exact in bf16.
 std::int64_t factor(int rank, ReduceOp op) {
   return op == ReduceOp::premultiplied_sum ? 1 + rank % 3 : 1;
 }
@@ -37,7 +37,7 @@ double expected(int size, std::int64_t index, ReduceOp op) {
   return op == ReduceOp::avg ? exact / size : exact;
 }
 
-// avg divides after the sum; everything else is exact.
+// avg divides after the sum; all other results are exact.
 double tolerance(const Case& c) {
   if (c.op != ReduceOp::avg || !reduces(c.operation)) return 0;
   if (c.dtype == DType::bf16) return 0x1p-8;
@@ -90,7 +90,7 @@ double get(const std::byte* from, DType dtype) {
   });
 }
 
-// `count` elements between two guards. Of device memory the test writes and reads a mirror.
+// `count` elements between two guards. For device memory the test accesses a mirror.
 class Elements {
  public:
   Elements(Communicator& communicator, const Case& c, std::int64_t count)
@@ -110,7 +110,7 @@ class Elements {
   }
   void upload() { copy(buffer_.data(), mirror_.data()); }
   void download() { copy(mirror_.data(), buffer_.data()); }
-  // Where the communicator finds element `index`.
+  // The address of element `index` that the communicator gets.
   std::byte* place(std::int64_t index) const {
     return static_cast<std::byte*>(buffer_.data()) + begin_ + index * element_;
   }
@@ -162,29 +162,29 @@ class Elements {
   Buffer buffer_;
 };
 
-// Counts of a _v operation: unequal, some 0, the largest is c.count.
+// Counts of a _v operation: unequal, some of them 0. The largest is c.count.
 std::int64_t count_of(const Case& c, int number) {
   if (number % 5 == 3) return 0;
   return c.count - number % 3 * (c.count / 4);
 }
 
-// What rank a sends to b in an all_to_all_v.
+// The number that determines the count from rank a to rank b in all_to_all_v.
 int pair_number(int a, int b) { return 2 * a + b; }
 
-// A part of a rank's send or recv buffer: `count` elements from `begin`, which are elements
-// [source_begin, ...) of rank `source`'s input; source -1: of the reduction of all.
+// A range of a rank's send or recv buffer: `count` elements from `begin`. They equal the elements
+// from source_begin on of rank `source`'s input, or of the reduction over all ranks if source is
+// -1.
 struct Part {
   std::int64_t begin, count;
   int source;
   std::int64_t source_begin;
 };
 
-// The operation as seen by one rank, said independently of the library's own arithmetic.
+// The operation as one rank sees it, defined without the library's own arithmetic.
 struct Model {
   std::int64_t send = 0, recv = 0;  // elements
-  std::vector<Part> results;        // of recv
-  std::int64_t in_place_at = 0;     // all_gather-like: send is there in recv; scatter-like: the
-                                    // other way round
+  std::vector<Part> results;        // the content of recv
+  std::int64_t in_place_at = 0;     // where the smaller buffer lies in the larger one
 };
 
 std::int64_t sum_of_counts(const Case& c, int ranks) {
@@ -273,7 +273,7 @@ Model model_of(const Case& c, int rank, int size) {
   return m;
 }
 
-// The recv buffer is part of the send buffer.
+// True if the recv buffer is part of the send buffer.
 bool scatters(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::reduce_scatter_v ||
          operation == Operation::scatter;
@@ -328,7 +328,7 @@ WorkPtr call(Communicator& communicator, const Case& c, const void* send, void* 
   }
 }
 
-// 1 where the ranks' results differ.
+// Returns 1 if the ranks' results differ.
 std::int64_t differing(Communicator& communicator, std::int64_t fingerprint) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(communicator.size()));
   communicator.host().all_gather(&fingerprint, all.data(), 1, DType::i64)->wait();
@@ -364,7 +364,7 @@ std::int64_t wrong_in(Communicator& communicator, const Case& c) {
   const bool rooted = c.operation == Operation::reduce || c.operation == Operation::gather ||
                       c.operation == Operation::scatter;
   const bool in_place = c.in_place && (!rooted || rank == c.root);
-  // In place the one buffer is the larger of the two.
+  // In place, the only buffer is the larger of the two.
   Elements send(communicator, c, in_place && !inside_send ? 0 : m.send);
   Elements recv(communicator, c, in_place && inside_send ? 0 : m.recv);
   const std::int64_t send_at = in_place && !inside_send ? m.in_place_at : 0;

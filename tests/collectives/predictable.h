@@ -1,5 +1,5 @@
-// Operations whose results are known exactly in every dtype, whatever the order of the additions
-// (the idea of nccl-tests' verifiable): small whole numbers.
+// Operations on small integers, whose results are exact in every dtype and for every order of
+// additions (the idea of nccl-tests' verifiable).
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@ namespace shoal::collectives::test {
 enum class Memory { plain, symmetric, mixed };  // mixed: symmetric on even ranks only
 
 struct Case {
-  Operation operation = Operation::all_reduce;  // send: every rank to its right and from its left
+  Operation operation = Operation::all_reduce;  // send: to the right, from the left
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  std::int64_t count = 0;  // of _v operations: the largest of the counts
+  std::int64_t count = 0;  // of _v operations: the largest count
   bool in_place = false;
   int misalignment = 0;  // bytes
   Memory memory = Memory::plain;
   int root = 0;
 };
 std::string describe(const Case& c);
-// False where the operation has no such form: avg of integers, all_to_all in place ...
+// False for combinations that do not exist, such as avg of integers or all_to_all in place.
 bool is_possible(const Case& c);
 
 inline constexpr Operation kOperations[] = {
@@ -34,22 +34,22 @@ inline constexpr Operation kOperations[] = {
     Operation::all_gather_v, Operation::all_to_all_v,   Operation::send};
 inline constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
                                     DType::i64, DType::i32,  DType::u8,  DType::i8};
-inline constexpr auto kOps = [] {  // every one in the table
+inline constexpr auto kOps = [] {  // all reductions of the table
   std::array<ReduceOp, kReduceTraits.size()> all{};
   for (std::size_t op = 0; op < all.size(); ++op) all[op] = static_cast<ReduceOp>(op);
   return all;
 }();
 
-// Runs one operation and counts wrong elements: of the result, of a send buffer that should have
-// stayed as it was, and of the guard bytes around both. Where every rank has the same result, one
-// more is counted if it is not the same to the bit. A rank must call it in step with the others.
+// Runs one operation and counts wrong elements in the result, in a send buffer that must stay
+// unchanged, and in the guard bytes around both. If all ranks must have the same result, a
+// difference in bits adds one. All ranks must call it in step.
 std::int64_t wrong_in(Communicator& communicator, const Case& c);
 
-// A line, or none where nothing is wrong.
+// Returns a line that describes the error, or an empty string.
 std::string check(Communicator& communicator, const Case& c);
 
-// Every operation with every dtype and reduction over `counts`, the rest by turns; one line for
-// each wrong case.
+// Runs every operation with every dtype and reduction over `counts`, and varies the rest in turn.
+// Returns one line for each wrong case.
 std::vector<std::string> check_everything(Communicator& communicator,
                                           const std::vector<std::int64_t>& counts);
 

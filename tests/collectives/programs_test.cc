@@ -1,4 +1,4 @@
-// Every generator, played for 1 to 17 ranks.
+// Simulates every program generator for 1 to 17 ranks.
 #include "shoal/collectives/algorithm/programs.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Game {
   Algorithm algorithm = Algorithm::direct;
   int size = 1, root = 0;
   std::int64_t count = 0;
-  bool uneven = false;  // parts of unlike lengths, some empty
+  bool uneven = false;  // parts of different lengths, some empty
   algorithm::Slicing slicing = {};
   Arithmetic arithmetic = Arithmetic::integers;
   enum class InPlace { no, yes, some };
@@ -56,7 +56,7 @@ Element input_of(Arithmetic arithmetic, int rank, std::int64_t i) {
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
   bits ^= bits >> 31;
   if (arithmetic == Arithmetic::integers || arithmetic == Arithmetic::expression) return bits;
-  // Exponents that differ, so that every order and rounding shows.
+  // Varying exponents make every order and rounding visible.
   const auto value =
       std::ldexp(static_cast<float>(bits % 4096) - 2048.0f, static_cast<int>(bits >> 60) - 8);
   return narrow(arithmetic, std::bit_cast<std::uint32_t>(value));
@@ -71,7 +71,7 @@ std::vector<std::int64_t> counts_of(const Game& game) {
   return counts;
 }
 
-// What all_to_all's rank `from` sends to `to`.
+// The number of elements that rank `from` sends to `to` in all_to_all.
 std::int64_t exchanged(const Game& game, int from, int to) {
   return game.uneven ? (from * 3 + to * 5 + game.count) % 7 : game.count;
 }
@@ -277,7 +277,7 @@ bool reduces(Kind kind) {
 
 class Programs : public testing::TestWithParam<Pair> {
  protected:
-  // All shapes of one number of ranks.
+  // Visits all shapes for one number of ranks.
   static void for_each_shape(Pair pair, int size, const std::function<void(Game)>& visit) {
     for (const std::int64_t count : {0, 1, size - 1, 37, 211})
       for (const algorithm::Slicing slicing :
@@ -286,7 +286,7 @@ class Programs : public testing::TestWithParam<Pair> {
         for (const bool uneven : {false, true})
           for (const int root : std::set<int>{0, size / 2, size - 1}) {
             if ((uneven && !has_parts(pair.kind)) || (root > 0 && !has_root(pair.kind))) continue;
-            if (has_parts(pair.kind) && slicing.granule > 1) continue;    // parts are given
+            if (has_parts(pair.kind) && slicing.granule > 1) continue;    // the parts decide
             if (count > 100 && slicing.slice == 5 && size > 6) continue;  // thousands of messages
             if (count > 100 && has_parts(pair.kind) && size % 4 == 3) continue;
             visit({pair.kind, pair.algorithm, size, root, count, uneven, slicing});
@@ -297,11 +297,11 @@ class Programs : public testing::TestWithParam<Pair> {
 class Reductions : public Programs {};
 class Rootless : public Programs {};
 
-TEST_P(Programs, GiveEveryRankTheExactResultInWhateverOrderThingsHappen) {
+TEST_P(Programs, GiveEveryRankTheExactResultInAnyOrderOfEvents) {
   std::uint64_t turn = 0;
   for (int size = 1; size <= 17; ++size)
     for_each_shape(GetParam(), size, [&](Game game) {
-      // The three ways to be in place and the four orders go round.
+      // Cycle through the three ways to be in place and the four orders.
       game.in_place = static_cast<Game::InPlace>(turn % 3);
       game.order = {turn % 4 < 2 ? 0 : turn + 1, turn % 2 == 0};
       ++turn;
@@ -316,7 +316,7 @@ TEST_P(Programs, GiveEveryRankTheExactResultInWhateverOrderThingsHappen) {
     });
 }
 
-TEST_P(Reductions, GiveAllRanksTheSameBitsWhateverTheOrder) {
+TEST_P(Reductions, GiveAllRanksTheSameBitsInAnyOrder) {
   for (const Arithmetic arithmetic : {Arithmetic::f32, Arithmetic::bf16, Arithmetic::expression})
     for (int size = 2; size <= 17; ++size) {
       Game game{GetParam().kind, GetParam().algorithm, size, size / 3, 67, false, {8, 1},
@@ -334,7 +334,7 @@ TEST_P(Reductions, GiveAllRanksTheSameBitsWhateverTheOrder) {
     }
 }
 
-TEST_P(Reductions, SumByTheCanonicalTreeWhereTheySaySo) {
+TEST_P(Reductions, SumByTheCanonicalTreeIfTheyClaimIt) {
   for (int size = 1; size <= 17; ++size)
     for (const int root : std::set<int>{0, size - 1}) {
       if (root > 0 && !has_root(GetParam().kind)) continue;
@@ -355,13 +355,13 @@ TEST_P(Reductions, SumByTheCanonicalTreeWhereTheySaySo) {
         }
       }
       const bool says = algorithm::programs::sums_canonically(game.algorithm, size, root);
-      // Between two ranks some others do by chance.
+      // With two or three ranks, others match it by chance.
       EXPECT_TRUE(says ? canonical : !canonical || size <= 3) << game.text();
     }
 }
 
 TEST_P(Reductions, RoundSixteenBitSumsOnce) {
-  // 1 + 17 × 2^-9: lost one by one in bf16, kept in f32.
+  // 1 + 17 × 2^-9: one by one, the small terms vanish in bf16 but not in f32.
   for (int size = 2; size <= 17; ++size) {
     std::vector<PlayedRank> ranks;
     const Game game{GetParam().kind, GetParam().algorithm, size, 0, 33, false,
@@ -383,7 +383,7 @@ TEST_P(Reductions, RoundSixteenBitSumsOnce) {
   }
 }
 
-TEST_P(Rootless, StartWithPeersThatDiffer) {
+TEST_P(Rootless, StartWithDifferentPeers) {
   const bool by_pairs = GetParam().algorithm == Algorithm::halving_doubling ||
                         GetParam().algorithm == Algorithm::recursive_doubling;
   for (int size = 2; size <= 17; ++size) {
@@ -426,13 +426,13 @@ int log2_up(int n) {
   return steps;
 }
 
-TEST(ProgramCosts, BytesAndStepsAreThoseOfTheDocumentation) {
+TEST(ProgramCosts, BytesAndStepsMatchTheDocumentation) {
   for (int n = 2; n <= 17; ++n) {
-    const std::int64_t s = 240 * n;  // divides by every number of shards but those of powers of two
+    const std::int64_t s = 240 * n;  // divisible by every number of shards except powers of two
     const auto played = [&](Kind kind, Algorithm algorithm, std::int64_t count) {
       return play_game({kind, algorithm, n, 0, count, false, {0, 1}});
     };
-    // A chain may be shorter where ranks are missing from the last step.
+    // A chain may be shorter if ranks are missing from the last step.
     const auto expect_steps = [&](int steps, int bound) {
       EXPECT_LE(steps, bound) << n;
       if (std::has_single_bit(static_cast<unsigned>(n))) {
@@ -502,9 +502,9 @@ TEST(ProgramCosts, ScratchOfSlicedAlgorithmsDoesNotGrowWithTheData) {
   }
 }
 
-TEST(Barrier, EverybodyHasHeardOfEverybody) {
+TEST(Barrier, EveryRankLearnsOfEveryOther) {
   for (int n = 1; n <= 17; ++n) {
-    // Everybody's first word is a signal: play the spread of knowledge along `after`.
+    // Each rank's first message is a signal. Simulate how knowledge spreads along `after`.
     std::vector<PlayedRank> ranks(static_cast<std::size_t>(n));
     std::vector<algorithm::Program> all;
     for (int rank = 0; rank < n; ++rank) {
@@ -526,14 +526,14 @@ TEST(Barrier, EverybodyHasHeardOfEverybody) {
       EXPECT_EQ(known[static_cast<std::size_t>(rank)].size(), static_cast<std::size_t>(n));
       const auto& instructions = all[static_cast<std::size_t>(rank)].instructions;
       EXPECT_EQ(instructions.size(), static_cast<std::size_t>(2 * log2_up(n)));
-      // A message of step k leaves after that of step k - 1 has come.
+      // A message of step k leaves after that of step k - 1 has arrived.
       for (std::size_t i = 2; i < instructions.size(); ++i)
         EXPECT_EQ(instructions[i].after, std::vector<int>{static_cast<int>((i - 2) / 2 * 2 + 1)});
     }
   }
 }
 
-TEST(ProgramsRefuse, WhatAnOperationDoesNotOffer) {
+TEST(ProgramsRefuse, AlgorithmsThatAnOperationLacks) {
   try {
     algorithm::programs::broadcast(Algorithm::ring, {0, 2}, 1, 0, {});
     FAIL();

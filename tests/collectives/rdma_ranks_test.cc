@@ -1,5 +1,5 @@
-// Communicators of device memory between hosts, the host standing for the device: what goes
-// straight between the ranks' buffers, and what does not.
+// Communicators of device memory between hosts, with host memory in place of the device: which
+// operations go directly between the ranks' buffers.
 #include <numeric>
 
 #include "predictable.h"
@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// One letter a rank: its host.
+// Each letter is a rank's host.
 std::unique_ptr<Communicator> device(World world, Store& store, const std::string& hosts,
                                      std::int64_t copy_bytes = 1 << 20) {
   world.host = hosts.substr(static_cast<std::size_t>(world.rank), 1);
@@ -56,15 +56,15 @@ TEST_P(RdmaRanks, EveryOperationIsExact) {
           EXPECT_EQ(test::check(*c, one), "");
         }
     const auto statistics = c->statistics();
-    EXPECT_GT(statistics.zero_copy, 5) << "what comes from memory_resource() goes as it is";
-    EXPECT_GT(statistics.bounced, 5) << "sums, and small operations";
+    EXPECT_GT(statistics.zero_copy, 5) << "memory of memory_resource() is sent without a copy";
+    EXPECT_GT(statistics.bounced, 5) << "sums and small operations are staged";
   });
 }
 INSTANTIATE_TEST_SUITE_P(Places, RdmaRanks, ::testing::Values("ab", "abc", "aabb", "abab", "aab"),
                          [](const auto& one) { return one.param; });
 
-// A buffer that cannot be copied to where messages may lie decides for all ranks.
-TEST(RdmaCalls, OneThatIsTooLargeElsewhereIsStagedByAll) {
+// A buffer that is too large to copy into RDMA memory makes all ranks stage theirs.
+TEST(RdmaCalls, OneOversizedPlainBufferMakesAllRanksStage) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store, "ab", 10'000);
     constexpr std::int64_t kCount = 10'000;
@@ -80,7 +80,7 @@ TEST(RdmaCalls, OneThatIsTooLargeElsewhereIsStagedByAll) {
   });
 }
 
-// Each end of a message has its own memory: that needs no agreement.
+// Each end of a message has its own memory, so the ranks need not agree on its kind.
 TEST(RdmaCalls, AMessageMayLeaveFromOneKindOfMemoryIntoAnother) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = device(world, store, "ab", 100'000);
@@ -100,12 +100,12 @@ TEST(RdmaCalls, AMessageMayLeaveFromOneKindOfMemoryIntoAnother) {
         }
       }
     }
-    EXPECT_EQ(c->statistics().zero_copy, 2) << "the long ones, on the side of the right memory";
+    EXPECT_EQ(c->statistics().zero_copy, 2) << "the long messages, on the side with RDMA memory";
     EXPECT_EQ(c->statistics().bounced, 4);
   });
 }
 
-TEST(RdmaCalls, OtherCallsAreNamedAsTheUserMadeThem) {
+TEST(RdmaCalls, MismatchedCallsAreNamedAsTheUserMadeThem) {
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto c = device(world, store, "abc");
     const Buffer buffer(c->memory_resource(), 30'000 * 4, MemoryTag::parameters);
@@ -118,7 +118,7 @@ TEST(RdmaCalls, OtherCallsAreNamedAsTheUserMadeThem) {
   EXPECT_THAT(errors[0], AllOf(HasSubstr("broadcast of 10000 f32"), HasSubstr("all_gather")));
 }
 
-TEST(RdmaCalls, PartsThatDoNotAgreeAreNamed) {
+TEST(RdmaCalls, PartsThatDisagreeAreNamed) {
   const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
     const auto c = device(world, store, "ab");
     std::vector<float> send(40'000), recv(40'000);

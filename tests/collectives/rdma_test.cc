@@ -1,6 +1,6 @@
-// Messages between hosts straight between the ranks' buffers: which there are, for every number of
-// ranks, and what Communicators of device memory make of them, the host standing for the device.
-// On a GPU, with a card that reaches its memory: tests/gpu/gpudirect_test.cc.
+// Direct messages between ranks' buffers on different hosts: the message plans for all numbers of
+// ranks, and communicators of device memory that use them, with host memory in place of the device.
+// On a GPU whose memory a card can reach: tests/gpu/gpudirect_test.cc.
 #include <numeric>
 #include <random>
 
@@ -23,7 +23,7 @@ std::vector<std::string> hosts_of(int ranks, int hosts, std::mt19937& random) {
   return names;
 }
 
-// The messages of all ranks, played. Element i of rank r's input is 1000 r + i + 1.
+// Executes the messages of all ranks. Element i of rank r's input is 1000 r + i + 1.
 struct Exchanged {
   Exchanged(const std::vector<Call>& of, const std::vector<std::string>& hosts)
       : calls(of), where(hosts) {
@@ -58,7 +58,7 @@ struct Exchanged {
   std::vector<int> messages;
 };
 
-// A part comes to one rank of each other host, and the others of that host find it there.
+// Each part goes to one rank of each other host, and that host's other ranks read it there.
 TEST(RdmaMessages, GatherEachPartOnceToEachHost) {
   std::mt19937 random(1);
   for (int size = 1; size <= 17; ++size) {
@@ -105,7 +105,7 @@ TEST(RdmaMessages, BroadcastGatherAndScatterReachEveryRank) {
   }
 }
 
-TEST(RdmaMessages, AllToAllOfUnequalParts) {
+TEST(RdmaMessages, AllToAllSupportsUnequalParts) {
   std::mt19937 random(3);
   for (int size = 2; size <= 17; ++size) {
     std::vector<Call> calls(at(size), Call{.operation = Operation::all_to_all_v});

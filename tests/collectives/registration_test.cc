@@ -1,5 +1,5 @@
-// Memory is registered with the transport once, not for each message: what registering costs is
-// many times what a message costs where it pins pages (EFA).
+// Memory is registered with the transport once and not for each message. Registration that pins
+// pages (EFA) costs many times as much as a message.
 #include <map>
 #include <vector>
 
@@ -25,7 +25,7 @@ struct Ranks {
   std::unique_ptr<Communicator> communicator;
 };
 
-// What make_communicator makes of two ranks on each of two hosts, and its engine.
+// What make_communicator builds for two ranks on each of two hosts, and its engine.
 Ranks two_by_two(const World& world, Store& store, const std::string& transport) {
   const auto options = with_deadline(30);
   const auto deadline = Deadline::in_seconds(30);
@@ -61,7 +61,7 @@ class Pinned : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(Pinned, StepsRegisterNothingOnceTheFirstFewAreOver) {
+TEST_P(Pinned, StepsRegisterNothingAfterTheFirstFew) {
   const std::string transport = GetParam();
   shoal::test::ProcessRanks ranks(4, [&](const World& world, Store& store) {
     const auto [engine, c] = two_by_two(world, store, transport);
@@ -89,8 +89,8 @@ TEST_P(Pinned, StepsRegisterNothingOnceTheFirstFewAreOver) {
   for (const auto& outcome : ranks.wait(60)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-// A caller's own buffer, which register_buffer() keeps registered. What has no remote writes copies
-// every message and registers none.
+// The caller's own buffer, which register_buffer() keeps registered. A provider without remote
+// writes copies every message and registers none.
 class PinnedWrites : public Pinned {};
 TEST_P(PinnedWrites, ARegisteredBufferIsNotRegisteredForEachMessage) {
   const std::string transport = GetParam();
@@ -119,7 +119,7 @@ TEST_P(PinnedWrites, ARegisteredBufferIsNotRegisteredForEachMessage) {
 INSTANTIATE_TEST_SUITE_P(Providers, Pinned, ::testing::Values("efa", "efa-direct"));
 INSTANTIATE_TEST_SUITE_P(Providers, PinnedWrites, ::testing::Values("efa-direct"));
 
-TEST(RegisterBuffer, IsAHintThatEveryBackendTakes) {
+TEST(RegisterBuffer, IsAHintThatEveryBackendAccepts) {
   const LoopbackRanks loopback(2);
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
     std::vector<float> values(20000, 1.0f);
@@ -138,7 +138,7 @@ TEST(RegisterBuffer, IsAHintThatEveryBackendTakes) {
 }
 
 TEST(RegisteredMemory, IsRegisteredWhileItIsAllocated) {
-  // Counts what is registered now.
+  // Counts the current registrations.
   class Counting final : public transport::Endpoint {
    public:
     Counting(std::unique_ptr<transport::Endpoint> inner, int& now)
@@ -187,7 +187,7 @@ TEST(RegisteredMemory, IsRegisteredWhileItIsAllocated) {
     const Buffer small(memory, 100, MemoryTag::communication);
     EXPECT_EQ(now, 1);
   }
-  // Given up before anything else can be sent.
+  // Memory is deregistered before another message can be sent.
   const auto other = engine->register_memory(&now, sizeof now);
   EXPECT_EQ(now, 1);
 }

@@ -1,5 +1,5 @@
-// The short way of small calls, and what makes it short: a lock that its usual owner does not feel,
-// and operations that are used again.
+// The fast path of small calls, and its parts: a lock that costs its usual owner little, and
+// operations that are reused.
 #include <array>
 #include <atomic>
 #include <latch>
@@ -27,8 +27,8 @@ CommunicatorOptions patient() {
   return options;
 }
 
-// Where the owner goes in by the short way, by the long one, and where it stays out.
-TEST(OwnerLock, LetsInOneOnly) {
+// The owner enters by the fast path, by the slow path, and not at all.
+TEST(OwnerLock, AdmitsOneThreadAtATime) {
   native::OwnerLock lock;
   const auto in_another_thread = [](auto&& body) { std::thread(body).join(); };
   lock.lock();
@@ -50,7 +50,7 @@ TEST(OwnerLock, LetsInOneOnly) {
   out.count_down();
   guest.join();
   EXPECT_TRUE(lock.enter());
-  // Another one that locks: ownership is over, once the owner is out.
+  // Another thread locks, which ends the ownership once the owner has left.
   in_another_thread([&] { EXPECT_FALSE(lock.try_lock()); });
   lock.leave();
   EXPECT_FALSE(lock.enter());
@@ -63,8 +63,8 @@ TEST(OwnerLock, LetsInOneOnly) {
   lock.unlock();
 }
 
-// An owner and a guest, then all of three threads, count in what the lock guards.
-TEST(OwnerLock, KeepsThreadsApart) {
+// First an owner and a second thread, then three equal threads increment a counter under the lock.
+TEST(OwnerLock, ExcludesOtherThreads) {
   constexpr int kTimes = 20'000;
   native::OwnerLock lock;
   std::int64_t guarded = 0, entered = 0;
@@ -97,7 +97,7 @@ TEST(OwnerLock, KeepsThreadsApart) {
   EXPECT_EQ(guarded, 4 * kTimes + entered);
 }
 
-// The short way of a call that is like the one before it looks at its buffers all the same.
+// The fast path for a repeated call still checks its buffers.
 TEST(Native, ARepeatedCallIsCheckedAndUsesItsOwnBuffers) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto node = native::make_node_communicator(world.rank, 2, store, "test/node", patient());
@@ -116,15 +116,15 @@ TEST(Native, ARepeatedCallIsCheckedAndUsesItsOwnBuffers) {
                                    Stream{Device::cuda(0), nullptr});
                 }),
                 HasSubstr("stream"));
-    reduce(x.data() + 2, x.data())->wait();      // right beside
-    reduce(x.data() + 2, x.data() + 4)->wait();  // on the other side
+    reduce(x.data() + 2, x.data())->wait();      // adjacent
+    reduce(x.data() + 2, x.data() + 4)->wait();  // adjacent on the other side
     reduce(x.data() + 2, x.data() + 2)->wait();  // in place
     EXPECT_THAT(x, ::testing::ElementsAre(6, 8, 6, 8, 6, 8, 7, 8));
   });
 }
 
-// Works that nobody lets go are not used again, and may outlive what they came from.
-TEST(Native, WorksAreKeptAsLongAsTheirCallersLike) {
+// Works that a caller still holds are not reused, and may outlive their communicator.
+TEST(Native, WorksLiveAsLongAsTheirCallersHoldThem) {
   constexpr std::size_t kKept = 40;
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     auto node = native::make_node_communicator(world.rank, 2, store, "test/node", patient());
@@ -151,7 +151,7 @@ TEST(Native, WorksAreKeptAsLongAsTheirCallersLike) {
       EXPECT_THAT(error_text([&] { works.back()->wait(); }), HasSubstr("destroyed"));
     }
     EXPECT_TRUE(works.front()->test());
-    // Elsewhere than they were made, and the last one last.
+    // They are destroyed in another thread than the one that made them, the last one last.
     std::thread([&works] { works.erase(works.begin(), works.begin() + kKept / 2); }).join();
     works.clear();
   });

@@ -1,5 +1,5 @@
-// Ranks that need nothing of others do not wait for them (backend/native/run_ahead.cc): data,
-// order, the limit, and what goes wrong meanwhile is still named.
+// Ranks that need no data from others do not wait for them (backend/native/run_ahead.cc). Tests
+// data, order, the limit, and that errors meanwhile are still named.
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -26,7 +26,7 @@ using ::testing::Not;
 
 constexpr double kPatience = 60;
 
-// In the first line of a slot, beside it, and all that travels inline.
+// In the first cache line of a slot, in further lines, and the longest inline message.
 constexpr std::array<std::int64_t, 3> kCounts{2, 100, 2048};
 
 float value_of(int operation, std::int64_t element) {
@@ -47,19 +47,19 @@ void broadcast(Communicator& c, std::vector<float>& x, std::int64_t count, int r
   c.broadcast(x.data(), count, DType::f32, root)->wait();
 }
 
-TEST(RunAhead, NobodyWaitsForRanksItNeedsNothingOf) {
+TEST(RunAhead, ARankDoesNotWaitForRanksWhoseDataItDoesNotNeed) {
   test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(kPatience));
     std::vector<float> x(kCounts.back());
     for (const std::int64_t count : kCounts) {
-      // Each rank comes after the one before it has ended; nobody waits for a later one.
+      // Each rank starts after the one before it has finished, so no rank may wait for a later one.
       const auto done = [&](int rank) { return fmt::format("rank {} of {}", rank, count); };
       if (world.rank > 0) store.get(done(world.rank - 1), Deadline::in_seconds(kPatience));
       for (int i = 0; i < static_cast<int>(transport::kLead); ++i) {
         if (world.rank == 0) fill(x, i, count);
         broadcast(*c, x, count, 0);
         ASSERT_TRUE(is_filled(x, i, count)) << i << " of " << count;
-        if (world.rank == 0) fill(x, -1, count);  // the buffer is the caller's again
+        if (world.rank == 0) fill(x, -1, count);  // the caller may reuse the buffer
       }
       store.set(done(world.rank), "");
       c->barrier()->wait();
@@ -67,7 +67,7 @@ TEST(RunAhead, NobodyWaitsForRanksItNeedsNothingOf) {
   });
 }
 
-TEST(RunAhead, EndsWhereSlotsWouldBeUsedTwice) {
+TEST(RunAhead, StopsBeforeASlotIsReused) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(world.rank == 0 ? 1 : kPatience));
     std::vector<float> x(2);
@@ -92,7 +92,7 @@ TEST(RunAhead, EndsWhereSlotsWouldBeUsedTwice) {
                                HasSubstr("rank 1 (it has not called anything yet)")));
 }
 
-TEST(RunAhead, WaitsForRoomWithoutAnybodyDriving) {
+TEST(RunAhead, WaitsForASlotWithoutADrivingCaller) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(kPatience));
     constexpr int kCalls = 3 * static_cast<int>(transport::kLead);
@@ -113,7 +113,7 @@ TEST(RunAhead, WaitsForRoomWithoutAnybodyDriving) {
   });
 }
 
-// 10^5 by SHOAL_TEST_FULL.
+// 10^5 with SHOAL_TEST_FULL.
 int many() {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   return 4'000;
@@ -123,8 +123,8 @@ int many() {
 #endif
 }
 
-// Operation `i` of a random but common order: roots by turns, other operations in between, and a
-// rank that is late now and then.
+// Operation `i` in a random order that all ranks share: changing roots, other operations in
+// between, and now and then a late rank.
 void one_of_many(Communicator& c, std::vector<float>& x, int i) {
   const int rank = c.rank(), size = c.size(), late = i / 1000 % size;
   if (rank == late && i % 97 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
@@ -140,7 +140,7 @@ void one_of_many(Communicator& c, std::vector<float>& x, int i) {
   } else if (draw % 256 == 2) {
     c.all_reduce(x.data(), x.data(), 2048, DType::f32, ReduceOp::max)->wait();
   } else {
-    // Long stretches with one root, and stretches with another one each time.
+    // Long stretches with one root, and stretches in which the root changes each time.
     const int root = i / 500 % 2 == 0 ? i / 500 % size : static_cast<int>(draw / 16 % 7) % size;
     if (rank == root) fill(x, i, count);
     broadcast(c, x, count, root);
@@ -156,8 +156,8 @@ TEST(RunAhead, ManyOperationsOfManyRootsKeepTheirOrder) {
   });
 }
 
-// The others stay at 0xffffffff, while the root goes on and finds the end of its lead beyond 0.
-TEST(RunAhead, SequencesWrap) {
+// The others stay at 0xffffffff while the root continues past 0 to the end of its lead.
+TEST(RunAhead, SurvivesTheWrapOfSequenceNumbers) {
   constexpr int kLast = 20;
   constexpr std::uint32_t kFirst = 0xffffffffU - kLast;
   constexpr int kOneMore = kLast + static_cast<int>(transport::kLead) + 1;
@@ -186,8 +186,9 @@ TEST(RunAhead, SequencesWrap) {
   });
 }
 
-// Rank 1 receives another count; the root has long gone on, and the other receiver agreed with it.
-TEST(RunAhead, AMismatchThatAReceiverFindsFailsAll) {
+// Rank 1 receives another count. The root is far ahead by then, and the other receiver agreed with
+// it.
+TEST(RunAhead, AMismatchThatAReceiverFindsFailsAllRanks) {
   std::array<int, 3> calls{};
   const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(kPatience));
@@ -218,10 +219,9 @@ TEST(RunAhead, AMismatchThatAReceiverFindsFailsAll) {
   EXPECT_LE(calls[2], 5 + static_cast<int>(transport::kLead));
 }
 
-// Both are done at once: nobody receives, and so nobody compares while the operation runs.
-TEST(RunAhead, TwoRootsOfOneBroadcastAreNamedByWhatComesNext) {
-  for (const int wrong :
-       {1, 1000}) {  // broadcasts of that kind, unless they fail before; a barrier
+// Both roots finish at once: neither receives, so no rank compares while the operation runs.
+TEST(RunAhead, TwoRootsOfOneBroadcastAreNamedByTheNextCall) {
+  for (const int wrong : {1, 1000}) {  // broadcasts before the barrier, unless one fails
     std::array<int, 2> calls{};
     const auto errors = test::thread_rank_errors(2, [&](const World& world, Store& store) {
       const auto c = make_communicator(world, store, with_deadline(kPatience));
@@ -244,7 +244,7 @@ TEST(RunAhead, TwoRootsOfOneBroadcastAreNamedByWhatComesNext) {
   }
 }
 
-TEST(RunAhead, WhatADeadRootHadSentIsReceived) {
+TEST(RunAhead, MessagesOfADeadRootAreReceived) {
   constexpr int kSent = 5;
   ProcessRanks ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(kPatience));
@@ -258,7 +258,7 @@ TEST(RunAhead, WhatADeadRootHadSentIsReceived) {
       std::raise(SIGKILL);
     }
     store.get("sent", Deadline::in_seconds(kPatience));
-    // Time in which the death becomes known; what follows holds before and after.
+    // Time for the death to become known. The rest holds before and after.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     for (int i = 0; i < kSent; ++i) {
       broadcast(*c, x, 100, 0);
@@ -272,7 +272,7 @@ TEST(RunAhead, WhatADeadRootHadSentIsReceived) {
   EXPECT_THAT(outcomes[1].error, AllOf(HasSubstr("rank 0 died"), HasSubstr("(#6)")));
 }
 
-TEST(RunAhead, WhatARootHadSentBeforeItLeftIsReceived) {
+TEST(RunAhead, MessagesOfARootThatLeftAreReceived) {
   const auto errors = test::thread_rank_errors(3, [](const World& world, Store& store) {
     auto c = make_communicator(world, store, with_deadline(kPatience));
     std::vector<float> x(100);
@@ -314,7 +314,7 @@ TEST(RunAhead, AnAbortReachesTheRootByItsNextCall) {
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 1 aborted: enough"));
 }
 
-// Others may be late, too: nobody waits for them.
+// Other ranks may be late as well, but this rank does not wait for them.
 TEST(RunAhead, AReceiverThatGivesUpNamesTheRootOnly) {
   const auto errors = test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, with_deadline(world.rank == 1 ? 1 : kPatience));

@@ -34,7 +34,7 @@ TEST(Selection, BuiltInTableAnswersForEveryOperationSizeAndRanks) {
   }
 }
 
-TEST(Selection, SaysWhichRuleAndWhereFrom) {
+TEST(Selection, ReportsTheRuleAndItsOrigin) {
   AlgorithmSelector selector;
   EXPECT_EQ(choose(selector, Operation::all_reduce, 8).why,
             "built-in: all_reduce:0-16k:20:@recursive_doubling");
@@ -55,7 +55,7 @@ TEST(Selection, RangesIncludeTheirStartAndNotTheirEnd) {
   EXPECT_FALSE(ring(65536));
 }
 
-TEST(Selection, RanksNodesAndMemoryNarrow) {
+TEST(Selection, RanksNodesAndMemoryRestrictARule) {
   const auto rule = "all_reduce:[2-8]:{4}:symmetric,cuda:@tree";
   EXPECT_EQ(after(rule, Operation::all_reduce, 8, 8, 4, MemoryKind::symmetric), Algorithm::tree);
   EXPECT_NE(after(rule, Operation::all_reduce, 8, 9, 4, MemoryKind::symmetric), Algorithm::tree);
@@ -71,7 +71,7 @@ TEST(Selection, LaterRulesOverrideEarlierOnes) {
             Algorithm::ring);
 }
 
-TEST(Selection, Excludes) {
+TEST(Selection, RulesCanExcludeAlgorithms) {
   EXPECT_EQ(after("all_reduce:@recursive_doubling:0", Operation::all_reduce, 8), Algorithm::direct);
   EXPECT_EQ(after("^recursive_doubling", Operation::all_reduce, 8), Algorithm::direct);
   EXPECT_EQ(after("@^recursive_doubling", Operation::all_reduce, 8), Algorithm::direct);
@@ -88,7 +88,7 @@ TEST(Selection, Excludes) {
   }
 }
 
-TEST(Selection, PrintsWhatItReads) {
+TEST(Selection, PrintsTheRulesThatItReads) {
   AlgorithmSelector selector;
   selector.add(" broadcast,reduce : 1k-3m : host : [4] : {2-3} : 1.5 : @chain/64k // why\n\n^ring",
                "test");
@@ -105,18 +105,18 @@ TEST(Selection, ReadsRulesFromAFile) {
   const std::string path = testing::TempDir() + "/selection_table";
   std::ofstream(path) << "// tuned\nall_reduce:@ring\n";
   EXPECT_EQ(after("@" + path, Operation::all_reduce, 8), Algorithm::ring);
-  EXPECT_EQ(after("@ring", Operation::all_reduce, 8), Algorithm::ring);  // no file
+  EXPECT_EQ(after("@ring", Operation::all_reduce, 8), Algorithm::ring);  // not a file
   EXPECT_THROW(after("@/no/such/table", Operation::all_reduce, 8), Error);
 }
 
-TEST(Selection, OffersWhatAGroupCanDo) {
+TEST(Selection, OffersTheAlgorithmsThatAGroupSupports) {
   EXPECT_EQ(offered(Operation::all_reduce, 4, 1).front(), Algorithm::inlined);
   EXPECT_EQ(offered(Operation::all_reduce, 8, 4).front(), Algorithm::hierarchical);
   EXPECT_EQ(offered(Operation::all_reduce, 4, 4).front(), Algorithm::direct);
   EXPECT_EQ(offered(Operation::gather, 8, 4).size(), candidates(Operation::gather).size());
 }
 
-TEST(Selection, SharedMemoryHasRulesOfItsRanks) {
+TEST(Selection, SharedMemoryHasRulesForItsNumberOfRanks) {
   for (const int ranks : {2, 3, 8, 64}) {
     const AlgorithmSelector selector = make_selector("", ranks);
     const auto choose = [&](Operation operation, std::int64_t bytes) {
@@ -146,7 +146,7 @@ TEST(Selection, LevelsAreTheDefaultOfSeveralHosts) {
   EXPECT_EQ(choose(Operation::all_gather, 64 << 10), Algorithm::hierarchical);
 }
 
-TEST(Selection, RulesOfAMemoryDoNotSpeakWhereItIsNotKnown) {
+TEST(Selection, RulesForAMemoryDoNotApplyIfItIsUnknown) {
   const AlgorithmSelector selector = [] {
     AlgorithmSelector made;
     made.add("all_reduce:symmetric:@ring", "test");
@@ -183,7 +183,7 @@ std::string problem_of(std::string_view rules) {
   return "";
 }
 
-TEST(SelectionErrors, PointAtThePlaceAndNameTheNearestWord) {
+TEST(SelectionErrors, PointAtThePositionAndNameTheNearestWord) {
   EXPECT_EQ(
       problem_of("^ring#all_reduc:0-4k:@ring"),
       "SHOAL_COLLECTIVES: rule 2 'all_reduc:0-4k:@ring', field 1 'all_reduc' has 'all_reduc', "
@@ -210,7 +210,7 @@ TEST(SelectionErrors, PointAtThePlaceAndNameTheNearestWord) {
   EXPECT_EQ(problem_of("##\n// nothing\n"), "");
 }
 
-TEST(Selection, ATableLongerThanAnyIsRefused) {
+TEST(Selection, AnOverlongTableIsRefused) {
   const std::string path = ::testing::TempDir() + "/long-table.txt";
   std::ofstream(path) << std::string(300 << 10, '#');
   AlgorithmSelector selector;

@@ -11,7 +11,7 @@
 namespace shoal::collectives::transport {
 
 // Collective. Makes an endpoint with its own memory and links, for ranks of one host. `prefix` must
-// be new in `store` for each group. Throws timeout, naming the ranks that did not come.
+// be new in `store` for each group. Throws timeout and names the missing ranks.
 std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
                                                const std::string& prefix, Deadline deadline);
 

@@ -1,5 +1,5 @@
-// Collectives on ordinary buffers of different processes, which the kernel copies between
-// (process_memory.h): results, what a forbidden copy falls back to, and how it ends.
+// Collectives on ordinary buffers of different processes, which the kernel copies between them
+// (process_memory.h): results, the fallback if such copies are forbidden, and cleanup.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -40,7 +40,7 @@ void require(bool condition, const std::string& text) {
   if (!condition) throw Error(ErrorCode::internal, text);
 }
 
-// What a container's filter does: these system calls fail from now on, in this process.
+// Makes these system calls fail in this process, as a container's filter does.
 void forbid(std::initializer_list<long> calls) {
   std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const long call : calls) {
@@ -53,7 +53,7 @@ void forbid(std::initializer_list<long> calls) {
   require(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "seccomp");
 }
 
-// Whether this machine lets processes copy at all: else there is nothing to test.
+// Whether this machine allows copies between processes. Otherwise there is nothing to test.
 bool permitted() {
   std::uint64_t from = 7, to = 0;
   return transport::read_process(getpid(), reinterpret_cast<std::uintptr_t>(&from), &to,
@@ -65,7 +65,7 @@ void expect_success(ProcessRanks& ranks, double seconds) {
     EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-// In f32, from plain and mixed memory, in place and out of place; unaligned now and then.
+// Runs in f32, from plain and mixed memory, in place and out of place, sometimes unaligned.
 void check_operation(Communicator& communicator, Operation operation, std::int64_t count) {
   int variant = static_cast<int>(operation);
   for (const test::Memory memory : {test::Memory::plain, test::Memory::mixed})
@@ -83,8 +83,8 @@ void check_operation(Communicator& communicator, Operation operation, std::int64
 
 // Several blocks and a remainder.
 constexpr std::int64_t kLarge = 400003;
-// The same where the kernel may not copy: ThreadSanitizer, which watches every byte that goes
-// through bounce slots, is many times slower there.
+// The count if the kernel may not copy. Bounce slots are then used, and ThreadSanitizer checks each
+// of their bytes, which is many times slower.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::int64_t kBounced = 40003;
 #else
@@ -96,7 +96,7 @@ void check_large(Communicator& communicator, std::int64_t count) {
     check_operation(communicator, operation, count);
 }
 
-// all_reduce and broadcast, which the kernel copies from many more bytes on.
+// Checks all_reduce and broadcast, for which the kernel copies only much larger buffers.
 void check_largest(Communicator& communicator) {
   for (const Operation operation : {Operation::all_reduce, Operation::broadcast})
     check_operation(communicator, operation,
@@ -143,7 +143,7 @@ TEST_F(SingleCopy, TakesNoBounceSlots) {
   expect_success(ranks, 60);
 }
 
-// Ordinary memory of whole huge pages, in small pages so far.
+// Ordinary memory that spans whole huge pages, but is still in small pages.
 class SmallPages {
  public:
   static constexpr std::size_t kBytes = 8 << 20, kHugePage = 2 << 20;
@@ -153,7 +153,7 @@ class SmallPages {
     require(mapped_ != MAP_FAILED, "no memory");
     const auto begin = reinterpret_cast<std::uintptr_t>(mapped_);
     values_ = reinterpret_cast<float*>((begin + kHugePage - 1) / kHugePage * kHugePage);  // NOLINT
-    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // the system may make all memory of huge pages
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // the system may use huge pages by default
     std::fill_n(values_, size(), 1.0f);
     prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
   }
@@ -162,7 +162,7 @@ class SmallPages {
   SmallPages& operator=(const SmallPages&) = delete;
   float* values() const { return values_; }
   static constexpr std::int64_t size() { return kBytes / sizeof(float); }
-  // The bytes in huge pages, of all of this process's memory between the two ends.
+  // The bytes of this process's memory between the two ends that are in huge pages.
   std::int64_t huge_bytes() const {
     const auto own = reinterpret_cast<std::uintptr_t>(values_);
     std::ifstream file("/proc/self/smaps");
@@ -206,7 +206,7 @@ TEST_F(SingleCopy, ABufferThatIsUsedOftenMovesIntoHugePages) {
     calls(7);
     const std::int64_t before = memory.huge_bytes();
     require(before == 0, fmt::format("{} bytes moved too early", before));
-    calls(30);  // a peer that copies at the moment of a move puts it off
+    calls(30);  // a peer that copies during a move delays it
     const std::int64_t after = memory.huge_bytes();
     require(after == SmallPages::kBytes, fmt::format("{} bytes moved", after));
     for (std::int64_t i = 0; i < memory.size(); ++i)
@@ -215,7 +215,7 @@ TEST_F(SingleCopy, ABufferThatIsUsedOftenMovesIntoHugePages) {
   expect_success(ranks, 60);
 }
 
-// One rank that may not is enough: all decide alike.
+// One rank without permission is enough, because all ranks decide alike.
 TEST(SingleCopyForbidden, GoesThroughBounceSlotsOnAllRanks) {
   for (const long call : {SYS_process_vm_readv, SYS_process_vm_writev}) {
     ProcessRanks ranks(3, [call](const World& world, Store& store) {
@@ -257,14 +257,14 @@ TEST_F(SingleCopy, NothingIsWrittenIntoARankThatHasGivenUp) {
     if (world.rank == 0) {
       try {
         group.write_memory(1, theirs + 16, &value, sizeof value);
-        ADD_FAILURE() << "written";
+        ADD_FAILURE() << "memory of a rank that had given up was written";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::peer_lost);
         EXPECT_EQ(error.peer(), 1);
         EXPECT_THAT(error.what(), HasSubstr("rank 1 gave up (its last words: enough)"));
       }
       std::uint64_t found = 0;
-      group.read_memory(1, theirs, &found, sizeof found);  // reading disturbs nobody
+      group.read_memory(1, theirs, &found, sizeof found);  // reading is still allowed
       EXPECT_EQ(found, 1U);
     }
     store.set(fmt::format("done/{}", world.rank), "");
@@ -273,8 +273,8 @@ TEST_F(SingleCopy, NothingIsWrittenIntoARankThatHasGivenUp) {
   });
 }
 
-// Who gives up hands its buffers back to the caller: not in the middle of a peer's write.
-TEST_F(SingleCopy, WritesThatHaveBegunAreWaitedFor) {
+// A rank that gives up returns its buffers to the caller, but not during a peer's write.
+TEST_F(SingleCopy, WritesInProgressAreWaitedFor) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     native::Group group(world.rank, world.size, store, "begun", Deadline::in_seconds(20));
     auto& writing = group.page(0).memory.writing;
@@ -290,13 +290,13 @@ TEST_F(SingleCopy, WritesThatHaveBegunAreWaitedFor) {
       store.get("begun", Deadline::in_seconds(20));
       const auto start = Clock::now();
       group.close_memory();
-      EXPECT_TRUE(writing.load() == 0 || seconds_since(start) >= 1);  // for so long it waits
+      EXPECT_TRUE(writing.load() == 0 || seconds_since(start) >= 1);  // the longest wait
       store.set("over", "");
     }
   });
 }
 
-TEST_F(SingleCopy, MemoryThatIsNotThereIsSaid) {
+TEST_F(SingleCopy, UnmappedMemoryIsReported) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(20);
     native::Group group(world.rank, world.size, store, "nowhere", deadline);
@@ -304,7 +304,7 @@ TEST_F(SingleCopy, MemoryThatIsNotThereIsSaid) {
       std::uint64_t found = 0;
       try {
         group.read_memory(1, 8, &found, sizeof found);
-        ADD_FAILURE() << "read";
+        ADD_FAILURE() << "unmapped memory was read";
       } catch (const Error& error) {
         EXPECT_THAT(error.what(), HasSubstr("cannot reach the memory of rank 1: Bad address"));
       }

@@ -35,10 +35,10 @@ std::vector<T> contribution(const Verifiable& inputs, int rank, std::int64_t cou
   return values;
 }
 
-TEST(Verifiable, KnowsTheSumThatAPlainLoopGives) {
+TEST(Verifiable, PredictsTheSumOfAPlainLoop) {
   for (const int ranks : {1, 2, 3, 9, 17}) {
     const Verifiable inputs{DType::f32, ReduceOp::sum, ranks};
-    constexpr std::int64_t kCount = 2500;  // past the period
+    constexpr std::int64_t kCount = 2500;  // longer than the period
     std::vector<float> sum(kCount);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto values = contribution<float>(inputs, rank, kCount);
@@ -51,17 +51,17 @@ TEST(Verifiable, KnowsTheSumThatAPlainLoopGives) {
   }
 }
 
-TEST(Verifiable, RanksAndPlacesDiffer) {
+TEST(Verifiable, ValuesDifferBetweenRanksAndPositions) {
   const Verifiable inputs{DType::i32, ReduceOp::sum, 4};
   const auto zero = contribution<std::int32_t>(inputs, 0, 1000);
   const auto one = contribution<std::int32_t>(inputs, 1, 1000);
   EXPECT_EQ(inputs.wrong_copied(0, 0, 1000, zero.data()), 0);
-  // Another rank's data, or data that is shifted, is mostly wrong.
+  // Data of another rank, or shifted data, is mostly wrong.
   EXPECT_GT(inputs.wrong_copied(0, 0, 1000, one.data()), 500);
   EXPECT_GT(inputs.wrong_copied(0, 0, 999, zero.data() + 1), 500);
 }
 
-// The sum, product, ... of many ranks, put into the dtype, must come back as itself.
+// The sum or product over many ranks must survive a conversion to the dtype.
 TEST(Verifiable, StaysExactInNarrowTypesForManyRanks) {
   for (const DType dtype : {DType::bf16, DType::f16, DType::u8, DType::i8})
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::prod, ReduceOp::premultiplied_sum})

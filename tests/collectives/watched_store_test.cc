@@ -1,4 +1,4 @@
-// Waits that last while ranks make progress, and end when they do not.
+// Waits continue while ranks make progress, and end when they do not.
 #include "shoal/collectives/watched_store.h"
 
 #include <chrono>
@@ -50,13 +50,13 @@ TEST(WatchedStore, EndsAWaitWithoutProgressAtTheDeadline) {
     transport::ControlLinks links(world.rank, 2, store, "links", Deadline::in_seconds(20));
     WatchedStore ranks(store, &links, {world.rank, 2, {}}, "test");
     if (world.rank == 0) {
-      ranks.progressed();  // once, and never again
+      ranks.progressed();  // only once
       store.get("over", Deadline::in_seconds(20));
     } else {
       const auto began = Clock::now();
       try {
         (void)ranks.get("done", Deadline::in_seconds(kPatience));
-        ADD_FAILURE() << "there is no such key";
+        ADD_FAILURE() << "the wait ended without an error, although the key does not exist";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::timeout);
         EXPECT_THAT(error.what(), ::testing::HasSubstr("'done'"));

@@ -1,4 +1,5 @@
-// A Work is carried out whether its ranks wait, poll or drop it, and ends with an error otherwise.
+// A Work completes whether its rank waits for it, polls it or drops it; otherwise it ends with an
+// error.
 #include <thread>
 
 #include "support/calls.h"
@@ -17,7 +18,7 @@ using shoal::test::with_deadline;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(Work, CompletesWithoutAnybodyWaiting) {
+TEST(Work, CompletesWithoutAWaitingThread) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(20));
     std::vector<float> a(1 << 18, 1.0f), b(1 << 18, 2.0f), c(4, 3.0f);
@@ -27,7 +28,7 @@ TEST(Work, CompletesWithoutAnybodyWaiting) {
     };
     auto first = start(a);
     auto second = start(b);
-    start(c).reset();  // dropped, yet carried out
+    start(c).reset();  // dropped, but still executed
     const auto began = Clock::now();
     while (communicator->statistics().operations < 3 && seconds_since(began) < 10)
       sleep_seconds(0.001);
@@ -41,7 +42,7 @@ TEST(Work, CompletesWithoutAnybodyWaiting) {
   });
 }
 
-TEST(Work, MayBeWaitedForInAnyOrderAndPolled) {
+TEST(Work, MayBePolledAndWaitedForInAnyOrder) {
   test::run_thread_ranks(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(20));
     std::vector<std::vector<double>> buffers(12, std::vector<double>(5000, world.rank));

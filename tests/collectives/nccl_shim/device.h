@@ -1,5 +1,4 @@
-// What the shim asks of the devices that it runs over: host memory (host.cc), or emulated GPUs
-// (emulated_gpu.cc).
+// The devices below the shim: host memory (host.cc) or emulated GPUs (emulated_gpu.cc).
 #pragma once
 
 #include <cstddef>
@@ -12,17 +11,17 @@
 
 namespace shoal::test::nccl_shim {
 
-// In the stream's turn: begins, once in each turn, and says what is to hold the stream up.
-using BeginLaunch = std::function<std::function<bool()>()>;  // ... until it is true
-// false: CUDA refused.
+// Called when the stream reaches the launch. It begins the launch and returns a function.
+using BeginLaunch = std::function<std::function<bool()>()>;  // the stream waits until that is true
+// Returns false if CUDA refused.
 bool queue_launch(cudaStream_t stream, const BeginLaunch& begin);
-// Whether what is queued there is noted for a graph.
+// True if work queued on the stream is captured into a graph.
 bool is_captured(cudaStream_t stream);
-// Of the current device; null: there is none left.
+// Allocates on the current device. Null if memory is exhausted.
 void* take_memory(std::size_t bytes);
-void give_memory(void* pointer);  // at once, whoever still uses it
+void give_memory(void* pointer);  // at once, even if it is in use
 
-// The shim's books: what a rank has launched, and how much of it is done.
+// A rank's number of launches, and how many of them are done.
 std::pair<std::int64_t, std::int64_t> launched_and_finished(int rank);
 void record_memory_call(std::string text);
 

@@ -1,5 +1,5 @@
-// The shim's devices as emulated GPUs: launches come in their streams' turns, which wait for the
-// other ranks' as NCCL's kernels do. What memory it takes is counted by who calls it, as NCCL's is.
+// The shim's devices as emulated GPUs. Launches run in stream order and wait for the other ranks'
+// launches, as NCCL's kernels do. Memory is counted at its caller, as NCCL's is.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -15,7 +15,8 @@
 namespace shoal::test::nccl_shim {
 namespace {
 
-// Of the current device, and the shim's alone: it is in no order with those that use the memory.
+// A stream of the current device that only the shim uses. It is not ordered with streams that use
+// the memory.
 Stream own_stream() {
   static std::mutex mutex;
   static auto& streams = *new std::map<int, OwnedStream>;  // outlive every thread
@@ -27,8 +28,9 @@ Stream own_stream() {
 
 }  // namespace
 
-// As a kernel's on a GPU it holds up its stream and who waits for that, and not who looks at an
-// event. Graphs of the emulated GPU know no such waits: there it holds up the thread that runs it.
+// As a kernel on a GPU does, the launch blocks its stream and threads that wait for it, but not
+// threads that query an event. The emulated GPU's graphs do not support such waits, so there it
+// blocks the thread that runs the graph.
 bool queue_launch(cudaStream_t stream, const BeginLaunch& begin) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (stream != nullptr) (void)cudaStreamIsCapturing(stream, &capturing);

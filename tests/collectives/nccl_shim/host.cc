@@ -1,5 +1,5 @@
-// The shim's devices as host memory: streams have nothing to wait for, and an event is done when
-// every call that its rank launched before it is.
+// The shim's devices as host memory. Streams never wait. An event is done when all earlier launches
+// of its rank are done.
 #include <cstring>
 #include <memory>
 #include <new>
@@ -17,7 +17,7 @@
 namespace shoal::test::nccl_shim {
 namespace {
 
-// Events of a rank's device are done when everything it had launched is.
+// An event is done when all of its rank's earlier launches are done.
 struct ShimEvent {
   int device = 0;
   std::int64_t launched = 0;
@@ -85,8 +85,8 @@ cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 
-// In place of runtime/device's own, which the linker then leaves in its archive. No device is
-// current: memory is the host's.
+// Replaces runtime/device's definitions, so the linker leaves those in their archive. No device is
+// current, because the memory is host memory.
 shoal::CurrentCudaDevice::CurrentCudaDevice(Device) {}
 shoal::CurrentCudaDevice::CurrentCudaDevice(Device, std::nothrow_t) noexcept {}
 shoal::CurrentCudaDevice::~CurrentCudaDevice() {}
@@ -100,7 +100,7 @@ std::unique_ptr<shoal::DeviceBackend> shoal::make_cuda_device_backend() {
   return std::make_unique<shoal::test::nccl_shim::ShimBackend>();
 }
 
-// What scales a rank's own numbers. They are the host's here.
+// Replaces the kernels that scale a rank's own numbers, which are in host memory here.
 std::unique_ptr<shoal::kernels::Kernels> shoal::kernels::make_cuda_kernels(
     const CudaKernelOptions&) {
   return make_cpu_kernels();

@@ -1,5 +1,5 @@
-// The part of NCCL's interface that the nccl backend uses, for a library that stands in for it
-// (shim.h). Names, types and meanings are NCCL's.
+// The part of NCCL's interface that the nccl backend uses, implemented by the shim (shim.h). Names,
+// types and meanings are NCCL's.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A program with this source runs its ranks over NCCL's shim, on a GPU each, unless the environment
-// says otherwise.
+// A program with this source runs its ranks over NCCL's shim, each on its own GPU, unless the
+// environment says otherwise.
 #include <cstdlib>
 
 namespace {

@@ -18,12 +18,12 @@
 
 // One rank of a communicator.
 struct ncclComm {
-  std::string group;  // the id of all its ranks
+  std::string group;  // the id that all its ranks share
   int rank, size;
-  int world_rank;  // the first communicator's
+  int world_rank;  // rank in the first communicator
   int splits = 0;
-  std::string splitting;          // the split that it is in
-  std::map<int, double> factors;  // of premultiplied sums; numbers above NCCL's own
+  std::string splitting;          // the split in progress
+  std::map<int, double> factors;  // of premultiplied sums; keys lie above NCCL's own
   bool broken = false;
 };
 
@@ -50,11 +50,11 @@ struct Step {
   }
 };
 
-// What one group call put on a rank's stream.
+// One group call's work on a rank's stream.
 struct Launch {
   ncclComm* comm;
   std::vector<Step> steps;
-  bool captured = false;  // it is in a graph
+  bool captured = false;  // part of a graph
   bool finished = false;
 };
 
@@ -68,10 +68,10 @@ struct Rank {
 struct State {
   std::mutex mutex;
   std::vector<std::string> memory_calls;
-  std::map<std::string, std::map<int, Queue>> queues;  // by group and rank
+  std::map<std::string, std::map<int, Queue>> queues;  // keyed by group and rank
   std::map<std::string, std::list<std::unique_ptr<ncclComm>>> comms;
   std::map<int, Rank> ranks;
-  std::map<std::string, int> arrived;  // ranks that have come to a split
+  std::map<std::string, int> arrived;  // number of ranks that have reached a split
   int version = NCCL_VERSION(2, 28, 9);
   int next_id = 0, next_op = 100, remote_error = -1;
 };
@@ -80,7 +80,7 @@ State& state() {
   return one;
 }
 
-// A thread's open group.
+// The open group of a thread.
 struct OpenGroup {
   int depth = 0;
   std::vector<std::pair<ncclComm*, Step>> steps;
@@ -119,7 +119,7 @@ std::byte* shifted(const void* pointer, std::size_t by) {
   return static_cast<std::byte*>(const_cast<void*>(pointer)) + by;
 }
 
-// The whole reduction of `count` elements from element `begin` of every rank's send.
+// Reduces `count` elements, starting at element `begin` of every rank's send buffer.
 void reduce(const std::vector<Step*>& steps, std::int64_t begin, std::int64_t count, void* to) {
   const Step& first = *steps.front();
   const auto offset = static_cast<std::size_t>(begin) * size_of(first.dtype);
@@ -141,11 +141,11 @@ void reduce(const std::vector<Step*>& steps, std::int64_t begin, std::int64_t co
                               to, count);
 }
 
-// A collective whose steps, in rank order, have all come up.
+// Executes a collective once the steps of all ranks, in rank order, are ready.
 void carry_out(const std::vector<Step*>& steps) {
   const int size = static_cast<int>(steps.size());
   const Step& first = *steps.front();
-  // All results before any is stored: ranks may work in place.
+  // Compute all results before storing any, because ranks may work in place.
   std::vector<std::vector<std::byte>> results;
   for (int rank = 0; rank < size; ++rank) {
     const Step& own = *steps[static_cast<std::size_t>(rank)];
@@ -189,7 +189,8 @@ bool advance_collectives(std::map<int, Queue>& queues, int size) {
     any = any || queue.front()->captured;
     all = all && queue.front()->captured;
   }
-  // NCCL's guide, "Using NCCL with CUDA Graphs": a collective property.
+  // NCCL's guide, "Using NCCL with CUDA Graphs", requires that all ranks capture a collective or
+  // none does.
   if (any != all)
     throw_error(ErrorCode::internal, "some ranks launched {} from a graph, and others did not",
                 kNames[static_cast<int>(steps.front()->kind)]);
@@ -198,7 +199,7 @@ bool advance_collectives(std::map<int, Queue>& queues, int size) {
       throw_error(ErrorCode::internal, "ranks launched {} and {}, which would hang",
                   kNames[static_cast<int>(steps.front()->kind)],
                   kNames[static_cast<int>(step->kind)]);
-  // Of a rank that has aborted nothing is read or written, as its memory may be another's by now.
+  // A rank that has aborted may have freed its memory, so nothing is read or written then.
   const bool whole = std::ranges::none_of(
       queues, [](const auto& of) { return !of.second.empty() && of.second.front()->comm->broken; });
   if (whole) carry_out(steps);
@@ -228,7 +229,7 @@ bool advance_messages(std::map<int, Queue>& queues, int size) {
   return moved;
 }
 
-// With the mutex held.
+// Needs the mutex.
 void match_launches(const std::string& group, int size) {
   auto& queues = state().queues[group];
   for (bool moved = true; moved;) {
@@ -249,7 +250,7 @@ void record(const ncclComm* comm, std::string text) {
   state().ranks[comm->world_rank].calls.push_back(std::move(text));
 }
 
-// The stream has come to it: it begins once every rank's has.
+// The stream has reached the launch. It begins once every rank's stream has.
 void enter(const std::shared_ptr<Launch>& launch) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -257,7 +258,7 @@ void enter(const std::shared_ptr<Launch>& launch) {
   match_launches(launch->comm->group, launch->comm->size);
 }
 
-// What it began is done, or the communicator aborted.
+// True if the launch has finished, or its communicator was aborted.
 bool has_ended(const Launch& launch) {
   const std::lock_guard lock(state().mutex);
   return launch.finished || launch.comm->broken;
@@ -277,7 +278,7 @@ ncclResult_t launch(const std::vector<std::pair<ncclComm*, Step>>& steps) {
       ++state().ranks[comm->world_rank].launched;
     }
     made.captured = is_captured(made.steps.front().stream);
-    // A graph may run it more than once.
+    // A graph may run it several times.
     const bool queued = queue_launch(made.steps.front().stream, [made] {
       const auto own = std::make_shared<Launch>(made);
       enter(own);
@@ -293,7 +294,8 @@ ncclResult_t call(ncclComm* comm, cudaStream_t stream, Step step) {
   constexpr const char* kOps[] = {" sum", " prod", " max", " min", " avg"};
   {
     const std::lock_guard lock(state().mutex);
-    // As NCCL 2.28 on an H200: of one rank the result of a scaled sum is left as it was.
+    // NCCL 2.28 on an H200 does the same: with one rank it leaves the result of a scaled sum
+    // unchanged.
     const bool scaled = step.kind <= Kind::reduce && step.op >= ncclAvg;
     if (comm->size == 1 && scaled) return ncclSuccess;
     std::string text = fmt::format("{} {} {}", kNames[static_cast<int>(step.kind)], step.count,
@@ -377,7 +379,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited" : "shim error";
 }
-const char* ncclGetLastError(ncclComm_t) { return "said by the shim"; }
+const char* ncclGetLastError(ncclComm_t) { return "reported by the shim"; }
 
 namespace {
 ncclComm* make_comm(const std::string& group, int size, int rank, int world_rank) {
@@ -411,7 +413,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   const std::string group = fmt::format("{}/{}", comm->splitting, color);
   *made = nullptr;
   if (color == NCCL_SPLIT_NOCOLOR) return ncclInProgress;
-  // The backend's keys are the ranks of the new group; its size is known when all have come.
+  // The backend's keys are the ranks in the new group. Its size is known once all ranks have
+  // arrived.
   *made = make_comm(group, 0, key, comm->world_rank);
   const int size = static_cast<int>(state().comms[group].size());
   for (const auto& member : state().comms[group]) member->size = size;

@@ -1,7 +1,7 @@
-// Stands in for NCCL in one process, whose ranks are threads; for CUDA devices host memory does, or
-// emulated GPUs. Calls are recorded, and carried out as NCCL would: in the order of each rank's
-// launches, once every rank that takes part has come to its own. What some ranks launch from a
-// graph and others do not is refused.
+// Replaces NCCL in one process whose ranks are threads. CUDA devices are host memory or emulated
+// GPUs. The shim records calls and executes them as NCCL would: in the order of each rank's
+// launches, once every participating rank has reached its own. It refuses a collective that only
+// some ranks launch from a graph.
 #pragma once
 
 #include <string>
@@ -11,16 +11,17 @@ namespace shoal::test::nccl_shim {
 
 inline constexpr int kDevices = 8;
 
-// What a rank of the world has called since clear(): "allReduce 16 f32 sum", "send 4 f32 to 1",
-// and "launch 3" where a group of three ends, or one call that has no group.
+// The calls of a rank of the world since clear(): "allReduce 16 f32 sum", "send 4 f32 to 1".
+// "launch 3" marks the end of a group of three calls; a call without a group has a launch of its
+// own.
 std::vector<std::string> calls(int rank);
-// What all ranks asked of memory since then, in order: "memAlloc 8388608", "deviceSynchronize" and
-// "memFree".
+// The memory calls of all ranks since clear(), in order: "memAlloc 8388608", "deviceSynchronize"
+// and "memFree".
 std::vector<std::string> memory_calls();
-void clear();  // and forgets what was launched
+void clear();  // also forgets what was launched
 
-void pretend_version(int version);  // what ncclGetVersion says from now on
-// ncclCommGetAsyncError of that rank says so, until clear().
+void pretend_version(int version);  // the result of ncclGetVersion after this call
+// Makes ncclCommGetAsyncError of that rank report a remote error, until clear().
 void pretend_remote_error(int rank);
 
 }  // namespace shoal::test::nccl_shim

@@ -1,4 +1,4 @@
-// The part of CUDA's interface that the nccl backend uses, over host memory.
+// The part of CUDA's interface that the nccl backend uses, implemented over host memory.
 #pragma once
 
 #include <cstddef>
